@@ -1,0 +1,19 @@
+# docker build -t asr .
+# docker run --gpus all --ipc host -v $PWD/data:/workspace/data -v $PWD/runs:/workspace/runs asr [overrides]
+# torch's wheels bring the CUDA libraries; the driver comes from the host, through the NVIDIA container toolkit.
+FROM nvidia/cuda:13.0.2-base-ubuntu24.04
+
+RUN apt-get update \
+ && apt-get install --yes --no-install-recommends python3 python3-venv \
+ && rm -rf /var/lib/apt/lists/*
+RUN python3 -m venv /opt/asr
+ENV PATH=/opt/asr/bin:$PATH
+
+WORKDIR /workspace
+COPY pyproject.toml README.md LICENSE ./
+COPY asr asr
+COPY conf conf
+COPY recipes recipes
+RUN pip install --no-cache-dir '.[mini]'
+
+ENTRYPOINT ["python", "-m", "asr.train"]

@@ -1,0 +1,25 @@
+# make demo: train, evaluate and transcribe on a corpus made on the spot. make test: everything CI checks.
+PYTHON ?= python3
+BIN := .venv/bin
+RUN := OMP_WAIT_POLICY=passive $(BIN)/python -m
+
+.PHONY: demo test clean
+
+.venv/ready: pyproject.toml
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --editable '.[test]'
+	touch $@
+
+demo: .venv/ready
+	$(RUN) asr.train run_dir=runs/demo
+	$(RUN) asr.evaluate runs/demo data/mini/test.jsonl --output-dir runs/demo/evaluation
+	$(RUN) asr.transcribe runs/demo data/mini/audio/test/test-00000.flac
+
+test: .venv/ready
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(RUN) pytest -n 2
+
+clean:
+	rm -rf .venv build dist *.egg-info runs

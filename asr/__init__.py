@@ -1,0 +1,44 @@
+"""Speech recognition: train a Conformer-CTC, transcribe audio, report word error rates.
+
+The stages an utterance passes through, in order:
+
+    manifest.py             a line of JSON names a stretch of audio and its text
+    corpus.py               the manifests of a corpus, made if they can be and are not there
+    data/sampler.py         the batch plan: which utterances are padded together, on which rank
+    data/dataset.py         one utterance, no padding:
+        audio.py                decode, mix down, resample      -> waveform (S,)
+        augment/                speed before the features, masks behind them
+        features/               log-mel filterbank, normalised  -> features (T, F)
+        text.py, tokenizer/     normalised text                 -> tokens (U,)
+    data/batch.py           collate, the padding boundary       -> Batch
+    encoder/                subsampling and blocks              -> encoder_out (B, T', D)
+    head/                   CTC                                 -> log_probs (B, T', V), losses (B,)
+    decode/                 log_probs                           -> token ids -> hypotheses
+    score.py                word errors                         -> ErrorCounts -> WER
+
+What holds them together:
+
+    interfaces.py           the shape of each part, on one screen
+    build.py                config to objects: the only wiring
+    recognizer.py           all parts in one object; the one path from audio to text and its errors
+    checkpoint.py           bundles: a recogniser on disk, and back
+    task.py, data/module.py Lightning: the training step, the loaders of each epoch
+    run.py, progress.py     the run folder, and what a person sees of a run
+    train.py, evaluate.py, transcribe.py        the commands: python -m asr.<command>
+"""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from asr.checkpoint import load_recognizer
+
+__all__ = ["load_recognizer"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import `load_recognizer` when it is first asked for: torch takes seconds."""
+    if name == "load_recognizer":
+        from asr.checkpoint import load_recognizer
+
+        return load_recognizer
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,247 @@
+"""What audio files declare of themselves: lengths that libsndfile does not check, headers it does not know."""
+
+import io
+import re
+import struct
+from typing import NamedTuple
+
+from asr.errors import AudioError
+
+
+class Container(NamedTuple):
+    """What libsndfile does not tell, or must be told.
+
+    Args:
+        mended: the whole file with a header that libsndfile understands; None if it understands the file's own.
+        last_page_samples: how many samples end in the last page of an Ogg file.
+    """
+
+    mended: bytes | None = None
+    last_page_samples: int = 0
+
+
+def read_container(file: io.FileIO, size: int, name: str) -> Container:
+    magic = file.read(4)
+    file.seek(0)
+    if magic in _CHUNKED:
+        return _read_chunks(file, size, name)
+    if magic == b"OggS":
+        return Container(last_page_samples=_count_last_page(file.readall(), name))
+    if magic[:3] == b"ID3" or _MP3_HEADER.match(magic):
+        return Container(mended=_mend_mp3(file.readall(), name))
+    return Container()  # FLAC declares its length to libsndfile
+
+
+def truncated(name: str, finding: str) -> AudioError:
+    return AudioError(f"{name}: must be whole; it is truncated or damaged: {finding}. Copy or make it anew.")
+
+
+class _Chunks(NamedTuple):
+    """How a format of chunks is laid out: where they start, what heads one, and which one holds the audio."""
+
+    start: int
+    head: str  # struct format: identifier and length
+    audio: bytes
+    align: int = 2
+    length_counts_head: bool = False
+
+
+_CHUNKED = {
+    b"RIFF": _Chunks(12, "<4sI", b"data"),
+    b"RIFX": _Chunks(12, ">4sI", b"data"),
+    b"RF64": _Chunks(12, "<4sI", b"data"),
+    b"FORM": _Chunks(12, ">4sI", b"SSND"),
+    b"caff": _Chunks(8, ">4sQ", b"data", align=1),
+    b"riff": _Chunks(40, "<16sQ", b"data", align=8, length_counts_head=True),  # W64
+}
+_MAX_CHUNKS = 1000  # so that no file made for it keeps us here
+
+
+def _read_chunks(file: io.FileIO, size: int, name: str) -> Container:
+    """Compare the length that the audio chunk declares with what is there: libsndfile takes the smaller silently.
+
+    A program that writes to a pipe cannot know the length. ffmpeg, sox and others declare about 2**31 or 2**32 bytes,
+    and then libsndfile reads to the end of the file. Others, and recorders that were interrupted, declare 0, and then
+    it reads nothing unless the file declares its own end in one certain way; so it is given a larger number.
+    """
+    magic = file.read(4)
+    found = _find_audio_chunk(file, size, _CHUNKED[magic])
+    if found is None:
+        return Container()  # libsndfile has its own words for that
+    position, length, end = found
+    if length == 0 and magic[:1] == b"R" and position < size != end:
+        file.seek(0)
+        mended = bytearray(file.readall())
+        if magic == b"RF64":
+            mended[:4] = b"RIFF"
+        mended[position - 4 : position] = b"\xff\xff\xff\xff"
+        return Container(mended=bytes(mended))
+    if not _is_placeholder(length) and position + length > size:
+        raise truncated(name, f"{size - position} of {length} bytes of audio are there")
+    return Container()
+
+
+def _find_audio_chunk(file: io.FileIO, size: int, layout: _Chunks) -> tuple[int, int, int] | None:
+    """Where the audio starts, how many bytes of it are declared, and where the file declares its own end."""
+    file.seek(4)
+    end = 8 + int.from_bytes(file.read(4), "big" if layout.head[0] == ">" else "little")
+    wide: int | None = None
+    position = layout.start
+    head_length = struct.calcsize(layout.head)
+    for _ in range(_MAX_CHUNKS):
+        if position + head_length > size:
+            return None
+        file.seek(position)
+        head = file.read(head_length)
+        identifier, length = struct.unpack(layout.head, head)
+        position += head_length
+        if layout.length_counts_head:
+            length = max(0, length - head_length)
+        if identifier == b"ds64":  # RF64: the true lengths, where the others say 2**32 - 1
+            outer, wide = struct.unpack("<QQ", file.read(16).ljust(16, b"\0"))
+            end = 8 + outer
+        if identifier.startswith(layout.audio):
+            return position, wide if wide is not None and length == 0xFFFFFFFF else length, end
+        position += length + -length % layout.align
+    return None
+
+
+def _is_placeholder(length: int) -> bool:
+    """Whether a declared number of bytes means "unknown": it is 0, or about the largest of 31, 32 or 64 bits.
+
+    sox rounds 0x7ffff000 down to whole samples; opusdec writes 0x7fffffff, arecord 0x80000000, ffmpeg 0xffffffff.
+    """
+    near_top = length < 1 << 32 and length % (1 << 31) >= (1 << 31) - (1 << 16)
+    return near_top or length in (0, 1 << 31) or length >= 1 << 62
+
+
+def _count_last_page(data: bytes, name: str) -> int:
+    """Walk the pages of an Ogg file to the one that is marked as the last, and count the samples that end in it.
+
+    *Source*: RFC 3533, section 6.
+    """
+    position, ended = 0, False
+    before, last = 0, 0  # samples up to the end of the last page but one, and of the last page
+    while data.startswith(b"OggS", position) and position + 27 <= len(data):
+        flags, num_segments = data[position + 5], data[position + 26]
+        if ended and flags & 2:  # a page that begins a stream
+            raise AudioError(
+                f"{name}: must hold one stream; it holds several in a row, of which only the first would be decoded. "
+                "Convert it first: ffmpeg -i FILE NEW.wav"
+            )
+        granule = int.from_bytes(data[position + 6 : position + 14], "little", signed=True)
+        if granule > last:  # or no packet ends in this page
+            before, last = last, granule
+        position += 27 + num_segments + sum(data[position + 27 : position + 27 + num_segments])
+        ended = bool(flags & 4) and position <= len(data)
+    if not ended:
+        raise truncated(name, "no complete Ogg page is marked as the last")
+    return last - before
+
+
+# The first three bytes of a Layer III frame: sync, version 1, 2 or 2.5, and a bit rate that exists.
+_MP3_HEADER = re.compile(rb"\xff[\xe2\xe3\xf2\xf3\xfa\xfb][\x10-\xef]")
+_MP3_KBITS = (32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320)  # of version 1
+_MP3_KBITS_LOW = (8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 144, 160)  # of versions 2 and 2.5
+_MP3_JUNK = 1 << 16  # how many bytes may stand before the first frame, after the tags
+
+
+def _mend_mp3(data: bytes, name: str) -> bytes | None:
+    """Count the frames of an MP3 file, and say so to libsndfile in a Xing header if the file's own does not.
+
+    Without a header, or with that of the first of several files joined, libsndfile guesses the length from one
+    frame's bit rate, or believes the header, and leaves out what lies beyond.
+
+    *Source*: ISO 11172-3, section 2.4; for the Xing header, parse.c of mpg123.
+    """
+    position = 0
+    while data.startswith(b"ID3", position) and position + 10 <= len(data):
+        a, b, c, d = data[position + 6 : position + 10]  # 7 bits each
+        position += 10 + (a << 21 | b << 14 | c << 7 | d)
+    if not _mp3_frame_length(data[position : position + 3]):
+        position = _next_mp3_frame(data, position, position + _MP3_JUNK)
+    if position < 0:
+        return None  # none that we know: libsndfile has its own words for that
+    first = data[position : position + 64]
+    declared = _xing_frames(first)
+    num_frames = _count_mp3_frames(data, position, name) - (declared is not None)
+    if declared == num_frames:
+        return None
+    if declared is not None and declared > num_frames + 1:  # + 1: some may count the header, too
+        raise truncated(name, f"{num_frames} of {declared} frames are there")
+    audio = position if declared is None else position + _mp3_frame_length(first[:3])
+    return _xing_header(first, num_frames) + data[audio:]
+
+
+def _count_mp3_frames(data: bytes, position: int, name: str) -> int:
+    """Count the frames from the first one, at `position`, on; tags and other bytes between them are passed over."""
+    kind = _mp3_kind(data[position : position + 3])
+    lengths: dict[bytes, int] = {}  # of the few headers that occur: an hour has 140,000 frames
+    count = 0
+    while position >= 0:
+        header = data[position : position + 3]
+        length = lengths.get(header)
+        if length is None:
+            length = lengths[header] = _mp3_frame_length(header) if _mp3_kind(header) == kind else 0
+        if position + length > len(data) or header in (b"\xff", b"\xff" + kind[:1]):
+            raise truncated(name, f"frame {count + 1}, its last, is cut off")
+        if length:
+            count += 1
+            position += length
+        else:
+            position = _next_mp3_frame(data, position, len(data), kind)
+    return count
+
+
+def _next_mp3_frame(data: bytes, position: int, limit: int, kind: bytes | None = None) -> int:
+    """Where a frame starts (of one kind, if given) that another one or the end of the file follows; -1 if nowhere."""
+    for match in _MP3_HEADER.finditer(data, position, limit):
+        length, own_kind = _mp3_frame_length(match[0]), _mp3_kind(match[0])
+        after = match.start() + length
+        followed = after == len(data) or _mp3_kind(data[after : after + 3]) == own_kind
+        if length and followed and kind in (None, own_kind):
+            return match.start()
+    return -1
+
+
+def _mp3_kind(header: bytes) -> bytes:
+    """What all frames of a file have in common: version, layer, sample rate; empty for what is no header."""
+    return bytes((header[1] | 1, header[2] & 0x0C)) if _MP3_HEADER.match(header) else b""
+
+
+def _mp3_frame_length(header: bytes) -> int:
+    """Length in bytes of the frame with this header; 0 for what is no header."""
+    if not _MP3_HEADER.match(header) or header[2] & 0x0C == 0x0C:
+        return 0
+    version = {3: 1, 2: 2, 0: 4}[header[1] >> 3 & 3]  # 4: version 2.5; the rates halve from one to the next
+    rate = (44100, 48000, 32000)[header[2] >> 2 & 3] // version
+    kbits = (_MP3_KBITS if version == 1 else _MP3_KBITS_LOW)[(header[2] >> 4) - 1]
+    return (144000 if version == 1 else 72000) * kbits // rate + (header[2] >> 1 & 1)
+
+
+def _xing_position(header: bytes) -> int:
+    """Where in a frame a Xing header stands: after the four bytes of the frame's own and its side information."""
+    mono, version1 = header[3] >> 6 == 3, bool(header[1] & 8)
+    return 4 + ((17 if mono else 32) if version1 else (9 if mono else 17))
+
+
+def _xing_frames(frame: bytes) -> int | None:
+    """Number of frames by the Xing or Info header in a file's first frame; None if that is no such frame.
+
+    0 if the header does not say, or not in a way known here (VBRI).
+    """
+    if frame[36:40] == b"VBRI":
+        return 0
+    position = _xing_position(frame) if len(frame) == 64 else 0
+    if frame[position : position + 4] not in (b"Xing", b"Info"):
+        return None
+    flags, num_frames = struct.unpack_from(">II", frame, position + 4)
+    return num_frames if flags & 1 else 0
+
+
+def _xing_header(first: bytes, num_frames: int) -> bytes:
+    """A frame, for the beginning of a file with this first frame, that declares the number of frames after it."""
+    bit_rate = 8 << 4  # 112 or 64 kbit/s: mpg123 looks for the header in frames of at least 120 bytes
+    header = bytes((0xFF, first[1] | 1, bit_rate | first[2] & 0x0C, first[3]))
+    frame = header.ljust(_xing_position(header), b"\0") + b"Xing" + struct.pack(">II", 1, num_frames)
+    return frame.ljust(_mp3_frame_length(header[:3]), b"\0")

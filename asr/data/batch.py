@@ -1,0 +1,80 @@
+"""The padding boundary: before it one utterance and no padding, behind it a batch and its lengths."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from asr.manifest import Utterance
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """One utterance, ready for the encoder.
+
+    Shapes: features (T, F); tokens (U,), empty where no reference is needed.
+    """
+
+    utterance: Utterance
+    features: Tensor
+    tokens: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """An utterance that could not become an example, and why."""
+
+    utterance: Utterance
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Utterances padded to the longest, and the ones that were to be among them but could not be read.
+
+    Shapes: features (B, T, F), feature_lengths (B,), tokens (B, U), token_lengths (B,). What stands behind an
+    utterance's end is never looked at.
+    """
+
+    features: Tensor
+    feature_lengths: Tensor
+    tokens: Tensor
+    token_lengths: Tensor
+    utterances: tuple[Utterance, ...]
+    rejected: tuple[Rejected, ...]
+
+    def __len__(self) -> int:
+        return len(self.utterances)
+
+    def to(self, device: torch.device | str, non_blocking: bool = False) -> Batch:
+        """Move the tensors."""
+        return replace(
+            self,
+            features=self.features.to(device, non_blocking=non_blocking),
+            feature_lengths=self.feature_lengths.to(device, non_blocking=non_blocking),
+            tokens=self.tokens.to(device, non_blocking=non_blocking),
+            token_lengths=self.token_lengths.to(device, non_blocking=non_blocking),
+        )
+
+    def pin_memory(self) -> Batch:
+        """Page-lock the features, the one tensor whose copy to a GPU takes time."""
+        return replace(self, features=self.features.pin_memory())
+
+
+def collate(examples: Sequence[Example | Rejected]) -> Batch:
+    """Pad examples to a batch; rejected ones are passed on beside it."""
+    good = [example for example in examples if isinstance(example, Example)]
+    features = [example.features for example in good]
+    tokens = [example.tokens for example in good]
+    return Batch(
+        features=pad_sequence(features, batch_first=True) if good else torch.zeros(0, 0, 0),
+        feature_lengths=torch.tensor([len(one) for one in features], dtype=torch.int64),
+        tokens=pad_sequence(tokens, batch_first=True) if good else torch.zeros(0, 0, dtype=torch.int64),
+        token_lengths=torch.tensor([len(one) for one in tokens], dtype=torch.int64),
+        utterances=tuple(example.utterance for example in good),
+        rejected=tuple(example for example in examples if isinstance(example, Rejected)),
+    )

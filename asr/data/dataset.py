@@ -1,0 +1,154 @@
+"""From an utterance's manifest line to its example: decode, augment, featurise, tokenise."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from asr.audio import load_waveform
+from asr.data.batch import Example, Rejected
+from asr.errors import AudioError
+from asr.interfaces import Augment, Features
+from asr.lengths import Lengths
+from asr.manifest import Utterance
+from asr.seeds import derive_seed, seeded
+
+DURATION_TOLERANCE_SECONDS = 0.1  # by which a manifest's duration may be off, beside 1 % of it
+
+
+class Item(NamedTuple):
+    """What the batch plan asks for; the epoch travels with the index, so that no worker needs telling."""
+
+    epoch: int
+    position: int  # in the dataset's utterances
+    factor: float  # of speed
+
+
+class SpeedPerturbation(Protocol):
+    """Change of speed by a factor that the batch plan draws from `factors`."""
+
+    factors: tuple[float, ...]
+
+    def __call__(self, waveform: Tensor, factor: float) -> Tensor: ...
+    def num_samples(self, num_samples: Lengths, factor: float) -> Lengths: ...
+
+
+@dataclass(frozen=True)
+class Augmentation:
+    """What changes training utterances; the default changes nothing."""
+
+    speed: SpeedPerturbation | None = None
+    waveform: Sequence[Augment] = field(default=())
+    features: Sequence[Augment] = field(default=())
+
+
+@dataclass(frozen=True)
+class Reference:
+    """How a text becomes tokens, and whether they fit the audio: `output_lengths(frames) >= min_frames(tokens)`."""
+
+    encode: Callable[[str], list[int]]
+    min_frames: Callable[[list[int]], int]
+    output_lengths: Callable[[Any], Any]  # of an int or a tensor
+
+    def without_check(self) -> Reference:
+        """The same for evaluation, where a text that cannot fit its audio counts as errors like any other."""
+        return replace(self, min_frames=_no_frames)
+
+
+def _no_frames(tokens: list[int]) -> int:
+    return 0
+
+
+class SpeechDataset(Dataset[Example | Rejected]):
+    """Utterances as examples; what cannot be one is returned as `Rejected`, with the reason.
+
+    An example is a function of (seed, epoch, utterance id, speed factor) alone: no worker, order or batch matters.
+
+    Args:
+        utterances: what the position of an `Item` counts.
+        features: waveform to features.
+        reference: text to tokens; None where no reference is needed.
+        augmentation: None for evaluation.
+        seed: of the augmentation.
+    """
+
+    def __init__(
+        self,
+        utterances: Sequence[Utterance],
+        features: Features,
+        reference: Reference | None = None,
+        augmentation: Augmentation | None = None,
+        seed: int = 0,
+    ) -> None:
+        self.utterances = utterances
+        self.features = features
+        self.reference = reference
+        self.augmentation = augmentation or Augmentation()
+        self.seed = seed
+
+    def __len__(self) -> int:
+        return len(self.utterances)
+
+    def __getitem__(self, item: Item) -> Example | Rejected:
+        utterance = self.utterances[item.position]
+        try:
+            waveform = load_utterance(utterance, self.features.sample_rate)
+        except AudioError as error:
+            return Rejected(utterance, str(error))
+        with seeded(self.seed, item.epoch, utterance.id):
+            features = self._features(waveform, item.factor)
+            if self.reference is None:
+                return Example(utterance, features, torch.zeros(0, dtype=torch.int64))
+            tokens = self.reference.encode(utterance.text)
+            needed = self.reference.min_frames(tokens)
+            if self.reference.output_lengths(len(features)) < needed and item.factor != 1.0:
+                features = self._features(waveform, 1.0)  # the manifest's duration was rounded up
+            frames = self.reference.output_lengths(len(features))
+            if frames < needed:
+                return Rejected(
+                    utterance, f"the text is too long for its audio: {needed} frames needed, {frames} there"
+                )
+            return Example(utterance, features, torch.tensor(tokens, dtype=torch.int64))
+
+    def _features(self, waveform: Tensor, factor: float) -> Tensor:
+        if self.augmentation.speed is not None:
+            waveform = self.augmentation.speed(waveform, factor)
+        for augment in self.augmentation.waveform:
+            waveform = augment(waveform)
+        features = self.features(waveform)
+        for augment in self.augmentation.features:
+            features = augment(features)
+        return features
+
+
+def energies(utterances: Sequence[Utterance], features: Features, seed: int) -> Iterator[Tensor]:
+    """Yield the features (T, F) before normalisation, in random order; what is unreadable is left out."""
+    generator = torch.Generator().manual_seed(derive_seed(seed, "energies"))
+    for position in torch.randperm(len(utterances), generator=generator).tolist():
+        try:
+            yield features.energies(load_utterance(utterances[position], features.sample_rate))
+        except AudioError:
+            continue  # the epoch that reads it says so
+
+
+def load_utterance(utterance: Utterance, sample_rate: int) -> Tensor:
+    """Load an utterance's waveform (S,).
+
+    Raises:
+        AudioError: the audio cannot be read, or is not as long as the manifest says; batches are bounded by what
+            the manifest says.
+    """
+    duration = None if utterance.offset is None else utterance.duration
+    waveform = load_waveform(utterance.audio_filepath, sample_rate, offset=utterance.offset, duration=duration)
+    found = len(waveform) / sample_rate
+    if abs(found - utterance.duration) > DURATION_TOLERANCE_SECONDS + 0.01 * utterance.duration:
+        said = f"the manifest says {utterance.duration:.2f} s, the audio has {found:.2f} s"
+        raise AudioError(
+            f"{utterance.audio_filepath}: duration must be that of the audio; {said} (id {utterance.id!r})."
+        )
+    return waveform

@@ -1,0 +1,71 @@
+"""Which utterances of a manifest can be trained on, and why the others cannot."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from asr.data.dataset import Reference, SpeedPerturbation
+from asr.interfaces import Features
+from asr.manifest import Utterance
+
+
+@dataclass
+class Selection:
+    """The utterances to train on, and what was left out.
+
+    Args:
+        utterances: kept, N of them.
+        min_frames: encoder frames that the tokens of each need at least, (N,).
+        dropped: reason to the ids that were left out for it.
+    """
+
+    utterances: list[Utterance]
+    min_frames: Tensor
+    dropped: dict[str, list[str]] = field(default_factory=dict)
+
+
+def select(
+    utterances: Sequence[Utterance],
+    features: Features,
+    reference: Reference,
+    *,
+    min_seconds: float,
+    max_seconds: float,
+) -> Selection:
+    """Keep what can be trained on: some text, a bearable length, and tokens that fit the frames at speed 1.0."""
+    kept: list[Utterance] = []
+    needed: list[int] = []
+    dropped: dict[str, list[str]] = defaultdict(list)
+    for utterance in utterances:
+        tokens = reference.encode(utterance.text)
+        frames = reference.output_lengths(features.num_frames(round(utterance.duration * features.sample_rate)))
+        if not tokens:
+            reason = "the text is empty once normalised"
+        elif utterance.duration > max_seconds:
+            reason = f"longer than {max_seconds:g} s (the smaller of data.max_seconds and data.batch_seconds)"
+        elif utterance.duration < min_seconds:
+            reason = f"shorter than data.min_seconds={min_seconds:g}"
+        elif frames < reference.min_frames(tokens):
+            reason = "the text is too long for its audio: CTC needs a frame for each token and between equal ones"
+        else:
+            kept.append(utterance)
+            needed.append(reference.min_frames(tokens))
+            continue
+        dropped[reason].append(utterance.id)
+    return Selection(kept, torch.tensor(needed, dtype=torch.int64), dict(dropped))
+
+
+def feasible_factors(
+    selection: Selection, features: Features, reference: Reference, speed: SpeedPerturbation
+) -> Tensor:
+    """Tell at which speeds each utterance's tokens still fit its frames, (N, number of factors) bool."""
+    durations = torch.tensor([utterance.duration for utterance in selection.utterances], dtype=torch.float64)
+    num_samples = (durations * features.sample_rate).round().long()
+    frames = [
+        reference.output_lengths(features.num_frames(speed.num_samples(num_samples, factor)))
+        for factor in speed.factors
+    ]
+    return torch.stack([one >= selection.min_frames for one in frames], dim=1)

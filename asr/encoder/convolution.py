@@ -1,0 +1,33 @@
+"""The Conformer's convolution module."""
+
+from collections.abc import Callable
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+class ConvolutionModule(nn.Module):
+    """Pointwise, GLU, depthwise, norm, Swish, pointwise.
+
+    *Source*: Gulati et al. 2020, arXiv:2005.08100, figure 2; its LayerNorm and dropout stand in the block.
+
+    Args:
+        dim: D.
+        kernel_size: of the depthwise convolution; odd, so that it is centred.
+        norm: makes the norm behind it, given D.
+    """
+
+    def __init__(self, dim: int, kernel_size: int, norm: Callable[[int], nn.Module]) -> None:
+        super().__init__()
+        self.pointwise1 = nn.Linear(dim, 2 * dim)
+        self.depthwise = nn.Conv1d(dim, dim, kernel_size, padding=kernel_size // 2, groups=dim)
+        self.norm = norm(dim)
+        self.pointwise2 = nn.Linear(dim, dim)
+
+    def forward(self, x: Tensor, padding_mask: Tensor) -> Tensor:
+        """(B, T, D), padding_mask (B, T) to (B, T, D)."""
+        x = F.glu(self.pointwise1(x))
+        x = x.masked_fill(padding_mask[:, :, None], 0.0)  # what the kernel sees behind the end, in any batch
+        x = self.depthwise(x.transpose(1, 2)).transpose(1, 2)
+        x = F.silu(self.norm(x, padding_mask))
+        return self.pointwise2(x)

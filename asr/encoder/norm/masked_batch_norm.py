@@ -1,0 +1,54 @@
+"""Batch normalisation that knows which frames are real."""
+
+import torch
+import torch.distributed as dist
+import torch.distributed.nn.functional as dist_nn
+from torch import Tensor, nn
+
+
+class MaskedBatchNorm(nn.Module):
+    """Batch normalisation whose statistics are over valid frames only, and over all ranks.
+
+    *Source*: Ioffe and Szegedy 2015, arXiv:1502.03167. Statistics are taken in float32, in two passes (mean, then
+    deviations from it), as one pass loses digits where the mean is large.
+
+    Args:
+        dim: channels.
+        momentum: weight of the new batch in the running statistics.
+        eps: added to the variance.
+    """
+
+    running_mean: Tensor
+    running_var: Tensor
+
+    def __init__(self, dim: int, *, momentum: float, eps: float) -> None:
+        super().__init__()
+        self.momentum = momentum
+        self.eps = eps
+        self.weight = nn.Parameter(torch.ones(dim))
+        self.bias = nn.Parameter(torch.zeros(dim))
+        self.register_buffer("running_mean", torch.zeros(dim))
+        self.register_buffer("running_var", torch.ones(dim))
+
+    def forward(self, x: Tensor, padding_mask: Tensor) -> Tensor:
+        """(B, T, D), padding_mask (B, T) to (B, T, D) in the dtype of x; padded frames come out as anything finite."""
+        frames = x.to(self.weight.dtype)
+        if not self.training:
+            scale = self.weight * (self.running_var + self.eps).rsqrt()
+            return (frames * scale + (self.bias - self.running_mean * scale)).to(x.dtype)
+        padding = padding_mask[:, :, None]  # (B, T, 1)
+        count = _sum_over_ranks((~padding_mask).sum().to(frames.dtype)).clamp(min=1)
+        mean = _sum_over_ranks(frames.masked_fill(padding, 0.0).sum(dim=(0, 1))) / count
+        centered = (frames - mean).masked_fill(padding, 0.0)
+        var = _sum_over_ranks(centered.square().sum(dim=(0, 1))) / count
+        with torch.no_grad():
+            self.running_mean.lerp_(mean, self.momentum)
+            self.running_var.lerp_(var * count / (count - 1).clamp(min=1), self.momentum)  # unbiased, as torch's
+        return (centered * (self.weight * (var + self.eps).rsqrt()) + self.bias).to(x.dtype)
+
+
+def _sum_over_ranks(x: Tensor) -> Tensor:
+    """Sum over all ranks, with gradients; x itself where there is but one."""
+    if not (dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1):
+        return x
+    return dist_nn.all_reduce(x)

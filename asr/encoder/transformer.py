@@ -1,0 +1,99 @@
+"""The Transformer encoder."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from asr.encoder.attention import sinusoids
+from asr.errors import InputError
+from asr.lengths import padding_mask
+
+
+class Transformer(nn.Module):
+    """Convolutional subsampling, sinusoidal positions, and a stack of pre-norm Transformer blocks.
+
+    *Source*: Vaswani et al. 2017, arXiv:1706.03762.
+
+    *Differs from the paper*: LayerNorm before each sub-layer and once at the end (Xiong et al. 2020,
+    arXiv:2002.04745), which trains without care.
+
+    Args:
+        input_dim: F.
+        dim: D.
+        num_layers: blocks.
+        num_heads: attention heads; must divide D.
+        feed_forward_dim: inner dimension of the feed-forward sub-layer.
+        dropout: of each residual branch, of the feed-forward activation, of the attention weights, of the input.
+        subsampling: makes the front-end, given F and D.
+    """
+
+    def __init__(
+        self,
+        input_dim: int,
+        *,
+        dim: int,
+        num_layers: int,
+        num_heads: int,
+        feed_forward_dim: int,
+        dropout: float,
+        subsampling: Callable[[int, int], Any],
+    ) -> None:
+        super().__init__()
+        if dim % num_heads or dim % 2:
+            must = "encoder.dim must be even and a multiple of encoder.num_heads"
+            raise InputError(f"{must}; got dim={dim}, num_heads={num_heads}.")
+        self.output_dim = dim
+        self.subsampling = subsampling(input_dim, dim)
+        self.stride: int = self.subsampling.stride
+        self.output_lengths = self.subsampling.output_lengths
+        self.dropout = nn.Dropout(dropout)
+        self.blocks = nn.ModuleList(
+            TransformerBlock(dim, num_heads, feed_forward_dim, dropout) for _ in range(num_layers)
+        )
+        self.norm_output = nn.LayerNorm(dim)
+
+    def forward(self, features: Tensor, feature_lengths: Tensor) -> tuple[Tensor, Tensor]:
+        """(B, T, F), (B,) to (B, T', D), (B,)."""
+        x, lengths = self.subsampling(features, feature_lengths)
+        padding = padding_mask(lengths, x.shape[1])
+        positions = sinusoids(torch.arange(x.shape[1], device=x.device), x.shape[2]).to(x.dtype)
+        x = self.dropout(x + positions)
+        for block in self.blocks:
+            x = block(x, padding)
+        return self.norm_output(x), lengths
+
+
+class TransformerBlock(nn.Module):
+    """Self-attention and feed-forward, each behind a LayerNorm and added to its input."""
+
+    def __init__(self, dim: int, num_heads: int, feed_forward_dim: int, dropout: float) -> None:
+        super().__init__()
+        self.num_heads = num_heads
+        self.norm_attention = nn.LayerNorm(dim)
+        self.qkv = nn.Linear(dim, 3 * dim)
+        self.output = nn.Linear(dim, dim)
+        self.norm_feed_forward = nn.LayerNorm(dim)
+        self.linear1 = nn.Linear(dim, feed_forward_dim)
+        self.linear2 = nn.Linear(feed_forward_dim, dim)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x: Tensor, padding_mask: Tensor) -> Tensor:
+        """(B, T', D), padding_mask (B, T') to (B, T', D)."""
+        x = x + self.dropout(self._attention(self.norm_attention(x), padding_mask))
+        hidden = self.dropout(F.relu(self.linear1(self.norm_feed_forward(x))))
+        return x + self.dropout(self.linear2(hidden))
+
+    def _attention(self, x: Tensor, padding_mask: Tensor) -> Tensor:
+        qkv = self.qkv(x).unflatten(-1, (3, self.num_heads, -1))
+        query, key, value = qkv.permute(2, 0, 3, 1, 4)  # each (B, H, T', D / H)
+        out = F.scaled_dot_product_attention(
+            query,
+            key,
+            value,
+            attn_mask=~padding_mask[:, None, None, :],  # sdpa: True = may be attended to
+            dropout_p=self.dropout.p if self.training else 0.0,
+        )
+        return self.output(out.transpose(1, 2).flatten(2))

@@ -1,0 +1,13 @@
+"""The exceptions that are meant for the person at the keyboard."""
+
+
+class InputError(ValueError):
+    """Something the user gave does not hold.
+
+    The message is complete in itself: what must hold, what was given, what to do. Commands print it as one line
+    and exit with status 1; any other exception is a fault of ours and keeps its traceback.
+    """
+
+
+class AudioError(InputError):
+    """One file, or one stretch of it, that cannot be used; the message is one line and names the file."""

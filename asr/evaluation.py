@@ -1,0 +1,88 @@
+"""What a recogniser makes of a manifest: hypotheses beside references, errors, and the time it took."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from asr.data.batch import Rejected
+from asr.manifest import Utterance
+from asr.recognizer import Recognizer
+from asr.score import ErrorCounts, count_errors, total
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """One utterance beside what was recognised in it; both texts normalised."""
+
+    utterance: Utterance
+    reference: str
+    hypothesis: str
+    counts: ErrorCounts
+
+    def as_dict(self) -> dict[str, Any]:
+        """A line of <manifest>.utterances.jsonl."""
+        errors = {key: value for key, value in self.counts.as_dict().items() if key not in ("wer", "utterances")}
+        about = {"id": self.utterance.id, "speaker": self.utterance.speaker, "duration": self.utterance.duration}
+        return about | {"reference": self.reference, "hypothesis": self.hypothesis} | errors
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """A manifest's utterances, in its order: the scored ones, and those that could not be read."""
+
+    scored: list[Scored]
+    rejected: list[Rejected]
+    wall_seconds: float
+
+    @property
+    def counts(self) -> ErrorCounts:
+        """Errors summed over the scored utterances."""
+        return total(one.counts for one in self.scored)
+
+    @property
+    def audio_seconds(self) -> float:
+        """Seconds of audio scored."""
+        return sum(one.utterance.duration for one in self.scored)
+
+    @property
+    def real_time_factor(self) -> float:
+        """Wall seconds a second of audio, reading it included."""
+        return self.wall_seconds / self.audio_seconds if self.audio_seconds else float("nan")
+
+
+def evaluate(
+    recognizer: Recognizer,
+    utterances: Sequence[Utterance],
+    *,
+    num_workers: int = 0,
+    advance: Callable[[int], None] = lambda count: None,
+) -> Evaluation:
+    """Recognise utterances and count their errors.
+
+    Args:
+        recognizer: in eval mode.
+        utterances: with their texts as written.
+        num_workers: processes that read audio.
+        advance: told how many utterances were done, as they are.
+    """
+    started = time.monotonic()
+    scored: dict[str, Scored] = {}
+    rejected: dict[str, Rejected] = {}
+    for results in recognizer.recognize(utterances, num_workers=num_workers):
+        for result in results:
+            if isinstance(result, Rejected):
+                rejected[result.utterance.id] = result
+            else:
+                scored[result[0].id] = _compare(recognizer, *result)
+        advance(len(results))
+    return Evaluation(
+        [scored[one.id] for one in utterances if one.id in scored],
+        [rejected[one.id] for one in utterances if one.id in rejected],
+        time.monotonic() - started,
+    )
+
+
+def _compare(recognizer: Recognizer, utterance: Utterance, hypothesis: str) -> Scored:
+    reference = recognizer.normalize(utterance.text)
+    return Scored(utterance, reference, hypothesis, count_errors(reference, hypothesis))

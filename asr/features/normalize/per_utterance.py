@@ -1,0 +1,32 @@
+"""Normalisation by an utterance's own statistics."""
+
+import torch
+from torch import Tensor
+
+
+class PerUtterance:
+    """Shift and scale each bin to mean 0 and variance 1 over the utterance: loudness and channel are divided out.
+
+    Args:
+        min_std: what a constant bin is divided by instead of its standard deviation.
+    """
+
+    def __init__(self, *, min_std: float) -> None:
+        self.min_std = min_std
+
+    def __call__(self, features: Tensor) -> Tensor:
+        """(T, F) to (T, F)."""
+        if len(features) == 0:
+            return features
+        std, mean = torch.std_mean(features, dim=0, correction=0)
+        return (features - mean) / std.clamp(min=self.min_std)
+
+    def fit(self, features: object) -> None:
+        """Nothing is learnt from the training set."""
+
+    def files(self) -> dict[str, bytes]:
+        """Nothing is kept."""
+        return {}
+
+    def load(self, files: dict[str, bytes]) -> None:
+        """Nothing is kept."""

@@ -1,0 +1,53 @@
+"""Normalisation by the statistics of the training set."""
+
+import json
+from collections.abc import Iterable
+from itertools import islice
+
+import torch
+from torch import Tensor
+
+from asr.errors import InputError
+
+FILE = "feature_statistics.json"
+
+
+class TrainingSet:
+    """Shift and scale each bin by one mean and standard deviation, measured on the training set and then fixed.
+
+    Args:
+        num_utterances: how many utterances, drawn at random, the statistics are measured on.
+        min_std: what a constant bin is divided by instead of its standard deviation.
+    """
+
+    def __init__(self, *, num_utterances: int, min_std: float) -> None:
+        self.num_utterances = num_utterances
+        self.min_std = min_std
+        self.mean = torch.empty(0)
+        self.std = torch.empty(0)
+
+    def __call__(self, features: Tensor) -> Tensor:
+        """(T, F) to (T, F)."""
+        return (features - self.mean) / self.std
+
+    def fit(self, features: Iterable[Tensor]) -> None:
+        """Measure mean and standard deviation over the frames of the first `num_utterances` of `features`, (T, F)."""
+        count, total, squares = 0, torch.zeros((), dtype=torch.float64), torch.zeros((), dtype=torch.float64)
+        for frames in islice(features, self.num_utterances):
+            count += len(frames)
+            total = total + frames.double().sum(dim=0)
+            squares = squares + frames.double().square().sum(dim=0)
+        if count == 0:
+            raise InputError("feature statistics need at least one frame of training audio; got none.")
+        mean = total / count
+        std = (squares / count - mean.square()).clamp(min=0).sqrt().clamp(min=self.min_std)
+        self.mean, self.std = mean.float(), std.float()
+
+    def files(self) -> dict[str, bytes]:
+        """Return what `fit` learnt, as the files a bundle keeps."""
+        return {FILE: (json.dumps({"mean": self.mean.tolist(), "std": self.std.tolist()}) + "\n").encode()}
+
+    def load(self, files: dict[str, bytes]) -> None:
+        """Take up what `files` returned."""
+        statistics = json.loads(files[FILE])
+        self.mean, self.std = torch.tensor(statistics["mean"]), torch.tensor(statistics["std"])

@@ -1,0 +1,50 @@
+"""What a person sees of a training run: a bar on a terminal, a line now and then elsewhere, and in the log."""
+
+import logging
+import sys
+import time
+from typing import Any
+
+import lightning.pytorch as pl
+from lightning.pytorch.callbacks import Callback, RichProgressBar
+
+logger = logging.getLogger(__name__)
+
+LINE_SECONDS = 30  # between two lines within an epoch
+TRAINING = "train loss {train/loss:.3f}, {train/audio_seconds_per_second:.0f} s of audio a second"
+VALIDATION = "; valid loss {valid/loss:.3f}, WER {valid/wer:.1%}"
+
+
+def progress_callbacks() -> list[Callback]:
+    """Return the bar, if there is a terminal to draw it on, and the log lines."""
+    bar = [RichProgressBar(console_kwargs={"stderr": True})] if sys.stderr.isatty() else []
+    return [*bar, LogLines(within_epochs=not bar)]
+
+
+class LogLines(Callback):
+    """Log a line at the end of each epoch, and every `LINE_SECONDS` where no bar shows that the run is alive.
+
+    Args:
+        within_epochs: whether there is no bar.
+    """
+
+    def __init__(self, within_epochs: bool) -> None:
+        self.within_epochs = within_epochs
+        self._last = time.monotonic()
+
+    def on_train_batch_end(self, trainer: pl.Trainer, *_: Any) -> None:
+        """Lightning's hook."""
+        if self.within_epochs and time.monotonic() - self._last > LINE_SECONDS:
+            self._log(trainer, f"batch {trainer.fit_loop.batch_idx + 1} of {trainer.num_training_batches}")
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Lightning's hook, after the epoch's validation."""
+        self._log(trainer, "done")
+
+    def _log(self, trainer: pl.Trainer, where: str) -> None:
+        self._last = time.monotonic()
+        metrics = {key: float(value) for key, value in trainer.callback_metrics.items()}
+        if trainer.is_global_zero and "train/loss" in metrics:
+            text = TRAINING + VALIDATION if where == "done" and "valid/wer" in metrics else TRAINING
+            at = f"epoch {trainer.current_epoch + 1} {where}, step {trainer.global_step}"
+            logger.info("%s: %s", at, text.format_map(metrics))

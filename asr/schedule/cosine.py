@@ -1,0 +1,25 @@
+"""Linear warm-up, then half a cosine down to the last step."""
+
+import math
+
+
+class Cosine:
+    """Cosine annealing.
+
+    *Source*: Loshchilov and Hutter 2017, arXiv:1608.03983, without restarts.
+
+    Args:
+        warmup_steps: steps until the peak, which is the optimizer's own learning rate.
+        final_factor: of the learning rate at the last step.
+    """
+
+    def __init__(self, *, warmup_steps: int, final_factor: float) -> None:
+        self.warmup_steps = max(1, warmup_steps)
+        self.final_factor = final_factor
+
+    def __call__(self, step: int, total_steps: int) -> float:
+        """Factor of the learning rate at `step`, counted from 0, of `total_steps`."""
+        if step < self.warmup_steps:
+            return (step + 1) / self.warmup_steps
+        progress = min(1.0, (step + 1 - self.warmup_steps) / max(1, total_steps - self.warmup_steps))
+        return self.final_factor + (1 - self.final_factor) * 0.5 * (1 + math.cos(math.pi * progress))

@@ -1,0 +1,19 @@
+"""Linear warm-up, then decay with the inverse square root of the step."""
+
+
+class Noam:
+    """The Transformer's schedule, scaled so that the peak is the optimizer's own learning rate.
+
+    *Source*: Vaswani et al. 2017, arXiv:1706.03762, section 5.3.
+
+    Args:
+        warmup_steps: steps until the peak.
+    """
+
+    def __init__(self, *, warmup_steps: int) -> None:
+        self.warmup_steps = max(1, warmup_steps)
+
+    def __call__(self, step: int, total_steps: int) -> float:
+        """Factor of the learning rate at `step`, counted from 0."""
+        progress = (step + 1) / self.warmup_steps
+        return min(progress, progress**-0.5)

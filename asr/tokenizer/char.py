@@ -1,0 +1,52 @@
+"""Characters as tokens."""
+
+import json
+from collections.abc import Iterable
+
+from asr.errors import InputError
+
+FILE = "characters.json"
+
+
+class Char:
+    """One token a character, the space included; ids start at 1, since 0 is CTC's blank."""
+
+    def __init__(self) -> None:
+        self._characters: list[str] = []
+        self._ids: dict[str, int] = {}
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of ids, blank included."""
+        return len(self._characters) + 1
+
+    def fit(self, texts: Iterable[str]) -> None:
+        """Take every character that occurs in `texts`, in code point order."""
+        self._set(sorted(set().union(*texts)))
+
+    def encode(self, text: str) -> list[int]:
+        """Spell `text`.
+
+        Raises:
+            InputError: naming a character that the training text did not have.
+        """
+        for character in text:
+            if character not in self._ids:
+                raise InputError(f"the tokenizer must cover every character; {character!r} is not in the training text")
+        return [self._ids[character] for character in text]
+
+    def decode(self, tokens: Iterable[int]) -> str:
+        """Read tokens back as text; spaces at the ends or in runs, which CTC may emit, are no words."""
+        return " ".join("".join(self._characters[token - 1] for token in tokens).split())
+
+    def files(self) -> dict[str, bytes]:
+        """Return what `fit` learnt, as the files a bundle keeps."""
+        return {FILE: (json.dumps(self._characters, ensure_ascii=False) + "\n").encode()}
+
+    def load(self, files: dict[str, bytes]) -> None:
+        """Take up what `files` returned."""
+        self._set(json.loads(files[FILE]))
+
+    def _set(self, characters: list[str]) -> None:
+        self._characters = characters
+        self._ids = {character: number for number, character in enumerate(characters, start=1)}

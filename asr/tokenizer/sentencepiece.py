@@ -1,0 +1,91 @@
+"""Subwords as tokens, by the SentencePiece library."""
+
+import io
+from collections.abc import Iterable
+
+import sentencepiece
+
+from asr.errors import InputError
+
+FILE = "tokenizer.model"
+UNKNOWN_ID = 1
+
+
+class SentencePiece:
+    """Unigram or BPE subwords, trained on the training text.
+
+    *Source*: Kudo and Richardson 2018, arXiv:1808.06226; unigram: Kudo 2018, arXiv:1804.10959.
+
+    Id 0 is CTC's blank (SentencePiece's padding piece) and 1 the unknown piece, which never occurs: text with a
+    character that the training text lacks is an error. Text is taken as it is: `asr.text` has normalised it.
+
+    Args:
+        algorithm: "unigram" or "bpe".
+        vocab_size: number of ids, blank and unknown included.
+    """
+
+    def __init__(self, *, algorithm: str, vocab_size: int) -> None:
+        if algorithm not in ("unigram", "bpe"):
+            raise InputError(f"tokenizer.algorithm must be unigram or bpe; got {algorithm!r}.")
+        self.algorithm = algorithm
+        self.vocab_size = vocab_size
+        self._model = b""
+        self._processor = sentencepiece.SentencePieceProcessor()
+
+    def fit(self, texts: Iterable[str]) -> None:
+        """Train on `texts`; one thread, so that the same texts give the same tokenizer, byte for byte.
+
+        Raises:
+            InputError: the texts are too few or too small for `vocab_size`, in SentencePiece's own words.
+        """
+        model = io.BytesIO()
+        try:
+            sentencepiece.SentencePieceTrainer.train(
+                sentence_iterator=iter(texts),
+                model_writer=model,
+                model_type=self.algorithm,
+                vocab_size=self.vocab_size,
+                character_coverage=1.0,
+                normalization_rule_name="identity",
+                max_sentence_length=1 << 20,  # bytes; the default drops longer lines without a word
+                pad_id=0,
+                pad_piece="<blank>",
+                unk_id=UNKNOWN_ID,
+                bos_id=-1,
+                eos_id=-1,
+                num_threads=1,
+                minloglevel=2,
+            )
+        except RuntimeError as error:
+            reason = " ".join(str(error).split())
+            raise InputError(
+                f"tokenizer.vocab_size must suit the training text; got {self.vocab_size}. SentencePiece says: {reason}"
+            ) from None
+        self.load({FILE: model.getvalue()})
+
+    def encode(self, text: str) -> list[int]:
+        """Split `text` into the most likely pieces.
+
+        Raises:
+            InputError: naming a character that the training text did not have.
+        """
+        tokens = self._processor.encode(text)
+        if UNKNOWN_ID in tokens:
+            pieces = self._processor.encode(text, out_type=str)
+            unknown = next(piece for piece, token in zip(pieces, tokens, strict=True) if token == UNKNOWN_ID)
+            character = unknown.lstrip("\N{LOWER ONE EIGHTH BLOCK}")[:1]
+            raise InputError(f"the tokenizer must cover every character; {character!r} is not in the training text")
+        return tokens
+
+    def decode(self, tokens: Iterable[int]) -> str:
+        """Join pieces to text."""
+        return " ".join(self._processor.decode(list(tokens)).split())
+
+    def files(self) -> dict[str, bytes]:
+        """Return what `fit` learnt, as the files a bundle keeps."""
+        return {FILE: self._model}
+
+    def load(self, files: dict[str, bytes]) -> None:
+        """Take up what `files` returned."""
+        self._model = files[FILE]
+        self._processor.load_from_serialized_proto(self._model)

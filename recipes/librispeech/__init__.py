@@ -1,0 +1,8 @@
+"""LibriSpeech (Panayotov et al. 2015, OpenSLR 12): from the archives to manifests.
+
+corpus.py    what is published: totals, archives, checksums; where the subsets lie
+reader.py    the original folder layout -> utterances and problems
+download.py  the archives, over HTTP, resumed and verified
+unpack.py    an archive -> a subset folder, safely and whole or not at all
+prepare.py   the command: python -m recipes.librispeech.prepare
+"""

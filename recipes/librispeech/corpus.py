@@ -1,0 +1,97 @@
+"""What is published about LibriSpeech, and where its subsets lie on disk."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from asr.errors import InputError
+
+
+@dataclass(frozen=True, slots=True)
+class Subset:
+    """The published facts about one subset, against which a copy is checked.
+
+    Args:
+        num_utterances: how many utterances the whole subset holds.
+        hours: how much speech; only good to HOURS_TOLERANCE.
+        archive_bytes: size of the archive `<subset>.tar.gz`.
+        md5: checksum of the archive, as in OpenSLR's md5sum.txt.
+    """
+
+    num_utterances: int
+    hours: float
+    archive_bytes: int
+    md5: str
+
+
+# Hours: table 1 of the paper. The archives hold 5.39, 5.12, 5.40, 5.34, 100.59, 363.61 and 496.86 h, in this order.
+SUBSETS = {
+    "dev-clean": Subset(2703, 5.4, 337926286, "42e2234ba48799c1f50f24a7926300a1"),
+    "dev-other": Subset(2864, 5.3, 314305928, "c8d0bcc9cca99d4f8b62fcc847357931"),
+    "test-clean": Subset(2620, 5.4, 346663984, "32fa31d27d2e1cad72775fee3f4849a9"),
+    "test-other": Subset(2939, 5.1, 328757843, "fb5a50374b501bb3bac4815ee91d3135"),
+    "train-clean-100": Subset(28539, 100.6, 6387309499, "2a93770f6d5c6c964bc36631d331a522"),
+    "train-clean-360": Subset(104014, 363.6, 23049477885, "c0e676e450a7ff2f54aeade5171606fa"),
+    "train-other-500": Subset(148688, 496.7, 30593501606, "d1a0fd59409feb2c614ce4d30c387708"),
+}
+HOURS_TOLERANCE = 0.3  # the paper's 5.1 h of test-other are 5.34 h in the archive
+
+
+def corpus_root(corpus_dir: Path) -> Path:
+    """The folder that holds the subsets: `corpus_dir/LibriSpeech` where there is one, else `corpus_dir` itself."""
+    nested = corpus_dir / "LibriSpeech"
+    return nested if nested.is_dir() else corpus_dir
+
+
+def check_subset_names(names: list[str]) -> list[str]:
+    """The names, each once.
+
+    Raises:
+        InputError: if one is a path or hidden, since it names the manifest as well.
+    """
+    for name in names:
+        if not name or name.startswith(".") or Path(name).name != name:
+            raise InputError(f"--subsets takes names of folders in --corpus-dir, not paths; got {name!r}.")
+    return list(dict.fromkeys(names))
+
+
+def find_subsets(corpus_dir: Path, names: list[str]) -> list[Path]:
+    """The folders of the subsets with these names, in this order; without names, every subset folder there is.
+
+    A folder is a subset if it has a published name, or holds speaker/chapter/ with audio or a transcript.
+
+    Raises:
+        InputError: if the corpus, a named subset, or any subset is not there.
+    """
+    if not corpus_dir.is_dir():
+        raise InputError(
+            f"--corpus-dir must be a folder that holds LibriSpeech; got {corpus_dir}, which is none. "
+            "Give another, or let --download fetch the corpus into it."
+        )
+    root = corpus_root(corpus_dir)
+    if not names:
+        found = [folder for folder in sorted(root.iterdir()) if _is_subset(folder)]
+        if not found:
+            raise InputError(
+                f"{root}: must hold subset folders (SUBSET/speaker/chapter/*.flac); found none. "
+                "Give another --corpus-dir, or fetch subsets with --download --subsets."
+            )
+        return found
+    missing = [name for name in names if not (root / name).is_dir()]
+    if missing:
+        raise InputError(
+            f"{root}: must hold the folders named by --subsets; missing {', '.join(missing)}. "
+            f"Fetch them with --download, or leave them out."
+        )
+    return [root / name for name in names]
+
+
+def count_audio_files(folder: Path) -> int:
+    """How many FLAC files lie in the chapters of a subset."""
+    return sum(1 for _ in folder.glob("*/*/*.flac"))
+
+
+def _is_subset(folder: Path) -> bool:
+    if folder.name.startswith(".") or not folder.is_dir():
+        return False
+    patterns = ("*/*/*.flac", "*/*/*.trans.txt")
+    return folder.name in SUBSETS or any(next(folder.glob(pattern), None) is not None for pattern in patterns)

@@ -1,0 +1,269 @@
+"""Fetch the archives of LibriSpeech from OpenSLR: one at a time, resumed where they broke off, verified, unpacked."""
+
+import hashlib
+import http.client
+import os
+import shutil
+import ssl
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
+from asr.errors import InputError
+from recipes.librispeech.corpus import SUBSETS, corpus_root, count_audio_files
+from recipes.librispeech.unpack import discard_unpacking, unpack
+
+MIRRORS = {
+    "openslr": "https://www.openslr.org/resources/12",
+    "us": "https://us.openslr.org/resources/12",
+    "eu": "https://openslr.elda.org/resources/12",
+    "cn": "https://openslr.magicdatatech.com/resources/12",
+}
+PAUSES_SECONDS = (2.0, 5.0, 15.0, 30.0, 60.0)  # before each further attempt; after the last one we give up
+TIMEOUT_SECONDS = 60.0  # without a single byte
+CHUNK_BYTES = 1 << 16
+UNPACKED_PER_ARCHIVE_BYTE = 1.1  # FLAC does not shrink; the rest is tar's and the file system's
+
+
+class BrokenOffError(Exception):
+    """A transfer that broke off; what has arrived is kept, and another attempt may go well."""
+
+
+def download(names: list[str], corpus_dir: Path, mirror: str, *, keep_archives: bool) -> None:
+    """Fetch and unpack the named subsets into `corpus_dir` (or `corpus_dir/LibriSpeech`, where that is a folder).
+
+    A subset that is there whole is left alone. An archive `<subset>.tar.gz` that lies there already is verified and
+    used. What is fetched goes to `<subset>.tar.gz.part`, and a later run goes on with it.
+
+    Args:
+        names: of subsets, as in the corpus.
+        corpus_dir: made, if it is not there.
+        mirror: a name in MIRRORS, or the base URL of another copy.
+        keep_archives: whether a fetched archive stays as `<subset>.tar.gz` after it has been unpacked.
+
+    Raises:
+        InputError: if a name or the mirror is unknown, the disk too small, a subset there in part, the archive not to
+            be had or not the published one.
+    """
+    unknown = [name for name in names if name not in SUBSETS]
+    if not names or unknown:
+        given = ", ".join(unknown) or "no --subsets"
+        raise InputError(f"--download needs --subsets, out of {', '.join(SUBSETS)}; got {given}.")
+    base_url = mirror_url(mirror)
+    corpus_dir.mkdir(parents=True, exist_ok=True)
+    root = corpus_root(corpus_dir)
+    missing = [name for name in names if not _is_whole(root, name)]
+    for name in missing:
+        discard_unpacking(root, name)
+    check_disk_space(root, missing, keep_archives=keep_archives)
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    with Progress(*columns, TimeRemainingColumn(), console=console, disable=not console.is_terminal) as progress:
+        for name in missing:
+            _fetch_and_unpack(name, root, f"{base_url}/{name}.tar.gz", keep_archives, progress)
+
+
+def mirror_url(mirror: str) -> str:
+    """The base URL of a mirror's name, or the URL itself.
+
+    Raises:
+        InputError: if it is neither.
+    """
+    if mirror in MIRRORS:
+        return MIRRORS[mirror]
+    try:
+        parts = urlsplit(mirror)
+        is_url = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
+    except ValueError:  # a port that is none
+        is_url = False
+    if not is_url or any(character.isspace() for character in mirror):
+        raise InputError(f"--mirror must be one of {', '.join(MIRRORS)}, or an http(s) URL; got {mirror!r}.")
+    return mirror.rstrip("/")
+
+
+def check_disk_space(root: Path, names: list[str], *, keep_archives: bool) -> None:
+    """Make sure that the archives and what is in them will fit.
+
+    Raises:
+        InputError: if not, with the bytes needed and free.
+    """
+    if not names:
+        return
+    sizes = {name: SUBSETS[name].archive_bytes for name in names}
+    to_fetch = [
+        0 if (root / f"{name}.tar.gz").exists() else max(0, size - _size(root / f"{name}.tar.gz.part"))
+        for name, size in sizes.items()
+    ]
+    archives = sum(to_fetch) if keep_archives else max(to_fetch)  # without keeping, there is one at a time
+    needed = archives + UNPACKED_PER_ARCHIVE_BYTE * sum(sizes.values())
+    free = shutil.disk_usage(root).free
+    if free < needed:
+        raise InputError(
+            f"{root}: must have {needed / 1e9:.1f} GB free to fetch and unpack {', '.join(names)}; it has "
+            f"{free / 1e9:.1f} GB. Make room, give another --corpus-dir, or fetch fewer --subsets."
+        )
+
+
+def fetch(url: str, part: Path, size: int, progress: Progress) -> None:
+    """Fetch `size` bytes to `part`, going on after what it holds already; verifies nothing but the size.
+
+    A transfer that breaks off is tried again after a pause. Only attempts in a row that bring nothing new count
+    towards the bound, so that a bad line can still bring 30 GB.
+
+    Raises:
+        InputError: if the server does not have the file, has one of another size, or breaks off too often.
+    """
+    if _size(part) > size:
+        _say(f"{part}: is longer than the archive ({_size(part)} > {size} bytes); deleted, and fetched anew.")
+        part.unlink()
+    most, failures = _size(part), 0
+    while _size(part) < size:
+        try:
+            _transfer(url, part, size, progress)
+        except BrokenOffError as error:
+            have = _size(part)
+            failures = 1 if have > most else failures + 1
+            most = max(most, have)
+            kept = f"{have} of {size} bytes are there"
+            if failures > len(PAUSES_SECONDS):
+                raise InputError(
+                    f"{url}: {error}; gave up after {failures} attempts that brought nothing new. {kept}: "
+                    "the same command goes on from them; or choose another --mirror."
+                ) from None
+            pause = PAUSES_SECONDS[failures - 1]
+            _say(f"{url}: {error}; {kept}; trying again in {pause:g} s.")
+            time.sleep(pause)
+
+
+def _is_whole(root: Path, name: str) -> bool:
+    folder = root / name
+    if not folder.exists():
+        return False
+    found, published = count_audio_files(folder), SUBSETS[name].num_utterances
+    if found != published:
+        raise InputError(
+            f"{folder}: --download does not touch a subset that is there in part; it holds {found} of {published} "
+            "FLAC files. Move it away, or leave out --download."
+        )
+    _say(f"{folder}: is there, whole ({found} FLAC files); not fetched.")
+    (root / f"{name}.tar.gz.part").unlink(missing_ok=True)  # of a run that was killed after its last step but this
+    return True
+
+
+def _fetch_and_unpack(name: str, root: Path, url: str, keep_archives: bool, progress: Progress) -> None:
+    archive, part = root / f"{name}.tar.gz", root / f"{name}.tar.gz.part"
+    expected = SUBSETS[name].md5
+    if archive.exists():  # not ours to remove
+        if (found := _md5(archive, progress)) != expected:
+            raise InputError(
+                f"{archive}: must have the published MD5 {expected}; it has {found}. "
+                "Delete it, and --download fetches it anew."
+            )
+        unpack(archive, root, name, progress)
+        _say(f"{archive}: is there already, verified and unpacked to {root / name}; it stays.")
+        return
+    _say(f"{url}: fetching {SUBSETS[name].archive_bytes / 1e6:.1f} MB to {part}.")
+    fetch(url, part, SUBSETS[name].archive_bytes, progress)
+    if (found := _md5(part, progress)) != expected:
+        part.unlink()
+        raise InputError(
+            f"{url}: must have the published MD5 {expected}; what came has {found} and was deleted. "
+            "Run the command again, or choose another --mirror."
+        )
+    if keep_archives:
+        os.replace(part, archive)
+    unpack(archive if keep_archives else part, root, name, progress)
+    if not keep_archives:
+        part.unlink()
+    fate = f"the archive stays as {archive}" if keep_archives else "the archive was removed (--keep-archives keeps it)"
+    _say(f"{root / name}: verified and unpacked; {fate}.")
+
+
+def _transfer(url: str, part: Path, size: int, progress: Progress) -> None:
+    """One attempt: ask for what is missing, and append what comes."""
+    have = _size(part)
+    with _open(url, part, have) as response:
+        position = _first_byte(url, response, have, size)
+        task = progress.add_task(f"fetching {part.stem}", total=size, completed=position)
+        try:
+            with part.open("ab") as out:
+                out.truncate(position)  # to 0, where the server sends everything again
+                while chunk := _read(response):
+                    out.write(chunk)
+                    position += len(chunk)
+                    progress.update(task, completed=position)
+                    if position > size:
+                        raise InputError(f"{url}: must have {size} bytes; more came. Choose another --mirror.")
+        finally:
+            progress.remove_task(task)
+    if position < size:
+        raise BrokenOffError("the connection closed early")
+
+
+def _open(url: str, part: Path, have: int) -> http.client.HTTPResponse:
+    headers = {"User-Agent": "asr-recipes"} | ({"Range": f"bytes={have}-"} if have else {})
+    try:
+        response = urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=TIMEOUT_SECONDS)
+    except urllib.error.HTTPError as error:
+        error.close()
+        answer = f"the server answered {error.code} {error.reason}"
+        if error.code == 416 and have:  # it cannot go on after what we have: start over
+            part.unlink()
+            raise BrokenOffError(f"{answer} to a request for the rest; {part.name} was deleted") from None
+        if error.code in (408, 429) or error.code >= 500:
+            raise BrokenOffError(answer) from None
+        raise InputError(f"{url}: must be the archive; {answer}. Choose another --mirror.") from None
+    except (OSError, http.client.HTTPException) as error:
+        reason = getattr(error, "reason", error)
+        if isinstance(reason, ssl.SSLCertVerificationError):
+            raise InputError(f"{url}: must have a valid certificate; {reason}. Choose another --mirror.") from None
+        raise BrokenOffError(f"no answer ({reason or type(reason).__name__})") from None
+    if not isinstance(response, http.client.HTTPResponse):  # urllib follows a redirect to ftp
+        raise InputError(f"{url}: must stay with http(s); it leads to {response.url}. Choose another --mirror.")
+    return response
+
+
+def _first_byte(url: str, response: http.client.HTTPResponse, have: int, size: int) -> int:
+    """Where in the file the body of the answer begins; checks the size of the whole."""
+    start, total = 0, response.headers.get("Content-Length", str(size))
+    if response.status == 206:
+        unit_and_span, _, total = response.headers.get("Content-Range", "").partition("/")
+        span = unit_and_span.removeprefix("bytes ").partition("-")[0]
+        if not span.isdigit() or int(span) > have:
+            raise InputError(
+                f"{url}: must send what was asked for, from byte {have}; "
+                f"it sends {unit_and_span!r}. Choose another --mirror."
+            )
+        start = int(span)
+    if total not in (str(size), "*"):
+        raise InputError(f"{url}: must have {size} bytes; the server has {total}. Choose another --mirror.")
+    return start
+
+
+def _read(response: http.client.HTTPResponse) -> bytes:
+    try:
+        return response.read(CHUNK_BYTES)
+    except (OSError, http.client.HTTPException) as error:
+        raise BrokenOffError(f"the connection broke ({error or type(error).__name__})") from None
+
+
+def _md5(path: Path, progress: Progress) -> str:
+    digest = hashlib.md5(usedforsecurity=False)
+    with progress.open(path, "rb", description=f"verifying {path.name}") as content:
+        while chunk := content.read(CHUNK_BYTES):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
+
+
+def _say(message: str) -> None:
+    print(message, file=sys.stderr, flush=True)

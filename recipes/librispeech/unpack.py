@@ -1,0 +1,81 @@
+"""Unpack an archive of LibriSpeech: safely, and whole or not at all."""
+
+import os
+import shutil
+import tarfile
+import zlib
+from pathlib import Path, PurePosixPath
+
+from rich.progress import Progress
+
+from asr.errors import InputError
+
+
+def unpack(archive: Path, root: Path, subset: str, progress: Progress) -> None:
+    """Unpack `LibriSpeech/<subset>` of the archive to `root/<subset>`, and the corpus's README and the like beside it.
+
+    Everything is unpacked into a hidden folder in `root`, and the subset is renamed as the last step: an unpacking
+    that is interrupted, or killed, leaves no folder with the subset's name.
+
+    Raises:
+        InputError: if a member would climb out, or the archive cannot be unpacked; nothing is left of it then.
+    """
+    unpacking = unpacking_dir(root, subset)
+    try:
+        discard_unpacking(root, subset)
+        unpacking.mkdir()
+        _extract(archive, unpacking, progress)
+        _move_into_place(archive, unpacking / "LibriSpeech", root, subset)
+    except (OSError, EOFError, zlib.error, tarfile.TarError) as error:
+        raise InputError(f"{archive}: must be a tar.gz that can be unpacked into {root}; {error}.") from None
+    finally:
+        discard_unpacking(root, subset)
+
+
+def unpacking_dir(root: Path, subset: str) -> Path:
+    """The folder in which a subset is while it is unpacked."""
+    return root / f".{subset}.unpacking"
+
+
+def discard_unpacking(root: Path, subset: str) -> None:
+    """Remove what an unpacking that did not finish has left."""
+    shutil.rmtree(unpacking_dir(root, subset), ignore_errors=True)
+
+
+def safe_member(member: tarfile.TarInfo, destination: str) -> tarfile.TarInfo | None:
+    """A filter for tarfile, stricter than `data`: files and folders inside the destination, and no links at all.
+
+    `data` alone makes absolute paths relative and accepts links that stay inside. LibriSpeech has neither, and
+    whether links can be turned outward depends on the patch level of Python (CVE-2025-4517).
+
+    Raises:
+        InputError: naming the member.
+    """
+    path = PurePosixPath(member.name)
+    if path.is_absolute() or ".." in path.parts:
+        raise InputError(f"members of the archive must stay inside its folder; {member.name!r} climbs out")
+    if not (member.isfile() or member.isdir()):
+        raise InputError(f"members of the archive must be files or folders; {member.name!r} is a link or a device")
+    return tarfile.data_filter(member, destination)
+
+
+def _extract(archive: Path, destination: Path, progress: Progress) -> None:
+    with (
+        progress.open(archive, "rb", description=f"unpacking {archive.name}") as compressed,
+        tarfile.open(fileobj=compressed, mode="r|gz") as members,
+    ):
+        try:
+            members.extractall(destination, filter=safe_member)
+        except InputError as error:
+            raise InputError(
+                f"{archive}: {error}. Nothing was unpacked; delete it, and choose another --mirror."
+            ) from None
+
+
+def _move_into_place(archive: Path, unpacked: Path, root: Path, subset: str) -> None:
+    if not (unpacked / subset).is_dir():
+        raise InputError(f"{archive}: must hold the folder LibriSpeech/{subset}; it does not.")
+    for path in sorted(unpacked.iterdir()):  # README.TXT, LICENSE.TXT, SPEAKERS.TXT ...
+        if path.is_file() and not (root / path.name).exists():
+            os.replace(path, root / path.name)
+    os.rename(unpacked / subset, root / subset)

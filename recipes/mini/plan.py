@@ -1,0 +1,79 @@
+"""What is said in the corpus, by whom and how: all that is settled before a word is spoken."""
+
+import random
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import cycle
+
+from recipes.mini.casting import cast
+from recipes.mini.grammar import sentences
+
+SPLITS = ("train", "valid", "test")
+_HELD_OUT = {"valid": 100, "test": 200}  # utterances beside an hour of training speech or more
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One utterance before it is spoken: what is to be said, by whom, and how."""
+
+    id: str
+    split: str
+    text: str
+    voice: str
+    words_per_minute: int
+    pitch: int
+    pitch_range: int
+    seed: int
+
+    @property
+    def audio_path(self) -> str:
+        """Where the audio goes, relative to the output folder."""
+        return f"audio/{self.split}/{self.id}.flac"
+
+    @property
+    def estimated_seconds(self) -> float:
+        """The duration to expect, within some per cent on average."""
+        return 0.13 + len(self.text) * 9.4 / self.words_per_minute
+
+
+def plan(hours: float, seed: int) -> list[Line]:
+    """All utterances of the corpus. Splits share neither voices nor sentences, and train has all words of the others.
+
+    With less than an hour of training speech the other splits shrink in proportion. Where the hours are too few for
+    every word of theirs, train gets more.
+    """
+    used: set[str] = set()
+    held_out: list[Line] = []
+    for split in ("test", "valid"):  # these first, so that they are the same for all hours from 1 up
+        lines = _lines(split, used, seed)
+        held_out += [next(lines) for _ in range(max(10, round(_HELD_OUT[split] * min(hours, 1.0))))]
+        used |= {line.text for line in held_out}
+    missing = {word for text in used for word in text.split()}
+    train: list[Line] = []
+    lines, seconds = _lines("train", used, seed), 0.0
+    while seconds < hours * 3600 or missing:
+        line = next(lines)
+        train.append(line)
+        seconds += line.estimated_seconds
+        missing -= set(line.text.split())
+    return train + held_out
+
+
+def _lines(split: str, used: set[str], seed: int) -> Iterator[Line]:
+    """The lines of one split, without end; no sentence is among the used ones."""
+    dice = random.Random(f"{seed} {split} delivery")
+    turns = cycle(cast(split, f"{seed} {split} voices"))
+    unused = (text for text in sentences(f"{seed} {split} sentences") if text not in used)
+    for number, (text, voice) in enumerate(zip(unused, turns, strict=False), start=1):
+        name = f"{split}-{number:05d}"
+        yield Line(
+            id=name,
+            split=split,
+            text=text,
+            voice=voice,
+            words_per_minute=dice.randint(150, 190),
+            pitch=dice.randint(35, 65),
+            pitch_range=dice.randint(35, 65),
+            seed=zlib.crc32(f"{seed} {name}".encode()),
+        )

@@ -1,0 +1,195 @@
+"""A corpus that needs no download: espeak-ng speaks about an hour of everyday sentences in many voices.
+
+python -m recipes.mini.prepare --output-dir data/mini
+"""
+
+import argparse
+import io
+import math
+import os
+import signal
+import sys
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import get_context
+from pathlib import Path
+
+import numpy as np
+import soundfile
+from rich.box import SIMPLE
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from asr.errors import InputError
+from asr.manifest import Utterance, write_manifest
+from recipes.mini.espeak import Espeak, require_espeak
+from recipes.mini.plan import SPLITS, Line, plan
+from recipes.mini.room import SAMPLE_RATE, record
+
+_CHUNK = 50  # utterances to a process
+_MAX_HOURS = 10.0  # beyond, the grammar begins to run out of new sentences
+_SAMPLES = 3  # sentences of each split that are printed
+
+
+def prepare(output_dir: Path, *, hours: float, seed: int, num_processes: int) -> dict[str, list[Utterance]]:
+    """Speak the corpus into a folder and write its manifests, which come last: they are there once all audio is.
+
+    Args:
+        hours: of training speech, about.
+
+    Returns:
+        The utterances of each split.
+
+    Raises:
+        InputError: for impossible arguments, or where espeak-ng is missing or fails.
+        OSError: where the folder cannot be written.
+    """
+    if not (math.isfinite(hours) and 0 < hours <= _MAX_HOURS):
+        raise InputError(f"--hours must be more than 0 and at most {_MAX_HOURS:g}; got {hours}.")
+    if num_processes < 1:
+        raise InputError(f"--num-processes must be at least 1; got {num_processes}.")
+    require_espeak()
+    lines = plan(hours, seed)
+    output_dir.mkdir(parents=True, exist_ok=True)
+    for split in SPLITS:
+        (output_dir / f"{split}.jsonl").unlink(missing_ok=True)
+        (output_dir / "audio" / split).mkdir(parents=True, exist_ok=True)
+    _remove_stale(output_dir, {output_dir / line.audio_path for line in lines})
+    durations = _speak_all(lines, output_dir, num_processes)
+    corpus: dict[str, list[Utterance]] = {split: [] for split in SPLITS}
+    for line in lines:
+        audio = str(output_dir / line.audio_path)
+        corpus[line.split].append(Utterance(audio, durations[line.id], line.text, id=line.id, speaker=line.voice))
+    for split, utterances in corpus.items():
+        write_manifest(output_dir / f"{split}.jsonl", utterances)
+    return corpus
+
+
+def _remove_stale(output_dir: Path, planned: set[Path]) -> None:
+    """Remove what an earlier, longer run left in our own folders, going by the names that we give."""
+    for split in SPLITS:
+        for audio in (output_dir / "audio" / split).glob(f"{split}-*.flac"):
+            if audio not in planned:
+                audio.unlink()
+
+
+def chunked(lines: list[Line]) -> list[list[Line]]:
+    """The lines in chunks, each to be spoken from its first line to its last by a fresh process.
+
+    espeak's state makes samples depend on what was spoken before. This way they depend neither on the number of
+    processes nor on which is done first; and as no chunk reaches from one split into the next, more hours of training
+    speech leave the others as they are.
+    """
+    by_split = [[line for line in lines if line.split == split] for split in SPLITS]
+    return [several[start : start + _CHUNK] for several in by_split for start in range(0, len(several), _CHUNK)]
+
+
+def _speak_all(lines: list[Line], output_dir: Path, num_processes: int) -> dict[str, float]:
+    """Write the audio of all lines; their durations by id."""
+    durations: dict[str, float] = {}
+    console = Console(stderr=True)
+    with Progress(console=console, disable=not console.is_terminal) as progress:
+        task = progress.add_task("speaking", total=len(lines))
+        threads = ThreadPoolExecutor(num_processes)
+        try:
+            begun = [threads.submit(_in_fresh_process, chunk, output_dir) for chunk in chunked(lines)]
+            for done in as_completed(begun):
+                durations |= done.result()
+                progress.update(task, completed=len(durations))
+        finally:
+            threads.shutdown(cancel_futures=True)
+    return durations
+
+
+def _in_fresh_process(lines: list[Line], output_dir: Path) -> dict[str, float]:
+    # An interrupt is for the parent to handle: it waits for the chunks begun and starts no other.
+    with ProcessPoolExecutor(1, get_context("spawn"), signal.signal, (signal.SIGINT, signal.SIG_IGN)) as process:
+        try:
+            return process.submit(_speak_chunk, lines, output_dir).result()
+        except BrokenProcessPool:
+            raise InputError(
+                f"espeak-ng must speak {lines[0].id} to {lines[-1].id}; its process died. "
+                "Is there memory left? If it dies again, reinstall espeakng-loader or try another --seed."
+            ) from None
+
+
+def _speak_chunk(lines: list[Line], output_dir: Path) -> dict[str, float]:
+    """Write the audio of some lines; their durations by id."""
+    espeak = Espeak()
+    durations: dict[str, float] = {}
+    for line in lines:
+        samples = espeak.speak(
+            line.text,
+            line.voice,
+            words_per_minute=line.words_per_minute,
+            pitch=line.pitch,
+            pitch_range=line.pitch_range,
+        )
+        waveform = record(samples, espeak.sample_rate, np.random.default_rng(line.seed))
+        encoded = io.BytesIO()  # so that a full disk is an OSError, which libsndfile's is not
+        soundfile.write(encoded, waveform, SAMPLE_RATE, format="FLAC", subtype="PCM_16")
+        (output_dir / line.audio_path).write_bytes(encoded.getvalue())
+        durations[line.id] = len(waveform) / SAMPLE_RATE
+    return durations
+
+
+def _report(corpus: dict[str, list[Utterance]]) -> None:
+    """Print how much there is in each split, and some of what is said."""
+    table = Table(box=SIMPLE)
+    table.add_column("split")
+    for heading in ("utterances", "hours", "voices", "sentences", "words", "distinct words"):
+        table.add_column(heading, justify="right")
+    for split, utterances in corpus.items():
+        words = [word for utterance in utterances for word in utterance.text.split()]
+        voices = {utterance.speaker for utterance in utterances}
+        sentences = {utterance.text for utterance in utterances}
+        hours = sum(utterance.duration for utterance in utterances) / 3600
+        counts = (len(voices), len(sentences), len(words), len(set(words)))
+        table.add_row(split, f"{len(utterances):,}", f"{hours:.2f}", *(f"{count:,}" for count in counts))
+    Console().print(table)
+    for split, utterances in corpus.items():
+        for utterance in utterances[:_SAMPLES]:
+            print(f"{split}: {utterance.text}  ({utterance.speaker})")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command; returns the exit status."""
+    options = _parse(arguments)
+    try:
+        corpus = prepare(
+            options.output_dir, hours=options.hours, seed=options.seed, num_processes=options.num_processes
+        )
+    except InputError as error:
+        _print_error(str(error))
+        return 1
+    except OSError as error:  # a file where the folder should be, a folder that may not be written, a disk that is full
+        where = error.filename or options.output_dir
+        _print_error(f"--output-dir must be a folder that can be written; {where}: {error.strerror or error}.")
+        return 1
+    except KeyboardInterrupt:
+        print("interrupted: no manifests were written; run the same command again.", file=sys.stderr)
+        return 130
+    _report(corpus)
+    return 0
+
+
+def _print_error(message: str) -> None:
+    print(f"error: {message}", file=sys.stderr)
+
+
+def _parse(arguments: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m recipes.mini.prepare",
+        description="Let espeak-ng speak a small corpus in many voices; nothing is downloaded.",
+    )
+    add = parser.add_argument
+    add("--output-dir", type=Path, required=True, help="where train, valid and test.jsonl and audio/ are written")
+    add("--hours", type=float, default=1.0, help="of training speech, about; 0 < hours <= 10 (default: 1)")
+    add("--seed", type=int, default=0, help="another seed gives other sentences, deliveries and rooms (default: 0)")
+    add("--num-processes", type=int, default=os.cpu_count() or 1, help="how many speak at once (default: all cores)")
+    return parser.parse_args(arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

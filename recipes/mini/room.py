@@ -1,0 +1,61 @@
+"""From espeak's samples to what a microphone in a room would hear: 16 kHz, a little echo, a little noise."""
+
+import numpy as np
+
+SAMPLE_RATE = 16_000
+_PEAK = 0.9  # of full scale; nothing is louder
+_QUIET = 0.01  # of the peak; what is softer at either end is no speech
+
+
+def record(samples: np.ndarray, sample_rate: int, random: np.random.Generator) -> np.ndarray:
+    """A waveform at 16 kHz of the samples as heard in a room, of moderate and varying echo, noise and level."""
+    speech = _trim(resample(samples / 32768, sample_rate))
+    before, after = (int(seconds * SAMPLE_RATE) for seconds in random.uniform(0.05, 0.15, size=2))
+    waveform = _echo(np.pad(speech, (before, after)), random)
+    level = _rms(waveform)
+    waveform = waveform + _noise(len(waveform), random) * level * 10 ** (-random.uniform(28, 45) / 20)
+    loudness = 10 ** (random.uniform(-30, -20) / 20)  # dB below full scale
+    return waveform * min(loudness / level, _PEAK / np.abs(waveform).max())
+
+
+def resample(waveform: np.ndarray, sample_rate: int) -> np.ndarray:
+    """The waveform at 16 kHz, band-limited by a sinc as long as the waveform whose edge falls smoothly to 8 kHz."""
+    if sample_rate == SAMPLE_RATE:
+        return waveform
+    divisor = int(np.gcd(sample_rate, SAMPLE_RATE))
+    num_periods = -(-len(waveform) // (sample_rate // divisor))
+    num_before, num_after = num_periods * sample_rate // divisor, num_periods * SAMPLE_RATE // divisor
+    spectrum = np.fft.rfft(waveform, num_before)[: num_after // 2 + 1]
+    frequency = np.arange(len(spectrum)) / num_periods * divisor
+    passed = 0.5 + 0.5 * np.cos(np.pi * np.clip((frequency - 7_500) / 500, 0, 1))
+    return np.fft.irfft(spectrum * passed, num_after) * (num_after / num_before)
+
+
+def _trim(waveform: np.ndarray) -> np.ndarray:
+    loud = np.flatnonzero(np.abs(waveform) > _QUIET * np.abs(waveform).max())
+    return waveform[loud[0] : loud[-1] + 1]
+
+
+def _echo(waveform: np.ndarray, random: np.random.Generator) -> np.ndarray:
+    """The waveform and its reverberation: noise that starts after 4 ms and fades by 60 dB within 0.1 to 0.3 s."""
+    fade_seconds = random.uniform(0.1, 0.3)
+    time = np.arange(int(fade_seconds * SAMPLE_RATE)) / SAMPLE_RATE
+    reflections = random.standard_normal(len(time)) * 10 ** (-3 * time / fade_seconds) * (time > 0.004)
+    strength = 10 ** (-random.uniform(9, 20) / 20)  # dB below the direct sound
+    response = reflections * strength / np.linalg.norm(reflections)
+    response[0] = 1.0
+    size = 1 << (len(waveform) + len(response) - 1).bit_length()
+    return np.fft.irfft(np.fft.rfft(waveform, size) * np.fft.rfft(response, size), size)[: len(waveform)]
+
+
+def _noise(num_samples: int, random: np.random.Generator) -> np.ndarray:
+    """Noise of unit power, from white to pink, down to 50 Hz."""
+    size = 1 << num_samples.bit_length()
+    frequency = np.maximum(np.fft.rfftfreq(size, 1 / SAMPLE_RATE), 50)
+    spectrum = np.fft.rfft(random.standard_normal(size)) * frequency ** -random.uniform(0, 0.5)
+    noise = np.fft.irfft(spectrum, size)[:num_samples]
+    return noise / _rms(noise)
+
+
+def _rms(waveform: np.ndarray) -> float:
+    return float(np.sqrt(np.mean(waveform**2)))

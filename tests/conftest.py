@@ -1,0 +1,64 @@
+"""What tests share: where things are, tiny configurations, and a corpus of tones."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # spinning threads cost up to 10x where cores are shared
+
+import pytest
+import torch
+from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf
+
+from tests.tones import sentences, write_corpus
+
+ROOT = Path(__file__).resolve().parent.parent
+CONF = ROOT / "conf"
+SHARED = ROOT.parent / "shared" / "data"
+
+# A net that trains on the tones in seconds; overrides of asr.train.
+TINY = [
+    "encoder.dim=32",
+    "encoder.num_layers=2",
+    "encoder.num_heads=2",
+    "encoder.feed_forward_dim=64",
+    "encoder.kernel_size=7",
+    "encoder.dropout=0.0",
+    "encoder.subsampling.num_channels=8",
+    "encoder.subsampling.dropout=0.0",
+    "augment=[]",
+    "data.num_workers=0",
+    "data.batch_seconds=10",
+    "schedule.warmup_steps=10",
+    "trainer.accelerator=cpu",
+    "trainer.log_every_n_steps=1",
+]
+
+needs_shared = pytest.mark.skipif(not SHARED.is_dir(), reason="../shared/data, real recorded speech, is not here")
+
+
+def resolved(*overrides: str) -> dict[str, Any]:
+    """Compose conf/train.yaml with overrides, as a plain dict."""
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        config = compose("train", overrides=list(overrides))
+    return OmegaConf.to_container(config, resolve=True, throw_on_missing=True)  # type: ignore[return-value]
+
+
+@pytest.fixture(autouse=True)
+def _seed() -> None:
+    torch.manual_seed(0)
+
+
+@pytest.fixture(scope="session")
+def tones(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A corpus of tones: train, valid and test manifests in a folder."""
+    folder = tmp_path_factory.mktemp("tones")
+    texts = {"train": sentences(48, seed=1), "valid": sentences(8, seed=2), "test": sentences(8, seed=3)}
+    write_corpus(folder, texts)
+    return folder
+
+
+def tone_corpus(folder: Path) -> list[str]:
+    """Overrides of asr.train that make it train on the manifests in `folder`."""
+    return [f"corpus.dir={folder}", "corpus.name=tones", "corpus.prepare=null"]

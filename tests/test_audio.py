@@ -1,0 +1,677 @@
+"""Audio files, whole and broken in every way we know, come out as the right waveform or as one clear line."""
+
+import ast
+import io
+import logging
+import math
+import os
+import random
+import re
+import struct
+import tempfile
+import tracemalloc
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+import torch
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from asr import audio
+from asr.audio import audio_info, find_audio, load_waveform
+from asr.errors import AudioError
+
+DATA = Path(__file__).parents[2] / "shared" / "data"
+RATE = 16000
+
+# name: format, subtype, and how far samples may be from what was written: rounding for PCM, by ear for the lossy ones
+FORMATS = {
+    "wav": ("WAV", "PCM_16", 1 / 2**15),
+    "wav24": ("WAV", "PCM_24", 1 / 2**23),
+    "wav_u8": ("WAV", "PCM_U8", 1 / 2**7),
+    "wav_float": ("WAV", "FLOAT", 0),
+    "wav_double": ("WAV", "DOUBLE", 1e-7),
+    "wav_ulaw": ("WAV", "ULAW", 0.02),
+    "wavex": ("WAVEX", "PCM_16", 1 / 2**15),
+    "rf64": ("RF64", "PCM_16", 1 / 2**15),
+    "w64": ("W64", "PCM_16", 1 / 2**15),
+    "aiff": ("AIFF", "PCM_16", 1 / 2**15),
+    "caf": ("CAF", "PCM_16", 1 / 2**15),
+    "flac": ("FLAC", "PCM_16", 1 / 2**15),
+    "flac24": ("FLAC", "PCM_24", 1 / 2**23),
+    "vorbis": ("OGG", "VORBIS", 0.1),
+    "opus": ("OGG", "OPUS", 0.1),
+    "mp3": ("MP3", "MPEG_LAYER_III", 0.1),
+}
+CHECKED = ["wav", "wav_u8", "wavex", "rf64", "w64", "aiff", "caf", "flac", "vorbis", "opus", "mp3"]  # for truncation
+
+
+def sine(seconds: float, rate: int = RATE, frequency: float = 440.0) -> np.ndarray:
+    return 0.5 * np.sin(2 * np.pi * frequency * np.arange(round(seconds * rate)) / rate)
+
+
+@cache
+def noisy_sweep(seconds: float, rate: int = RATE) -> np.ndarray:
+    """A sound of which no two stretches are alike, and which lossy codecs keep to some degree."""
+    t = np.arange(round(seconds * rate)) / rate
+    noise = np.random.default_rng(0).standard_normal(t.size)
+    return 0.3 * np.sin(2 * np.pi * (200 + 100 * t) * t) + 0.05 * noise
+
+
+def encode(samples: np.ndarray, rate: int, format: str, subtype: str, **options: object) -> bytes:
+    file = io.BytesIO()
+    soundfile.write(file, samples, rate, format=format, subtype=subtype, **options)
+    return file.getvalue()
+
+
+@cache
+def encoded(name: str, seconds: float = 4.1) -> bytes:
+    return encode(noisy_sweep(seconds), RATE, *FORMATS[name][:2])
+
+
+def mp3(mode: str = "CONSTANT", seconds: float = 4.1, rate: int = RATE, level: float = 0.5) -> bytes:
+    return encode(noisy_sweep(seconds, rate), rate, "MP3", "MPEG_LAYER_III", bitrate_mode=mode, compression_level=level)
+
+
+def without_header(data: bytes) -> bytes:
+    """An MP3 without its first frame, which holds the Xing header and no sound."""
+    second = data.index(data[:2], 4)
+    assert re.search(b"Xing|Info", data[:second])
+    return data[second:]
+
+
+def chunk(identifier: bytes, body: bytes, *, pad: bool = True) -> bytes:
+    return identifier + struct.pack("<I", len(body)) + body + b"\0" * (pad and len(body) % 2)
+
+
+def wav_of(*chunks: bytes) -> bytes:
+    return b"RIFF" + struct.pack("<I", 4 + sum(map(len, chunks))) + b"WAVE" + b"".join(chunks)
+
+
+def fmt(rate: int = RATE, channels: int = 1, bits: int = 16) -> bytes:
+    frame = channels * bits // 8
+    return chunk(b"fmt ", struct.pack("<HHIIHH", 1, channels, rate, rate * frame, frame, bits))
+
+
+PCM = (np.arange(-500, 501) * 30).astype("<i2")  # 1001 samples
+
+
+@pytest.fixture
+def save(tmp_path):
+    def write(data: bytes, name: str = "x.bin") -> Path:
+        path = tmp_path / name
+        path.write_bytes(data)
+        return path
+
+    return write
+
+
+def refusal(path: Path | str, **stretch: float) -> str:
+    """The line that says why a file is refused; it names the file and is one line."""
+    with pytest.raises(AudioError) as caught:
+        load_waveform(path, RATE, **stretch)
+    message = str(caught.value)
+    assert message.startswith((str(path), repr(str(path))))
+    assert "\n" not in message
+    assert message.isprintable()
+    return message
+
+
+# ---- whole files
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_each_format_comes_back_as_it_was_written(name, save):
+    written = noisy_sweep(2.0)
+    format, subtype, tolerance = FORMATS[name]
+    path = save(encode(written, RATE, format, subtype))
+    waveform = load_waveform(path, RATE)
+    assert waveform.dtype == torch.float32
+    assert waveform.shape == written.shape
+    error = np.abs(waveform.numpy() - written.astype(np.float32))
+    assert error.max() <= (3 * tolerance if name in ("vorbis", "opus", "mp3") else tolerance)
+    assert error.mean() <= tolerance
+    assert audio_info(path) == (RATE, 1, written.size)
+
+
+@pytest.mark.parametrize("name", ["wav", "flac", "vorbis", "mp3", "opus"])
+@pytest.mark.parametrize("rate", [8000, 24000, 48000])
+def test_a_sine_keeps_its_frequency_and_loudness_from_any_format_and_rate(name, rate, save):
+    path = save(encode(sine(1.0, rate), rate, *FORMATS[name][:2]))
+    waveform = load_waveform(path, RATE).numpy()
+    assert len(waveform) == RATE
+    spectrum = np.abs(np.fft.rfft(waveform[2000:14000] * np.hanning(12000)))  # bins of 4/3 Hz
+    assert abs(spectrum.argmax() * 4 / 3 - 440) <= 2 / 3
+    assert np.sqrt((waveform[2000:14000] ** 2).mean()) == pytest.approx(0.5 / math.sqrt(2), rel=0.02)
+
+
+def test_channels_are_mixed_down_to_their_mean(save):
+    left, right = noisy_sweep(0.5), sine(0.5)
+    path = save(encode(np.stack([left, right], axis=1), RATE, "WAV", "FLOAT"))
+    expected = (left.astype(np.float32) + right.astype(np.float32)) / 2
+    np.testing.assert_allclose(load_waveform(path, RATE), expected, atol=1e-7)  # one rounding of float32
+    path = save(encode(np.stack([left, left, right], axis=1), RATE, "WAV", "FLOAT"))
+    np.testing.assert_allclose(load_waveform(path, RATE), (2 * left + right) / 3, atol=1e-7)
+
+
+@pytest.mark.parametrize("name", ["flac", "vorbis", "mp3"])  # the last two are decoded from before the stretch
+def test_files_longer_than_one_block_are_joined_without_a_seam(name, save, monkeypatch):
+    path = save(encoded(name))
+    whole, stretch = load_waveform(path, RATE), load_waveform(path, RATE, offset=3.9, duration=0.15)
+    monkeypatch.setattr(audio, "BLOCK_SAMPLES", 777)
+    assert torch.equal(load_waveform(path, RATE), whole)
+    assert torch.equal(load_waveform(path, RATE, offset=3.9, duration=0.15), stretch)
+
+
+def test_float_samples_beyond_one_are_kept_as_they_are(save):
+    samples = np.array([0.0, 1.5, -3.0, 0.25], dtype=np.float32)
+    assert load_waveform(save(encode(samples, RATE, "WAV", "FLOAT")), RATE).tolist() == samples.tolist()
+    large = np.full(1000, 3e38, dtype=np.float32)  # finite, though their sum is not
+    assert load_waveform(save(encode(large, RATE, "WAV", "FLOAT")), RATE).tolist() == large.tolist()
+
+
+# ---- resampling
+
+
+def resampled_by_definition(samples: np.ndarray, source: int, target: int) -> np.ndarray:
+    """Each new sample is the sum of the old ones, weighted by a Kaiser-windowed sinc around it, in float64."""
+    cutoff = min(source, target) * 0.9475937167399596  # of kaiser_best, in Hz, twice
+    half_width = 64 / cutoff  # seconds on each side: 64 zero crossings
+    beta = 14.769656459379492
+    out = []
+    for m in range(math.ceil(len(samples) * target / source)):
+        distance = np.arange(len(samples)) / source - m / target  # seconds
+        near = np.abs(distance) < half_width
+        window = np.i0(beta * np.sqrt(1 - (distance[near] / half_width) ** 2)) / np.i0(beta)
+        weights = cutoff / source * np.sinc(cutoff * distance[near]) * window
+        out.append(weights @ samples[near])
+    return np.array(out)
+
+
+@pytest.mark.parametrize(
+    ("source", "target"), [(8000, 16000), (44100, 16000), (48000, 16000), (22050, 16000), (11025, 8000)]
+)
+@pytest.mark.parametrize("length", [1, 999])
+def test_resampling_equals_a_plain_windowed_sinc(source, target, length, save):
+    samples = np.random.default_rng(0).uniform(-1, 1, length).astype(np.float32)
+    waveform = load_waveform(save(encode(samples, source, "WAV", "FLOAT")), target)
+    expected = resampled_by_definition(samples.astype(np.float64), source, target)
+    assert len(waveform) == math.ceil(len(samples) * target / source)
+    np.testing.assert_allclose(waveform, expected, atol=2e-6)  # float32 sums of some hundred products
+
+
+def test_what_the_lower_rate_cannot_hold_is_gone(save):
+    tone = sine(0.5, 48000, frequency=9000)  # would fold to 7 kHz
+    waveform = load_waveform(save(encode(tone, 48000, "WAV", "FLOAT")), 16000)
+    assert waveform[1000:-1000].abs().max() < 1e-4  # 74 dB below the tone
+
+
+def test_a_sample_rate_in_no_simple_ratio_is_refused_before_a_huge_kernel_is_made(save):
+    path = save(encode(sine(0.1, 44101), 44101, "WAV", "PCM_16"))
+    assert load_waveform(path, 44101).shape == (4410,)
+    assert "got 44101 Hz" in refusal(path)
+
+
+def test_an_impossible_sample_rate_is_refused(save):
+    for rate in (1, 2_000_000):
+        message = refusal(save(wav_of(fmt(rate=rate), chunk(b"data", bytes(100)))))
+        assert f"sample rate must lie between 1000 and 1000000 Hz; got {rate}." in message
+
+
+# ---- stretches
+
+
+@pytest.mark.parametrize(
+    "name", ["wav", "wav_float", "flac", "aiff", "vorbis", "opus", "mp3", "mp3_vbr", "flac_unknown"]
+)
+def test_a_stretch_equals_that_slice_of_the_whole(name, save):
+    seconds = 12.3
+    if name == "mp3_vbr":
+        data = mp3("VARIABLE", seconds, level=0.95)
+    elif name == "flac_unknown":
+        data = with_flac_length(encoded("flac", seconds), 0)
+    else:
+        data = encoded(name, seconds)
+    path = save(data)
+    whole = load_waveform(path, RATE)
+    # Opus keeps state longer than is decoded before the stretch; MP3's synthesis rounds differently
+    tolerance = 2e-3 if name == "opus" else 1e-6 if name.startswith("mp3") else 0
+    pick = random.Random(0)
+    starts = [0.0, 0.5, *(pick.uniform(0, seconds) for _ in range(8)), *(seconds - rest / 8 for rest in range(1, 10))]
+    for start in starts:
+        duration = pick.uniform(0.001, seconds - start)
+        first, last = round(start * RATE), round((start + duration) * RATE)
+        stretch = load_waveform(path, RATE, offset=start, duration=duration)
+        assert stretch.shape == (last - first,)
+        assert (stretch - whole[first:last]).abs().max() <= tolerance, (start, duration)
+    assert torch.equal(load_waveform(path, RATE, duration=1.5), whole[:24000])
+    assert torch.allclose(load_waveform(path, RATE, offset=1.5), whole[24000:], atol=tolerance, rtol=0)
+
+
+def test_stretches_that_meet_put_together_are_the_whole(save):
+    path = save(encoded("flac"))
+    parts = [load_waveform(path, RATE, offset=n / 30, duration=1 / 30) for n in range(4 * 30)]
+    assert torch.equal(torch.cat(parts), load_waveform(path, RATE, duration=4))
+
+
+def test_a_resampled_stretch_is_near_the_slice_of_the_whole(save):
+    path = save(encode(noisy_sweep(3.0, 44100), 44100, "FLAC", "PCM_24"))
+    whole = load_waveform(path, RATE)
+    stretch = load_waveform(path, RATE, offset=1.0, duration=1.0)
+    assert stretch.shape == (RATE,)
+    edge = 70  # samples: the kernel reaches 64 zero crossings into the silence around the stretch
+    torch.testing.assert_close(stretch[edge:-edge], whole[RATE + edge : 2 * RATE - edge], atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("name", ["wav", "flac", "vorbis", "opus", "mp3"])
+def test_a_stretch_may_reach_past_the_end_by_rounding_only(name, save):
+    path = save(encoded(name))  # 4.1 s
+    rest = load_waveform(path, RATE, offset=4.0)
+    assert rest.shape == (1600,)
+    assert torch.allclose(load_waveform(path, RATE, offset=4.0, duration=0.11), rest, atol=1e-6)
+    for offset, duration in [(4.0, 0.15), (4.1, 0.01), (5.0, 1.0), (1e300, 1.0)]:
+        message = refusal(path, offset=offset, duration=duration)
+        assert f"the stretch from {offset:.3f} s to" in message
+        assert "the file holds 4.100 s" in message
+    assert "the file holds 4.100 s" in refusal(path, offset=4.2)
+
+
+@pytest.mark.parametrize(
+    "stretch", [{"offset": -0.1}, {"duration": -1.0}, {"offset": math.nan}, {"duration": math.inf}]
+)
+def test_a_stretch_that_is_none_is_refused(stretch, save):
+    (key,) = stretch
+    assert f"{key} must be a number of seconds" in refusal(save(encoded("wav")), **stretch)
+
+
+def test_a_stretch_shorter_than_a_sample_is_refused(save):
+    assert "shorter than one sample" in refusal(save(encoded("wav")), offset=1.0, duration=1e-6)
+
+
+def test_a_stretch_of_a_long_file_decodes_only_that(save, monkeypatch):
+    decoded = 0
+    read = audio._Sound.read
+
+    def counting(self, frames, **options):
+        nonlocal decoded
+        block = read(self, frames, **options)
+        decoded += len(block)
+        return block
+
+    monkeypatch.setattr(audio._Sound, "read", counting)
+    for name in ["wav", "flac", "vorbis", "opus", "mp3"]:
+        decoded = 0
+        load_waveform(save(encoded(name, 12.3)), RATE, offset=8.0, duration=0.5)
+        assert decoded <= 1.5 * RATE
+
+
+# ---- notes
+
+
+def test_mixing_down_and_resampling_are_noted_once_for_each_kind_of_file(save, caplog):
+    audio._note_conversion.cache_clear()
+    stereo = save(encode(np.zeros((4410, 2)), 44100, "WAV", "PCM_16"), "stereo.wav")
+    telephone = save(encode(np.zeros(800), 8000, "WAV", "PCM_16"), "telephone.wav")
+    plain = save(encode(np.zeros(1600), RATE, "WAV", "PCM_16"), "plain.wav")
+    with caplog.at_level(logging.WARNING, "asr.audio"):
+        for path in [stereo, telephone, plain] * 3:
+            load_waveform(path, RATE)
+    assert caplog.messages == [
+        "audio of 44100 Hz, 2 channels, is mixed down to mono and resampled to 16000 Hz.",
+        "audio of 8000 Hz, 1 channel, is resampled to 16000 Hz.",
+    ]
+
+
+def test_importing_audio_leaves_torchaudio_for_when_it_is_needed():
+    nodes = ast.parse(Path(audio.__file__).read_text()).body
+    imports = [ast.unparse(node) for node in nodes if isinstance(node, ast.Import | ast.ImportFrom)]
+    assert "import torch" in imports
+    assert not any("torchaudio" in line for line in imports)
+
+
+# ---- files that are no audio
+
+
+def test_a_missing_file_a_folder_and_a_pipe_are_named(tmp_path):
+    assert "there is no such file" in refusal(tmp_path / "gone.wav")
+    assert "it is a folder" in refusal(tmp_path)
+    assert "null" in refusal("a\0b.wav")
+    os.mkfifo(tmp_path / "pipe.wav")
+    assert "not a regular file" in refusal(tmp_path / "pipe.wav")
+
+
+def test_a_file_that_may_not_be_read_is_named():
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o755)
+        path = Path(folder, "secret.wav")
+        path.write_bytes(encoded("wav"))
+        path.chmod(0)
+        user = os.geteuid()
+        try:
+            if user == 0:  # root may read everything
+                os.seteuid(65534)
+            assert "Permission denied" in refusal(path)
+        finally:
+            os.seteuid(user)
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"", "it is empty (0 bytes)"),
+        (b"hello, this is a text file\n" * 100, "Format not recognised"),
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n", "Format not recognised"),
+        (bytes(5000), "Format not recognised"),
+        (b"RIFF", "libsndfile"),
+        (b"\xff", "libsndfile"),
+        (b"ID3\x04\0\0\0\0\0\x05hello", "libsndfile"),
+        (b"OggS", "truncated"),
+    ],
+)
+def test_what_is_not_audio_is_refused(data, reason, save):
+    assert reason in refusal(save(data))
+
+
+@pytest.mark.parametrize("name", ["wav", "flac", "aiff", "vorbis", "w64"])
+def test_a_file_of_no_samples_is_refused(name, save):
+    path = save(encode(np.zeros(0), RATE, *FORMATS[name][:2]))
+    assert re.search("0 samples|0 bytes|truncated", refusal(path))  # libsndfile writes no FLAC, and Ogg headers alone
+    with pytest.raises(AudioError):
+        audio_info(path)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("subtype", ["FLOAT", "DOUBLE"])
+def test_samples_that_are_not_finite_are_refused(bad, subtype, save):
+    samples = noisy_sweep(1.0).copy()
+    samples[[8000, 9000]] = bad
+    path = save(encode(samples, RATE, "WAV", subtype))
+    assert "2 are NaN or infinite, the first at 0.500 s" in refusal(path)
+    assert "the first at 0.500 s" in refusal(path, offset=0.4, duration=0.2)
+    assert load_waveform(path, RATE, duration=0.4).shape == (6400,)
+    stereo = np.stack([samples, -samples], axis=1)
+    assert "2 are NaN or infinite" in refusal(save(encode(stereo, RATE, "WAV", subtype)))
+
+
+def test_strange_names_are_shown_on_one_line(tmp_path):
+    for name in ["two\nlines.wav", "bell\a.wav", "right\u202eleft.wav", os.fsdecode(b"latin-\xe9.wav")]:
+        path = tmp_path / name
+        assert repr(str(path)) in refusal(path)
+        path.write_bytes(encoded("wav"))
+        assert load_waveform(path, RATE).shape == (65600,)
+    path = tmp_path / "größe 大小.wav"
+    assert f"{path}: " in refusal(path)
+
+
+# ---- truncated files
+
+
+@pytest.mark.parametrize("name", CHECKED)
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_a_file_truncated_anywhere_is_refused(name, save, data):
+    whole = encoded(name)
+    cut = data.draw(st.one_of(st.integers(1, len(whole) - 1), st.integers(len(whole) - 50, len(whole) - 1)), "cut")
+    if name == "mp3":
+        assume(cut != whole.rindex(whole[:3]))  # exactly before the last frame: see below
+    refusal(save(whole[:cut]))
+
+
+@pytest.mark.parametrize("name", CHECKED)
+def test_a_file_that_lacks_its_last_byte_or_half_is_called_truncated(name, save):
+    whole = encoded(name)
+    for cut in (len(whole) - 1, len(whole) // 2):
+        path = save(whole[:cut])
+        assert "truncated" in refusal(path)
+        if name != "flac":  # whose headers do not show it
+            with pytest.raises(AudioError, match="truncated"):
+                audio_info(path)
+
+
+@pytest.mark.parametrize("name", ["vorbis", "opus"])
+def test_an_ogg_file_cut_between_two_pages_is_refused(name, save):
+    whole = encoded(name)
+    for page in re.finditer(b"OggS", whole):
+        if page.start() > 0:
+            refusal(save(whole[: page.start()]))
+
+
+def test_a_flac_file_cut_between_two_frames_is_refused(save):
+    whole = encoded("flac")
+    frames = [match.start() for match in re.finditer(b"\xff\xf8[\x00-\xff]{2}", whole)]
+    assert len(frames) > 10
+    for position in frames:
+        assert "truncated" in refusal(save(whole[:position]))
+    message = refusal(save(whole[: frames[-2]]), offset=4.0, duration=0.05)  # beyond the cut
+    assert "truncated" in message
+
+
+def frame_starts(data: bytes) -> list[int]:
+    """Where the frames of an MP3 of constant bit rate start, if it has no padding: all are as long as the first."""
+    length = data.index(data[:3], 3)
+    assert len(data) % length == 0
+    return list(range(0, len(data), length))
+
+
+def test_an_mp3_cut_between_two_frames_is_refused_if_it_has_a_header(save):
+    whole = mp3()
+    *starts, last = frame_starts(whole)[1:]
+    for start in starts:
+        assert "frames are there" in refusal(save(whole[:start]))
+    assert len(load_waveform(save(whole[:last]), RATE)) > 4.1 * RATE - 1152  # as documented
+
+
+def test_an_mp3_without_a_header_is_refused_if_cut_within_a_frame(save):
+    bare = without_header(mp3())
+    starts = frame_starts(bare)
+    for start in starts[3:8]:
+        for extra in (1, 2, 3, 4, 100):
+            assert "is cut off" in refusal(save(bare[: start + extra]))
+        assert len(load_waveform(save(bare[:start]), RATE)) == starts.index(start) * 576 - 529  # as documented
+
+
+def test_a_header_that_declares_far_too_much_costs_no_memory(save):
+    flac = encoded("flac")
+    cases = [
+        wav_of(fmt(), chunk(b"data", bytes(1000))).replace(struct.pack("<I", 1000), struct.pack("<I", 4_000_000_000)),
+        with_flac_length(flac, (1 << 36) - 1),
+        wav_of(fmt(channels=1024), struct.pack("<4sI", b"data", 0xFFFFFFFE)) + bytes(100),
+    ]
+    for data in cases:
+        path = save(data)
+        tracemalloc.start()
+        try:
+            refusal(path)
+            assert tracemalloc.get_traced_memory()[1] < 20e6
+        finally:
+            tracemalloc.stop()
+
+
+# ---- headers that libsndfile reads otherwise
+
+
+def with_flac_length(data: bytes, num_samples: int) -> bytes:
+    """A FLAC file whose header declares another length; 0 means unknown, as written to a pipe."""
+    fields = int.from_bytes(data[18:26], "big") >> 36 << 36
+    return data[:18] + (fields | num_samples).to_bytes(8, "big") + data[26:]
+
+
+@pytest.mark.parametrize("length", [0, 0x7FFFF000, 0x7FFFEFFC, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF, 0xFFFFFFFF - 36])
+@pytest.mark.parametrize("outer", [0, 8, 36, 0x7FFFF024, 0xFFFFFFFF])
+def test_a_wav_written_to_a_pipe_is_read_to_its_end(length, outer, save):
+    data = b"RIFF" + struct.pack("<I", outer) + b"WAVE" + fmt() + b"data" + struct.pack("<I", length) + PCM.tobytes()
+    path = save(data)
+    assert torch.equal(load_waveform(path, RATE), torch.from_numpy(PCM / 2**15).float())
+    assert audio_info(path) == (RATE, 1, PCM.size)
+    assert torch.equal(load_waveform(path, RATE, offset=0.01, duration=0.02), load_waveform(path, RATE)[160:480])
+
+
+def test_an_rf64_file_written_to_a_pipe_is_read_to_its_end(save):
+    data = encoded("rf64")
+    position = data.index(b"ds64") + 8
+    piped = data[:position] + bytes(24) + data[position + 24 :]
+    assert torch.equal(load_waveform(save(piped), RATE), load_waveform(save(data), RATE))
+
+
+def test_a_flac_of_unknown_length_is_read_to_its_end(save):
+    data = encoded("flac")
+    path = save(with_flac_length(data, 0))
+    assert torch.equal(load_waveform(path, RATE), load_waveform(save(data, "known.flac"), RATE))
+    assert audio_info(path) == (RATE, 1, 65600)
+    assert "must lie within the file" in refusal(path, offset=4.0, duration=1.0)
+    assert "must lie within the file" in refusal(path, offset=50.0, duration=1.0)
+    assert "truncated" in refusal(save(with_flac_length(data, 0)[:-100]))
+
+
+def test_an_empty_wav_is_not_taken_for_one_from_a_pipe(save):
+    note = chunk(b"LIST", b"INFOISFT" + struct.pack("<I", 4) + b"abc\0")
+    for data in [wav_of(fmt(), chunk(b"data", b"")), wav_of(fmt(), chunk(b"data", b""), note)]:
+        assert "0 samples" in refusal(save(data))
+
+
+@pytest.mark.parametrize("padded", [True, False])
+def test_other_chunks_before_and_after_the_audio_do_no_harm(padded, save):
+    note = chunk(b"LIST", b"INFOIART" + struct.pack("<I", 3) + b"abc")  # of odd length
+    odd = (np.arange(1001) % 256).astype(np.uint8)
+    data = wav_of(note, fmt(bits=8), note, chunk(b"data", odd.tobytes(), pad=padded), *[note] * padded)
+    path = save(data)
+    np.testing.assert_array_equal(load_waveform(path, RATE), (odd / 128 - 1).astype(np.float32))
+    end = data.index(odd.tobytes()) + odd.size
+    assert "1000 of 1001 bytes" in refusal(save(data[: end - 1]))
+    assert load_waveform(save(data[:end]), RATE).shape == (1001,)
+
+
+@pytest.mark.parametrize("mode", ["CONSTANT", "VARIABLE"])
+@pytest.mark.parametrize("skipped", [0, 1, 2])
+def test_an_mp3_without_a_header_comes_whole(mode, skipped, save):
+    whole = mp3(mode, 8.0, rate=44100)
+    bare = without_header(whole)
+    for _ in range(skipped):  # the first frame, padded or not, quiet or loud, must not decide how much comes
+        bare = bare[bare.index(bare[:2], 4) :]
+    complete, rest = load_waveform(save(whole), 44100), load_waveform(save(bare), 44100)
+    delay = 576 - 1152 * skipped  # LAME's, which is known from the header only
+    assert len(rest) >= len(complete) + delay
+    later = rest[10000 + delay :][: len(complete) - 10000]  # the first frames may lack bits of those skipped
+    torch.testing.assert_close(later, complete[10000:], atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("header", [b"VBRI", b"Info"])
+def test_an_mp3_header_that_does_not_say_how_many_frames_there_are_is_passed_over(header, save):
+    data = mp3()
+    bare = without_header(data)
+    first = data[: len(data) - len(bare)]
+    position = 36 if header == b"VBRI" else first.index(b"Info")
+    silent = first[:4].ljust(position, b"\0") + header
+    path = save(silent.ljust(len(first), b"\0") + bare)
+    assert torch.equal(load_waveform(path, RATE), load_waveform(save(bare, "bare.mp3"), RATE))
+
+
+def test_joined_mp3_files_come_whole(save):
+    data = mp3()
+    tag = b"ID3\x04\0\0\0\0\x01\x00" + bytes(128)
+    once = len(load_waveform(save(data), RATE))
+    for joined in (data + data, tag + data + tag + data):
+        assert len(load_waveform(save(joined), RATE)) >= 2 * once
+
+
+def test_tags_around_an_mp3_do_no_harm(save):
+    data = mp3()
+    waveform = load_waveform(save(data), RATE)
+    before = b"ID3\x04\0\0\0\0\x01\x00" + b"\xff\xfb\x90\x00" * 32
+    after = b"TAG" + b"title".ljust(125, b"\0")
+    for tagged in (before + data, data + after, before + before + data + after, data + bytes(1000)):
+        assert torch.equal(load_waveform(save(tagged), RATE), waveform)
+    bare = without_header(data)
+    assert torch.equal(load_waveform(save(bare + after), RATE), load_waveform(save(bare), RATE))
+
+
+def test_chained_ogg_streams_are_refused_rather_than_cut_to_the_first(save):
+    for name in ("vorbis", "opus"):
+        assert "several in a row" in refusal(save(encoded(name) * 2))
+        assert "several in a row" in refusal(save(encoded(name) + encoded(name, 12.3)))
+
+
+def test_bytes_after_the_last_ogg_page_do_no_harm(save):
+    data = encoded("vorbis")
+    assert torch.equal(load_waveform(save(data + bytes(500)), RATE), load_waveform(save(data), RATE))
+
+
+@pytest.fixture
+def small_kernels(monkeypatch):
+    monkeypatch.setattr(audio, "MAX_KERNEL_SIZE", 1 << 14)  # a damaged sample rate may be worth seconds
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_damaged_files_load_or_are_refused_in_one_line(save, small_kernels, data):
+    name = data.draw(st.sampled_from(CHECKED))
+    damaged = bytearray(encoded(name, 0.5))
+    for _ in range(data.draw(st.integers(1, 8))):
+        area = data.draw(st.sampled_from([64, 600, len(damaged)]))
+        damaged[data.draw(st.integers(0, min(area, len(damaged)) - 1))] = data.draw(st.integers(0, 255))
+    path = save(bytes(damaged))
+    waveform, message = None, ""
+    try:
+        waveform = load_waveform(path, RATE)
+    except AudioError as error:
+        message = str(error)
+    if waveform is None:
+        assert message.startswith(f"{path}: ")
+        assert message.isprintable()
+    else:
+        assert waveform.numel() > 0
+        assert waveform.isfinite().all()
+
+
+# ---- folders
+
+
+def test_find_audio_lists_a_file_itself_and_the_audio_below_a_folder_sorted(tmp_path):
+    expected = ["a.mp3", "b/10.WAV", "b/2.flac", "b/c/x.opus", *(f"d/{n}.ogg" for n in range(10, 40))]
+    for name in [*reversed(expected), "b/notes.txt", "b/._2.flac", ".cache/y.wav"]:
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True, parents=True)
+        path.touch()
+    assert find_audio(tmp_path) == [tmp_path / name for name in expected]
+    assert find_audio(str(tmp_path / "b/notes.txt")) == [tmp_path / "b/notes.txt"]
+
+
+def test_find_audio_says_what_is_wrong_where_there_is_nothing(tmp_path):
+    with pytest.raises(AudioError, match=r"gone: must be an audio file or a folder of them; there is no such file"):
+        find_audio(tmp_path / "gone")
+    (tmp_path / "notes.txt").touch()
+    with pytest.raises(AudioError, match=r"must hold audio files \(.*\.flac.*\); there are none below it"):
+        find_audio(tmp_path)
+
+
+# ---- real files
+
+
+def test_librispeech_loads_and_its_durations_are_those_of_the_headers():
+    folder = DATA / "LibriSpeech"
+    if not folder.is_dir():
+        pytest.skip("needs ../shared/data/LibriSpeech")
+    files = find_audio(folder)
+    for path in files[:: len(files) // 10]:
+        waveform = load_waveform(path, RATE)
+        assert audio_info(path) == (RATE, 1, waveform.numel())
+        assert 0.01 < waveform.std() < 0.5
+        stretch = load_waveform(path, RATE, offset=0.7, duration=0.5)
+        assert torch.equal(stretch, waveform[11200:19200])
+
+
+def test_spoken_digits_of_8_khz_load_at_16_khz():
+    folder = DATA / "free-spoken-digit-dataset"
+    if not folder.is_dir():
+        pytest.skip("needs ../shared/data/free-spoken-digit-dataset")
+    files = find_audio(folder)
+    assert len(files) == 3000
+    for path in files[::30]:
+        rate, _, num_samples = audio_info(path)
+        assert rate == 8000
+        waveform = load_waveform(path, RATE)
+        assert waveform.shape == (2 * num_samples,)
+        assert torch.allclose(waveform[::2][200:-200], load_waveform(path, 8000)[200:-200], atol=0.05)

@@ -1,0 +1,165 @@
+"""SpecAugment's masks and the perturbation of speed."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from torchaudio import transforms
+
+from asr.augment.spec_augment import SpecAugment
+from asr.augment.speed_perturb import SpeedPerturb
+from asr.build import build_augmentation
+from asr.seeds import derive_seed, seeded
+from tests.conftest import resolved
+
+SAMPLE_RATE, NUM_FRAMES, NUM_MEL_BINS, DRAWS = 16000, 300, 80, 200
+SPEEDS = SpeedPerturb(SAMPLE_RATE, factors=[0.9, 1.0, 1.1])
+
+
+def spec_augment(
+    num_freq_masks: int = 2, freq_mask_bins: int = 27, num_time_masks: int = 5, time_mask_fraction: float = 0.05
+) -> SpecAugment:
+    """That of conf/augment/spec_augment.yaml, with changes."""
+    return SpecAugment(
+        num_freq_masks=num_freq_masks,
+        freq_mask_bins=freq_mask_bins,
+        num_time_masks=num_time_masks,
+        time_mask_fraction=time_mask_fraction,
+    )
+
+
+def masked_frames_and_bins(augment: SpecAugment) -> tuple[Tensor, Tensor]:
+    """Augment features without a zero in them; tell which whole frames and whole bins became zero, and that is all."""
+    features = torch.rand(NUM_FRAMES, NUM_MEL_BINS) + 1
+    out = augment(features)
+    frames, bins = (out == 0).all(dim=1), (out == 0).all(dim=0)
+    masked = frames[:, None] | bins[None, :]
+    assert torch.equal(out, features.masked_fill(masked, 0.0))
+    return frames, bins
+
+
+def test_masks_are_zeros_over_whole_frames_and_bins_within_their_bounds() -> None:
+    most_frames, most_bins = 0, 0
+    for _ in range(DRAWS):
+        frames, bins = masked_frames_and_bins(spec_augment())
+        most_frames, most_bins = max(most_frames, int(frames.sum())), max(most_bins, int(bins.sum()))
+    longest = int(NUM_FRAMES * 0.05) - 1
+    assert 3 * longest < most_frames <= 5 * longest
+    assert 26 < most_bins <= 2 * 26
+
+
+@pytest.mark.parametrize("axis", ["time", "frequency"])
+def test_one_mask_is_one_stretch_of_each_width_from_0_to_below_its_bound(axis: str) -> None:
+    widths = set()
+    for _ in range(10 * DRAWS):
+        if axis == "time":
+            frames, _ = masked_frames_and_bins(spec_augment(num_freq_masks=0, num_time_masks=1))
+            masked = frames
+        else:
+            _, bins = masked_frames_and_bins(spec_augment(num_freq_masks=1, num_time_masks=0))
+            masked = bins
+        places = masked.nonzero()[:, 0].tolist()
+        assert places == list(range(places[0], places[0] + len(places))) if places else True
+        widths.add(len(places))
+    assert widths == set(range(15 if axis == "time" else 27))  # 0.05 of 300 frames; freq_mask_bins
+
+
+def test_torchaudios_own_spec_augment_caps_frequency_masks_by_the_fraction_meant_for_time() -> None:
+    """Why ours is put together from its parts: p=0.05 of 80 bins leaves masks below 4 bins, whatever F is.
+
+    Once this fails, torchaudio's will do.
+    """
+    theirs = transforms.SpecAugment(
+        n_time_masks=0, time_mask_param=1000, n_freq_masks=1, freq_mask_param=27, p=0.05, zero_masking=True
+    )
+    widths = [int((theirs(torch.ones(1, NUM_MEL_BINS, 50)) == 0).all(dim=2).sum()) for _ in range(DRAWS)]
+    assert max(widths) < 4
+    ours = [int(masked_frames_and_bins(spec_augment(num_freq_masks=1))[1].sum()) for _ in range(DRAWS)]
+    assert max(ours) > 20
+
+
+def test_time_masks_grow_with_the_utterance_and_spare_the_shortest() -> None:
+    augment = spec_augment(num_freq_masks=0)
+    for num_frames in (1, 19):  # 0.05 of them is less than one frame
+        features = torch.ones(num_frames, NUM_MEL_BINS)
+        assert torch.equal(augment(features), features)
+    most = max(int((augment(torch.ones(2000, 4)) == 0).all(dim=1).sum()) for _ in range(DRAWS))
+    assert 200 < most <= 5 * 99
+
+
+def test_features_without_a_frame_pass_through() -> None:
+    assert spec_augment()(torch.zeros(0, NUM_MEL_BINS)).shape == (0, NUM_MEL_BINS)
+
+
+def test_masks_are_a_function_of_the_seed() -> None:
+    features = torch.rand(NUM_FRAMES, NUM_MEL_BINS) + 1
+
+    def augmented(*seed: int | str) -> Tensor:
+        with seeded(*seed):
+            return spec_augment()(features)
+
+    assert torch.equal(augmented(1, "a"), augmented(1, "a"))
+    assert not torch.equal(augmented(1, "a"), augmented(2, "a"))
+    assert not torch.equal(augmented(1, "a"), augmented(1, "b"))
+
+
+def test_a_seed_is_the_same_on_every_machine_and_another_for_any_other_parts() -> None:
+    assert derive_seed(0, 1, "a") == 8155858023006403250
+    others = [
+        derive_seed(*parts) for parts in ((1, 0, "a"), (0, 1, "b"), (0, "1", "a"), (0, 1), (0, 1, "a", 0), (0, 11))
+    ]
+    assert len({*others, derive_seed(0, 1, "a")}) == len(others) + 1
+    assert all(0 <= seed < 2**63 for seed in others)
+
+
+def test_seeded_leaves_the_generator_as_it_was() -> None:
+    torch.manual_seed(5)
+    undisturbed = torch.rand(3)
+    torch.manual_seed(5)
+    with seeded(1, 2, "three"):
+        torch.rand(17)
+    assert torch.equal(torch.rand(3), undisturbed)
+
+
+def test_masking_leaves_its_input_as_it_was() -> None:
+    features = torch.rand(NUM_FRAMES, NUM_MEL_BINS) + 1
+    before = features.clone()
+    spec_augment()(features)
+    assert torch.equal(features, before)
+
+
+@settings(deadline=None, max_examples=60)
+@given(num_samples=st.integers(1, 40000), factor=st.sampled_from([0.9, 1.0, 1.1]))
+def test_num_samples_is_the_number_of_samples_that_come_out(num_samples: int, factor: float) -> None:
+    assert len(SPEEDS(torch.zeros(num_samples), factor)) == SPEEDS.num_samples(num_samples, factor)
+    assert SPEEDS.num_samples(num_samples, factor) == math.ceil(round(num_samples / factor, 6))
+    many = SPEEDS.num_samples(torch.tensor([num_samples]), factor)
+    assert many.tolist() == [SPEEDS.num_samples(num_samples, factor)]
+
+
+@pytest.mark.parametrize("factor", [0.9, 1.1])
+def test_a_sine_played_at_a_factor_sounds_at_its_frequency_times_the_factor(factor: float) -> None:
+    times = torch.arange(2 * SAMPLE_RATE) / SAMPLE_RATE
+    played = SPEEDS(torch.sin(2 * torch.pi * 440.0 * times), factor)
+    spectrum = torch.fft.rfft(played * torch.hann_window(len(played)), n=SAMPLE_RATE).abs()  # one bin a Hz
+    assert abs(int(spectrum.argmax()) - 440.0 * factor) <= 1.0
+    inner = played[len(played) // 4 : -len(played) // 4]
+    assert abs(float(inner.abs().max()) - 1.0) < 1e-2  # as loud as before
+
+
+def test_speed_1_is_no_change_at_all() -> None:
+    waveform = torch.randn(1000)
+    assert SPEEDS(waveform, 1.0) is waveform
+
+
+def test_the_configured_augmentation_is_speed_for_the_plan_and_masks_for_the_features() -> None:
+    augmentation = build_augmentation(resolved("augment=[speed_perturb,spec_augment]"), SAMPLE_RATE)
+    assert augmentation.speed is not None
+    assert augmentation.speed.factors == (0.9, 1.0, 1.1)
+    assert not augmentation.waveform
+    features = torch.rand(1, 50, NUM_MEL_BINS) + 1
+    (mask,) = augmentation.features
+    assert any((mask(one) == 0).any() for one in features.expand(20, -1, -1))

@@ -1,0 +1,135 @@
+"""What a user can get wrong in training: one clear error, or a counted and named drop, never a traceback."""
+
+import json
+import logging
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from asr.errors import InputError
+from asr.train import train
+from tests.conftest import ROOT, TINY, resolved, tone_corpus
+from tests.tones import sentences, write_corpus
+
+Entry = dict[str, Any]
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Path:
+    texts = {"train": sentences(12, seed=1), "valid": sentences(3, seed=2), "test": sentences(3, seed=3)}
+    write_corpus(tmp_path / "corpus", texts)
+    return tmp_path / "corpus"
+
+
+def change(manifest: Path, entry: Callable[[Entry], Entry | str], line: int = 0) -> None:
+    lines = manifest.read_text().splitlines()
+    changed = entry(json.loads(lines[line]))
+    lines[line] = changed if isinstance(changed, str) else json.dumps(changed)
+    manifest.write_text("\n".join(lines) + "\n")
+
+
+def run(corpus: Path, *overrides: str) -> None:
+    run_dir = corpus.parent / "run"
+    train(resolved(*TINY, *tone_corpus(corpus), f"run_dir={run_dir}", "trainer.max_epochs=1", *overrides))
+
+
+@pytest.mark.parametrize(
+    ("split", "entry", "message"),
+    [
+        ("train", lambda entry: "not json", r"train\.jsonl:1: each line must be one JSON object"),
+        (
+            "valid",
+            lambda entry: {"text": "a"},
+            r"valid\.jsonl:1: must have the keys .* missing audio_filepath, duration",
+        ),
+        ("test", lambda entry: entry | {"duration": -1}, r"test\.jsonl:1: duration must be positive; got -1"),
+        ("train", lambda entry: entry | {"audio_filepath": "gone.flac"}, r"gone\.flac: audio file not found"),
+        ("test", lambda entry: entry | {"text": "abc xyz"}, r"test: the tokenizer must cover every character; 'x' "),
+    ],
+)
+def test_a_bad_manifest_stops_training_before_it_starts(
+    corpus: Path, split: str, entry: Callable[[Entry], Entry | str], message: str
+) -> None:
+    change(corpus / f"{split}.jsonl", entry)
+    with pytest.raises(InputError, match=message):
+        run(corpus)
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        (lambda entry: entry | {"text": " ?! "}, "text is empty once normalised"),
+        (lambda entry: entry | {"text": "abcdef" * 40}, "text is too long for its audio"),
+        (lambda entry: entry | {"duration": 31.0}, "longer than 10 s"),
+        (lambda entry: entry | {"duration": 0.01}, r"shorter than data\.min_seconds=0\.1"),
+    ],
+)
+def test_what_cannot_be_trained_on_is_dropped_counted_and_named(
+    corpus: Path, entry: Callable[[Entry], Entry], message: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    change(corpus / "train.jsonl", entry)
+    with caplog.at_level(logging.WARNING):
+        run(corpus)
+    dropped = [record.message for record in caplog.records if "dropped" in record.message]
+    assert len(dropped) == 1
+    assert dropped[0].startswith("dropped 1 of 12 training utterances")
+    assert re.search(message, dropped[0])
+    assert "train-0" in dropped[0]
+
+
+def test_a_file_that_breaks_after_the_check_is_skipped_and_named(
+    corpus: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (corpus / "audio" / "train-3.flac").write_bytes(b"fLaC and then nothing")
+    run(corpus)
+    skipped = [record.message for record in caplog.records if "skipped" in record.message]
+    assert len(skipped) == 1
+    assert "train-3.flac" in skipped[0]
+    assert json.loads((corpus.parent / "run" / "results.json").read_text())["test"]["utterances"] == 3
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["corpus.train=[]"], "corpus.train must name at least one manifest"),
+        (["corpus.train=train.jsonl"], "corpus.train must be a list"),
+        (["corpus.test=[test.jsonl,./test.jsonl]"], "corpus.test must name manifests of different file names"),
+        (["corpus.dir=nowhere"], r"corpus tones: nowhere/train\.jsonl must be there"),
+        (["corpus.dir=nowhere", "corpus.prepare=os"], "nowhere/train.jsonl is not there; it is made by os"),
+        (["encoder.kernel_size=8"], "encoder.kernel_size must be odd"),
+        (["encoder.num_heads=3"], "encoder.dim must be even and a multiple of encoder.num_heads"),
+        (["normalizer=fancy"], "normalizer must be one of verbatim, basic; got 'fancy'"),
+        (["tokenizer=sentencepiece", "tokenizer.vocab_size=5000"], "tokenizer.vocab_size must suit the training text"),
+        (["data.batch_seconds=0"], "data.batch_seconds must be positive"),
+        (["data.batch_seconds=0.1"], "at least one training utterance must be left"),
+        (["trainer.max_epochs=-1"], "trainer.max_epochs or trainer.max_steps must bound the run"),
+        (["checkpoint.select=worst"], "checkpoint.select must be best, last or average; got 'worst'"),
+        (["encoder.name=attention"], "encoder.name must be a component"),
+        (["+encoder.extra=1"], "encoder .conformer. must set exactly .*unknown: extra"),
+        (["optimizer.name=sgd"], "optimizer.name must be one of adamw"),
+    ],
+)
+def test_settings_that_do_not_hold_are_one_error(corpus: Path, overrides: list[str], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        run(corpus, *overrides)
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("trainer.max_stepps=3", "Key 'max_stepps' is not in struct"),
+        ("corpus=absent", "Could not find 'corpus/absent'"),
+        ("corpus.dir=nowhere", "error: corpus mini: "),
+    ],
+)
+def test_the_command_ends_with_status_1_and_no_traceback(tmp_path: Path, override: str, message: str) -> None:
+    command = [sys.executable, "-m", "asr.train", override, "corpus.prepare=null", f"run_dir={tmp_path / 'run'}"]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert ended.returncode == 1
+    assert message in ended.stderr
+    assert "Traceback" not in ended.stderr

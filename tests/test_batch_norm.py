@@ -1,0 +1,156 @@
+"""Masked batch normalisation equals torch's own on the valid frames, gathered; and on those of all ranks."""
+
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch import Tensor, nn
+
+from asr.encoder.norm.masked_batch_norm import MaskedBatchNorm
+from asr.lengths import padding_mask
+
+DIM, FRAMES = 5, 9
+LENGTHS = torch.tensor([9, 4, 1, 6])
+
+
+def random_norm(momentum: float = 0.1) -> MaskedBatchNorm:
+    """In float64, with parameters and running statistics away from 1 and 0."""
+    norm = MaskedBatchNorm(DIM, momentum=momentum, eps=1e-5).double()
+    with torch.no_grad():
+        norm.weight.normal_()
+        norm.bias.normal_()
+        norm.running_mean.normal_()
+        norm.running_var.uniform_(0.5, 2.0)
+    return norm
+
+
+def torchs_norm_with_the_weights_of(norm: MaskedBatchNorm) -> nn.BatchNorm1d:
+    theirs = nn.BatchNorm1d(DIM, eps=norm.eps, momentum=norm.momentum).double()
+    theirs.load_state_dict({**norm.state_dict(), "num_batches_tracked": torch.tensor(0)})
+    return theirs
+
+
+def random_batch() -> tuple[Tensor, Tensor]:
+    """Frames with a mean of 3, junk behind the ends, and the mask that tells them apart."""
+    padding = padding_mask(LENGTHS, FRAMES)
+    x = 3.0 + 2.0 * torch.randn(len(LENGTHS), FRAMES, DIM, dtype=torch.float64)
+    return x.masked_fill(padding[:, :, None], float("nan")), padding
+
+
+@pytest.mark.parametrize("momentum", [0.1, 0.7])
+def test_training_equals_torchs_batch_norm_on_the_valid_frames(momentum: float) -> None:
+    ours = random_norm(momentum)
+    theirs = torchs_norm_with_the_weights_of(ours)
+    x, padding = random_batch()
+    x.requires_grad_()
+    frames = x.detach()[~padding].requires_grad_()  # (valid frames, D)
+    weights = torch.randn_like(frames)
+
+    out, expected = ours(x, padding), theirs(frames)
+    assert out.isfinite().all()
+    (out[~padding] * weights).sum().backward()
+    (expected * weights).sum().backward()
+
+    # float64 rounding
+    torch.testing.assert_close(out[~padding], expected, rtol=0, atol=1e-12)
+    torch.testing.assert_close(x.grad[~padding], frames.grad, rtol=0, atol=1e-12)
+    assert not x.grad[padding].any()
+    torch.testing.assert_close(ours.weight.grad, theirs.weight.grad, rtol=0, atol=1e-12)
+    torch.testing.assert_close(ours.bias.grad, theirs.bias.grad, rtol=0, atol=1e-12)
+    torch.testing.assert_close(ours.running_mean, theirs.running_mean, rtol=0, atol=1e-12)
+    torch.testing.assert_close(ours.running_var, theirs.running_var, rtol=0, atol=1e-12)
+
+
+@torch.no_grad()
+def test_running_variance_is_the_unbiased_one() -> None:
+    norm = MaskedBatchNorm(1, momentum=1.0, eps=1e-5)
+    norm(torch.tensor([[[1.0], [2.0], [6.0], [float("inf")]]]), torch.tensor([[False, False, False, True]]))
+    torch.testing.assert_close(norm.running_mean, torch.tensor([3.0]))
+    torch.testing.assert_close(norm.running_var, torch.tensor([7.0]))  # (4 + 1 + 9) / (3 - 1)
+
+
+@torch.no_grad()
+def test_evaluation_equals_torchs_batch_norm_and_changes_no_statistics() -> None:
+    ours = random_norm().eval()
+    theirs = torchs_norm_with_the_weights_of(ours).eval()
+    before = ours.running_mean.clone(), ours.running_var.clone()
+    x, padding = random_batch()
+    torch.testing.assert_close(ours(x, padding)[~padding], theirs(x[~padding]), rtol=0, atol=1e-12)
+    assert torch.equal(ours.running_mean, before[0])
+    assert torch.equal(ours.running_var, before[1])
+
+
+@torch.no_grad()
+def test_a_large_mean_beside_a_small_deviation_costs_no_accuracy() -> None:
+    """Sums of squares would lose everything: 1000^2 in float32 is known to 0.06, the variance is 0.01."""
+    norm = MaskedBatchNorm(DIM, momentum=1.0, eps=1e-5)
+    padding = padding_mask(LENGTHS, FRAMES)
+    x = 1000.0 + 0.1 * torch.randn(len(LENGTHS), FRAMES, DIM)
+    valid = x[~padding].double()
+    exact = (valid - valid.mean(dim=0)) / (valid.var(dim=0, correction=0) + 1e-5).sqrt()
+    # A number near 1000 is rounded by up to 3e-5, the sum behind the mean a few times; over a deviation of 0.1.
+    tolerance = 5e-3
+    torch.testing.assert_close(norm(x, padding)[~padding].double(), exact, rtol=0, atol=tolerance)
+    torch.testing.assert_close(norm.running_var.double(), valid.var(dim=0), rtol=tolerance, atol=0)
+    norm.eval()
+    exact = (valid - norm.running_mean.double()) / (norm.running_var.double() + 1e-5).sqrt()
+    torch.testing.assert_close(norm(x, padding)[~padding].double(), exact, rtol=0, atol=tolerance)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("training", [True, False])
+def test_bfloat16_frames_are_normalised_in_float32_and_rounded_once(training: bool) -> None:
+    norm = MaskedBatchNorm(DIM, momentum=0.1, eps=1e-5).train(training)
+    norm.running_mean.fill_(3.0)
+    norm.running_var.fill_(0.04)
+    norm.weight.uniform_(0.5, 1.5)
+    padding = padding_mask(LENGTHS, FRAMES)
+    x = (3.0 + 0.2 * torch.randn(len(LENGTHS), FRAMES, DIM)).bfloat16()
+    assert torch.equal(norm(x, padding), norm(x.float(), padding).bfloat16())
+
+
+def _forward_and_backward(norm: MaskedBatchNorm, x: Tensor, padding: Tensor, weights: Tensor) -> dict[str, Tensor]:
+    x = x.clone().requires_grad_()
+    out = norm(x, padding)
+    (out * weights).masked_fill(padding[:, :, None], 0.0).sum().backward()
+    return {
+        "out": out.detach(),
+        "x.grad": x.grad,
+        "weight.grad": norm.weight.grad,
+        "bias.grad": norm.bias.grad,
+        "running_mean": norm.running_mean,
+        "running_var": norm.running_var,
+    }
+
+
+def _one_rank(rank: int, folder: Path, shares: list[slice]) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=len(shares))
+    given = torch.load(folder / "given.pt")
+    norm = MaskedBatchNorm(DIM, momentum=0.1, eps=1e-5).double()
+    norm.load_state_dict(given["norm"])
+    batch = (given[name][shares[rank]] for name in ("x", "padding", "weights"))
+    torch.save(_forward_and_backward(norm, *batch), folder / f"rank{rank}.pt")
+    dist.destroy_process_group()
+
+
+def test_two_ranks_with_unequal_shares_equal_one_process_with_all_of_the_batch(tmp_path: Path) -> None:
+    norm = random_norm()
+    x, padding = random_batch()
+    weights = torch.randn_like(x)
+    torch.save({"norm": norm.state_dict(), "x": x, "padding": padding, "weights": weights}, tmp_path / "given.pt")
+    shares = [slice(0, 3), slice(3, 4)]  # 14 valid frames and 6
+    mp.spawn(_one_rank, args=(tmp_path, shares), nprocs=2)  # type: ignore[attr-defined]
+    first, second = (torch.load(tmp_path / f"rank{rank}.pt") for rank in (0, 1))
+
+    joint = _forward_and_backward(norm, x, padding, weights)
+    # float64 rounding
+    for name in ("out", "x.grad"):
+        torch.testing.assert_close(torch.cat([first[name], second[name]]), joint[name], rtol=0, atol=1e-12)
+    for name in ("weight.grad", "bias.grad"):  # of a sum of losses: the ranks' gradients add up
+        torch.testing.assert_close(first[name] + second[name], joint[name], rtol=0, atol=1e-12)
+    for name in ("running_mean", "running_var"):
+        torch.testing.assert_close(first[name], joint[name], rtol=0, atol=1e-12)
+        torch.testing.assert_close(second[name], joint[name], rtol=0, atol=1e-12)

@@ -1,0 +1,161 @@
+"""Bundles and checkpoints: what they hold, what they refuse, and that nothing in them runs."""
+
+import json
+import os
+import pickle
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import asr
+from asr.build import MODEL_KEYS, component
+from asr.checkpoint import load_recognizer
+from asr.errors import InputError
+from asr.manifest import read_manifest
+from tests.conftest import resolved
+from tests.test_train import trained  # noqa: F401
+
+
+def texts(model: Path, manifest: Path) -> dict[str, str]:
+    recognizer = load_recognizer(model)
+    batches = recognizer.recognize(read_manifest(manifest))
+    return {utterance.id: text for batch in batches for utterance, text in batch}  # type: ignore[misc]
+
+
+@pytest.fixture
+def bundle(trained: Path, tmp_path: Path) -> Path:  # noqa: F811
+    return Path(shutil.copytree(trained / "bundle", tmp_path / "bundle"))
+
+
+def test_run_folder_bundle_and_checkpoint_recognise_the_same(trained: Path, tones: Path) -> None:  # noqa: F811
+    best = min(path for path in (trained / "checkpoints").iterdir() if path.name != "last.ckpt")
+    whole = texts(trained, tones / "test.jsonl")
+    assert texts(trained / "bundle", tones / "test.jsonl") == whole
+    card = (trained / "bundle" / "README.md").read_text()
+    chosen = next(path for path in (trained / "checkpoints").iterdir() if path.stem in card)
+    assert texts(chosen, tones / "test.jsonl") == whole
+    assert best.is_file()
+
+
+def test_the_model_card_names_step_and_wer(trained: Path) -> None:  # noqa: F811
+    card = (trained / "bundle" / "README.md").read_text()
+    assert "step=" in card
+    assert "best validation WER" in card
+
+
+def test_a_checkpoint_is_enough_to_transcribe_and_holds_no_corpus(trained: Path) -> None:  # noqa: F811
+    content = torch.load(trained / "checkpoints" / "last.ckpt", weights_only=True)
+    assert set(content["asr"]["config"]) == set(MODEL_KEYS)
+    assert set(content["asr"]["files"]) == {"characters.json"}
+
+
+@pytest.mark.parametrize("name", ["torch.utils.collect_env", "../../../tmp/evil", "__init__", "os", "", None, 3])
+def test_a_config_can_name_nothing_but_our_components(name: Any) -> None:
+    with pytest.raises(InputError, match=r"encoder\.name must be a file in asr/encoder"):
+        component("encoder", {"name": name})
+
+
+@pytest.mark.parametrize("target", ["torch.utils.collect_env.run", "torch.load", "os.system"])
+def test_a_bundle_whose_config_points_elsewhere_runs_nothing(
+    bundle: Path, target: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ran(*_: Any, **__: Any) -> None:
+        pytest.fail(f"{target} was called")
+
+    import torch.utils.collect_env
+
+    monkeypatch.setattr(torch.utils.collect_env, "run", ran)
+    monkeypatch.setattr(torch, "load", ran)
+    monkeypatch.setattr(os, "system", ran)
+    config = json.loads((bundle / "config.json").read_text())
+    planted: list[dict[str, Any]] = [
+        config | {"encoder": {"_target_": target, "command": "touch /tmp/owned"}},
+        config | {"encoder": config["encoder"] | {"name": target}},
+        config | {"encoder": config["encoder"] | {"norm": {"name": target}}},
+        config | {"encoder": config["encoder"] | {"_target_": target}},
+        config | {"features": config["features"] | {"normalize": {"_target_": target, "name": "per_utterance"}}},
+        config | {"tokenizer": target},
+    ]
+    for evil in planted:
+        (bundle / "config.json").write_text(json.dumps(evil))
+        with pytest.raises(InputError):
+            load_recognizer(bundle)
+
+
+class _Evil:
+    def __init__(self, witness: Path) -> None:
+        self.witness = witness
+
+    def __reduce__(self) -> Any:
+        return (Path.touch, (self.witness,))
+
+
+def test_a_checkpoint_with_a_malicious_pickle_is_refused(tmp_path: Path) -> None:
+    witness = tmp_path / "owned"
+    torch.save({"asr": _Evil(witness)}, tmp_path / "evil.ckpt")
+    with pytest.raises(InputError, match="not a checkpoint that can be loaded safely"):
+        load_recognizer(tmp_path / "evil.ckpt")
+    assert not witness.exists()
+    pickle.loads(pickle.dumps(_Evil(witness)))
+    assert witness.exists(), "the pickle would have run, had it been loaded"
+
+
+def truncate(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda bundle: truncate(bundle / "weights.safetensors"), "the bundle is damaged"),
+        (lambda bundle: truncate(bundle / "config.json"), "the bundle is damaged"),
+        (lambda bundle: (bundle / "weights.safetensors").unlink(), "the bundle is damaged"),
+        (lambda bundle: (bundle / "characters.json").unlink(), r"a model must hold characters\.json"),
+        (lambda bundle: (bundle / "config.json").write_text("[]"), "must have the keys"),
+        (lambda bundle: (bundle / "config.json").unlink(), "a model folder must hold config.json"),
+        (lambda bundle: shutil.rmtree(bundle), "does not exist"),
+        (
+            lambda bundle: (bundle / "config.json").write_text(
+                (bundle / "config.json").read_text().replace('"dim": 32', '"dim": 64')
+            ),
+            "the weights must fit the config",
+        ),
+    ],
+)
+def test_a_damaged_bundle_is_one_clear_error(bundle: Path, damage: Any, message: str) -> None:
+    damage(bundle)
+    with pytest.raises(InputError, match=message):
+        load_recognizer(bundle)
+
+
+def test_a_truncated_checkpoint_is_one_clear_error(trained: Path, tmp_path: Path) -> None:  # noqa: F811
+    shutil.copy(trained / "checkpoints" / "last.ckpt", tmp_path / "half.ckpt")
+    truncate(tmp_path / "half.ckpt")
+    with pytest.raises(InputError, match="not a checkpoint that can be loaded safely"):
+        load_recognizer(tmp_path / "half.ckpt")
+
+
+def test_a_run_without_bundle_points_at_its_checkpoints(trained: Path, tmp_path: Path) -> None:  # noqa: F811
+    shutil.copytree(trained / "checkpoints", tmp_path / "run" / "checkpoints")
+    with pytest.raises(InputError, match=r"training has not ended.*checkpoints/last\.ckpt"):
+        load_recognizer(tmp_path / "run")
+
+
+def test_load_recognizer_is_what_the_package_exports(bundle: Path, tones: Path) -> None:
+    recognizer = asr.load_recognizer(bundle)
+    utterances = read_manifest(tones / "test.jsonl")
+    paths = [utterance.audio_filepath for utterance in utterances]
+    from asr.audio import load_waveform
+
+    waveforms = [load_waveform(path, 16000) for path in paths]
+    mixed = recognizer.transcribe([paths[0], waveforms[1], paths[2]])
+    expected = texts(bundle, tones / "test.jsonl")
+    assert [transcript.text for transcript in mixed] == [expected[one.id] for one in utterances[:3]]
+
+
+def test_no_shipped_config_lets_a_bundle_hold_what_may_run() -> None:
+    assert "corpus" not in MODEL_KEYS
+    assert resolved()["corpus"]["prepare"] == "recipes.mini.prepare"

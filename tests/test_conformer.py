@@ -1,0 +1,160 @@
+"""The Conformer: its block against another implementation, its sizes against the paper."""
+
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from transformers.models.parakeet.configuration_parakeet import ParakeetEncoderConfig
+from transformers.models.parakeet.modeling_parakeet import ParakeetEncoderBlock
+
+from asr.build import component
+from asr.encoder.attention import relative_positions
+from asr.encoder.conformer import Conformer, ConformerBlock
+from asr.encoder.norm.masked_batch_norm import MaskedBatchNorm
+from asr.errors import InputError
+from asr.lengths import padding_mask
+from tests.conftest import resolved
+
+DIM, HEADS, FEED_FORWARD_DIM, KERNEL_SIZE = 16, 4, 40, 5
+
+# Their parameter: ours, with what is theirs alone left out.
+NAMES = {
+    "norm_feed_forward1": "norm_feed_forward1",
+    "feed_forward1.linear1": "feed_forward1.linear1",
+    "feed_forward1.linear2": "feed_forward1.linear2",
+    "norm_self_att": "norm_attention",
+    "self_attn.o_proj": "attention.output",
+    "self_attn.relative_k_proj": "attention.position",
+    "norm_conv": "norm_convolution",
+    "conv.pointwise_conv1": "convolution.pointwise1",
+    "conv.depthwise_conv": "convolution.depthwise",
+    "conv.norm": "convolution.norm",
+    "conv.pointwise_conv2": "convolution.pointwise2",
+    "norm_feed_forward2": "norm_feed_forward2",
+    "feed_forward2.linear1": "feed_forward2.linear1",
+    "feed_forward2.linear2": "feed_forward2.linear2",
+    "norm_out": "norm_output",
+}
+
+
+def random_block() -> ConformerBlock:
+    """In float64; every parameter and running statistic away from where it starts."""
+    norm = partial(MaskedBatchNorm, momentum=0.1, eps=1e-5)
+    block = ConformerBlock(DIM, HEADS, FEED_FORWARD_DIM, KERNEL_SIZE, 0.0, norm).double()
+    with torch.no_grad():
+        for parameter in block.parameters():
+            parameter += 0.3 * torch.randn_like(parameter)
+        block.convolution.norm.running_mean.normal_()
+        block.convolution.norm.running_var.uniform_(0.5, 2.0)
+    return block
+
+
+def parakeet_with_the_weights_of(block: ConformerBlock) -> ParakeetEncoderBlock:
+    """The block of transformers' Parakeet, whose 1x1 convolutions are our linear layers."""
+    config = ParakeetEncoderConfig(
+        hidden_size=DIM,
+        num_attention_heads=HEADS,
+        intermediate_size=FEED_FORWARD_DIM,
+        conv_kernel_size=KERNEL_SIZE,
+        attn_implementation="sdpa",  # its eager attention takes the softmax in float32
+        dropout=0.0,
+        activation_dropout=0.0,
+        attention_dropout=0.0,
+    )
+    ours = block.state_dict()
+    weights = {}
+    for their_name, our_name in NAMES.items():
+        prefix = f"{our_name}."
+        weights |= {f"{their_name}.{key[len(prefix) :]}": ours[key] for key in ours if key.startswith(prefix)}
+    for number, letter in enumerate("qkv"):
+        for kind in ("weight", "bias"):
+            weights[f"self_attn.{letter}_proj.{kind}"] = ours[f"attention.qkv.{kind}"].chunk(3)[number]
+    weights["self_attn.bias_u"] = ours["attention.u"][:, 0]
+    weights["self_attn.bias_v"] = ours["attention.v"][:, 0]
+    weights["conv.norm.num_batches_tracked"] = torch.tensor(0)
+    for name in ("conv.pointwise_conv1.weight", "conv.pointwise_conv2.weight"):
+        weights[name] = weights[name][:, :, None]
+    theirs = ParakeetEncoderBlock(config, layer_idx=0).double()
+    theirs.load_state_dict(weights)
+    return theirs
+
+
+@torch.no_grad()
+def test_a_block_equals_that_of_parakeet_in_transformers() -> None:
+    ours = random_block().eval()
+    theirs = parakeet_with_the_weights_of(ours).eval()
+    lengths = [13, 7, 1]
+    x = torch.randn(3, 13, DIM, dtype=torch.float64)
+    positions = relative_positions(13, DIM, x.device).double()
+    padding = padding_mask(torch.tensor(lengths), 13)
+    attend = ~padding[:, None, None, :].expand(-1, 1, 13, -1)  # theirs: True = may be attended to
+    out = ours(x, positions, padding)
+    expected = theirs(x, attention_mask=attend, position_embeddings=positions.expand(3, -1, -1))
+    for b, length in enumerate(lengths):
+        torch.testing.assert_close(out[b, :length], expected[b, :length], rtol=0, atol=1e-9)
+
+
+def test_a_block_in_training_equals_that_of_parakeet_where_nothing_is_padded() -> None:
+    # Parakeet's own batch normalisation counts padded frames, so there is nothing to compare with padding.
+    ours = random_block().train()
+    theirs = parakeet_with_the_weights_of(ours).train()
+    x = torch.randn(3, 13, DIM, dtype=torch.float64)
+    positions = relative_positions(13, DIM, x.device).double()
+    out = ours(x, positions, torch.zeros(3, 13, dtype=torch.bool))
+    expected = theirs(x, position_embeddings=positions.expand(3, -1, -1))
+    torch.testing.assert_close(out, expected, rtol=0, atol=1e-9)
+
+    weights = torch.randn_like(out)  # a sum with equal weights has no gradient behind a LayerNorm
+    (out * weights).sum().backward()
+    (expected * weights).sum().backward()
+    for their_name, our_name in NAMES.items():
+        actual, reference = ours.get_submodule(our_name).weight.grad, theirs.get_submodule(their_name).weight.grad
+        torch.testing.assert_close(actual, reference.view_as(actual), rtol=0, atol=1e-9)
+    torch.testing.assert_close(ours.convolution.norm.running_mean, theirs.conv.norm.running_mean, rtol=0, atol=1e-9)
+    torch.testing.assert_close(ours.convolution.norm.running_var, theirs.conv.norm.running_var, rtol=0, atol=1e-9)
+
+
+def test_each_layer_has_its_own_u_and_v() -> None:
+    encoder = small_conformer(num_layers=2)
+    out, _ = encoder(torch.randn(1, 40, 80), torch.tensor([40]))
+    (out * torch.randn_like(out)).sum().backward()
+    gradients = [getattr(block.attention, name).grad for block in encoder.blocks for name in ("u", "v")]
+    for number, gradient in enumerate(gradients):
+        assert gradient.abs().max() > 0
+        assert not any(torch.equal(gradient, other) for other in gradients[:number])
+
+
+@pytest.mark.parametrize(
+    ("name", "decoder_dim", "paper"),
+    [("conformer_s", 320, 10.3), ("conformer_m", 640, 30.7), ("conformer_l", 640, 118.8)],
+)
+def test_sizes_are_those_of_the_papers_table_1(name: str, decoder_dim: int, paper: float) -> None:
+    """The paper counts a transducer's decoder too: one LSTM layer of the given dim, an embedding and a joint network.
+
+    Of the latter two it gives no dimension: they are the million that may be missing.
+    """
+    with torch.device("meta"):  # shapes without memory
+        encoder = component("encoder", resolved(f"encoder={name}")["encoder"])(80)
+        decoder = torch.nn.LSTM(decoder_dim, decoder_dim)
+    millions = sum(parameter.numel() for part in (encoder, decoder) for parameter in part.parameters()) / 1e6
+    assert paper - 1.0 < millions < paper
+
+
+@pytest.mark.parametrize("change", [{"dim": 18, "num_heads": 4}, {"dim": 9, "num_heads": 3}])
+def test_a_dim_that_does_not_fit_its_heads_is_an_error_that_names_both(change: dict[str, int]) -> None:
+    given = f"dim={change['dim']}, num_heads={change['num_heads']}"
+    with pytest.raises(
+        InputError, match=rf"encoder\.dim must be even and a multiple of encoder\.num_heads; got {given}"
+    ):
+        small_conformer(**change)
+
+
+def test_an_even_kernel_is_an_error_that_says_why() -> None:
+    with pytest.raises(InputError, match=r"encoder\.kernel_size must be odd, so that it is centred; got 32\."):
+        small_conformer(kernel_size=32)
+
+
+def small_conformer(**changes: Any) -> Conformer:
+    """conformer_xs with `changes`."""
+    return component("encoder", {**resolved("encoder=conformer_xs")["encoder"], **changes})(80)

@@ -1,0 +1,127 @@
+"""The CTC head against enumeration of all paths, and greedy decoding against the two words of its definition."""
+
+from itertools import groupby, product
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from asr.decode.greedy import Greedy
+from asr.head.ctc import CTC
+from asr.interfaces import BLANK_ID
+
+
+def collapse(path: tuple[int, ...]) -> list[int]:
+    """CTC's map from paths to tokens: merge repeats, then drop blanks."""
+    merged = [token for token, _ in groupby(path)]
+    return [token for token in merged if token != BLANK_ID]
+
+
+def loss_by_enumeration(log_probs: Tensor, tokens: list[int]) -> Tensor:
+    """-log of the summed probability of every path through log_probs (T', V) that spells `tokens`."""
+    frames, vocab_size = log_probs.shape
+    paths = [path for path in product(range(vocab_size), repeat=frames) if collapse(path) == tokens]
+    scores = [sum((log_probs[t, token] for t, token in enumerate(path)), log_probs.new_zeros(())) for path in paths]
+    return -torch.stack(scores).logsumexp(dim=0)
+
+
+def random_head(vocab_size: int) -> CTC:
+    return CTC(input_dim=6, vocab_size=vocab_size).double()
+
+
+def pad(tokens: list[list[int]], value: int) -> tuple[Tensor, Tensor]:
+    longest = max(len(one) for one in tokens)
+    rows = [one + [value] * (longest - len(one)) for one in tokens]
+    return torch.tensor(rows, dtype=torch.int64), torch.tensor([len(one) for one in tokens])
+
+
+TOKENS = [[], [1], [2, 1], [1, 1], [1, 2, 1], [2, 2, 1], [1, 1, 1], [2, 1, 2, 1, 2]]
+
+
+@pytest.mark.parametrize("frames", [1, 2, 3, 5])
+def test_losses_and_gradients_equal_enumeration_of_all_paths(frames: int) -> None:
+    head = random_head(vocab_size=3)
+    tokens = [one for one in TOKENS if CTC.min_frames(one) <= frames]
+    encoder_out = torch.randn(len(tokens), frames + 2, 6, dtype=torch.float64)  # two frames of padding
+    losses = head.losses(head(encoder_out), torch.full((len(tokens),), frames), *pad(tokens, value=2))
+    expected = torch.stack(
+        [loss_by_enumeration(head(one[:frames]), spelled) for one, spelled in zip(encoder_out, tokens, strict=True)]
+    )
+    torch.testing.assert_close(losses, expected, rtol=0, atol=1e-10)  # float64 rounding
+
+    weights = torch.rand(len(tokens), dtype=torch.float64)
+    gradient = torch.autograd.grad(losses @ weights, head.linear.weight)[0]
+    gradient_expected = torch.autograd.grad(expected @ weights, head.linear.weight)[0]
+    torch.testing.assert_close(gradient, gradient_expected, rtol=0, atol=1e-10)
+
+
+def test_tokens_that_do_not_fit_their_frames_have_an_infinite_loss_and_not_zero() -> None:
+    head = random_head(vocab_size=3)
+    log_probs = head(torch.randn(3, 4, 6, dtype=torch.float64))
+    tokens = [[1, 2, 1], [1, 1, 2], [1, 1, 1]]  # need 3, 4 and 5 frames
+    losses = head.losses(log_probs, torch.tensor([4, 4, 4]), *pad(tokens, value=0))
+    assert losses.isfinite().tolist() == [True, True, False]
+    assert losses[2] == float("inf")
+
+
+def test_no_tokens_cost_a_blank_in_every_frame() -> None:
+    head = random_head(vocab_size=4)
+    log_probs = head(torch.randn(2, 5, 6, dtype=torch.float64))
+    losses = head.losses(log_probs, torch.tensor([5, 3]), torch.zeros(2, 0, dtype=torch.int64), torch.tensor([0, 0]))
+    expected = torch.stack([-log_probs[0, :, BLANK_ID].sum(), -log_probs[1, :3, BLANK_ID].sum()])
+    torch.testing.assert_close(losses, expected, rtol=0, atol=1e-12)
+
+
+def test_neither_frames_nor_tokens_cost_nothing_but_tokens_without_frames_are_infinite() -> None:
+    head = random_head(vocab_size=3)
+    log_probs = head(torch.randn(2, 4, 6, dtype=torch.float64))
+    losses = head.losses(log_probs, torch.tensor([0, 0]), *pad([[], [1]], value=0))
+    assert losses.tolist() == [0.0, float("inf")]
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.lists(st.integers(1, 2), max_size=4))
+def test_min_frames_is_the_fewest_frames_for_which_a_path_exists(tokens: list[int]) -> None:
+    frames = 0
+    while not any(collapse(path) == tokens for path in product(range(3), repeat=frames)):
+        frames += 1
+    assert CTC.min_frames(tokens) == frames
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.lists(st.integers(1, 3), min_size=1, max_size=8))
+def test_the_loss_is_finite_from_min_frames_on(tokens: list[int]) -> None:
+    head = random_head(vocab_size=4)
+    needed = head.min_frames(tokens)
+    log_probs = head(torch.randn(2, needed, 6, dtype=torch.float64))
+    losses = head.losses(log_probs, torch.tensor([needed - 1, needed]), *pad([tokens, tokens], value=0))
+    assert losses.isfinite().tolist() == [False, True]
+
+
+def test_log_probs_are_float32_under_bfloat16_autocast() -> None:
+    head = CTC(input_dim=6, vocab_size=50)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        log_probs = head(4 * torch.randn(3, 5, 6))
+    # Probabilities in bfloat16 would sum to 1 within 4e-3 only.
+    torch.testing.assert_close(log_probs.logsumexp(dim=-1), torch.zeros(3, 5), rtol=0, atol=1e-6)
+
+
+def one_hot(paths: list[list[int]], vocab_size: int) -> Tensor:
+    """log_probs whose best tokens are `paths`; the paths are of one length."""
+    best = torch.nn.functional.one_hot(torch.tensor(paths, dtype=torch.int64), vocab_size).float()
+    return (best + 0.1 * torch.rand_like(best)).log_softmax(dim=-1)
+
+
+@settings(deadline=None)
+@given(st.integers(1, 9).flatmap(lambda t: st.lists(st.lists(st.integers(0, 3), min_size=t, max_size=t), min_size=1)))
+def test_greedy_merges_repeats_and_then_drops_blanks(paths: list[list[int]]) -> None:
+    decoded = Greedy()(one_hot(paths, vocab_size=4), torch.full((len(paths),), len(paths[0])))
+    assert decoded == [collapse(tuple(path)) for path in paths]
+
+
+def test_greedy_reads_no_frame_behind_the_end() -> None:
+    path = [1, 1, 0, 1, 2, 2, 3]
+    decoded = Greedy()(one_hot([path] * 4, vocab_size=4), torch.tensor([0, 2, 4, 7]))
+    assert decoded == [[], [1], [1, 1], [1, 1, 2, 3]]

@@ -1,0 +1,309 @@
+"""Utterances become examples, or are left out with a reason; on the corpus of tones."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import soundfile
+import torch
+from torch.utils.data import DataLoader
+
+from asr.augment.speed_perturb import SpeedPerturb
+from asr.build import build_augmentation, build_features
+from asr.data.batch import Batch, Example, Rejected, collate
+from asr.data.dataset import Augmentation, Item, Reference, SpeechDataset, energies
+from asr.data.sampler import BatchSampler
+from asr.data.selection import feasible_factors, select
+from asr.encoder.subsampling.strided_conv import StridedConv
+from asr.head.ctc import CTC
+from asr.interfaces import Features
+from asr.manifest import Utterance, read_manifest
+from asr.tokenizer.char import Char
+from tests.conftest import resolved
+from tests.tones import SAMPLE_RATE
+
+TOKENIZER = Char()
+TOKENIZER.fit([" abcdef"])
+REFERENCE = Reference(TOKENIZER.encode, CTC.min_frames, StridedConv.output_lengths)
+CONFIG = resolved("augment=[speed_perturb,spec_augment]")
+AUGMENTATION = build_augmentation(CONFIG, SAMPLE_RATE)
+SPEED = SpeedPerturb(SAMPLE_RATE, factors=[0.9, 1.0, 1.1])
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    """As in a worker: another number of threads may round differently."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def features() -> Features:
+    return build_features(CONFIG)
+
+
+@pytest.fixture(scope="module")
+def utterances(tones: Path) -> list[Utterance]:
+    return read_manifest(tones / "train.jsonl")[:12]
+
+
+def good(example: Example | Rejected) -> Example:
+    assert isinstance(example, Example)
+    return example
+
+
+def encoder_frames(utterance: Utterance, features: Features, factor: float = 1.0) -> int:
+    """Counted on the samples themselves, played at `factor`."""
+    samples, sample_rate = soundfile.read(utterance.audio_filepath, dtype="float32")
+    assert sample_rate == SAMPLE_RATE
+    return StridedConv.output_lengths(len(features(SPEED(torch.from_numpy(samples), factor))))
+
+
+def with_tokens(utterance: Utterance, count: int) -> Utterance:
+    """The same audio with a text that needs `count` frames: a, b, a, b, ..."""
+    return replace(utterance, text="ab" * (count // 2) + "a" * (count % 2))
+
+
+def test_an_example_is_features_and_tokens_of_its_utterance(utterances: list[Utterance], features: Features) -> None:
+    dataset = SpeechDataset(utterances, features, REFERENCE)
+    assert len(dataset) == len(utterances)
+    example = good(dataset[Item(0, 3, 1.0)])
+    samples, _ = soundfile.read(utterances[3].audio_filepath, dtype="float32")
+    assert example.utterance == utterances[3]
+    assert torch.equal(example.features, features(torch.from_numpy(samples)))
+    assert TOKENIZER.decode(example.tokens.tolist()) == utterances[3].text
+
+
+def test_an_example_does_not_depend_on_order_batches_or_workers(
+    utterances: list[Utterance], features: Features
+) -> None:
+    dataset = SpeechDataset(utterances, features, REFERENCE, AUGMENTATION, seed=5)
+    factors = torch.tensor([0.9, 1.0, 1.1] * 4, dtype=torch.float64)
+    forwards = [[0, 1, 2], [3, 4, 5, 6, 7], [8, 9, 10, 11]]
+    backwards = [[11, 3], [10, 9, 8, 0], [7, 6], [5, 4, 2, 1]]
+    seen: list[dict[str, torch.Tensor]] = []
+    for batches, num_workers in ((forwards, 0), (backwards, 0), (backwards, 2)):
+        torch.manual_seed(len(seen))
+        sampler = BatchSampler(batches, epoch=2, factors=factors)
+        loader = DataLoader(dataset, batch_sampler=sampler, collate_fn=collate, num_workers=num_workers)  # type: ignore[arg-type]
+        seen.append({})
+        for batch in loader:
+            for utterance, one, length in zip(batch.utterances, batch.features, batch.feature_lengths, strict=True):
+                seen[-1][utterance.id] = one[:length]
+    for other in seen[1:]:
+        assert other.keys() == seen[0].keys() == {utterance.id for utterance in utterances}
+        assert all(torch.equal(other[one], seen[0][one]) for one in other)
+
+
+def test_another_epoch_seed_or_utterance_id_is_augmented_otherwise(
+    utterances: list[Utterance], features: Features
+) -> None:
+    dataset = SpeechDataset(utterances, features, REFERENCE, AUGMENTATION, seed=5)
+    example = good(dataset[Item(0, 0, 1.0)]).features
+    assert torch.equal(good(dataset[Item(0, 0, 1.0)]).features, example)
+    assert not torch.equal(good(dataset[Item(1, 0, 1.0)]).features, example)
+    other_seed = SpeechDataset(utterances, features, REFERENCE, AUGMENTATION, seed=6)
+    assert not torch.equal(good(other_seed[Item(0, 0, 1.0)]).features, example)
+    renamed = SpeechDataset([replace(utterances[0], id="another")], features, REFERENCE, AUGMENTATION, seed=5)
+    assert not torch.equal(good(renamed[Item(0, 0, 1.0)]).features, example)
+    moved = SpeechDataset(utterances[::-1], features, REFERENCE, AUGMENTATION, seed=5)
+    assert torch.equal(good(moved[Item(0, len(utterances) - 1, 1.0)]).features, example)
+
+
+def test_making_an_example_leaves_the_generator_as_it_was(utterances: list[Utterance], features: Features) -> None:
+    dataset = SpeechDataset(utterances, features, REFERENCE, AUGMENTATION)
+    state = torch.get_rng_state()
+    dataset[Item(0, 0, 0.9)]
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_speed_changes_the_audio_before_the_features(utterances: list[Utterance], features: Features) -> None:
+    dataset = SpeechDataset(utterances, features, REFERENCE, Augmentation(speed=SPEED))
+    samples, _ = soundfile.read(utterances[0].audio_filepath, dtype="float32")
+    for factor in SPEED.factors:
+        expected = features(SPEED(torch.from_numpy(samples), factor))
+        assert torch.equal(good(dataset[Item(0, 0, factor)]).features, expected)
+
+
+def test_audio_that_cannot_be_read_is_rejected_with_its_path_and_the_reason(
+    utterances: list[Utterance], features: Features, tmp_path: Path
+) -> None:
+    broken = tmp_path / "broken.flac"
+    broken.write_bytes(b"not audio at all")
+    absent = tmp_path / "absent.flac"
+    bad = [replace(utterances[0], audio_filepath=str(path)) for path in (broken, absent)]
+    dataset = SpeechDataset([*bad, utterances[1]], features, REFERENCE)
+    for position, path in enumerate((broken, absent)):
+        rejected = dataset[Item(0, position, 1.0)]
+        assert isinstance(rejected, Rejected)
+        assert str(path) in rejected.reason
+        assert rejected.utterance is bad[position]
+    assert "no such file" in dataset[Item(0, 1, 1.0)].reason  # type: ignore[union-attr]
+    assert isinstance(dataset[Item(0, 2, 1.0)], Example)
+
+
+@pytest.mark.parametrize(("off_by", "is_rejected"), [(0.08, False), (-0.08, False), (0.3, True), (-0.3, True)])
+def test_audio_that_is_not_as_long_as_the_manifest_says_is_rejected(
+    utterances: list[Utterance], features: Features, off_by: float, is_rejected: bool
+) -> None:
+    """Batches are bounded by what the manifest says; rounding, up to 0.1 s and 1 %, is let pass."""
+    utterance = replace(utterances[0], duration=utterances[0].duration + off_by)
+    result = SpeechDataset([utterance], features, REFERENCE)[Item(0, 0, 1.0)]
+    assert isinstance(result, Rejected) == is_rejected
+    if isinstance(result, Rejected):
+        assert utterance.audio_filepath in result.reason
+        assert f"the manifest says {utterance.duration:.2f} s" in result.reason
+        assert f"the audio has {utterances[0].duration:.2f} s" in result.reason
+
+
+def test_an_utterance_with_an_offset_is_that_stretch_of_its_file(
+    utterances: list[Utterance], features: Features
+) -> None:
+    samples, _ = soundfile.read(utterances[0].audio_filepath, dtype="float32")
+    stretch = replace(utterances[0], offset=0.1, duration=0.25)
+    example = good(SpeechDataset([stretch], features)[Item(0, 0, 1.0)])
+    assert torch.equal(example.features, features(torch.from_numpy(samples[1600 : 1600 + 4000])))
+    assert len(example.tokens) == 0  # no reference was asked for
+
+
+def test_a_text_too_long_for_its_audio_is_rejected_exactly_at_the_bound_of_ctc(
+    utterances: list[Utterance], features: Features
+) -> None:
+    frames = encoder_frames(utterances[0], features)
+    repeats = replace(utterances[0], text="aa" + ("ba" * frames)[: frames - 3])  # a frame more for aa
+    assert CTC.min_frames(TOKENIZER.encode(repeats.text)) == frames
+    fits = [with_tokens(utterances[0], frames), repeats]
+    too_long = [with_tokens(utterances[0], frames + 1), replace(repeats, text=repeats.text[0] + repeats.text)]
+    dataset = SpeechDataset([*fits, *too_long], features, REFERENCE)
+    results = [dataset[Item(0, position, 1.0)] for position in range(4)]
+    assert [isinstance(result, Example) for result in results] == [True, True, False, False]
+    assert f"{frames + 1} frames needed, {frames} there" in results[2].reason  # type: ignore[union-attr]
+    assert f"{frames + 2} frames needed, {frames} there" in results[3].reason  # type: ignore[union-attr]
+
+
+def test_evaluation_rejects_no_text_for_its_length(utterances: list[Utterance], features: Features) -> None:
+    much = with_tokens(utterances[0], 500)
+    example = good(SpeechDataset([much], features, REFERENCE.without_check())[Item(0, 0, 1.0)])
+    assert len(example.tokens) == 500
+
+
+def test_a_speed_at_which_the_tokens_do_not_fit_falls_back_to_1(
+    utterances: list[Utterance], features: Features
+) -> None:
+    at_1, at_11 = (encoder_frames(utterances[0], features, factor) for factor in (1.0, 1.1))
+    assert at_11 < at_1
+    dataset = SpeechDataset(
+        [with_tokens(utterances[0], at_11), with_tokens(utterances[0], at_11 + 1)],
+        features,
+        REFERENCE,
+        Augmentation(speed=SPEED),
+    )
+    still_fast = good(dataset[Item(0, 0, 1.1)])
+    assert StridedConv.output_lengths(len(still_fast.features)) == at_11
+    fallen_back = good(dataset[Item(0, 1, 1.1)])
+    assert torch.equal(fallen_back.features, good(dataset[Item(0, 1, 1.0)]).features)
+
+
+def test_energies_are_those_of_all_readable_utterances_in_an_order_fixed_by_the_seed(
+    utterances: list[Utterance], features: Features
+) -> None:
+    absent = replace(utterances[0], audio_filepath="absent.flac", id="absent")
+    found = list(energies([*utterances, absent], features, seed=1))
+    plain = [
+        features.energies(torch.from_numpy(soundfile.read(u.audio_filepath, dtype="float32")[0])) for u in utterances
+    ]
+    order = [next(n for n, one in enumerate(plain) if torch.equal(one, other)) for other in found]
+    assert sorted(order) == list(range(len(utterances)))
+    assert order != sorted(order)
+    again = list(energies([*utterances, absent], features, seed=1))
+    assert all(torch.equal(*pair) for pair in zip(found, again, strict=True))
+
+
+def test_selection_keeps_exactly_what_becomes_an_example(utterances: list[Utterance], features: Features) -> None:
+    candidates = []
+    for number, utterance in enumerate(utterances):
+        frames = encoder_frames(utterance, features)
+        for count in (1, frames - 1, frames, frames + 1, 2 * frames):
+            candidates.append(replace(with_tokens(utterance, count), id=f"{number}-{count}"))
+    dataset = SpeechDataset(candidates, features, REFERENCE)
+    examples = [one for number, one in enumerate(candidates) if isinstance(dataset[Item(0, number, 1.0)], Example)]
+    selection = select(candidates, features, REFERENCE, min_seconds=0, max_seconds=100)
+    assert selection.utterances == examples
+    assert selection.min_frames.tolist() == [len(one.text) for one in examples]
+    (reason,) = selection.dropped
+    assert "too long for its audio" in reason
+    assert set(selection.dropped[reason]) == {one.id for one in candidates} - {one.id for one in examples}
+
+
+def test_selection_names_each_reason_and_keeps_what_is_exactly_at_a_bound(features: Features) -> None:
+    def lasting(seconds: float, text: str = "ab") -> Utterance:
+        return Utterance("never opened.flac", seconds, text, f"{seconds} {text}")
+
+    candidates = [lasting(0.5), lasting(0.49), lasting(3.0), lasting(3.01), lasting(1.0, ""), lasting(0.5, "ab" * 20)]
+    selection = select(candidates, features, REFERENCE, min_seconds=0.5, max_seconds=3.0)
+    assert [one.id for one in selection.utterances] == ["0.5 ab", "3.0 ab"]
+    reasons = {ids[0]: reason for reason, ids in selection.dropped.items()}
+    assert "shorter than data.min_seconds=0.5" in reasons["0.49 ab"]
+    assert "longer than 3 s" in reasons["3.01 ab"]
+    assert "empty once normalised" in reasons["1.0 "]
+    assert "too long for its audio" in reasons["0.5 " + "ab" * 20]
+
+
+def test_a_speed_is_feasible_where_the_tokens_fit_the_frames_that_are_left(
+    utterances: list[Utterance], features: Features
+) -> None:
+    candidates, expected = [], []
+    for utterance in utterances[:5]:
+        left = [encoder_frames(utterance, features, factor) for factor in SPEED.factors]
+        for count in range(min(left) - 1, left[1] + 1):  # up to what fits at 1.0
+            candidates.append(replace(with_tokens(utterance, count), id=f"{utterance.id}-{count}"))
+            expected.append([frames >= count for frames in left])
+    selection = select(candidates, features, REFERENCE, min_seconds=0, max_seconds=100)
+    assert feasible_factors(selection, features, REFERENCE, SPEED).tolist() == expected
+    assert [True, True, False] in expected
+
+
+def example_of(num_frames: int, tokens: list[int]) -> Example:
+    utterance = Utterance("a.flac", num_frames / 100, "", f"{num_frames}")
+    return Example(utterance, torch.randn(num_frames, 4), torch.tensor(tokens, dtype=torch.int64))
+
+
+def test_collate_pads_with_zeros_behind_each_end_and_keeps_the_order() -> None:
+    examples = [example_of(5, [3, 1]), example_of(9, []), example_of(0, [2, 2, 2])]
+    batch = collate(examples)
+    assert batch.features.shape == (3, 9, 4)
+    assert batch.feature_lengths.tolist() == [5, 9, 0]
+    assert batch.tokens.tolist() == [[3, 1, 0], [0, 0, 0], [2, 2, 2]]
+    assert batch.token_lengths.tolist() == [2, 0, 3]
+    assert batch.utterances == tuple(example.utterance for example in examples)
+    for row, example in zip(batch.features, examples, strict=True):
+        frames = len(example.features)
+        assert torch.equal(row[:frames], example.features)
+        assert not row[frames:].any()
+
+
+def test_collate_passes_rejected_utterances_on_beside_the_batch() -> None:
+    first, second = example_of(5, [3, 1]), example_of(9, [1])
+    rejected = Rejected(Utterance("b.flac", 1.0, "", "b"), "cannot be read")
+    batch = collate([first, rejected, second])
+    assert len(batch) == 2
+    assert batch.utterances == (first.utterance, second.utterance)
+    assert batch.rejected == (rejected,)
+
+
+def test_a_batch_of_rejected_utterances_alone_is_empty() -> None:
+    rejected = Rejected(Utterance("b.flac", 1.0, "", "b"), "cannot be read")
+    batch = collate([rejected])
+    assert len(batch) == len(batch.features) == len(batch.tokens) == len(batch.feature_lengths) == 0
+    assert batch.rejected == (rejected,)
+
+
+def test_a_batch_moves_as_a_whole() -> None:
+    batch: Batch = collate([example_of(5, [3, 1])])
+    moved = batch.to("meta")
+    tensors = (moved.features, moved.feature_lengths, moved.tokens, moved.token_lengths)
+    assert all(tensor.device.type == "meta" for tensor in tensors)
+    assert moved.utterances == batch.utterances

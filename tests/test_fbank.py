@@ -1,0 +1,218 @@
+"""Log-mel features against Kaldi's recipe written out in numpy, and the two normalisations."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from asr.build import build_features
+from asr.errors import InputError
+from asr.features.fbank import Fbank
+from asr.features.normalize.per_utterance import PerUtterance
+from asr.features.normalize.training_set import TrainingSet
+from tests.conftest import resolved
+
+SAMPLE_RATE, NUM_MEL_BINS, WINDOW, SHIFT, FFT_POINTS = 16000, 80, 400, 160, 512
+LOG_FLOOR = math.log(np.finfo(np.float32).eps)  # Kaldi's: -15.9
+
+
+def fbank(*overrides: str) -> Fbank:
+    """conf/features/fbank.yaml with overrides."""
+    named = [f"features{override if override.startswith('/') else f'.{override}'}" for override in overrides]
+    return build_features(resolved(*named))  # type: ignore[return-value]
+
+
+FBANK = fbank()
+
+
+def mel(hertz: float) -> float:
+    return 1127.0 * math.log(1.0 + hertz / 700.0)
+
+
+def triangles() -> np.ndarray:
+    """Weights (F, FFT bins) of triangles that are equally wide in mel, from 20 Hz to Nyquist."""
+    low, high = mel(20.0), mel(SAMPLE_RATE / 2)
+    step = (high - low) / (NUM_MEL_BINS + 1)
+    weights = np.zeros((NUM_MEL_BINS, FFT_POINTS // 2 + 1))
+    for number in range(NUM_MEL_BINS):
+        left, center, right = (low + (number + corner) * step for corner in range(3))
+        for fft_bin in range(FFT_POINTS // 2):  # Kaldi leaves Nyquist's out
+            here = mel(fft_bin * SAMPLE_RATE / FFT_POINTS)
+            if left < here < right:
+                up, down = (here - left) / (center - left), (right - here) / (right - center)
+                weights[number, fft_bin] = min(up, down)
+    return weights
+
+
+def kaldi_fbank(waveform: np.ndarray) -> np.ndarray:
+    """compute-fbank-feats --num-mel-bins=80 --dither=0, in float64, of samples in 16-bit units."""
+    samples = waveform.astype(np.float64)
+    povey = (0.5 - 0.5 * np.cos(2 * np.pi * np.arange(WINDOW) / (WINDOW - 1))) ** 0.85
+    rows = []
+    for start in range(0, len(samples) - WINDOW + 1, SHIFT):  # snip_edges
+        window = samples[start : start + WINDOW]
+        window = window - window.mean()
+        window = window - 0.97 * np.concatenate([window[:1], window[:-1]])
+        power = np.abs(np.fft.rfft(window * povey, n=FFT_POINTS)) ** 2
+        rows.append(np.log(np.maximum(triangles() @ power, np.finfo(np.float32).eps)))
+    return np.array(rows).reshape(-1, NUM_MEL_BINS)
+
+
+def noise(num_samples: int = 2000) -> np.ndarray:
+    return np.random.default_rng(0).standard_normal(num_samples)
+
+
+def sine(num_samples: int = 2000) -> np.ndarray:
+    return np.sin(2 * np.pi * 1000.0 * np.arange(num_samples) / SAMPLE_RATE)
+
+
+@pytest.mark.parametrize("amplitude", [0.3, 1e-2, 1e-4, 2.0**-15])
+def test_energies_of_noise_are_kaldis_from_loud_to_one_bit(amplitude: float) -> None:
+    waveform = (amplitude * noise()).astype(np.float32)
+    expected = kaldi_fbank(waveform * 2.0**15)
+    actual = FBANK.energies(torch.from_numpy(waveform)).numpy()
+    # A float32 FFT knows each energy to 1e-4 of itself, which is 1e-4 in its logarithm.
+    np.testing.assert_allclose(actual, expected, rtol=0, atol=5e-4)
+    assert expected.min() > LOG_FLOOR + 1
+
+
+@pytest.mark.parametrize("amplitude", [0.3, 1e-4])
+def test_energies_of_a_sine_are_kaldis(amplitude: float) -> None:
+    waveform = (amplitude * sine()).astype(np.float32)
+    expected = kaldi_fbank(waveform * 2.0**15)
+    actual = FBANK.energies(torch.from_numpy(waveform)).numpy()
+    # Far from the sine a bin holds 1e-10 of its energy, of which a float32 FFT knows about three digits.
+    np.testing.assert_allclose(actual, expected, rtol=0, atol=2e-2)
+    loudest = np.abs(expected - expected.max()) < 5
+    np.testing.assert_allclose(actual[loudest], expected[loudest], rtol=0, atol=1e-4)
+
+
+def test_samples_are_scaled_to_16_bits_or_quiet_audio_would_sit_on_the_floor() -> None:
+    last_bit = (2.0**-15 * np.round(0.5 * noise())).astype(np.float32)  # -1, 0 and 1 of 16 bits
+    unscaled = kaldi_fbank(last_bit)
+    assert (unscaled == LOG_FLOOR).mean() > 0.5
+    assert FBANK.energies(torch.from_numpy(last_bit)).min() > LOG_FLOOR + 5
+
+
+def test_digital_silence_is_the_floor_and_finite() -> None:
+    energies = FBANK.energies(torch.zeros(WINDOW))
+    torch.testing.assert_close(energies, torch.full((1, NUM_MEL_BINS), LOG_FLOOR), rtol=0, atol=1e-5)
+    assert FBANK(torch.zeros(2 * WINDOW)).isfinite().all()
+
+
+@settings(deadline=None)
+@given(num_samples=st.one_of(st.integers(0, 2 * WINDOW), st.integers(0, 8000)))
+def test_num_frames_is_the_number_of_frames_that_come_out(num_samples: int) -> None:
+    out = FBANK(torch.randn(num_samples))
+    assert out.shape == (FBANK.num_frames(num_samples), NUM_MEL_BINS)
+    assert FBANK.num_frames(torch.tensor([num_samples])).tolist() == [len(out)]
+    assert out.isfinite().all()
+
+
+@pytest.mark.parametrize(
+    ("sample_rate", "frame_length_seconds", "frame_shift_seconds"),
+    [(8000, 0.025, 0.01), (11025, 0.025, 0.01), (22050, 0.032, 0.008), (44100, 0.025, 0.01), (24000, 0.018, 0.009)],
+)
+def test_num_frames_holds_where_a_window_is_no_whole_number_of_samples(
+    sample_rate: int, frame_length_seconds: float, frame_shift_seconds: float
+) -> None:
+    features = fbank(
+        f"sample_rate={sample_rate}",
+        f"frame_length_seconds={frame_length_seconds}",
+        f"frame_shift_seconds={frame_shift_seconds}",
+        "num_mel_bins=23",
+    )
+    window, shift = round(sample_rate * frame_length_seconds), round(sample_rate * frame_shift_seconds)
+    for num_shifts in (0, 1, 7, 40):
+        for extra in (-1, 0, 1, 2, shift // 2):
+            num_samples = window + num_shifts * shift + extra
+            assert len(features.energies(torch.randn(num_samples))) == features.num_frames(num_samples)
+
+
+def test_features_are_energies_normalised() -> None:
+    waveform = torch.from_numpy(0.1 * noise(4000)).float()
+    expected = PerUtterance(min_std=1e-5)(FBANK.energies(waveform))
+    assert torch.equal(FBANK(waveform), expected)
+
+
+def random_features(num_frames: int, seed: int = 0) -> Tensor:
+    """Bins of different means and deviations; bin 2 does not move."""
+    generator = torch.Generator().manual_seed(seed)
+    features = torch.randn(num_frames, 5, generator=generator) * torch.tensor([0.5, 2.0, 0.0, 1.0, 4.0])
+    return features + torch.tensor([8.0, -15.0, 6.7, 0.0, 1.0])
+
+
+def test_per_utterance_leaves_mean_0_and_variance_1_in_each_bin() -> None:
+    features = random_features(50)
+    frames = features.double().numpy()
+    expected = (frames - frames.mean(axis=0)) / np.maximum(frames.std(axis=0), 1e-5)
+    actual = PerUtterance(min_std=1e-5)(features).numpy()
+    moving = [0, 1, 3, 4]
+    # A number near 15 is rounded by up to 5e-7, over a deviation of 0.5.
+    np.testing.assert_allclose(actual[:, moving], expected[:, moving], rtol=0, atol=1e-5)
+    assert np.abs(actual[:, 2]).max() < 0.2  # rounding of the mean, 1e-6, over min_std
+
+
+def test_per_utterance_makes_one_frame_zero_and_none_none() -> None:
+    normalize = PerUtterance(min_std=1e-5)
+    assert torch.equal(normalize(random_features(1)), torch.zeros(1, 5))
+    assert normalize(torch.zeros(0, 5)).shape == (0, 5)
+
+
+def fitted(features: list[Tensor], **settings: Any) -> TrainingSet:
+    normalize = TrainingSet(**{"num_utterances": 100, "min_std": 1e-2, **settings})
+    normalize.fit(iter(features))
+    return normalize
+
+
+def test_training_set_statistics_are_over_all_frames_of_all_utterances() -> None:
+    utterances = [random_features(length, seed=length) for length in (3, 40, 1, 17)]
+    frames = torch.cat(utterances).double().numpy()
+    std = np.maximum(frames.std(axis=0), 1e-2)
+    expected = (frames - frames.mean(axis=0)) / std
+    normalize = fitted(utterances)
+    actual = torch.cat([normalize(one) for one in utterances]).numpy()
+    # As above; the constant bin by rounding of its mean, 1e-6, over min_std.
+    np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-4)
+    assert normalize(torch.zeros(0, 5)).shape == (0, 5)
+
+
+def test_training_set_statistics_are_measured_on_so_many_utterances_and_no_more() -> None:
+    def endless() -> Any:
+        yield from (random_features(9, seed=1), random_features(7, seed=2))
+        raise AssertionError("a third utterance was asked for")
+
+    normalize = TrainingSet(num_utterances=2, min_std=1e-2)
+    normalize.fit(endless())
+    both = fitted([random_features(9, seed=1), random_features(7, seed=2)])
+    assert torch.equal(normalize.mean, both.mean)
+
+
+def test_training_set_statistics_are_accurate_where_the_mean_is_large() -> None:
+    """Sums of squares in float32 would lose the variance: 1000^2 is known to 0.06, the variance is 0.01."""
+    utterances = [1000 + 0.1 * random_features(500, seed=seed) for seed in range(20)]
+    frames = torch.cat(utterances).double().numpy()
+    normalize = fitted(utterances, min_std=1e-5)
+    # In double, squares of 1000 are known to 1e-10.
+    np.testing.assert_allclose(normalize.std.numpy()[[0, 1, 3, 4]], frames.std(axis=0)[[0, 1, 3, 4]], rtol=1e-6)
+
+
+def test_training_set_statistics_need_a_frame() -> None:
+    with pytest.raises(InputError, match="at least one frame of training audio; got none"):
+        fitted([torch.zeros(0, 5)])
+    with pytest.raises(InputError, match="at least one frame of training audio; got none"):
+        fitted([])
+
+
+@pytest.mark.parametrize("name", ["per_utterance", "training_set"])
+def test_what_a_normalisation_has_learnt_survives_its_files_bit_for_bit(name: str) -> None:
+    before, after = (fbank(f"/normalize={name}").normalize for _ in range(2))
+    before.fit([random_features(12, seed=3)])
+    after.load(before.files())
+    features = random_features(30)
+    assert torch.equal(after(features), before(features))

@@ -1,0 +1,234 @@
+"""recipes/mini: what is planned at the default setting, and a small corpus that is really spoken."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections import Counter
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+
+from asr.errors import InputError
+from asr.manifest import read_manifest
+from recipes.mini import prepare as command
+from recipes.mini.espeak import Espeak
+from recipes.mini.grammar import sentences, vocabulary
+from recipes.mini.plan import SPLITS, Line, plan
+from recipes.mini.prepare import chunked, main, prepare
+from recipes.mini.room import record, resample
+
+REPOSITORY = Path(__file__).parents[1]
+
+
+def by_split(lines: list[Line]) -> dict[str, list[Line]]:
+    return {split: [line for line in lines if line.split == split] for split in SPLITS}
+
+
+def count_words(lines: list[Line]) -> Counter[str]:
+    return Counter(word for line in lines for word in line.text.split())
+
+
+@pytest.fixture(scope="module")
+def default_plan() -> dict[str, list[Line]]:
+    return by_split(plan(hours=1.0, seed=0))
+
+
+@pytest.fixture(scope="module")
+def small_corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    output_dir = tmp_path_factory.mktemp("mini")
+    prepare(output_dir, hours=0.01, seed=0, num_processes=1)
+    return output_dir
+
+
+def test_splits_share_no_voice_no_variant_and_no_sentence(default_plan: dict[str, list[Line]]) -> None:
+    for one, other in (("train", "valid"), ("train", "test"), ("valid", "test")):
+        for trait in (lambda line: line.voice, lambda line: line.voice.split("+")[1], lambda line: line.text):
+            assert not {trait(line) for line in default_plan[one]} & {trait(line) for line in default_plan[other]}
+
+
+def test_no_sentence_is_spoken_twice(default_plan: dict[str, list[Line]]) -> None:
+    texts = [line.text for lines in default_plan.values() for line in lines]
+    assert len(texts) == len(set(texts))
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("hours", [0.01, 0.2, 1.0])
+def test_every_word_of_valid_and_test_is_in_train(hours: float, seed: int) -> None:
+    splits = by_split(plan(hours, seed))
+    assert (
+        count_words(splits["valid"]).keys() | count_words(splits["test"]).keys() <= count_words(splits["train"]).keys()
+    )
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_at_the_default_hours_train_has_each_of_200_words_often_enough_to_learn_it(seed: int) -> None:
+    counts = count_words(by_split(plan(1.0, seed))["train"])
+    assert counts.keys() == vocabulary()
+    assert len(counts) >= 200
+    assert min(counts.values()) >= 8
+
+
+def test_at_the_default_hours_the_splits_have_their_sizes(default_plan: dict[str, list[Line]]) -> None:
+    hours = sum(line.estimated_seconds for line in default_plan["train"]) / 3600
+    assert hours == pytest.approx(1.0, abs=0.01)
+    assert len(default_plan["valid"]) == 100
+    assert len(default_plan["test"]) == 200
+    assert count_words(default_plan["test"]).total() >= 1000
+    assert len({line.voice for line in default_plan["train"]}) >= 100
+
+
+def test_valid_and_test_stay_the_same_however_much_there_is_to_train_on(default_plan: dict[str, list[Line]]) -> None:
+    more = plan(hours=1.5, seed=0)
+    assert len(by_split(more)["train"]) > len(default_plan["train"])
+    held_out = [chunk for chunk in chunked(more) if chunk[0].split != "train"]  # what one process speaks
+    assert held_out == chunked(default_plan["valid"] + default_plan["test"])
+
+
+def test_another_seed_says_other_things(default_plan: dict[str, list[Line]]) -> None:
+    other = by_split(plan(hours=1.0, seed=1))
+    shared = {line.text for line in other["test"]} & {line.text for line in default_plan["test"]}
+    assert len(shared) < len(other["test"]) / 2
+
+
+def test_sentences_are_short_and_made_of_lower_case_words() -> None:
+    for text in islice(sentences("a seed"), 2000):
+        assert re.fullmatch(r"[a-z']+( [a-z']+)*", text), text
+        assert 3 <= len(text.split()) <= 12, text
+
+
+def test_the_bytes_do_not_depend_on_the_number_of_processes(small_corpus: Path, tmp_path: Path) -> None:
+    prepare(tmp_path, hours=0.01, seed=0, num_processes=3)
+    expected = {path.relative_to(small_corpus): path.read_bytes() for path in small_corpus.rglob("*.*")}
+    assert len(expected) > 100  # three chunks, so that the processes have something to share
+    assert {path.relative_to(tmp_path): path.read_bytes() for path in tmp_path.rglob("*.*")} == expected
+
+
+def test_audio_is_16_khz_mono_flac_as_long_as_the_manifest_says_audible_and_not_clipped(small_corpus: Path) -> None:
+    for split in SPLITS:
+        for utterance in read_manifest(small_corpus / f"{split}.jsonl"):
+            info = soundfile.info(utterance.audio_filepath)
+            assert (info.format, info.subtype, info.samplerate, info.channels) == ("FLAC", "PCM_16", 16_000, 1)
+            waveform, _ = soundfile.read(utterance.audio_filepath)
+            assert utterance.duration == len(waveform) / 16_000
+            assert 1.0 < utterance.duration < 6.0
+            assert np.abs(waveform).max() < 0.91
+            assert np.sqrt(np.mean(waveform**2)) > 10 ** (-40 / 20)
+
+
+def test_the_manifests_hold_what_was_planned_with_the_voice_as_speaker(small_corpus: Path) -> None:
+    for split, lines in by_split(plan(hours=0.01, seed=0)).items():
+        utterances = read_manifest(small_corpus / f"{split}.jsonl")
+        assert [(one.id, one.text, one.speaker) for one in utterances] == [
+            (line.id, line.text, line.voice) for line in lines
+        ]
+
+
+def test_the_estimated_hours_are_the_real_ones_within_5_per_cent(small_corpus: Path) -> None:
+    real = sum(utterance.duration for utterance in read_manifest(small_corpus / "train.jsonl"))
+    estimated = sum(line.estimated_seconds for line in by_split(plan(hours=0.01, seed=0))["train"])
+    assert estimated == pytest.approx(real, rel=0.05)
+
+
+def test_a_rerun_removes_longer_runs_audio_but_no_file_of_somebody_else(small_corpus: Path, tmp_path: Path) -> None:
+    train = tmp_path / "audio" / "train"
+    train.mkdir(parents=True)
+    (train / "train-99999.flac").write_bytes(b"from a longer run")
+    (train / "keep.flac").write_bytes(b"not ours")
+    prepare(tmp_path, hours=0.01, seed=0, num_processes=2)
+    assert not (train / "train-99999.flac").exists()
+    assert (train / "keep.flac").read_bytes() == b"not ours"
+    assert (tmp_path / "train.jsonl").read_bytes() == (small_corpus / "train.jsonl").read_bytes()
+
+
+def test_an_interrupted_rerun_leaves_no_manifest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    for split in SPLITS:
+        (tmp_path / f"{split}.jsonl").write_text("from the last run")
+    monkeypatch.setattr(command, "_speak_all", interrupt)
+    assert main(["--output-dir", str(tmp_path)]) == 130
+    assert capsys.readouterr().err.startswith("interrupted")
+    assert not list(tmp_path.glob("*.jsonl"))
+
+
+def test_without_espeak_the_error_is_the_command_that_installs_it(tmp_path: Path) -> None:
+    code = "import sys; sys.modules['espeakng_loader'] = None; from recipes.mini.prepare import main; sys.exit(main())"
+    run = subprocess.run(
+        [sys.executable, "-c", code, "--output-dir", str(tmp_path / "mini")],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 1
+    assert run.stderr.count("\n") == 1
+    assert "pip install 'asr[mini]'" in run.stderr
+    assert not (tmp_path / "mini").exists()
+
+
+@pytest.mark.parametrize(
+    ("blocked", "arguments"),
+    [
+        ("mini", []),  # a file where the folder should be
+        ("mini/audio/train/train-00001.flac/a_folder", []),  # what a process meets while it writes
+        (None, ["--hours", "0"]),
+        (None, ["--hours", "nan"]),
+        (None, ["--num-processes", "0"]),
+    ],
+)
+def test_what_cannot_be_done_is_one_clear_line_and_status_1(
+    blocked: str | None, arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if blocked:
+        (tmp_path / blocked).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / blocked).touch()
+    assert main(["--output-dir", str(tmp_path / "mini"), "--hours", "0.01", *arguments]) == 1
+    (error,) = [line for line in capsys.readouterr().err.splitlines() if "error" in line]
+    assert error.startswith(f"error: {arguments[0] if arguments else '--output-dir'} must be")
+    assert not list(tmp_path.rglob("*.jsonl"))
+
+
+def die(lines: list[Line], output_dir: Path) -> dict[str, float]:
+    os.kill(os.getpid(), signal.SIGKILL)
+    return {}
+
+
+def test_a_process_that_dies_is_an_error_and_not_a_wait_without_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command, "_speak_chunk", die)
+    with pytest.raises(InputError, match=r"must speak train-00001 to .*; its process died"):
+        prepare(tmp_path, hours=0.01, seed=0, num_processes=1)
+    assert not list(tmp_path.glob("*.jsonl"))
+
+
+@pytest.mark.parametrize("voice", ["en-us+nobody", "xx-unknown+f2"])
+def test_a_voice_that_espeak_does_not_have_is_an_error_and_not_the_plain_voice(voice: str) -> None:
+    with pytest.raises(InputError, match=re.escape(f"must have the voice '{voice}'")):
+        Espeak().speak("hello", voice, words_per_minute=160, pitch=50, pitch_range=50)
+
+
+def test_resampling_keeps_what_is_below_7500_hz_and_removes_what_is_above_8000() -> None:
+    time = np.arange(22_050) / 22_050
+    for hertz, passes in ((440, True), (7_400, True), (8_100, False), (10_000, False)):
+        resampled = resample(np.sin(2 * np.pi * hertz * time), 22_050)
+        expected = np.sin(2 * np.pi * hertz * np.arange(16_000) / 16_000) * passes
+        np.testing.assert_allclose(resampled, expected, atol=1e-9)  # float64 of whole periods: rounding alone
+
+
+def test_the_room_leaves_speech_well_above_the_noise() -> None:
+    tone = 10_000 * np.sin(2 * np.pi * 440 * np.arange(22_050) / 22_050)
+    for seed in range(20):
+        waveform = record(tone, 22_050, np.random.default_rng(seed))
+        power = np.abs(np.fft.rfft(waveform)) ** 2
+        frequency = np.fft.rfftfreq(len(waveform), 1 / 16_000)
+        near = np.abs(frequency - 440) < 40
+        assert 10 * np.log10(power[near].sum() / power[~near].sum()) > 10  # at least 20 dB of SNR, less the edges

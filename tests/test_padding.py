@@ -1,0 +1,193 @@
+"""The padding rule: an utterance gives the same output alone and in any batch, whatever stands in its padding.
+
+For every encoder in conf/, with every norm, and in training its gradients too (dropout off).
+"""
+
+import math
+from collections.abc import Iterable
+from functools import cache
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from omegaconf import OmegaConf
+from torch import Tensor, nn
+
+from asr.build import component
+from asr.data.batch import Example, collate
+from asr.manifest import Utterance
+from tests.conftest import CONF, resolved
+
+NUM_MEL_BINS, VOCAB_SIZE = 20, 7
+LENGTHS = [41, 64, 9, 1, 30]  # frames; with stride 4: 11, 16, 3, 1, 8
+TOKENS = [[1, 1, 2, 3], [6, 5, 4, 3, 2, 1], [2, 2], [], [3]]
+SHALLOW = {"num_layers": 2, "dropout": 0.0}  # of an encoder; its width is the real one, for the rounding
+NARROW = {**SHALLOW, "dim": 16, "feed_forward_dim": 32}  # where gradients would take long
+FEW_CHANNELS = {"num_channels": 4, "dropout": 0.0}
+JUNK = torch.tensor([math.nan, math.inf, -math.inf, 1e30, -1e30])
+# Of the largest number compared, where that is above 1. A rounding is 6e-8 and 1e-16.
+TOLERANCES = {torch.float32: 1e-5, torch.float64: 1e-10}
+DTYPES = pytest.mark.parametrize("dtype", list(TOLERANCES), ids=["float32", "float64"])
+
+
+class Case(NamedTuple):
+    """An encoder, and the norm of its convolution module if it has one; two files in conf/."""
+
+    encoder: str
+    norm: str | None
+
+
+def cases() -> list[Case]:
+    found = []
+    for path in sorted((CONF / "encoder").glob("*.yaml")):
+        defaults = OmegaConf.load(path).get("defaults", [])
+        takes_norm = any("norm" in entry for entry in defaults if entry != "_self_")
+        norms = sorted(file.stem for file in (CONF / "encoder" / "norm").glob("*.yaml")) if takes_norm else [None]
+        found += [Case(path.stem, norm) for norm in norms]
+    return found
+
+
+CASES = pytest.mark.parametrize("case", cases(), ids=lambda case: "-".join(filter(None, case)))
+OWN_STATISTICS = pytest.mark.parametrize(
+    "case",
+    [case for case in cases() if case.norm != "masked_batch_norm"],
+    ids=lambda case: "-".join(filter(None, case)),
+)
+
+
+class Net(nn.Module):
+    """Encoder and head."""
+
+    def __init__(self, encoder: Any, head: Any) -> None:
+        super().__init__()
+        self.encoder, self.head = encoder, head
+
+    def forward(self, features: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+        encoder_out, out_lengths = self.encoder(features, lengths)
+        return self.head(encoder_out), out_lengths
+
+    def losses(self, features: Tensor, lengths: Tensor, tokens: list[list[int]]) -> Tensor:
+        log_probs, out_lengths = self(features, lengths)
+        padded = nn.utils.rnn.pad_sequence([torch.tensor(one, dtype=torch.int64) for one in tokens], batch_first=True)
+        return self.head.losses(log_probs, out_lengths, padded, torch.tensor([len(one) for one in tokens]))
+
+
+@cache
+def encoder_config(case: Case) -> dict[str, Any]:
+    return resolved(f"encoder={case.encoder}", *([f"encoder/norm={case.norm}"] if case.norm else []))["encoder"]
+
+
+def make_net(case: Case, dtype: torch.dtype, size: dict[str, Any]) -> Net:
+    """A small net, every parameter and running statistic moved away from where it starts."""
+    torch.manual_seed(0)
+    config = overridden(encoder_config(case), size)
+    if "subsampling" in config:
+        config["subsampling"] = overridden(config["subsampling"], FEW_CHANNELS)
+    encoder = component("encoder", config)(NUM_MEL_BINS)
+    net = Net(encoder, component("head", {"name": "ctc"})(encoder.output_dim, VOCAB_SIZE)).to(dtype)
+    with torch.no_grad():
+        for parameter in net.parameters():
+            parameter += 0.05 * torch.randn_like(parameter)
+        net(torch.randn(4, 50, NUM_MEL_BINS, dtype=dtype), torch.full((4,), 50))
+    return net
+
+
+def overridden(config: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    """With those of the changes that the config has a key for: the next encoder may lack some."""
+    return config | {key: value for key, value in changes.items() if key in config}
+
+
+def utterances(dtype: torch.dtype) -> list[Tensor]:
+    return [torch.randn(length, NUM_MEL_BINS, dtype=dtype) for length in LENGTHS]
+
+
+def padded(features: list[Tensor], more: int, first_junk: int = 0) -> tuple[Tensor, Tensor]:
+    """A batch `more` frames longer than its longest utterance, with junk in all of the padding."""
+    lengths = [len(one) for one in features]
+    shape = (len(features), max(lengths) + more, NUM_MEL_BINS)
+    junk = JUNK.roll(first_junk).repeat(math.ceil(math.prod(shape) / len(JUNK)))[: math.prod(shape)]
+    batch = junk.view(shape).to(features[0].dtype)
+    for row, one in zip(batch, features, strict=True):
+        row[: len(one)] = one
+    return batch, torch.tensor(lengths)
+
+
+def assert_same(actual: Iterable[Tensor], expected: Iterable[Tensor]) -> None:
+    """Compare tensor by tensor; the tolerance is that of them all, as some gradients cancel to 0."""
+    actual, expected = [one.detach() for one in actual], [one.detach() for one in expected]
+    largest = max(one.abs().max().item() for one in expected)
+    tolerance = TOLERANCES[expected[0].dtype] * max(1.0, largest)
+    torch.testing.assert_close(actual, expected, rtol=0, atol=tolerance)
+
+
+@DTYPES
+@CASES
+@torch.no_grad()
+def test_an_utterance_gives_the_same_log_probs_alone_and_in_a_batch(case: Case, dtype: torch.dtype) -> None:
+    net, features = make_net(case, dtype, SHALLOW).eval(), utterances(dtype)
+    log_probs, lengths = net(*padded(features, more=11))
+    for number, one in enumerate(features):
+        alone, length_alone = net(one[None], torch.tensor([len(one)]))
+        assert lengths[number] == length_alone[0] == alone.shape[1] == net.encoder.output_lengths(len(one))
+        assert (log_probs[number, : lengths[number]] - alone[0]).abs().max() <= TOLERANCES[dtype]
+
+
+@DTYPES
+@CASES
+def test_training_does_not_see_how_much_padding_there_is_nor_what_is_in_it(case: Case, dtype: torch.dtype) -> None:
+    features = utterances(dtype)
+    nets, losses = [], []
+    for more, first_junk in ((0, 0), (14, 2)):
+        nets.append(make_net(case, dtype, NARROW).train())
+        losses.append(nets[-1].losses(*padded(features, more, first_junk), TOKENS))
+        losses[-1].sum().backward()
+    assert_same([losses[1]], [losses[0]])
+    assert_same(*([parameter.grad for parameter in net.parameters()] for net in reversed(nets)))
+    assert_same(nets[1].state_dict().values(), nets[0].state_dict().values())  # running statistics
+
+
+@DTYPES
+@OWN_STATISTICS
+def test_without_batch_statistics_an_utterances_gradients_are_the_same_alone_and_in_a_batch(
+    case: Case, dtype: torch.dtype
+) -> None:
+    net, features = make_net(case, dtype, NARROW).train(), utterances(dtype)
+    parameters = list(net.parameters())
+    losses = net.losses(*padded(features, more=6), TOKENS)
+    for number, one in enumerate(features):
+        share = torch.autograd.grad(losses[number], parameters, retain_graph=True)
+        loss_alone = net.losses(one[None], torch.tensor([len(one)]), [TOKENS[number]])
+        alone = torch.autograd.grad(loss_alone[0], parameters)
+        assert_same([losses[number]], loss_alone)
+        assert_same(share, alone)
+
+
+@CASES
+@torch.no_grad()
+def test_the_rule_holds_for_batches_as_collate_makes_them(case: Case) -> None:
+    net = make_net(case, torch.float64, NARROW).eval()
+    examples = [
+        Example(Utterance("a.wav", 1.0, "", str(number)), one, torch.tensor(tokens, dtype=torch.int64))
+        for number, (one, tokens) in enumerate(zip(utterances(torch.float64), TOKENS, strict=True))
+    ]
+
+    def losses_of(some: list[Example]) -> Tensor:
+        batch = collate(some)
+        log_probs, lengths = net(batch.features, batch.feature_lengths)
+        return net.head.losses(log_probs, lengths, batch.tokens, batch.token_lengths)
+
+    assert_same(losses_of(examples), [losses_of([example])[0] for example in examples])
+
+
+@CASES
+def test_an_utterance_without_a_single_frame_disturbs_nobody(case: Case) -> None:
+    net, features = make_net(case, torch.float64, NARROW), utterances(torch.float64)
+    nothing = torch.zeros(0, NUM_MEL_BINS, dtype=torch.float64)
+    for mode in (net.eval, net.train):
+        mode()
+        expected = net.losses(*padded(features, more=0), TOKENS)
+        losses = net.losses(*padded([nothing, *features], more=0), [[], *TOKENS])
+        assert_same(losses[1:], expected)
+        net.zero_grad()
+        losses[1:].sum().backward()
+        assert all(parameter.grad.isfinite().all() for parameter in net.parameters())

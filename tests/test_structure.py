@@ -1,0 +1,211 @@
+"""The walls of the house: who may import whom, and that configuration and code say the same."""
+
+import ast
+import importlib
+import inspect
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from asr import build
+from asr.data.module import SpeechData
+from tests.conftest import CONF, ROOT, resolved
+
+# A module imports only from layers below its own; within a layer none imports another, but for the lines of PARTS.
+LAYERS = [
+    ["errors", "lengths", "seeds", "interfaces", "manifest"],
+    ["audio", "containers", "text"],
+    ["features", "augment", "tokenizer", "encoder", "head", "decode", "score", "schedule"],
+    ["data.batch", "data.dataset", "data.sampler", "data.selection"],
+    ["recognizer", "corpus"],
+    ["build", "evaluation"],
+    ["checkpoint"],
+    ["run", "task", "data.module", "progress", "metrics", "command"],
+    ["train", "evaluate", "transcribe"],
+]
+PARTS = {
+    "interfaces": {"lengths"},
+    "manifest": {"errors"},
+    "audio": {"containers"},
+    "data.dataset": {"data.batch"},
+    "data.sampler": {"data.dataset"},
+    "data.selection": {"data.dataset"},
+}
+LIGHTNING = {"train", "task", "data.module", "progress", "metrics"}
+RECIPES_MAY = {name for names in LAYERS[:2] for name in names}
+
+
+def modules(package: str) -> Iterator[tuple[str, ast.Module]]:
+    """Name (without the package) and syntax tree of each module that is not an `__init__`."""
+    for path in sorted((ROOT / package).rglob("*.py")):
+        if path.name != "__init__.py":
+            name = ".".join(path.relative_to(ROOT / package).with_suffix("").parts)
+            yield name, ast.parse(path.read_text(encoding="utf-8"))
+
+
+def imported(tree: ast.Module) -> set[str]:
+    """Every module that is imported anywhere in a file, functions and TYPE_CHECKING included."""
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "imports are absolute"
+            names.add(str(node.module))
+            if node.module in ("asr", "asr.data"):
+                names |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return names
+
+
+def unit(module: str) -> str:
+    """The entry of LAYERS that a module of asr belongs to: `encoder.norm.layer_norm` is part of `encoder`."""
+    units = {name for layer in LAYERS for name in layer}
+    parts = module.split(".")
+    return next(".".join(parts[:end]) for end in range(len(parts), 0, -1) if ".".join(parts[:end]) in units)
+
+
+def layer(name: str) -> int:
+    return next(number for number, names in enumerate(LAYERS) if name in names)
+
+
+def test_a_module_imports_only_lower_layers() -> None:
+    for module, tree in modules("asr"):
+        mine = unit(module)
+        for name in imported(tree):
+            if not name.startswith("asr.") or name == "asr.data" or not module_file(name):
+                continue
+            theirs = unit(name.removeprefix("asr."))
+            allowed = theirs == mine or layer(theirs) < layer(mine) or theirs in PARTS.get(mine, set())
+            assert allowed, f"asr/{module} (layer {layer(mine)}) imports {name} (layer {layer(theirs)})"
+
+
+def module_file(name: str) -> bool:
+    path = ROOT.joinpath(*name.split("."))
+    return path.with_suffix(".py").is_file()
+
+
+def test_every_module_has_a_layer() -> None:
+    for module, _ in modules("asr"):
+        assert unit(module)
+
+
+def test_only_training_knows_lightning_and_hydra() -> None:
+    for module, tree in modules("asr"):
+        tops = {name.split(".")[0] for name in imported(tree)}
+        assert "lightning" not in tops or module in LIGHTNING, module
+        assert not tops & {"hydra", "omegaconf"} or module == "train", module
+
+
+def test_recipes_import_the_lowest_layers_only() -> None:
+    for module, tree in modules("recipes"):
+        for name in imported(tree):
+            if name.startswith("asr."):
+                assert name.removeprefix("asr.") in RECIPES_MAY, f"recipes/{module} imports {name}"
+
+
+def test_encoder_parts_do_not_import_other_groups() -> None:
+    groups = LAYERS[2]
+    for module, tree in modules("asr"):
+        mine = module.split(".")[0]
+        others = {f"asr.{group}" for group in groups if group != mine}
+        if mine in groups:
+            assert not [name for name in imported(tree) if any(name.startswith(other) for other in others)]
+
+
+COMPONENTS = [
+    path.relative_to(CONF).with_suffix("")
+    for group in ("tokenizer", "features", "augment", "encoder", "head", "decode", "schedule")
+    for path in sorted((CONF / group).rglob("*.yaml"))
+]
+
+
+def component_config(path: Path) -> tuple[str, dict[str, Any]]:
+    """Group and resolved settings of one file of conf/, composed as a training would."""
+    group, name = "/".join(path.parts[:-1]), path.parts[-1]
+    if group == "augment":
+        return group, {"name": name, **resolved("augment=[" + name + "]")["augment"][name]}
+    if group.startswith("encoder/"):
+        return group, resolved(f"{group}={name}")["encoder"][group.removeprefix("encoder/")]
+    if group.startswith("features/"):
+        return group, resolved(f"{group}={name}")["features"][group.removeprefix("features/")]
+    return group, resolved(f"{group}={name}")[group]
+
+
+@pytest.mark.parametrize("path", COMPONENTS, ids=str)
+def test_yaml_keys_are_the_keyword_only_parameters_and_each_is_documented(path: Path) -> None:
+    group, config = component_config(path)
+    cls = build.component(group, config).func
+    parameters = inspect.signature(cls).parameters.values()
+    settings = {p.name for p in parameters if p.kind is p.KEYWORD_ONLY}
+    assert settings == config.keys() - {"name"}
+    assert all(p.default is p.empty for p in parameters), "a number has one home, and it is the YAML"
+    documented = set(re.findall(r"^ +(\w+): ", inspect.getdoc(cls) or "", re.MULTILINE))
+    assert settings <= documented, f"not documented: {settings - documented}"
+
+
+@pytest.mark.parametrize("path", COMPONENTS, ids=str)
+def test_a_config_file_is_named_like_its_class(path: Path) -> None:
+    group, config = component_config(path)
+    module = importlib.import_module(f"asr.{group.replace('/', '.')}.{config['name']}")
+    assert build.component(group, config).func.__module__ == module.__name__
+
+
+def test_the_data_section_is_the_data_modules_settings() -> None:
+    parameters = inspect.signature(SpeechData).parameters.values()
+    settings = {p.name for p in parameters if p.kind is p.KEYWORD_ONLY}
+    assert settings == resolved()["data"].keys()
+    documented = set(re.findall(r"^ +(\w+): ", inspect.getdoc(SpeechData) or "", re.MULTILINE))
+    assert settings <= documented
+
+
+def test_every_component_has_a_config_and_no_config_is_left_over() -> None:
+    named = {(group, config["name"]) for group, config in map(component_config, COMPONENTS)}
+    for group in {group for group, _ in named}:
+        for file in (ROOT / "asr" / group).glob("*.py"):
+            tree = ast.parse(file.read_text(encoding="utf-8"))
+            classes = {node.name.lower() for node in tree.body if isinstance(node, ast.ClassDef)}
+            if file.stem.replace("_", "") in classes:
+                assert (group, file.stem) in named, f"{file} has no file in conf/{group}"
+
+
+def test_no_interpolation_crosses_components() -> None:
+    for path in sorted(CONF.rglob("*.yaml")):
+        crossing = re.findall(r"\$\{[^}]*\}", path.read_text(encoding="utf-8"))
+        assert crossing in ([], ["${corpus.name}"]), path
+
+
+EXPERIMENTS = sorted(path.stem for path in (CONF / "experiment").glob("*.yaml"))
+
+
+@pytest.mark.parametrize("experiment", EXPERIMENTS)
+def test_every_experiment_composes_and_builds(experiment: str) -> None:
+    config = resolved(f"experiment={experiment}")
+    tokenizer, features = build.build_tokenizer(config), build.build_features(config)
+    if config["tokenizer"]["name"] == "char":
+        tokenizer.fit(["abc"])
+    recognizer = build.build_recognizer(config, tokenizer, features)
+    build.build_augmentation(config, features.sample_rate)
+    build.build_schedule(config)
+    build.build_optimizer(config, recognizer.parameters())
+    assert yaml.safe_load((CONF / "experiment" / f"{experiment}.yaml").read_text())["run_dir"].startswith("runs/")
+
+
+@pytest.mark.parametrize("command", ["transcribe", "evaluate"])
+def test_help_of_a_command_imports_no_torch(command: str) -> None:
+    run = f"runpy.run_module('asr.{command}', run_name='__main__')"
+    code = f"import sys, runpy\nsys.argv = ['{command}', '--help']\ntry: {run}\nexcept SystemExit: pass\n"
+    code += "assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT, capture_output=True)
+
+
+def test_using_a_model_imports_neither_lightning_nor_hydra() -> None:
+    modules = "asr.transcribe, asr.evaluate, asr.checkpoint, asr.evaluation, asr.recognizer, asr.audio"
+    code = f"import sys, asr, {modules}; asr.load_recognizer"
+    code += "\nassert not {'lightning', 'pytorch_lightning', 'hydra', 'omegaconf'} & sys.modules.keys()"
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)

@@ -1,0 +1,81 @@
+"""Normalisers: by example, and by what must hold of any text."""
+
+# ruff: noqa: RUF001  the examples are of letters and quotes that look alike
+
+import unicodedata
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from asr.errors import InputError
+from asr.text import NORMALIZERS, basic, get_normalizer, verbatim
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Don’t — “STOP”, 3 o'clock!", "don't stop 3 o'clock"),
+        ("  MISTER   QUILTER\tIS THE\nAPOSTLE ", "mister quilter is the apostle"),
+        ("'tis the dogs' 'rock 'n' roll'", "tis the dogs rock n roll"),
+        ("a''b '''c' ' d", "a b c d"),
+        ("well-known state_of_the_art 50%", "well known state of the art 50"),
+        ("ﬁne ＦＵＬＬ Ｗｉｄｔｈ x²", "fine full width x2"),
+        ("Äpfel ÉCOLE straße", "äpfel école straße"),
+        ("e\u0301cole", "école"),
+        ("T\u0308 H\u0331", "ẗ ẖ"),  # composed in lower case only
+        ("हिन्दी में", "हिन्दी में"),
+        ("क्षि'कि", "क्षि'कि"),  # the mark before the apostrophe is part of the word
+        ("ПРИВЕТ, об'єкт", "привет об'єкт"),
+        ("日本語。テスト", "日本語 テスト"),
+        ("", ""),
+        (" \u00a0\u2003 … ", ""),
+    ],
+)
+def test_basic_keeps_words_and_drops_how_they_are_written(text: str, expected: str) -> None:
+    assert basic(text) == expected
+
+
+def test_verbatim_changes_white_space_only() -> None:
+    assert verbatim("  Don’t —\t“STOP”,\n3  o'clock! ") == "Don’t — “STOP”, 3 o'clock!"
+
+
+@pytest.mark.parametrize("name", list(NORMALIZERS))
+@given(text=st.text())
+@example(text="T\u0308")
+@example(text="\u0130\u0316")  # İ in lower case is two characters, whose marks have an order
+@example(text="'\u0301a'\u0301")
+def test_a_normalised_text_is_normalised(name: str, text: str) -> None:
+    once = get_normalizer(name)(text)
+    assert get_normalizer(name)(once) == once
+    assert once == " ".join(once.split())
+
+
+def test_every_capital_with_every_mark_is_normalised_once_and_for_all() -> None:
+    capitals = [chr(code) for code in range(0x250) if chr(code).lower() != chr(code)]
+    marks = [chr(code) for code in range(0x300, 0x370)]
+    assert [c + m for c in capitals for m in marks if basic(basic(c + m)) != basic(c + m)] == []
+
+
+@given(st.text())
+@example("a'' '' 'b'")
+@example("'\u0301")
+@example("a_b")
+def test_basic_yields_letters_marks_digits_single_spaces_and_apostrophes_inside_words(text: str) -> None:
+    for word in basic(text).split(" "):
+        for position, character in enumerate(word):
+            if character == "'":
+                assert 0 < position < len(word) - 1
+                assert "'" not in (word[position - 1], word[position + 1])
+            else:
+                assert unicodedata.category(character)[0] in "LMN"
+
+
+@given(st.text())
+def test_basic_yields_lower_case(text: str) -> None:
+    assert basic(text) == basic(text).lower()
+
+
+def test_an_unknown_name_is_an_error_that_lists_the_names() -> None:
+    with pytest.raises(InputError, match=r"normalizer must be one of verbatim, basic; got 'whisper'\."):
+        get_normalizer("whisper")

@@ -1,0 +1,174 @@
+"""Tokenizers: what must hold of every one in conf/, and what SentencePiece must be told."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import sentencepiece
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from asr.build import build_tokenizer
+from asr.errors import InputError
+from asr.interfaces import BLANK_ID, Tokenizer
+from asr.text import basic
+from asr.tokenizer.char import Char
+from asr.tokenizer.sentencepiece import SentencePiece
+from tests.conftest import CONF, resolved
+
+ALPHABET = "abcdefgh'éß7йक"
+NAMES = sorted(path.stem for path in (CONF / "tokenizer").glob("*.yaml"))
+SMALL = {"vocab_size": 40}  # where a tokenizer has such a setting: conf's suits hours of speech
+
+WORDS = st.text(alphabet=ALPHABET, min_size=1, max_size=8)
+TEXTS = st.lists(WORDS, max_size=6).map(lambda words: basic(" ".join(words)))
+
+
+def training_texts() -> list[str]:
+    """Two hundred sentences in as many made-up words, and every character of the alphabet."""
+    draw = np.random.default_rng(0)
+    words = ["".join(draw.choice(list(ALPHABET), draw.integers(1, 6))) for _ in range(200)]
+    return [basic(" ".join(draw.choice(words, 5))) for _ in range(200)] + [ALPHABET]
+
+
+def unfitted(name: str, **settings: Any) -> Tokenizer:
+    """The tokenizer of conf/tokenizer/<name>.yaml, but small."""
+    config = resolved(f"tokenizer={name}")["tokenizer"]
+    return build_tokenizer({"tokenizer": config | {key: SMALL[key] for key in SMALL if key in config} | settings})
+
+
+def fitted(name: str, **settings: Any) -> Tokenizer:
+    tokenizer = unfitted(name, **settings)
+    tokenizer.fit(training_texts())
+    return tokenizer
+
+
+FITTED = {
+    **{name: fitted(name) for name in NAMES},
+    "sentencepiece-bpe": fitted("sentencepiece", algorithm="bpe"),
+}
+EVERY = pytest.mark.parametrize("tokenizer", FITTED.values(), ids=FITTED.keys())
+
+
+@EVERY
+@settings(deadline=None)
+@given(text=TEXTS)
+def test_text_survives_encoding_and_no_id_is_the_blank(tokenizer: Tokenizer, text: str) -> None:
+    tokens = tokenizer.encode(text)
+    assert tokenizer.decode(tokens) == text
+    assert all(BLANK_ID < token < tokenizer.vocab_size for token in tokens)
+
+
+@EVERY
+@settings(deadline=None)
+@given(data=st.data())
+def test_whatever_tokens_a_decoder_emits_are_words_parted_by_single_spaces(tokenizer: Tokenizer, data: Any) -> None:
+    tokens = data.draw(st.lists(st.integers(BLANK_ID + 1, tokenizer.vocab_size - 1)))
+    text = tokenizer.decode(tokens)
+    assert text == " ".join(text.split())
+
+
+@EVERY
+@pytest.mark.parametrize(
+    ("text", "character"),
+    [
+        ("zab", "z"),  # at the beginning of a text,
+        ("ab zab", "z"),  # of a word,
+        ("ab azb c", "z"),  # in its middle,
+        ("ab cz", "z"),  # at its end
+        ("ab z", "z"),
+        ("ab zyz", "z"),  # the first of several
+        ("abe\u0323", "\u0323"),  # a combining mark on a letter that is known
+        ("ab 😀 c", "😀"),  # beyond 16 bits
+        ("a😀b", "😀"),
+        ("AB", "A"),  # in lower case only
+    ],
+)
+def test_a_character_that_training_did_not_have_is_an_error_that_names_it(
+    tokenizer: Tokenizer, text: str, character: str
+) -> None:
+    with pytest.raises(InputError, match=f"{character!r} is not in the training text"):
+        tokenizer.encode(text)
+
+
+@EVERY
+def test_what_a_tokenizer_has_learnt_survives_its_files(tokenizer: Tokenizer) -> None:
+    name = "char" if isinstance(tokenizer, Char) else "sentencepiece"
+    fresh = unfitted(name)
+    fresh.load(tokenizer.files())
+    text = "abc d'éf ßйक 77"
+    assert fresh.encode(text) == tokenizer.encode(text)
+    assert fresh.decode(fresh.encode(text)) == text
+    assert fresh.files() == tokenizer.files()
+    assert fresh.vocab_size == tokenizer.vocab_size
+
+
+def test_characters_are_numbered_in_the_order_of_their_code_points_after_the_blank() -> None:
+    tokenizer = Char()
+    tokenizer.fit(iter(["b a", "cab"]))
+    assert tokenizer.vocab_size == 5
+    assert tokenizer.encode(" abc") == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("algorithm", ["unigram", "bpe"])
+def test_the_same_texts_train_the_same_subwords_byte_for_byte(algorithm: str) -> None:
+    first, second = (SentencePiece(algorithm=algorithm, vocab_size=50) for _ in range(2))
+    first.fit(training_texts())
+    second.fit(iter(training_texts()))
+    assert first.files() == second.files()
+
+
+@pytest.mark.parametrize("algorithm", ["unigram", "bpe"])
+def test_subwords_are_as_many_as_asked_for_and_longer_than_characters(algorithm: str) -> None:
+    tokenizer = SentencePiece(algorithm=algorithm, vocab_size=60)
+    tokenizer.fit(training_texts())
+    (model,) = tokenizer.files().values()
+    assert sentencepiece.SentencePieceProcessor(model_proto=model).get_piece_size() == 60
+    for text in training_texts():
+        assert len(tokenizer.encode(text)) < len(text)
+
+
+@pytest.mark.parametrize("algorithm", ["unigram", "bpe"])
+@pytest.mark.parametrize(("vocab_size", "reason"), [(5000, "too high"), (5, "smaller than required_chars")])
+def test_a_vocab_size_that_the_text_cannot_fill_or_that_cannot_hold_it_is_a_clear_error(
+    algorithm: str, vocab_size: int, reason: str
+) -> None:
+    tokenizer = SentencePiece(algorithm=algorithm, vocab_size=vocab_size)
+    with pytest.raises(InputError, match=rf"tokenizer\.vocab_size must suit the training text; got {vocab_size}\."):
+        tokenizer.fit(training_texts())
+    with pytest.raises(InputError, match=reason):
+        tokenizer.fit(training_texts())
+
+
+def test_no_text_at_all_is_an_error() -> None:
+    with pytest.raises(InputError):
+        SentencePiece(algorithm="unigram", vocab_size=50).fit([])
+
+
+def test_an_algorithm_that_is_not_there_is_an_error() -> None:
+    with pytest.raises(InputError, match=r"tokenizer\.algorithm must be unigram or bpe; got 'word'\."):
+        SentencePiece(algorithm="word", vocab_size=50)
+
+
+@pytest.mark.parametrize("algorithm", ["unigram", "bpe"])
+def test_a_very_long_line_is_not_dropped(algorithm: str) -> None:
+    """SentencePiece leaves out lines of more than 4192 bytes unless told, without a word."""
+    long_line = " ".join(["abc dab"] * 2500 + ["q"])
+    tokenizer = SentencePiece(algorithm=algorithm, vocab_size=40)
+    tokenizer.fit([*training_texts(), long_line])
+    assert tokenizer.decode(tokenizer.encode("aqa")) == "aqa"
+
+
+@pytest.mark.parametrize("algorithm", ["unigram", "bpe"])
+def test_a_rare_character_is_covered(algorithm: str) -> None:
+    """SentencePiece leaves the rarest 0.05 % of characters uncovered unless told."""
+    tokenizer = SentencePiece(algorithm=algorithm, vocab_size=40)
+    tokenizer.fit([*training_texts() * 20, "q"])
+    assert tokenizer.decode(tokenizer.encode("aqa")) == "aqa"
+
+
+def test_subwords_take_the_text_as_it_is() -> None:
+    """Normalising is asr.text's; SentencePiece's own would turn ﬁ into fi."""
+    tokenizer = SentencePiece(algorithm="unigram", vocab_size=42)
+    tokenizer.fit([*training_texts(), "ﬁ ² Å"])
+    assert tokenizer.decode(tokenizer.encode("ﬁ ² Å")) == "ﬁ ² Å"

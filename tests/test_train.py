@@ -1,0 +1,120 @@
+"""Training as a user meets it: what it learns, what it leaves behind, how it goes on."""
+
+import csv
+import json
+from pathlib import Path
+
+import jiwer
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from asr.evaluate import main as evaluate
+from asr.manifest import read_manifest
+from asr.train import train
+from tests.conftest import TINY, resolved, tone_corpus
+from tests.tones import sentences, write_corpus
+
+
+def run(run_dir: Path, corpus: Path, *overrides: str) -> Path:
+    train(resolved(*TINY, *tone_corpus(corpus), f"run_dir={run_dir}", *overrides))
+    return run_dir
+
+
+def metrics(run_dir: Path) -> list[dict[str, str]]:
+    with (run_dir / "metrics.csv").open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def losses(run_dir: Path) -> list[float]:
+    return [float(row["train/loss"]) for row in metrics(run_dir) if row["train/loss"]]
+
+
+@pytest.fixture(scope="session")
+def trained(tones: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of three epochs on the tones."""
+    return run(tmp_path_factory.mktemp("trained") / "run", tones, "trainer.max_epochs=3")
+
+
+@pytest.mark.parametrize("encoder", ["conformer_xs", "transformer"])
+def test_eight_utterances_are_learnt_by_heart(encoder: str, tmp_path: Path) -> None:
+    write_corpus(tmp_path / "corpus", {"train": sentences(8, seed=5)})
+    tiny = [line for line in TINY if encoder != "transformer" or "kernel_size" not in line]
+    same = ["corpus.valid=[train.jsonl]", "corpus.test=[train.jsonl]", "trainer.check_val_every_n_epoch=20"]
+    bound = [f"encoder={encoder}", "trainer.max_steps=160", "trainer.max_epochs=-1", "optimizer.lr=4e-3"]
+    train(resolved(*tiny, *tone_corpus(tmp_path / "corpus"), f"run_dir={tmp_path / 'run'}", *same, *bound))
+    assert json.loads((tmp_path / "run" / "results.json").read_text())["train"]["wer"] == 0.0
+
+
+# Losses of the first ten steps of the tiny net on the tones, CPU, float32. Machines differ in the last bits, which ten
+# steps of Adam blow up a little: a relative tolerance of 2e-3, far below what a changed model or loss would do.
+GOLDEN = [5.0273, 4.6074, 4.5511, 3.7068, 3.7355, 7.9385, 2.9972, 2.9108, 2.7219, 3.1944]
+
+
+def test_the_first_ten_losses_are_the_golden_ones(trained: Path) -> None:
+    assert losses(trained)[:10] == pytest.approx(GOLDEN, rel=2e-3)
+
+
+def test_a_run_leaves_everything_in_its_folder(trained: Path) -> None:
+    folders = {"bundle", "checkpoints", "fitted", "tensorboard"}
+    files = {"config.yaml", "metrics.csv", "results.json", "train.log"}
+    assert {path.name for path in trained.iterdir()} == folders | files
+    assert {path.name for path in (trained / "bundle").iterdir()} == {
+        "README.md",
+        "characters.json",
+        "config.json",
+        "weights.safetensors",
+    }
+    bundled = json.loads((trained / "bundle" / "config.json").read_text())
+    assert bundled.keys() == {"normalizer", "tokenizer", "features", "encoder", "head", "decode"}
+
+
+def test_the_same_command_gives_the_same_bundle_byte_for_byte(trained: Path, tones: Path, tmp_path: Path) -> None:
+    again = run(tmp_path / "run", tones, "trainer.max_epochs=3")
+    for file in sorted((trained / "bundle").iterdir()):
+        assert (again / "bundle" / file.name).read_bytes() == file.read_bytes(), file.name
+    assert losses(again) == losses(trained)
+
+
+def test_worker_processes_do_not_change_the_result(trained: Path, tones: Path, tmp_path: Path) -> None:
+    again = run(tmp_path / "run", tones, "trainer.max_epochs=1", "data.num_workers=2", "schedule=noam")
+    alone = run(tmp_path / "alone", tones, "trainer.max_epochs=1", "data.num_workers=0", "schedule=noam")
+    assert losses(again) == losses(alone)
+
+
+def test_a_run_goes_on_where_it_ended(tones: Path, tmp_path: Path) -> None:
+    whole = run(tmp_path / "whole", tones, "schedule=noam", "trainer.max_epochs=4", "augment=[spec_augment]")
+    parts = run(tmp_path / "parts", tones, "schedule=noam", "trainer.max_epochs=2", "augment=[spec_augment]")
+    run(parts, tones, "schedule=noam", "trainer.max_epochs=4", "augment=[spec_augment]")
+    assert losses(parts) == losses(whole)
+    steps = [row["step"] for row in metrics(parts) if row["train/loss"]]
+    assert len(set(steps)) == len(steps)
+
+
+def test_going_on_under_other_settings_is_refused_and_says_which(trained: Path, tones: Path) -> None:
+    with pytest.raises(ValueError, match=r"holds a run with other settings.*optimizer\.lr: 0\.002 -> 0\.01"):
+        run(trained, tones, "trainer.max_epochs=3", "optimizer.lr=0.01")
+
+
+def test_results_json_is_what_evaluate_and_jiwer_say(trained: Path, tones: Path, tmp_path: Path) -> None:
+    manifest = tones / "test.jsonl"
+    assert evaluate([str(trained), str(manifest), "--output-dir", str(tmp_path), "--device", "cpu"]) == 0
+    results = json.loads((trained / "results.json").read_text())["test"]
+    summary = json.loads((tmp_path / "test.wer.json").read_text())
+    assert {key: summary[key] for key in results} == results
+    assert summary.keys() - results.keys() == {"audio_seconds", "real_time_factor"}
+    lines = [json.loads(line) for line in (tmp_path / "test.utterances.jsonl").read_text().splitlines()]
+    assert [line["id"] for line in lines] == [utterance.id for utterance in read_manifest(manifest)]
+    by_jiwer = jiwer.wer([line["reference"] for line in lines], [line["hypothesis"] for line in lines])
+    assert results["wer"] == pytest.approx(by_jiwer, abs=1e-12)
+
+
+def test_the_average_bundle_is_the_mean_of_the_kept_checkpoints(tones: Path, tmp_path: Path) -> None:
+    run_dir = run(tmp_path / "run", tones, "trainer.max_epochs=3", "checkpoint.select=average", "checkpoint.keep=2")
+    kept = sorted(path for path in (run_dir / "checkpoints").iterdir() if path.name != "last.ckpt")
+    assert len(kept) == 2
+    states = [torch.load(path, weights_only=True)["state_dict"] for path in kept]
+    bundle = load_file(run_dir / "bundle" / "weights.safetensors")
+    for name, weight in bundle.items():
+        mean = (states[0][f"recognizer.{name}"].double() + states[1][f"recognizer.{name}"].double()) / 2
+        torch.testing.assert_close(weight.double(), mean, atol=1e-7, rtol=1e-6)

@@ -1,0 +1,109 @@
+"""The Transformer: against torch's own."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from asr.build import component
+from asr.encoder.attention import sinusoids
+from asr.encoder.transformer import Transformer
+from asr.errors import InputError
+from asr.lengths import padding_mask
+from tests.conftest import resolved
+
+DIM, HEADS, FEED_FORWARD_DIM = 12, 3, 20
+
+
+class NoSubsampling(nn.Module):
+    """Hands its input on, so that a test sees the stack alone."""
+
+    stride = 1
+
+    def __init__(self, input_dim: int, output_dim: int) -> None:
+        super().__init__()
+        assert input_dim == output_dim
+
+    def forward(self, features: Tensor, feature_lengths: Tensor) -> tuple[Tensor, Tensor]:
+        return features, feature_lengths
+
+    @staticmethod
+    def output_lengths(feature_lengths: Tensor) -> Tensor:
+        return feature_lengths
+
+
+def random_transformer(num_layers: int) -> Transformer:
+    """In float64, every parameter away from where it starts."""
+    encoder = Transformer(
+        DIM,
+        dim=DIM,
+        num_layers=num_layers,
+        num_heads=HEADS,
+        feed_forward_dim=FEED_FORWARD_DIM,
+        dropout=0.0,
+        subsampling=NoSubsampling,
+    ).double()
+    with torch.no_grad():
+        for parameter in encoder.parameters():
+            parameter += 0.3 * torch.randn_like(parameter)
+    return encoder.eval()
+
+
+def torch_stack_with_the_weights_of(encoder: Transformer) -> nn.TransformerEncoder:
+    """torch.nn.TransformerEncoder, LayerNorm first."""
+    layer = nn.TransformerEncoderLayer(
+        DIM, HEADS, FEED_FORWARD_DIM, dropout=0.0, activation="relu", batch_first=True, norm_first=True
+    )
+    stack = nn.TransformerEncoder(layer, len(encoder.blocks), norm=nn.LayerNorm(DIM), enable_nested_tensor=False)
+    names = {
+        "self_attn.in_proj_": "qkv.",
+        "self_attn.out_proj.": "output.",
+        "linear1.": "linear1.",
+        "linear2.": "linear2.",
+        "norm1.": "norm_attention.",
+        "norm2.": "norm_feed_forward.",
+    }
+    ours = encoder.state_dict()
+    weights = {f"norm.{kind}": ours[f"norm_output.{kind}"] for kind in ("weight", "bias")}
+    for number in range(len(encoder.blocks)):
+        for their_name, our_name in names.items():
+            for kind in ("weight", "bias"):
+                weights[f"layers.{number}.{their_name}{kind}"] = ours[f"blocks.{number}.{our_name}{kind}"]
+    stack = stack.double()
+    stack.load_state_dict(weights)
+    return stack.train()  # with a dropout of 0 the same as eval, whose fast path is another implementation
+
+
+@torch.no_grad()
+def test_the_stack_equals_torchs_own() -> None:
+    encoder = random_transformer(num_layers=3)
+    stack = torch_stack_with_the_weights_of(encoder)
+    lengths = torch.tensor([9, 4, 1])
+    features = torch.randn(3, 9, DIM, dtype=torch.float64)
+    padding = padding_mask(lengths, 9)
+    out, out_lengths = encoder(features, lengths)
+    expected = stack(features + sinusoids(torch.arange(9), DIM), src_key_padding_mask=padding)
+    torch.testing.assert_close(out[~padding], expected[~padding], rtol=0, atol=1e-9)
+    assert torch.equal(out_lengths, lengths)
+
+
+@torch.no_grad()
+def test_sinusoidal_positions_are_added_to_the_input() -> None:
+    encoder = random_transformer(num_layers=0)  # leaves the sum and the last LayerNorm
+    features = torch.randn(1, 6, DIM, dtype=torch.float64)
+    out, _ = encoder(features, torch.tensor([6]))
+    summed = features.clone()
+    for position in range(6):
+        for channel in range(DIM):
+            angle = position / 10000 ** (2 * (channel // 2) / DIM)
+            summed[0, position, channel] += math.cos(angle) if channel % 2 else math.sin(angle)
+    # The encoder computes its positions in float32.
+    torch.testing.assert_close(out, encoder.norm_output(summed), rtol=0, atol=1e-5)
+
+
+def test_a_dim_that_does_not_fit_its_heads_is_an_error_that_names_both() -> None:
+    config = {**resolved("encoder=transformer")["encoder"], "dim": 18, "num_heads": 4}
+    must = r"encoder\.dim must be even and a multiple of encoder\.num_heads; got dim=18, num_heads=4\."
+    with pytest.raises(InputError, match=must):
+        component("encoder", config)(80)
