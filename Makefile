@@ -1,7 +1,7 @@
 # make demo: train, evaluate and transcribe on a corpus made on the spot. make test: everything CI checks.
 PYTHON ?= python3
 BIN := .venv/bin
-RUN := OMP_WAIT_POLICY=passive $(BIN)/python -m
+RUN := $(BIN)/python -m
 
 .PHONY: demo test clean
 
@@ -19,7 +19,7 @@ test: .venv/ready
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
-	$(RUN) pytest -n 2
+	OMP_WAIT_POLICY=passive $(RUN) pytest -n 2
 
 clean:
 	rm -rf .venv build dist *.egg-info runs

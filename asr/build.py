@@ -19,6 +19,8 @@ from asr.text import get_normalizer
 
 Config = Mapping[str, Any]
 
+HERE = Path(__file__).parent
+
 MODEL_KEYS = ("normalizer", "tokenizer", "features", "encoder", "head", "decode")  # of a config: what a bundle holds
 OPTIMIZERS = {"adamw": partial(torch.optim.AdamW, fused=True)}  # one pass over the weights: less memory traffic
 
@@ -94,12 +96,13 @@ def component(group: str, config: Config) -> partial[Any]:
         must = f"{where} ({config['name']}) must set exactly {', '.join(sorted(asked)) or 'nothing'}"
         missing, unknown = ", ".join(sorted(asked - settings.keys())), ", ".join(sorted(settings.keys() - asked))
         raise InputError(f"{must}; missing: {missing or 'none'}, unknown: {unknown or 'none'}.")
-    nested = {key: component(f"{group}/{key}", value) for key, value in settings.items() if isinstance(value, Mapping)}
+    parts = [key for key, value in settings.items() if isinstance(value, Mapping) or (HERE / group / key).is_dir()]
+    nested = {key: component(f"{group}/{key}", settings[key]) for key in parts}
     return partial(cls, **settings | nested)
 
 
 def _find_class(group: str, name: object) -> Callable[..., Any]:
-    folder = Path(__file__).parent / group
+    folder = HERE / group
     here = group.replace("/", ".")
     parts = [*group.split("/"), name]
     safe = all(isinstance(part, str) and re.fullmatch(r"[a-z][a-z0-9_]*", part) for part in parts)

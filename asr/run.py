@@ -19,16 +19,20 @@ logger = logging.getLogger(__name__)
 
 CONFIG, LOG, METRICS, RESULTS, FITTED = "config.yaml", "train.log", "metrics.csv", "results.json", "fitted"
 LAST = "last.ckpt"
-MAY_CHANGE = ("trainer", "run_dir", "checkpoint", "data.num_workers")  # between the parts of one run
+MAY_CHANGE = ("trainer", "run_dir", "checkpoint", "data.num_workers", "num_threads")  # between the parts of one run
+SELECTIONS = ("best", "last", "average")  # of checkpoint.select
 
 
 def open_run_dir(config: Mapping[str, Any], rank: int) -> Path:
     """Make the run folder, or find the unfinished run in it; start the log; keep the resolved config.
 
     Raises:
-        InputError: the folder holds a run with other settings, which are named.
+        InputError: the folder holds a run with other settings, which are named, or cannot be written to.
     """
     run_dir = Path(config["run_dir"])
+    select = config["checkpoint"]["select"]
+    if select not in SELECTIONS:  # now, and not when the training is over
+        raise InputError(f"checkpoint.select must be one of {', '.join(SELECTIONS)}; got {select!r}.")
     started = run_dir / CONFIG
     if started.is_file():
         earlier = yaml.safe_load(started.read_text(encoding="utf-8"))
@@ -84,25 +88,24 @@ def select_checkpoints(select: str, kept: Mapping[str, float], last: Path) -> li
     """Choose the checkpoints that a bundle is made of.
 
     Args:
-        select: `checkpoint.select`: best, last or average.
+        select: one of `SELECTIONS`.
         kept: path to validation WER, of the checkpoints that were kept.
         last: path of the last one.
     """
-    if select not in ("best", "last", "average"):
-        raise InputError(f"checkpoint.select must be best, last or average; got {select!r}.")
     if select == "last" or not kept:
         return [str(last)]
     by_wer = sorted(kept, key=lambda path: (kept[path], path))
     return by_wer[:1] if select == "best" else by_wer
 
 
-def make_bundle(run_dir: Path, config: Mapping[str, Any], kept: Mapping[str, float]) -> Path:
+def make_bundle(run_dir: Path, config: Mapping[str, Any], kept: Mapping[str, float], last_step: int) -> Path:
     """Write the run's bundle, with its model card.
 
     Args:
         run_dir: the run folder.
         config: of the run; `checkpoint.select` says which checkpoints the weights are of.
         kept: path to validation WER, of the checkpoints with the best.
+        last_step: of the last checkpoint.
     """
     checkpoints = select_checkpoints(config["checkpoint"]["select"], kept, run_dir / CHECKPOINTS / LAST)
     card = _CARD.format(
@@ -112,7 +115,7 @@ def make_bundle(run_dir: Path, config: Mapping[str, Any], kept: Mapping[str, flo
         normalizer=config["normalizer"],
         sample_rate=config["features"]["sample_rate"],
         select=config["checkpoint"]["select"],
-        checkpoints=", ".join(Path(checkpoint).stem for checkpoint in checkpoints),
+        checkpoints=", ".join(Path(one).stem if one in kept else f"step={last_step}" for one in checkpoints),
         wer=f"{100 * min(kept.values()):.2f} %" if kept else "not measured",
     )
     write_bundle(run_dir / BUNDLE, checkpoints, card)

@@ -1,7 +1,9 @@
 """python -m asr.train [overrides]: train a recogniser, write its bundle, and report its WER on the test manifests."""
 
+import contextlib
 import logging
 import math
+import os
 import sys
 import warnings
 from functools import partial
@@ -11,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import hydra
 from omegaconf import DictConfig, OmegaConf
 
-from asr.errors import InputError
+from asr.errors import AudioError, InputError
 
 if TYPE_CHECKING:
     from lightning.pytorch import Trainer
@@ -21,6 +23,12 @@ if TYPE_CHECKING:
     from asr.data.module import SpeechData
     from asr.interfaces import Features, Tokenizer
     from asr.recognizer import Recognizer
+
+# Before torch is imported: threads that wait for one another spin for some 30 us, as long as a small net's operations
+# last, and then sleep. Sleeping at once takes half as long again; spinning for long takes 10 times as long where the
+# cores are shared.
+if "OMP_WAIT_POLICY" not in os.environ:
+    os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 
 HERE = Path(__file__).parent
 CONF = HERE / "conf" if (HERE / "conf").is_dir() else HERE.parent / "conf"  # in a wheel it lies inside the package
@@ -41,6 +49,7 @@ def main(config: DictConfig) -> None:
 def train(config: dict[str, Any]) -> None:
     """Run one training from its resolved config: from the corpus to results.json."""
     import lightning.pytorch as pl
+    import torch
     from lightning.pytorch.utilities import rank_zero_only
 
     from asr import build, run
@@ -56,6 +65,7 @@ def train(config: dict[str, Any]) -> None:
         prepare_if_absent(config["corpus"])
     run_dir = run.open_run_dir(config, rank)
     pl.seed_everything(config["seed"], verbose=False)
+    torch.set_num_threads(config["num_threads"])
 
     corpus = read_corpus(config["corpus"], get_normalizer(config["normalizer"]))
     tokenizer, features = _fitted(config, corpus, run_dir)
@@ -64,15 +74,15 @@ def train(config: dict[str, Any]) -> None:
     _describe(recognizer, corpus)
 
     augmentation = build.build_augmentation(config, features.sample_rate)
-    settings = config["data"]
-    data = SpeechData(corpus.train, corpus.valid, recognizer, augmentation, config["seed"], **settings)
+    reference, seed = recognizer.reference, config["seed"]
+    data = SpeechData(corpus.train, corpus.valid, features, reference, augmentation, seed, **config["data"])
     trainer, checkpoints = _trainer(config, run_dir)
     task = RecognitionTask(
         recognizer,
         partial(build.build_optimizer, config),
         build.build_schedule(config),
         _total_steps(trainer, data),
-        config["seed"],
+        seed,
         checkpoint_extra(config, fitted_files(tokenizer, features)),
     )
     last = run.last_checkpoint(run_dir)
@@ -82,7 +92,7 @@ def train(config: dict[str, Any]) -> None:
 
     if trainer.is_global_zero:
         kept = {path: float(wer) for path, wer in checkpoints.best_k_models.items()}
-        bundle = run.make_bundle(run_dir, config, kept)
+        bundle = run.make_bundle(run_dir, config, kept, trainer.global_step)
         logger.info("bundle written to %s", bundle)
         results = run.test_bundle(bundle, corpus.tests, trainer.strategy.root_device)
         for name, counts in results.items():
@@ -119,11 +129,15 @@ def _fitted(config: dict[str, Any], corpus: "Corpus", run_dir: Path) -> "tuple[T
 
 
 def _describe(recognizer: "Recognizer", corpus: "Corpus") -> None:
+    from asr.data.dataset import load_utterance
+
     millions = sum(parameter.numel() for parameter in recognizer.parameters()) / 1e6
     hours = sum(utterance.duration for utterance in corpus.train) / 3600
     name, tokens = type(recognizer.encoder).__name__, recognizer.tokenizer.vocab_size
     logger.info("%s with %.1f M parameters, %d tokens", name, millions, tokens)
     logger.info("%d training utterances, %.2f h; %d to validate on", len(corpus.train), hours, len(corpus.valid))
+    with contextlib.suppress(AudioError):  # the epoch that reads it says so
+        load_utterance(corpus.train[0], recognizer.features.sample_rate)  # notes a conversion; workers keep quiet
 
 
 def _trainer(config: dict[str, Any], run_dir: Path) -> "tuple[Trainer, ModelCheckpoint]":

@@ -142,7 +142,7 @@ def test_two_ranks_with_unequal_shares_equal_one_process_with_all_of_the_batch(t
     weights = torch.randn_like(x)
     torch.save({"norm": norm.state_dict(), "x": x, "padding": padding, "weights": weights}, tmp_path / "given.pt")
     shares = [slice(0, 3), slice(3, 4)]  # 14 valid frames and 6
-    mp.spawn(_one_rank, args=(tmp_path, shares), nprocs=2)  # type: ignore[attr-defined]
+    mp.spawn(_one_rank, args=(tmp_path, shares), nprocs=2)
     first, second = (torch.load(tmp_path / f"rank{rank}.pt") for rank in (0, 1))
 
     joint = _forward_and_backward(norm, x, padding, weights)

@@ -88,7 +88,7 @@ def test_an_example_does_not_depend_on_order_batches_or_workers(
     for batches, num_workers in ((forwards, 0), (backwards, 0), (backwards, 2)):
         torch.manual_seed(len(seen))
         sampler = BatchSampler(batches, epoch=2, factors=factors)
-        loader = DataLoader(dataset, batch_sampler=sampler, collate_fn=collate, num_workers=num_workers)  # type: ignore[arg-type]
+        loader = DataLoader(dataset, batch_sampler=sampler, collate_fn=collate, num_workers=num_workers)
         seen.append({})
         for batch in loader:
             for utterance, one, length in zip(batch.utterances, batch.features, batch.feature_lengths, strict=True):
@@ -141,7 +141,7 @@ def test_audio_that_cannot_be_read_is_rejected_with_its_path_and_the_reason(
         assert isinstance(rejected, Rejected)
         assert str(path) in rejected.reason
         assert rejected.utterance is bad[position]
-    assert "no such file" in dataset[Item(0, 1, 1.0)].reason  # type: ignore[union-attr]
+    assert "no such file" in dataset[Item(0, 1, 1.0)].reason
     assert isinstance(dataset[Item(0, 2, 1.0)], Example)
 
 
@@ -180,8 +180,8 @@ def test_a_text_too_long_for_its_audio_is_rejected_exactly_at_the_bound_of_ctc(
     dataset = SpeechDataset([*fits, *too_long], features, REFERENCE)
     results = [dataset[Item(0, position, 1.0)] for position in range(4)]
     assert [isinstance(result, Example) for result in results] == [True, True, False, False]
-    assert f"{frames + 1} frames needed, {frames} there" in results[2].reason  # type: ignore[union-attr]
-    assert f"{frames + 2} frames needed, {frames} there" in results[3].reason  # type: ignore[union-attr]
+    assert f"{frames + 1} frames needed, {frames} there" in results[2].reason
+    assert f"{frames + 2} frames needed, {frames} there" in results[3].reason
 
 
 def test_evaluation_rejects_no_text_for_its_length(utterances: list[Utterance], features: Features) -> None:

@@ -60,7 +60,8 @@ def test_two_processes_compute_the_losses_of_one_on_the_joint_batch(
 
     monkeypatch.setattr(SpeechData, "_plan", joint_plan)
     train(resolved(*TINY, *tone_corpus(tones), *SHORT, f"run_dir={tmp_path / 'joint'}"))
-    for name, tolerance in (("train/loss", 1e-4), ("train/grad_norm", 1e-3), ("valid/loss", 1e-4)):
+    # Sums in another order differ in the last bits, which a dozen steps of Adam blow up.
+    for name, tolerance in (("train/loss", 1e-3), ("train/grad_norm", 5e-3), ("valid/loss", 1e-3)):
         joint, shared = column(tmp_path / "joint", name), column(two_processes / "run", name)
         assert shared == pytest.approx(joint, rel=tolerance), name
     assert column(two_processes / "run", "valid/wer") == column(tmp_path / "joint", "valid/wer")

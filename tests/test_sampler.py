@@ -32,7 +32,7 @@ def random_durations(count: int) -> Tensor:
 
 def plan(durations: Tensor, bounds: BatchBounds = BOUNDS, **changes: float) -> Plan:
     arguments = {"jitter": 0.05, "seed": 0, "epoch": 0, "world_size": 1, **changes}
-    return plan_training(durations, bounds, **arguments)  # type: ignore[arg-type]
+    return plan_training(durations, bounds, **arguments)
 
 
 def holds(batch: list[int], durations: list[float], bounds: BatchBounds) -> bool:
@@ -47,7 +47,7 @@ def test_batches_are_cut_where_the_next_utterance_would_break_a_bound_and_nowher
     durations: list[float], bounds: BatchBounds, shuffle: object
 ) -> None:
     order = list(range(len(durations)))
-    shuffle.shuffle(order)  # type: ignore[attr-defined]
+    shuffle.shuffle(order)
     batches = cut_batches(order, durations, bounds)
     assert list(chain.from_iterable(batches)) == order
     assert all(batches)

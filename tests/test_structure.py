@@ -6,6 +6,7 @@ import inspect
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -93,6 +94,12 @@ def module_file(name: str) -> bool:
 def test_every_module_has_a_layer() -> None:
     for module, _ in modules("asr"):
         assert unit(module)
+
+
+def test_the_wheel_holds_every_package() -> None:
+    listed = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
+    there = {".".join(path.parent.relative_to(ROOT).parts) for path in (ROOT / "asr").rglob("__init__.py")}
+    assert set(listed) == there | {"asr.conf"}
 
 
 def test_only_training_knows_lightning_and_hydra() -> None:

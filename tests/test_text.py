@@ -21,6 +21,7 @@ from asr.text import NORMALIZERS, basic, get_normalizer, verbatim
         ("a''b '''c' ' d", "a b c d"),
         ("well-known state_of_the_art 50%", "well known state of the art 50"),
         ("ﬁne ＦＵＬＬ Ｗｉｄｔｈ x²", "fine full width x2"),
+        ("20 ℃ 5 ㎒", "20 c 5 mhz"),  # capitals only once taken apart
         ("Äpfel ÉCOLE straße", "äpfel école straße"),
         ("e\u0301cole", "école"),
         ("T\u0308 H\u0331", "ẗ ẖ"),  # composed in lower case only

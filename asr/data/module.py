@@ -5,15 +5,16 @@ from collections.abc import Sequence
 
 import lightning.pytorch as pl
 import torch
+from torch import Tensor
 from torch.utils.data import DataLoader
 
 from asr.data.batch import Batch, collate
-from asr.data.dataset import Augmentation, SpeechDataset
+from asr.data.dataset import Augmentation, Reference, SpeechDataset
 from asr.data.sampler import BatchBounds, BatchSampler, draw_factors, plan_evaluation, plan_training
 from asr.data.selection import feasible_factors, select
 from asr.errors import InputError
+from asr.interfaces import Features
 from asr.manifest import Utterance
-from asr.recognizer import Recognizer
 
 logger = logging.getLogger(__name__)
 NAMED = 5  # dropped utterances that are named in the log, of each reason
@@ -28,7 +29,8 @@ class SpeechData(pl.LightningDataModule):
     Args:
         train: utterances to train on, texts normalised.
         valid: utterances to validate on, texts normalised.
-        recognizer: what the batches are for; only its features and tokens go to the workers.
+        features: waveform to features.
+        reference: text to tokens.
         augmentation: of the training utterances.
         seed: of plan and augmentation.
         batch_seconds: bound of a batch: longest utterance times number of utterances.
@@ -43,7 +45,8 @@ class SpeechData(pl.LightningDataModule):
         self,
         train: Sequence[Utterance],
         valid: Sequence[Utterance],
-        recognizer: Recognizer,
+        features: Features,
+        reference: Reference,
         augmentation: Augmentation,
         seed: int,
         *,
@@ -55,7 +58,6 @@ class SpeechData(pl.LightningDataModule):
         num_workers: int,
     ) -> None:
         super().__init__()
-        features, reference = recognizer.features, recognizer.reference
         self._bounds = BatchBounds(batch_seconds, max_utterances)
         self._jitter, self._seed, self._num_workers = jitter, seed, num_workers
         selection = select(
@@ -71,7 +73,8 @@ class SpeechData(pl.LightningDataModule):
         self._feasible = torch.ones(len(selection.utterances), 1, dtype=torch.bool)
         if augmentation.speed is not None:
             self._factors = augmentation.speed.factors
-            self._feasible = feasible_factors(selection, features, reference, augmentation.speed)
+            short_enough = self._durations[:, None] / torch.tensor(self._factors) <= batch_seconds
+            self._feasible = feasible_factors(selection, features, reference, augmentation.speed) & short_enough
 
     def steps_per_epoch(self, world_size: int) -> int:
         """Batches that each rank gets in the first epoch; others differ by what the speed factors change."""
@@ -80,8 +83,12 @@ class SpeechData(pl.LightningDataModule):
     def train_dataloader(self) -> DataLoader[Batch]:
         """Lightning's hook, called each epoch."""
         assert self.trainer is not None
-        sampler = self._plan(self.trainer.current_epoch, self.trainer.global_rank, self.trainer.world_size)
-        return self._loader(self._train, sampler)
+        epoch = self.trainer.current_epoch
+        _, kept = self._draw_factors(epoch)
+        if kept:
+            what = "keep speed 1.0, since at the factor drawn their frames would be too few, or their batch too long"
+            logger.info("epoch %d: %d of %d utterances %s", epoch + 1, kept, len(self._train), what)
+        return self._loader(self._train, self._plan(epoch, self.trainer.global_rank, self.trainer.world_size))
 
     def val_dataloader(self) -> DataLoader[Batch]:
         """Lightning's hook."""
@@ -92,10 +99,7 @@ class SpeechData(pl.LightningDataModule):
         return self._loader(self._valid, BatchSampler(batches))
 
     def _plan(self, epoch: int, rank: int, world_size: int) -> BatchSampler:
-        factors, kept = draw_factors(self._factors, self._feasible, seed=self._seed, epoch=epoch)
-        if kept and rank == 0:
-            what = "keep speed 1.0, since at the factor drawn their tokens would not fit the frames"
-            logger.info("epoch %d: %d of %d utterances %s", epoch, kept, len(factors), what)
+        factors, _ = self._draw_factors(epoch)
         steps = plan_training(
             self._durations / factors,
             self._bounds,
@@ -106,6 +110,9 @@ class SpeechData(pl.LightningDataModule):
         )
         return BatchSampler([step[rank] for step in steps], epoch=epoch, factors=factors)
 
+    def _draw_factors(self, epoch: int) -> tuple[Tensor, int]:
+        return draw_factors(self._factors, self._feasible, seed=self._seed, epoch=epoch)
+
     def _loader(self, dataset: SpeechDataset, sampler: BatchSampler) -> DataLoader[Batch]:
         return DataLoader(
             dataset,  # type: ignore[arg-type]
@@ -113,7 +120,12 @@ class SpeechData(pl.LightningDataModule):
             collate_fn=collate,
             num_workers=self._num_workers,
             pin_memory=torch.cuda.is_available(),
+            worker_init_fn=_start_worker,
         )
+
+
+def _start_worker(worker: int) -> None:
+    logging.getLogger("asr.audio").setLevel(logging.ERROR)  # each epoch's workers would note conversions anew
 
 
 def _report_dropped(dropped: dict[str, list[str]], num_utterances: int) -> None:

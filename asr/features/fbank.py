@@ -39,8 +39,8 @@ class Fbank:
         self.dim = num_mel_bins
         self.frame_shift_seconds = frame_shift_seconds
         self.normalize = normalize()
-        self._window = round(sample_rate * frame_length_seconds)  # samples
-        self._shift = round(sample_rate * frame_shift_seconds)
+        self._window = int(sample_rate * frame_length_seconds + 1e-6)  # samples; Kaldi rounds down
+        self._shift = int(sample_rate * frame_shift_seconds + 1e-6)
 
     def __call__(self, waveform: Tensor) -> Tensor:
         """Waveform (S,) in [-1, 1] to normalised features (T, F)."""

@@ -73,8 +73,7 @@ class SentencePiece:
         if UNKNOWN_ID in tokens:
             pieces = self._processor.encode(text, out_type=str)
             unknown = next(piece for piece, token in zip(pieces, tokens, strict=True) if token == UNKNOWN_ID)
-            character = unknown.lstrip("\N{LOWER ONE EIGHTH BLOCK}")[:1]
-            raise InputError(f"the tokenizer must cover every character; {character!r} is not in the training text")
+            raise InputError(f"the tokenizer must cover every character; {unknown[0]!r} is not in the training text")
         return tokens
 
     def decode(self, tokens: Iterable[int]) -> str:
@@ -88,4 +87,10 @@ class SentencePiece:
     def load(self, files: dict[str, bytes]) -> None:
         """Take up what `files` returned."""
         self._model = files[FILE]
-        self._processor.load_from_serialized_proto(self._model)
+        try:
+            self._processor.load_from_serialized_proto(self._model)
+        except RuntimeError:
+            raise InputError(f"{FILE} must be a SentencePiece model; it is damaged.") from None
+        if self._processor.vocab_size() != self.vocab_size:
+            has = self._processor.vocab_size()
+            raise InputError(f"tokenizer.vocab_size must be that of {FILE}, {has}; got {self.vocab_size}.")

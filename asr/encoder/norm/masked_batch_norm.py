@@ -35,7 +35,7 @@ class MaskedBatchNorm(nn.Module):
         frames = x.to(self.weight.dtype)
         if not self.training:
             scale = self.weight * (self.running_var + self.eps).rsqrt()
-            return (frames * scale + (self.bias - self.running_mean * scale)).to(x.dtype)
+            return ((frames - self.running_mean) * scale + self.bias).to(x.dtype)
         padding = padding_mask[:, :, None]  # (B, T, 1)
         count = _sum_over_ranks((~padding_mask).sum().to(frames.dtype)).clamp(min=1)
         mean = _sum_over_ranks(frames.masked_fill(padding, 0.0).sum(dim=(0, 1))) / count
