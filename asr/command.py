@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 INTERRUPTED = 130  # 128 + SIGINT, as shells count
 
 
-def model_parser(description: str) -> argparse.ArgumentParser:
+def model_parser(command: str, description: str) -> argparse.ArgumentParser:
     """Make a parser that knows MODEL, --device and --num-workers."""
-    parser = argparse.ArgumentParser(description=description)
+    parser = argparse.ArgumentParser(prog=f"python -m asr.{command}", description=description)
     parser.add_argument("model", metavar="MODEL", help="a run folder, a bundle, or a .ckpt")
     parser.add_argument("--device", default="auto", help="cpu, cuda, cuda:1, …; auto: cuda if there is one (default)")
     parser.add_argument("--num-workers", type=int, default=0, metavar="N", help="processes that read audio (default 0)")

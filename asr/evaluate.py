@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Evaluate; the status is 1 if an utterance could not be read, and the others are scored all the same."""
-    parser = model_parser("Report the word error rate of a model on manifests.")
+    parser = model_parser("evaluate", "Report the word error rate of a model on manifests.")
     parser.add_argument("manifests", metavar="MANIFEST", nargs="+", help="JSONL, one utterance a line")
     parser.add_argument("--output-dir", metavar="DIR", type=Path, help="gets NAME.wer.json and NAME.utterances.jsonl")
     options = parser.parse_args(arguments)

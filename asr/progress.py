@@ -17,8 +17,23 @@ VALIDATION = "; valid loss {valid/loss:.3f}, WER {valid/wer:.1%}"
 
 def progress_callbacks() -> list[Callback]:
     """Return the bar, if there is a terminal to draw it on, and the log lines."""
-    bar = [RichProgressBar(console_kwargs={"stderr": True})] if sys.stderr.isatty() else []
+    bar = [Bar(console_kwargs={"stderr": True})] if sys.stderr.isatty() else []
     return [*bar, LogLines(within_epochs=not bar)]
+
+
+class Bar(RichProgressBar):
+    """A bar for each epoch, with loss, speed and the last validation's WER."""
+
+    def _get_train_description(self, current_epoch: int) -> str:
+        return f"epoch {current_epoch + 1}"
+
+    def get_metrics(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> dict[str, Any]:
+        """Lightning's hook; names that leave room for the bar."""
+        metrics: dict[str, Any] = dict(super().get_metrics(trainer, pl_module))
+        shown = {"loss": metrics.get("train/loss"), "audio s/s": metrics.get("train/audio_seconds_per_second")}
+        if "valid/wer" in metrics:
+            shown["valid WER"] = f"{metrics['valid/wer']:.1%}"
+        return {name: value for name, value in shown.items() if value is not None}
 
 
 class LogLines(Callback):

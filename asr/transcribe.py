@@ -14,7 +14,9 @@ WINDOW = 256  # files that are sorted by length and recognised together; their l
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Transcribe; the status is 1 if a file could not be read, and the others are transcribed all the same."""
-    parser = model_parser("Transcribe audio: one line a file, path<TAB>text, on stdout; problems on stderr.")
+    parser = model_parser(
+        "transcribe", "Transcribe audio: one line a file, path<TAB>text, on stdout; problems on stderr."
+    )
     parser.add_argument("paths", metavar="PATH", nargs="+", help="audio file, or folder that is searched for them")
     options = parser.parse_args(arguments)
 
