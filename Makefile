@@ -22,4 +22,4 @@ test: .venv/ready
 	OMP_WAIT_POLICY=passive $(RUN) pytest -n 2
 
 clean:
-	rm -rf .venv build dist *.egg-info runs
+	rm -rf .venv build dist *.egg-info

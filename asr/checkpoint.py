@@ -79,7 +79,7 @@ def checkpoint_extra(config: Config, files: Mapping[str, bytes]) -> dict[str, An
     return {"config": model_config(config), "files": {name: _to_tensor(content) for name, content in files.items()}}
 
 
-def write_bundle(folder: str | Path, checkpoints: Sequence[str | Path], card: str) -> None:
+def write_bundle(folder: str | Path, checkpoints: Sequence[Path], card: str) -> None:
     """Write the bundle of a checkpoint, or of the mean of several; an older one is replaced as a whole.
 
     Args:
@@ -88,7 +88,7 @@ def write_bundle(folder: str | Path, checkpoints: Sequence[str | Path], card: st
         card: text of the model card.
     """
     folder = Path(folder)
-    bundles = [_read_checkpoint(Path(checkpoint)) for checkpoint in checkpoints]
+    bundles = [_read_checkpoint(checkpoint) for checkpoint in checkpoints]
     weights = average([bundle.weights for bundle in bundles])
     unfinished = folder.with_name(f".{folder.name}.unfinished")
     shutil.rmtree(unfinished, ignore_errors=True)

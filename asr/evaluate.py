@@ -24,6 +24,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if len(set(names)) < len(names):
         raise InputError(f"manifests must have different file names, since results are called after them; got {names}.")
     manifests = {name: read_manifest(path) for name, path in zip(names, options.manifests, strict=True)}
+    if options.output_dir:
+        make_output_dir(options.output_dir)
     recognizer = load_model(options)
     from asr.evaluation import evaluate
 
@@ -46,15 +48,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 1 if any(evaluation.rejected for evaluation in evaluations.values()) else 0
 
 
+def make_output_dir(output_dir: Path) -> None:
+    """Make the folder for results, before the work that they take."""
+    try:
+        output_dir.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"--output-dir must be a folder that can be written to; {error}.") from None
+
+
 def write(output_dir: Path, name: str, evaluation: "Evaluation") -> None:
     """Write <name>.wer.json and <name>.utterances.jsonl."""
     timing = {"audio_seconds": evaluation.audio_seconds, "real_time_factor": evaluation.real_time_factor}
     summary = json.dumps(evaluation.counts.as_dict() | timing, indent=2)
     lines = [json.dumps(one.as_dict(), ensure_ascii=False) for one in evaluation.scored]
     try:
-        output_dir.mkdir(parents=True, exist_ok=True)
         (output_dir / f"{name}.wer.json").write_text(summary + "\n", encoding="utf-8")
-        (output_dir / f"{name}.utterances.jsonl").write_text("\n".join([*lines, ""]), encoding="utf-8")
+        text = "\n".join([*lines, ""])
+        (output_dir / f"{name}.utterances.jsonl").write_text(text, encoding="utf-8", errors="surrogateescape")
     except OSError as error:
         raise InputError(f"--output-dir must be a folder that can be written to; {error}.") from None
 

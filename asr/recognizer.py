@@ -1,6 +1,7 @@
 """The recogniser: features, tokenizer, encoder, head and decoder in one object, and the one path from audio to text.
 
-Validation, `evaluate` and `transcribe` all come through here, so the WER seen in training is the WER reported.
+Validation, `evaluate` and `transcribe` all come through here, so the WER seen in training is, for the same weights,
+the WER reported.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,7 +16,7 @@ from asr.audio import audio_info
 from asr.data.batch import Batch, Example, Rejected, collate
 from asr.data.dataset import Reference, SpeechDataset
 from asr.data.sampler import BatchBounds, BatchSampler, plan_evaluation
-from asr.errors import AudioError
+from asr.errors import AudioError, InputError
 from asr.interfaces import Decoder, Encoder, Features, Head, Tokenizer
 from asr.manifest import Utterance
 from asr.text import Normalizer
@@ -100,7 +101,7 @@ class Recognizer(nn.Module):
         """Recognise audio files, or waveforms (S,) in [-1, 1] at `features.sample_rate`.
 
         Raises:
-            AudioError: naming the first file that cannot be read.
+            InputError: naming the first recording that cannot be used.
         """
         texts: dict[str, str] = {}
         examples: list[Example] = []
@@ -109,6 +110,7 @@ class Recognizer(nn.Module):
             if isinstance(recording, str | Path):
                 utterances.append(whole_file(recording, str(number)))
             else:
+                _check_waveform(recording, number)
                 seconds = len(recording) / self.features.sample_rate
                 named = Utterance(f"recording {number}", seconds, "", str(number))
                 examples.append(Example(named, self.features(recording), torch.zeros(0, dtype=torch.int64)))
@@ -129,6 +131,14 @@ class Recognizer(nn.Module):
             return [""] * len(batch)
         moved = batch.to(self.device)
         return self.hypotheses(*self(moved.features, moved.feature_lengths))
+
+
+def _check_waveform(recording: Tensor, number: int) -> None:
+    if not isinstance(recording, Tensor) or recording.ndim != 1 or not recording.is_floating_point():
+        shape = (
+            f"{tuple(recording.shape)} {recording.dtype}" if isinstance(recording, Tensor) else repr(type(recording))
+        )
+        raise InputError(f"recording {number}: must be a path, or a float tensor (S,) in [-1, 1]; got {shape}.")
 
 
 def whole_file(path: str | Path, utterance_id: str) -> Utterance:

@@ -3,6 +3,8 @@
 import json
 import logging
 import os
+import re
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,7 +20,9 @@ from asr.score import ErrorCounts
 logger = logging.getLogger(__name__)
 
 CONFIG, LOG, METRICS, RESULTS, FITTED = "config.yaml", "train.log", "metrics.csv", "results.json", "fitted"
-LAST = "last.ckpt"
+LAST = "last"
+KEPT_NAME = "epoch={epoch}-step={step}-wer={valid/wer:.4f}"  # Lightning fills it in
+SIMILAR = 2.0  # times the best WER: what is worse is not averaged
 MAY_CHANGE = ("trainer", "run_dir", "checkpoint", "data.num_workers", "num_threads")  # between the parts of one run
 SELECTIONS = ("best", "last", "average")  # of checkpoint.select
 
@@ -37,9 +41,12 @@ def open_run_dir(config: Mapping[str, Any], rank: int) -> Path:
     if started.is_file():
         earlier = yaml.safe_load(started.read_text(encoding="utf-8"))
         changes = [change for change in differences(earlier, config) if not change.startswith(MAY_CHANGE)]
-        if changes:
+        if changes and last_checkpoint(run_dir) is not None:
             must = f"{run_dir} holds a run with other settings; give another run_dir, or the same settings"
             raise InputError(f"{must}. Different: {'; '.join(changes)}.")
+        if changes and rank == 0:  # nothing was kept: the run begins anew
+            shutil.rmtree(run_dir / FITTED, ignore_errors=True)
+            (run_dir / METRICS).unlink(missing_ok=True)
     if rank == 0:
         try:
             (run_dir / CHECKPOINTS).mkdir(parents=True, exist_ok=True)
@@ -80,34 +87,43 @@ def load_fitted(run_dir: Path) -> dict[str, bytes]:
 
 def last_checkpoint(run_dir: Path) -> Path | None:
     """Find the checkpoint to go on from."""
-    last = run_dir / CHECKPOINTS / LAST
+    last = run_dir / CHECKPOINTS / f"{LAST}.ckpt"
     return last if last.is_file() else None
 
 
-def select_checkpoints(select: str, kept: Mapping[str, float], last: Path) -> list[str]:
+def kept_checkpoints(run_dir: Path, keep: int) -> dict[Path, float]:
+    """Find the `keep` checkpoints of best validation WER, best first; their names tell it."""
+    found = {}
+    for path in sorted((run_dir / CHECKPOINTS).glob("epoch=*.ckpt")):
+        if match := re.search(r"-wer=(\d+\.\d+)$", path.stem):
+            found[path] = float(match[1])
+    return dict(sorted(found.items(), key=lambda item: item[1])[:keep])
+
+
+def select_checkpoints(select: str, kept: Mapping[Path, float], last: Path) -> list[Path]:
     """Choose the checkpoints that a bundle is made of.
 
     Args:
         select: one of `SELECTIONS`.
-        kept: path to validation WER, of the checkpoints that were kept.
-        last: path of the last one.
+        kept: checkpoint to validation WER, best first.
+        last: the last checkpoint.
     """
     if select == "last" or not kept:
-        return [str(last)]
-    by_wer = sorted(kept, key=lambda path: (kept[path], path))
-    return by_wer[:1] if select == "best" else by_wer
+        return [last]
+    best = min(kept.values())
+    return [path for path, wer in kept.items() if wer <= SIMILAR * best] if select == "average" else [*kept][:1]
 
 
-def make_bundle(run_dir: Path, config: Mapping[str, Any], kept: Mapping[str, float], last_step: int) -> Path:
+def make_bundle(run_dir: Path, config: Mapping[str, Any], last_step: int) -> Path:
     """Write the run's bundle, with its model card.
 
     Args:
         run_dir: the run folder.
         config: of the run; `checkpoint.select` says which checkpoints the weights are of.
-        kept: path to validation WER, of the checkpoints with the best.
         last_step: of the last checkpoint.
     """
-    checkpoints = select_checkpoints(config["checkpoint"]["select"], kept, run_dir / CHECKPOINTS / LAST)
+    kept = kept_checkpoints(run_dir, config["checkpoint"]["keep"])
+    checkpoints = select_checkpoints(config["checkpoint"]["select"], kept, run_dir / CHECKPOINTS / f"{LAST}.ckpt")
     card = _CARD.format(
         name=run_dir.name,
         corpus=config["corpus"]["name"],
@@ -115,7 +131,7 @@ def make_bundle(run_dir: Path, config: Mapping[str, Any], kept: Mapping[str, flo
         normalizer=config["normalizer"],
         sample_rate=config["features"]["sample_rate"],
         select=config["checkpoint"]["select"],
-        checkpoints=", ".join(Path(one).stem if one in kept else f"step={last_step}" for one in checkpoints),
+        checkpoints=", ".join(one.stem if one in kept else f"step={last_step}" for one in checkpoints),
         wer=f"{100 * min(kept.values()):.2f} %" if kept else "not measured",
     )
     write_bundle(run_dir / BUNDLE, checkpoints, card)

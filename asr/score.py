@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -33,7 +34,9 @@ class ErrorCounts:
 
     @property
     def wer(self) -> float:
-        """Word error rate as a fraction; with no reference words, 0 if nothing was recognised, else infinite."""
+        """Word error rate as a fraction; without a reference word 0 if nothing was recognised, else infinite."""
+        if self.utterances == 0:
+            return math.nan
         if self.reference_words == 0:
             return float("inf") if self.errors else 0.0
         return self.errors / self.reference_words
@@ -41,7 +44,7 @@ class ErrorCounts:
     def as_dict(self) -> dict[str, float | int | None]:
         """The counts under the names of results.json; a WER that is not finite is null, as JSON knows no infinity."""
         return {
-            "wer": self.wer if self.reference_words or not self.errors else None,
+            "wer": self.wer if math.isfinite(self.wer) else None,
             "substitutions": self.substitutions,
             "insertions": self.insertions,
             "deletions": self.deletions,

@@ -119,6 +119,8 @@ class RecognitionTask(pl.LightningModule):
         sums = self.trainer.strategy.reduce(self._valid.as_tensor(self.device), reduce_op="sum").tolist()
         counts = ErrorCounts(*(round(value) for value in sums[:5]))
         loss, tokens, blanks, frames = sums[5:]
+        if counts.utterances == 0:
+            raise InputError("validation must have an utterance that can be read; all were skipped, as named above.")
         self.log("valid/wer", counts.wer, prog_bar=True)
         self.log("valid/loss", loss / max(1, tokens))
         self.log("valid/blank_ratio", blanks / max(1, frames))
@@ -145,7 +147,7 @@ class RecognitionTask(pl.LightningModule):
             pairs = zip(batch.utterances, finite.tolist(), strict=True)
             ids = [utterance.id for utterance, is_finite in pairs if not is_finite]
             must = f"the loss of every utterance must be finite; in epoch {self.current_epoch} it is not for"
-            raise FloatingPointError(f"{must} {len(ids)} of {len(finite)}: {', '.join(ids[:5])}. {_FINITE_HINT}")
+            raise InputError(f"{must} {len(ids)} of {len(finite)}: {', '.join(ids[:5])}. {_FINITE_HINT}")
 
 
 _FINITE_HINT = "Try a lower optimizer.lr, more schedule.warmup_steps, or trainer.precision=32-true."

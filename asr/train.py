@@ -17,7 +17,6 @@ from asr.errors import AudioError, InputError
 
 if TYPE_CHECKING:
     from lightning.pytorch import Trainer
-    from lightning.pytorch.callbacks import ModelCheckpoint
 
     from asr.corpus import Corpus
     from asr.data.module import SpeechData
@@ -44,6 +43,9 @@ def main(config: DictConfig) -> None:
     except InputError as error:
         logger.error("error: %s", error)
         sys.exit(1)
+    except KeyboardInterrupt:
+        logger.error("interrupted")
+        sys.exit(130)
 
 
 def train(config: dict[str, Any]) -> None:
@@ -76,7 +78,7 @@ def train(config: dict[str, Any]) -> None:
     augmentation = build.build_augmentation(config, features.sample_rate)
     reference, seed = recognizer.reference, config["seed"]
     data = SpeechData(corpus.train, corpus.valid, features, reference, augmentation, seed, **config["data"])
-    trainer, checkpoints = _trainer(config, run_dir)
+    trainer = _trainer(config, run_dir)
     task = RecognitionTask(
         recognizer,
         partial(build.build_optimizer, config),
@@ -91,8 +93,7 @@ def train(config: dict[str, Any]) -> None:
     trainer.fit(task, data, ckpt_path=last, weights_only=True)
 
     if trainer.is_global_zero:
-        kept = {path: float(wer) for path, wer in checkpoints.best_k_models.items()}
-        bundle = run.make_bundle(run_dir, config, kept, trainer.global_step)
+        bundle = run.make_bundle(run_dir, config, trainer.global_step)
         logger.info("bundle written to %s", bundle)
         results = run.test_bundle(bundle, corpus.tests, trainer.strategy.root_device)
         for name, counts in results.items():
@@ -106,6 +107,7 @@ def _start_log(rank: int) -> None:
     ours = logging.getLogger("asr")
     ours.handlers = [to_stderr]
     ours.setLevel(logging.INFO if rank == 0 else logging.ERROR)
+    logging.getLogger("asr.task").setLevel(logging.WARNING)  # each process names the utterances that it skips
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
     warnings.filterwarnings("ignore", module="lightning")  # hints about workers and folders, for its own defaults
 
@@ -140,8 +142,10 @@ def _describe(recognizer: "Recognizer", corpus: "Corpus") -> None:
         load_utterance(corpus.train[0], recognizer.features.sample_rate)  # notes a conversion; workers keep quiet
 
 
-def _trainer(config: dict[str, Any], run_dir: Path) -> "tuple[Trainer, ModelCheckpoint]":
+def _trainer(config: dict[str, Any], run_dir: Path) -> "Trainer":
     import lightning.pytorch as pl
+    import torch
+    from lightning.fabric.utilities.exceptions import MisconfigurationException
     from lightning.pytorch.callbacks import ModelCheckpoint
     from lightning.pytorch.loggers import TensorBoardLogger
 
@@ -149,18 +153,26 @@ def _trainer(config: dict[str, Any], run_dir: Path) -> "tuple[Trainer, ModelChec
     from asr.metrics import MetricsFile
     from asr.progress import progress_callbacks
 
-    checkpoints = ModelCheckpoint(
-        dirpath=run_dir / run.CHECKPOINTS,
-        filename="epoch={epoch}-step={step}-wer={valid/wer:.4f}",
+    folder = run_dir / run.CHECKPOINTS
+    best = ModelCheckpoint(
+        dirpath=folder,
+        filename=run.KEPT_NAME,
         auto_insert_metric_name=False,
         monitor="valid/wer",
         save_top_k=config["checkpoint"]["keep"],
-        save_last=True,
+        save_on_train_epoch_end=False,  # but right after a validation, whose WER is then this state's
+    )
+    last = ModelCheckpoint(
+        dirpath=folder, filename=run.LAST, save_on_train_epoch_end=True, enable_version_counter=False
     )
     loggers = [MetricsFile(run_dir / run.METRICS), TensorBoardLogger(run_dir, name="tensorboard", version="")]
-    callbacks = [checkpoints, *progress_callbacks()]
-    trainer = pl.Trainer(
-        **config["trainer"],
+    callbacks = [best, last, *progress_callbacks()]
+    settings = dict(config["trainer"])
+    if settings["accelerator"] == "auto":  # as the other commands: what is left, MPS, knows no float64
+        settings["accelerator"] = "gpu" if torch.cuda.is_available() else "cpu"
+    make = partial(
+        pl.Trainer,
+        **settings,
         callbacks=callbacks,
         logger=loggers,
         default_root_dir=run_dir,
@@ -170,17 +182,23 @@ def _trainer(config: dict[str, Any], run_dir: Path) -> "tuple[Trainer, ModelChec
         enable_model_summary=False,
         enable_progress_bar=any(isinstance(callback, pl.callbacks.ProgressBar) for callback in callbacks),
     )
-    return trainer, checkpoints
+    try:
+        return make()
+    except MisconfigurationException as error:
+        raise InputError(f"trainer must suit this machine; Lightning says: {error}") from None
 
 
 def _total_steps(trainer: "Trainer", data: "SpeechData") -> int:
     """Count the optimizer steps of the whole run, for the schedule."""
-    if trainer.max_steps > 0:
-        return trainer.max_steps
-    if trainer.max_epochs is None or trainer.max_epochs < 1:
-        raise InputError("trainer.max_epochs or trainer.max_steps must bound the run; both are -1.")
-    batches = data.steps_per_epoch(trainer.world_size)
-    return trainer.max_epochs * math.ceil(batches / trainer.accumulate_grad_batches)
+    bounds = [trainer.max_steps] if trainer.max_steps > 0 else []
+    if trainer.max_epochs is not None and trainer.max_epochs > 0:
+        batches = data.steps_per_epoch(trainer.world_size)
+        bounds.append(trainer.max_epochs * math.ceil(batches / trainer.accumulate_grad_batches))
+    if not bounds:
+        given = f"got {trainer.max_epochs} and {trainer.max_steps}"
+        raise InputError(f"trainer.max_epochs or trainer.max_steps must be positive, to bound the run; {given}.")
+    logger.info("%d steps: the smaller of trainer.max_epochs and trainer.max_steps, where both are set", min(bounds))
+    return min(bounds)
 
 
 if __name__ == "__main__":

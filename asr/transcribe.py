@@ -1,5 +1,7 @@
 """python -m asr.transcribe MODEL PATH...: recognise audio files; one line a file, path<TAB>text, on stdout."""
 
+import io
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,6 +21,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("paths", metavar="PATH", nargs="+", help="audio file, or folder that is searched for them")
     options = parser.parse_args(arguments)
+
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="surrogateescape")  # a file name need not be UTF-8
 
     recognizer = load_model(options)
     files, problems = _find(options.paths)

@@ -107,11 +107,12 @@ def test_a_file_that_breaks_after_the_check_is_skipped_and_named(
         (["tokenizer=sentencepiece", "tokenizer.vocab_size=5000"], "tokenizer.vocab_size must suit the training text"),
         (["data.batch_seconds=0"], "data.batch_seconds must be positive"),
         (["data.batch_seconds=0.1"], "at least one training utterance must be left"),
-        (["trainer.max_epochs=-1"], "trainer.max_epochs or trainer.max_steps must bound the run"),
+        (["trainer.max_epochs=-1"], "trainer.max_epochs or trainer.max_steps must be positive"),
         (["checkpoint.select=worst"], "checkpoint.select must be one of best, last, average; got 'worst'"),
         (["encoder.name=attention"], "encoder.name must be a component"),
         (["+encoder.extra=1"], "encoder .conformer. must set exactly .*unknown: extra"),
         (["encoder.norm=layer_norm"], "encoder.norm must be a mapping with the key name; got 'layer_norm'"),
+        (["trainer.accelerator=gpu"], "trainer must suit this machine; Lightning says: No supported gpu"),
         (["optimizer.name=sgd"], "optimizer.name must be one of adamw"),
     ],
 )

@@ -11,6 +11,7 @@ from safetensors.torch import load_file
 
 from asr.evaluate import main as evaluate
 from asr.manifest import read_manifest
+from asr.run import kept_checkpoints, select_checkpoints
 from asr.train import train
 from tests.conftest import TINY, resolved, tone_corpus
 from tests.tones import sentences, write_corpus
@@ -114,7 +115,40 @@ def test_the_average_bundle_is_the_mean_of_the_kept_checkpoints(tones: Path, tmp
     kept = sorted(path for path in (run_dir / "checkpoints").iterdir() if path.name != "last.ckpt")
     assert len(kept) == 2
     states = [torch.load(path, weights_only=True)["state_dict"] for path in kept]
+    assert all("wer=1.0000" in path.name for path in kept), "equally wrong, so both are averaged"
     bundle = load_file(run_dir / "bundle" / "weights.safetensors")
     for name, weight in bundle.items():
         mean = (states[0][f"recognizer.{name}"].double() + states[1][f"recognizer.{name}"].double()) / 2
         torch.testing.assert_close(weight.double(), mean, atol=1e-7, rtol=1e-6)
+
+
+def test_what_is_much_worse_than_the_best_is_not_averaged(tmp_path: Path) -> None:
+    (tmp_path / "checkpoints").mkdir()
+    for wer in ("0.9000", "0.0400", "0.0790", "0.0810"):
+        (tmp_path / "checkpoints" / f"epoch=1-step=2-wer={wer}.ckpt").touch()
+    kept = kept_checkpoints(tmp_path, keep=3)
+    assert list(kept.values()) == [0.04, 0.079, 0.081]
+    last = tmp_path / "checkpoints" / "last.ckpt"
+    assert [path.stem[-6:] for path in select_checkpoints("average", kept, last)] == ["0.0400", "0.0790"]
+    assert [path.stem[-6:] for path in select_checkpoints("best", kept, last)] == ["0.0400"]
+    assert select_checkpoints("last", kept, last) == [last]
+
+
+def test_the_last_checkpoint_is_the_last_epochs_also_when_it_is_none_of_the_best(trained: Path) -> None:
+    last = torch.load(trained / "checkpoints" / "last.ckpt", weights_only=True)
+    steps = [int(row["step"]) for row in metrics(trained) if row["train/loss"]]
+    assert last["global_step"] == max(steps) + 1
+
+
+def test_a_run_folder_can_be_moved_and_the_run_goes_on_in_it(tones: Path, tmp_path: Path) -> None:
+    run(tmp_path / "old", tones, "schedule=noam", "trainer.max_epochs=2")
+    (tmp_path / "old").rename(tmp_path / "new")
+    run(tmp_path / "new", tones, "schedule=noam", "trainer.max_epochs=3")
+    assert [path.name for path in (tmp_path / "new" / "checkpoints").glob("last*")] == ["last.ckpt"]
+    assert len([row for row in metrics(tmp_path / "new") if row["valid/wer"]]) == 3
+
+
+def test_a_run_that_kept_nothing_does_not_lock_its_folder(tones: Path, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"encoder\.num_heads"):
+        run(tmp_path / "run", tones, "trainer.max_epochs=1", "encoder.num_heads=5")
+    run(tmp_path / "run", tones, "trainer.max_epochs=1")

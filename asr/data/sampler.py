@@ -138,4 +138,6 @@ def plan_evaluation(durations: Sequence[float], bounds: BatchBounds, *, rank: in
     Longest first, so that what does not fit into memory fails at once.
     """
     order = sorted(range(len(durations)), key=lambda index: -durations[index])
-    return cut_batches(order, durations, bounds)[rank::world_size]
+    batches = cut_batches(order, durations, bounds)
+    batches += [[] for _ in range(world_size - len(batches))]  # a rank without a loader would not wait for the others
+    return batches[rank::world_size]
