@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 CONFIG, LOG, METRICS, RESULTS, FITTED = "config.yaml", "train.log", "metrics.csv", "results.json", "fitted"
 LAST = "last"
 KEPT_NAME = "epoch={epoch}-step={step}-wer={valid/wer:.4f}"  # Lightning fills it in
-SIMILAR = 2.0  # times the best WER: what is worse is not averaged
+SIMILAR = 4.0  # times the best WER: what is worse had hardly begun to learn, and is not averaged
 MAY_CHANGE = ("trainer", "run_dir", "checkpoint", "data.num_workers", "num_threads")  # between the parts of one run
 SELECTIONS = ("best", "last", "average")  # of checkpoint.select
 

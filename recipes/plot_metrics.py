@@ -68,7 +68,7 @@ def draw(runs: dict[str, list[dict[str, str]]], output: Path) -> None:
         axis.grid(alpha=0.3)
         if "rror" in title:
             axis.yaxis.set_major_formatter(matplotlib.ticker.PercentFormatter(1.0))
-            axis.set_ylim(0, 1)
+            axis.set_ylim(bottom=0)
         if len(columns) * len(runs) > 1:
             axis.legend()
     figure.savefig(output, dpi=110)
