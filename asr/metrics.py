@@ -1,6 +1,7 @@
 """metrics.csv: one line for each step that was logged, kept when a run goes on."""
 
 import csv
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -8,50 +9,62 @@ from typing import Any
 from lightning.pytorch.loggers.logger import Logger
 from lightning.pytorch.utilities import rank_zero_only
 
+from asr.files import write_whole_text
+
 
 class MetricsFile(Logger):
     """Write metrics as CSV; each line is on disk as soon as it is logged.
 
-    Lightning's own CSVLogger deletes the file when a run goes on. Here the lines from the resumed step on are cut, and
-    the new ones follow.
+    What a validation tells is added to the line of the step that it follows. Lightning's own CSVLogger deletes the
+    file when a run goes on; here the lines of the steps that will be done again are cut, and the new ones follow.
 
     Args:
         path: of the file.
+        done: optimizer steps that the run has done; the line of the first step is numbered 0.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, done: int) -> None:
         super().__init__()
         self.path = path
+        self._done = done
         self._columns: list[str] = []
+        self._last: dict[str, Any] = {"step": -1}  # line
+        self._last_begins = 0  # in bytes
 
     name = "metrics"
     version = ""
 
     @rank_zero_only
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
-        """Append a line."""
+        """Append a line, or add to the last one."""
         line = {"step": step or 0, **metrics}
-        fresh = not self._columns
-        if fresh or not line.keys() <= set(self._columns):
-            earlier = self._read()
-            if fresh:
-                earlier = [row for row in earlier if int(row["step"]) < line["step"]]
-            self._columns = list(dict.fromkeys([*(earlier[0] if earlier else ()), *self._columns, *line]))
-            self._write("w", [dict.fromkeys(self._columns, "") | row for row in earlier])
-        self._write("a", [line])
+        if not line.keys() <= set(self._columns):
+            self._widen(line)
+        with self.path.open("r+", newline="", encoding="utf-8") as file:
+            if line["step"] == self._last["step"]:
+                line = self._last | line
+                file.seek(self._last_begins)
+                file.truncate()
+            self._last_begins = file.seek(0, os.SEEK_END)
+            csv.DictWriter(file, self._columns).writerow(line)
+        self._last = line
 
     def log_hyperparams(self, params: Any, *args: Any, **kwargs: Any) -> None:
         """Nothing: config.yaml holds them."""
+
+    def _widen(self, line: Mapping[str, Any]) -> None:
+        """Write the file anew with the columns of `line` among its own."""
+        rows = self._read()
+        if not self._columns:  # not yet begun
+            rows = [row for row in rows if row["step"].isdigit() and int(row["step"]) < self._done]
+        self._columns = list(dict.fromkeys([*(rows[0] if rows else ()), *self._columns, *line]))
+        lines = [self._columns, *([row.get(name, "") for name in self._columns] for row in rows)]
+        texts = [",".join(values) + "\r\n" for values in lines]
+        write_whole_text(self.path, "".join(texts))
+        self._last_begins = sum(len(text.encode()) for text in texts[:-1])
 
     def _read(self) -> list[dict[str, str]]:
         if not self.path.is_file():
             return []
         with self.path.open(newline="", encoding="utf-8") as file:
-            return list(csv.DictReader(file))
-
-    def _write(self, mode: str, rows: list[dict[str, Any]]) -> None:
-        with self.path.open(mode, newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, self._columns)
-            if mode == "w":
-                writer.writeheader()
-            writer.writerows(rows)
+            return list(csv.DictReader(file, restval=""))  # the last line may have been cut short

@@ -1,25 +1,47 @@
 """The Lightning module: what a step computes, and what is logged. No model code."""
 
 import logging
+import math
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
 import torch
+import torch.distributed as dist
 from torch import Tensor
 from torch.nn.utils import clip_grad_norm_
 
 from asr.checkpoint import CHECKPOINT_KEY
-from asr.data.batch import Batch
-from asr.errors import InputError
+from asr.data.batch import Batch, Rejected
+from asr.files import write_whole
 from asr.interfaces import BLANK_ID, Schedule
+from asr.launch import fail_together
 from asr.lengths import padding_mask
 from asr.recognizer import Recognizer
 from asr.score import ErrorCounts, count_errors, total
 from asr.seeds import derive_seed
 
 logger = logging.getLogger(__name__)
+
+NAMED = 5  # utterances that an error names
+
+
+@dataclass(frozen=True)
+class Unreadable:
+    """How many utterances of an epoch may turn out unreadable, and how many have before the run goes on.
+
+    Args:
+        at_most: over all processes; more stop the training.
+        epoch: that the run goes on in, from 0.
+        so_far: in that epoch.
+    """
+
+    at_most: float
+    epoch: int = 0
+    so_far: int = 0
 
 
 class RecognitionTask(pl.LightningModule):
@@ -28,13 +50,17 @@ class RecognitionTask(pl.LightningModule):
     The loss is the sum of the utterances' losses over the number of their reference tokens, over all ranks and the
     whole accumulation window: each backward pass adds up gradients of sums, which are divided once, before clipping.
 
+    What goes wrong on one rank is known to all of them at the end of the step, so that all stop and none waits.
+
     Args:
         recognizer: what is trained.
         make_optimizer: parameters to optimizer.
         schedule: of the learning rate.
         total_steps: optimizer steps of the whole run, for the schedule.
         seed: of dropout.
+        unreadable: how many utterances may be skipped.
         extra: what a checkpoint keeps beside the weights (`checkpoint_extra`).
+        faults: folder for batches whose loss is not finite.
     """
 
     def __init__(
@@ -44,17 +70,24 @@ class RecognitionTask(pl.LightningModule):
         schedule: Schedule,
         total_steps: int,
         seed: int,
+        unreadable: Unreadable,
         extra: Mapping[str, Any],
+        faults: Path,
     ) -> None:
         super().__init__()
         self.recognizer = recognizer
+        self.skipped = unreadable.so_far  # utterances of this epoch, over all ranks
+        self.batch: Batch | None = None  # in the works
         self._make_optimizer = make_optimizer
         self._schedule = schedule
         self._total_steps = total_steps
         self._seed = seed
+        self._unreadable = unreadable
         self._extra = extra
-        self._window = _WindowSums()
+        self._faults = faults
+        self._window = _Window()
         self._valid = _ValidationSums()
+        self._last_step_time = time.monotonic()
 
     def configure_optimizers(self) -> Any:
         """Lightning's hook; the schedule moves with every step."""
@@ -63,22 +96,26 @@ class RecognitionTask(pl.LightningModule):
         scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: schedule(step, total_steps))
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
 
+    def losses(self, batch: Batch) -> Tensor:
+        """Compute the loss of each utterance, (B,)."""
+        self.batch = batch
+        log_probs, lengths = self.recognizer(batch.features, batch.feature_lengths)
+        return self.recognizer.head.losses(log_probs, lengths, batch.tokens, batch.token_lengths)
+
+    def on_train_epoch_start(self) -> None:
+        """Lightning's hook; also called where the rest of an epoch is planned anew."""
+        if self.current_epoch != self._unreadable.epoch:
+            self.skipped = 0
+
     def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
         """Lightning's hook; dropout is a function of where the run is, so that a resumed run draws the same."""
         torch.manual_seed(derive_seed(self._seed, self.current_epoch, batch_idx, self.global_rank))
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """Sum the losses of a batch, scaled so that DDP's mean and Lightning's accumulation give the sum again."""
-        self._report(batch, f"epoch {self.current_epoch + 1}")
-        if len(batch) == 0:
-            return self._nothing(batch)
-        log_probs, lengths = self.recognizer(batch.features, batch.feature_lengths)
-        losses = self.recognizer.head.losses(log_probs, lengths, batch.tokens, batch.token_lengths)
-        self._check_finite(losses, batch)
-        loss = losses.sum()
-        seconds = batch.feature_lengths.sum() * self.recognizer.features.frame_shift_seconds
-        self._window.add(loss.detach(), batch.token_lengths.sum(), seconds)
-        return loss * (self.trainer.world_size * self.trainer.accumulate_grad_batches)
+        losses = self.losses(batch) if len(batch) else self._stand_in()
+        self._window.add(batch, losses.detach(), self.recognizer.features.frame_shift_seconds)
+        return losses.sum() * (self.trainer.world_size * self.trainer.accumulate_grad_batches)
 
     def configure_gradient_clipping(
         self,
@@ -87,16 +124,23 @@ class RecognitionTask(pl.LightningModule):
         gradient_clip_algorithm: str | None = None,
     ) -> None:
         """Lightning's hook, once an optimizer step: divide the gradients by the tokens of the window, then clip."""
-        loss, tokens, seconds = self.trainer.strategy.reduce(self._window.take(), reduce_op="sum")
-        tokens = tokens.clamp(min=1)
+        window, self._window = self._window, _Window()
+        loss, tokens, seconds, skipped = self.trainer.strategy.reduce(window.sums(), reduce_op="sum").tolist()
+        if skipped:
+            self._skip(window.rejected, int(skipped))
         parameters = [parameter for parameter in self.parameters() if parameter.grad is not None]
         for parameter in parameters:
-            parameter.grad /= tokens
+            parameter.grad /= max(tokens, 1)
         norm = clip_grad_norm_(parameters, gradient_clip_val or float("inf"))
-        self.log("train/loss", loss / tokens, prog_bar=True)
+        if not math.isfinite(loss) or not bool(norm.isfinite()):  # of the sum over ranks: all of them know
+            self._stop_not_finite(window)
+        self.log("train/loss", loss / max(tokens, 1), prog_bar=True)
         self.log("train/grad_norm", norm)
         self.log("train/learning_rate", optimizer.param_groups[0]["lr"])
-        self.log("train/audio_seconds_per_second", self._window.rate(float(seconds)), prog_bar=True)
+        self.log("train/skipped_utterances", float(self.skipped))
+        now = time.monotonic()
+        self.log("train/audio_seconds_per_second", seconds / (now - self._last_step_time), prog_bar=True)
+        self._last_step_time = now
 
     def on_validation_epoch_start(self) -> None:
         """Lightning's hook."""
@@ -104,7 +148,8 @@ class RecognitionTask(pl.LightningModule):
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         """Count the errors of a batch, by the same functions as `evaluate`."""
-        self._report(batch, "validation")
+        self.batch = batch
+        self._valid.rejected += batch.rejected
         if len(batch) == 0:
             return
         log_probs, lengths = self.recognizer(batch.features, batch.feature_lengths)
@@ -118,9 +163,14 @@ class RecognitionTask(pl.LightningModule):
         """Lightning's hook; sums over ranks, divided once."""
         sums = self.trainer.strategy.reduce(self._valid.as_tensor(self.device), reduce_op="sum").tolist()
         counts = ErrorCounts(*(round(value) for value in sums[:5]))
-        loss, tokens, blanks, frames = sums[5:]
+        loss, tokens, blanks, frames, skipped = sums[5:]
+        if skipped:
+            for reason, utterance_id in self._of_all_ranks(_named(self._valid.rejected)):
+                logger.warning("validation: skipped %s (id %r)", reason, utterance_id)
         if counts.utterances == 0:
-            raise InputError("validation must have an utterance that can be read; all were skipped, as named above.")
+            fail_together(
+                self.trainer, "validation must have an utterance that can be read; all were skipped, as named above."
+            )
         self.log("valid/wer", counts.wer, prog_bar=True)
         self.log("valid/loss", loss / max(1, tokens))
         self.log("valid/blank_ratio", blanks / max(1, frames))
@@ -129,51 +179,91 @@ class RecognitionTask(pl.LightningModule):
         """Lightning's hook; a checkpoint is enough to transcribe with."""
         checkpoint[CHECKPOINT_KEY] = self._extra
 
-    def _report(self, batch: Batch, where: str) -> None:
-        for rejected in batch.rejected:
-            logger.warning("%s: skipped %s (id %r)", where, rejected.reason, rejected.utterance.id)
+    def _stand_in(self) -> Tensor:
+        """Take a step's part without an utterance, (1,): every collective is joined, with no frame and no weight."""
+        recognizer = self.recognizer
+        features = torch.zeros(1, recognizer.encoder.stride, recognizer.features.dim, device=self.device)
+        log_probs, _ = recognizer(features, torch.zeros(1, dtype=torch.int64, device=self.device))
+        return log_probs.sum(dim=(1, 2)) * 0.0
 
-    def _nothing(self, batch: Batch) -> Tensor:
-        """Take a step's part without an utterance: no loss, and gradients of zero."""
-        if self.trainer.world_size > 1:  # the other ranks wait for this one's share of the batch statistics
-            raise InputError(f"each rank's batch must have an utterance that can be read; {batch.rejected[0].reason}")
-        zero = torch.zeros((), device=self.device)
-        self._window.add(zero, zero, zero)
-        return zero * sum(parameter.sum() for parameter in self.parameters())
+    def _skip(self, rejected: list[Rejected], count: int) -> None:
+        """Count and name what could not be read; stop where it is too much."""
+        epoch = self.current_epoch + 1
+        names = self._of_all_ranks(_named(rejected))
+        for reason, utterance_id in names:
+            logger.warning("epoch %d: skipped %s (id %r)", epoch, reason, utterance_id)
+        self.skipped += count
+        if self.skipped > self._unreadable.at_most:
+            must = "data.max_bad_fraction bounds the utterances of an epoch that turn out unreadable"
+            given = f"it allows {self._unreadable.at_most:g}, and epoch {epoch} has come to {self.skipped}"
+            last = f"the last is {names[-1][1]!r}: {names[-1][0]}"
+            fail_together(self.trainer, f"{must}; {given}; {last}. Mend or remove them, or raise the bound.")
 
-    def _check_finite(self, losses: Tensor, batch: Batch) -> None:
-        finite = losses.detach().isfinite()
-        if not bool(finite.all()):
-            pairs = zip(batch.utterances, finite.tolist(), strict=True)
-            ids = [utterance.id for utterance, is_finite in pairs if not is_finite]
-            must = f"the loss of every utterance must be finite; in epoch {self.current_epoch} it is not for"
-            raise InputError(f"{must} {len(ids)} of {len(finite)}: {', '.join(ids[:5])}. {_FINITE_HINT}")
+    def _stop_not_finite(self, window: "_Window") -> None:
+        """Name the utterances whose loss is not finite, keep their batches, and stop."""
+        at = f"epoch={self.current_epoch + 1}-step={self.global_step + 1}-rank={self.global_rank}"
+        guilty = window.not_finite()
+        for number, (batch, losses) in enumerate(guilty or window.batches):
+            self._faults.mkdir(parents=True, exist_ok=True)
+            kept = {
+                "ids": [utterance.id for utterance in batch.utterances],
+                "features": batch.features.cpu(),
+                "feature_lengths": batch.feature_lengths.cpu(),
+                "tokens": batch.tokens.cpu(),
+                "token_lengths": batch.token_lengths.cpu(),
+                "losses": losses.cpu(),
+            }
+            write_whole(self._faults / f"{at}-{number}.pt", lambda file, kept=kept: torch.save(kept, file))  # type: ignore[misc]
+        ids = self._of_all_ranks([name for batch, losses in guilty for name in _ids_not_finite(batch, losses)])
+        what = f"loss is not finite for {len(ids)} utterances: {', '.join(ids[:NAMED])}"
+        if not ids:
+            what = "gradient is not finite, though each loss is"
+        where = f"in epoch {self.current_epoch + 1}, step {self.global_step + 1}"
+        hint = "Try a lower optimizer.lr, more schedule.warmup_steps, or trainer.precision=32-true"
+        fail_together(
+            self.trainer, f"loss and gradient must be finite; {where}, the {what}. {hint}; batches: {self._faults}."
+        )
+
+    def _of_all_ranks(self, mine: list[Any]) -> list[Any]:
+        """Gather what each rank has found; to be called by all of them."""
+        if self.trainer.world_size == 1:
+            return mine
+        gathered: list[Any] = [None] * self.trainer.world_size
+        dist.all_gather_object(gathered, mine)
+        return [one for rank in gathered for one in rank]
 
 
-_FINITE_HINT = "Try a lower optimizer.lr, more schedule.warmup_steps, or trainer.precision=32-true."
+def _named(rejected: list[Rejected]) -> list[tuple[str, str]]:
+    return [(one.reason, one.utterance.id) for one in rejected]
 
 
-class _WindowSums:
-    """Loss, tokens and seconds of audio of one accumulation window, on this rank."""
+def _ids_not_finite(batch: Batch, losses: Tensor) -> list[str]:
+    pairs = zip(batch.utterances, losses.isfinite().tolist(), strict=False)  # a stand-in has no utterance
+    return [utterance.id for utterance, finite in pairs if not finite]
 
-    def __init__(self) -> None:
-        self._sums: Tensor | None = None
-        self._last = time.monotonic()
 
-    def add(self, loss: Tensor, tokens: Tensor, seconds: Tensor) -> None:
-        sums = torch.stack([loss.double(), tokens.double(), seconds.double()])
-        self._sums = sums if self._sums is None else self._sums + sums
+@dataclass
+class _Window:
+    """The batches of one accumulation window on this rank, and the losses of their utterances."""
 
-    def take(self) -> Tensor:
-        assert self._sums is not None, "an optimizer step follows at least one training step"
-        sums, self._sums = self._sums, None
-        return sums
+    batches: list[tuple[Batch, Tensor]] = field(default_factory=list)
+    rejected: list[Rejected] = field(default_factory=list)
+    seconds: Tensor | float = 0.0
 
-    def rate(self, seconds: float) -> float:
-        """Seconds of audio a second since the last call."""
-        now = time.monotonic()
-        elapsed, self._last = now - self._last, now
-        return seconds / max(elapsed, 1e-9)
+    def add(self, batch: Batch, losses: Tensor, frame_shift_seconds: float) -> None:
+        self.batches.append((batch, losses))
+        self.rejected += batch.rejected
+        self.seconds = self.seconds + batch.feature_lengths.sum() * frame_shift_seconds
+
+    def sums(self) -> Tensor:
+        """Sum loss, tokens, seconds of audio, utterances skipped, (4,)."""
+        loss = torch.stack([losses.double().sum() for _, losses in self.batches]).sum()
+        tokens = torch.stack([batch.token_lengths.sum() for batch, _ in self.batches]).sum()
+        skipped = torch.tensor(float(len(self.rejected)), dtype=torch.float64, device=loss.device)
+        return torch.stack([loss, tokens.double(), torch.as_tensor(self.seconds).double(), skipped])
+
+    def not_finite(self) -> list[tuple[Batch, Tensor]]:
+        return [(batch, losses) for batch, losses in self.batches if not bool(losses.isfinite().all())]
 
 
 class _ValidationSums:
@@ -182,6 +272,7 @@ class _ValidationSums:
     def __init__(self) -> None:
         self.counts = ErrorCounts()
         self.loss, self.tokens, self.blanks, self.frames = 0.0, 0, 0, 0
+        self.rejected: list[Rejected] = []
 
     def add(
         self, counts: ErrorCounts, losses: Tensor, token_lengths: Tensor, log_probs: Tensor, lengths: Tensor
@@ -195,5 +286,5 @@ class _ValidationSums:
         self.frames += int(lengths.sum())
 
     def as_tensor(self, device: torch.device) -> Tensor:
-        sums = [*self.counts.as_tuple(), self.loss, self.tokens, self.blanks, self.frames]
+        sums = [*self.counts.as_tuple(), self.loss, self.tokens, self.blanks, self.frames, len(self.rejected)]
         return torch.tensor(sums, dtype=torch.float64, device=device)

@@ -1,133 +1,126 @@
 """python -m asr.train [overrides]: train a recogniser, write its bundle, and report its WER on the test manifests."""
 
+from asr.experiment import experiment_command  # isort: skip  # before torch: it says how threads wait
+
 import contextlib
 import logging
 import math
-import os
-import sys
 import warnings
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import hydra
-from omegaconf import DictConfig, OmegaConf
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from asr.errors import AudioError, InputError
 
 if TYPE_CHECKING:
-    from lightning.pytorch import Trainer
+    from lightning.pytorch import Callback, Trainer
 
     from asr.corpus import Corpus
     from asr.data.module import SpeechData
     from asr.interfaces import Features, Tokenizer
     from asr.recognizer import Recognizer
-
-# Before torch is imported: threads that wait for one another spin for some 30 us, as long as a small net's operations
-# last, and then sleep. Sleeping at once takes half as long again; spinning for long takes 10 times as long where the
-# cores are shared.
-if "OMP_WAIT_POLICY" not in os.environ:
-    os.environ.setdefault("GOMP_SPINCOUNT", "10000")
-
-HERE = Path(__file__).parent
-CONF = HERE / "conf" if (HERE / "conf").is_dir() else HERE.parent / "conf"  # in a wheel it lies inside the package
+    from asr.resume import Resume
+    from asr.task import RecognitionTask
 
 logger = logging.getLogger("asr.train")
 
 
-@hydra.main(version_base="1.3", config_path=str(CONF), config_name="train")
-def main(config: DictConfig) -> None:
-    """Train as `config` says; what the user got wrong is one line and exit status 1."""
-    try:
-        train(OmegaConf.to_container(config, resolve=True, throw_on_missing=True))  # type: ignore[arg-type]
-    except InputError as error:
-        logger.error("error: %s", error)
-        sys.exit(1)
-    except KeyboardInterrupt:
-        logger.error("interrupted")
-        sys.exit(130)
+class Prepared(NamedTuple):
+    """What there must be before a model can be made."""
+
+    run_dir: Path
+    corpus: "Corpus"
+    tokenizer: "Tokenizer"
+    features: "Features"
+    settings: dict[str, Any]  # what must stay the same for the run to go on
+    resume: "Resume | None"
 
 
 def train(config: dict[str, Any]) -> None:
     """Run one training from its resolved config: from the corpus to results.json."""
     import lightning.pytorch as pl
     import torch
-    from lightning.pytorch.utilities import rank_zero_only
 
     from asr import build, run
     from asr.checkpoint import checkpoint_extra, fitted_files
-    from asr.corpus import prepare_if_absent, read_corpus
     from asr.data.module import SpeechData
-    from asr.task import RecognitionTask
-    from asr.text import get_normalizer
+    from asr.launch import first_then_all
+    from asr.recompute import recompute_blocks
+    from asr.task import RecognitionTask, Unreadable
 
-    rank = rank_zero_only.rank  # type: ignore[attr-defined]
-    _start_log(rank)
-    if rank == 0:
-        prepare_if_absent(config["corpus"])
-    run_dir = run.open_run_dir(config, rank)
-    pl.seed_everything(config["seed"], verbose=False)
+    _quieten_libraries()
+    trainer = _trainer(config)
+    if trainer.global_rank > 0:  # of many processes only the first speaks, unless it is an error
+        logging.getLogger("asr").setLevel(logging.ERROR)
+    run_dir, corpus, tokenizer, features, settings, resume = first_then_all(
+        trainer, partial(_prepare, config, trainer.global_rank, trainer.world_size)
+    )
+    position = resume.position.on(trainer.world_size) if resume else None
     torch.set_num_threads(config["num_threads"])
 
-    corpus = read_corpus(config["corpus"], get_normalizer(config["normalizer"]))
-    tokenizer, features = _fitted(config, corpus, run_dir)
+    pl.seed_everything(config["seed"], verbose=False)
     recognizer = build.build_recognizer(config, tokenizer, features)
+    if config["gradient_checkpointing"]:
+        recompute_blocks(recognizer.encoder)
     corpus.check_coverage(tokenizer)
     _describe(recognizer, corpus)
 
     augmentation = build.build_augmentation(config, features.sample_rate)
     reference, seed = recognizer.reference, config["seed"]
-    data = SpeechData(corpus.train, corpus.valid, features, reference, augmentation, seed, **config["data"])
-    trainer = _trainer(config, run_dir)
+    data = SpeechData(corpus.train, corpus.valid, features, reference, augmentation, seed, position, **config["data"])
     task = RecognitionTask(
         recognizer,
         partial(build.build_optimizer, config),
         build.build_schedule(config),
         _total_steps(trainer, data),
         seed,
+        Unreadable(data.max_skipped, position.epoch, position.skipped) if position else Unreadable(data.max_skipped),
         checkpoint_extra(config, fitted_files(tokenizer, features)),
+        run_dir / run.FAULTS,
     )
-    last = run.last_checkpoint(run_dir)
-    if last is not None:
-        logger.info("going on from %s", last)
-    trainer.fit(task, data, ckpt_path=last, weights_only=True)
+    _equip(trainer, config, run_dir, data, settings, resume)
+    if resume:
+        where = f"epoch {resume.position.epoch + 1}, batch {resume.position.batch + 1}"
+        logger.info("going on from step %d, %s: %s", resume.step, where, resume.path)
+    _fit(trainer, task, data, resume)
 
     if trainer.is_global_zero:
-        bundle = run.make_bundle(run_dir, config, trainer.global_step)
+        bundle = run.make_bundle(run_dir, config)
         logger.info("bundle written to %s", bundle)
         results = run.test_bundle(bundle, corpus.tests, trainer.strategy.root_device)
         for name, counts in results.items():
             print(f"{name}: WER {100 * counts.wer:.2f} % of {counts.reference_words} words")
 
 
-def _start_log(rank: int) -> None:
-    """Log to stderr; of many processes, only the first speaks, and libraries only when something is wrong."""
-    to_stderr = logging.StreamHandler()
-    to_stderr.setFormatter(logging.Formatter("%(asctime)s %(message)s", datefmt="%H:%M:%S"))
-    ours = logging.getLogger("asr")
-    ours.handlers = [to_stderr]
-    ours.setLevel(logging.INFO if rank == 0 else logging.ERROR)
-    logging.getLogger("asr.task").setLevel(logging.WARNING)  # each process names the utterances that it skips
-    logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
+def _quieten_libraries() -> None:
+    for name in ("lightning.pytorch", "lightning.fabric"):
+        logging.getLogger(name).setLevel(logging.WARNING)
     warnings.filterwarnings("ignore", module="lightning")  # hints about workers and folders, for its own defaults
 
 
-def _fitted(config: dict[str, Any], corpus: "Corpus", run_dir: Path) -> "tuple[Tokenizer, Features]":
-    """Make tokenizer and features; fit them to the training set, or take up what the run learnt before."""
-    from asr import build, run
-    from asr.checkpoint import fitted_files
-    from asr.data.dataset import energies
+def _prepare(config: dict[str, Any], rank: int, world_size: int) -> Prepared:
+    """Enter the run folder, read the corpus, fit the tokenizer; or take up what the first process did of it."""
+    from asr import resume, run
+    from asr.checkpoint import CHECKPOINTS, fitted_files
+    from asr.corpus import prepare_if_absent, read_corpus
+    from asr.text import get_normalizer
 
-    tokenizer, features = build.build_tokenizer(config), build.build_features(config)
-    files = run.load_fitted(run_dir)
-    if files:
-        tokenizer.load(files)
-        features.normalize.load(files)
-    else:
-        tokenizer.fit(utterance.text for utterance in corpus.train)
-        features.normalize.fit(energies(corpus.train, features, seed=config["seed"]))
-        run.save_fitted(run_dir, fitted_files(tokenizer, features))
-    return tokenizer, features
+    run_dir, first = Path(config["run_dir"]), rank == 0
+    if first:
+        prepare_if_absent(config["corpus"])
+        run.open_run_dir(run_dir)
+    corpus = read_corpus(config["corpus"], get_normalizer(config["normalizer"]))
+    found = resume.find_resume(run_dir / CHECKPOINTS)
+    if found is None and first:
+        run.begin_anew(run_dir)
+    tokenizer, features = run.fitted_front_end(config, corpus, run_dir, keep=first)
+    splits = {"train": corpus.train, "valid": corpus.valid}
+    settings = resume.run_settings(config, splits, fitted_files(tokenizer, features), world_size)
+    if first:
+        if found is not None:
+            resume.check_same(found.settings, settings, config["resume"]["allow"])
+        run.save_config(run_dir, config)
+    return Prepared(run_dir, corpus, tokenizer, features, settings, found)
 
 
 def _describe(recognizer: "Recognizer", corpus: "Corpus") -> None:
@@ -142,40 +135,24 @@ def _describe(recognizer: "Recognizer", corpus: "Corpus") -> None:
         load_utterance(corpus.train[0], recognizer.features.sample_rate)  # notes a conversion; workers keep quiet
 
 
-def _trainer(config: dict[str, Any], run_dir: Path) -> "Trainer":
+def _trainer(config: dict[str, Any]) -> "Trainer":
     import lightning.pytorch as pl
     import torch
     from lightning.fabric.utilities.exceptions import MisconfigurationException
-    from lightning.pytorch.callbacks import ModelCheckpoint
-    from lightning.pytorch.loggers import TensorBoardLogger
 
-    from asr import run
-    from asr.metrics import MetricsFile
     from asr.progress import progress_callbacks
 
-    folder = run_dir / run.CHECKPOINTS
-    best = ModelCheckpoint(
-        dirpath=folder,
-        filename=run.KEPT_NAME,
-        auto_insert_metric_name=False,
-        monitor="valid/wer",
-        save_top_k=config["checkpoint"]["keep"],
-        save_on_train_epoch_end=False,  # but right after a validation, whose WER is then this state's
-    )
-    last = ModelCheckpoint(
-        dirpath=folder, filename=run.LAST, save_on_train_epoch_end=True, enable_version_counter=False
-    )
-    loggers = [MetricsFile(run_dir / run.METRICS), TensorBoardLogger(run_dir, name="tensorboard", version="")]
-    callbacks = [best, last, *progress_callbacks()]
     settings = dict(config["trainer"])
     if settings["accelerator"] == "auto":  # as the other commands: what is left, MPS, knows no float64
         settings["accelerator"] = "gpu" if torch.cuda.is_available() else "cpu"
+    callbacks = progress_callbacks()
     make = partial(
         pl.Trainer,
         **settings,
         callbacks=callbacks,
-        logger=loggers,
-        default_root_dir=run_dir,
+        logger=False,  # `_equip` gives it some
+        enable_checkpointing=False,  # the same
+        default_root_dir=config["run_dir"],
         use_distributed_sampler=False,  # the plan shards itself
         reload_dataloaders_every_n_epochs=1,  # each epoch has its plan, and its loader
         num_sanity_val_steps=0,
@@ -186,6 +163,39 @@ def _trainer(config: dict[str, Any], run_dir: Path) -> "Trainer":
         return make()
     except MisconfigurationException as error:
         raise InputError(f"trainer must suit this machine; Lightning says: {error}") from None
+
+
+def _equip(
+    trainer: "Trainer",
+    config: dict[str, Any],
+    run_dir: Path,
+    data: "SpeechData",
+    settings: dict[str, Any],
+    resume: "Resume | None",
+) -> None:
+    """Give the trainer what belongs to the run folder: metrics, and what happens besides the steps, in this order."""
+    from lightning.pytorch.callbacks import EMAWeightAveraging
+    from lightning.pytorch.loggers import TensorBoardLogger
+
+    from asr import run
+    from asr.checkpoint import CHECKPOINTS
+    from asr.early_stopping import Patience
+    from asr.interruption import StopRequest
+    from asr.metrics import MetricsFile
+    from asr.saving import Saving
+    from asr.trial import LargestBatchFirst
+
+    done = resume.step if resume else 0
+    tensorboard = TensorBoardLogger(run_dir, name="tensorboard", version="", purge_step=done)
+    trainer.loggers = [MetricsFile(run_dir / run.METRICS, done), tensorboard]
+    callbacks: list[Callback] = [LargestBatchFirst(data.worst_batches)]
+    if config["ema"]["decay"] is not None:
+        callbacks.append(EMAWeightAveraging(decay=config["ema"]["decay"]))
+    if config["early_stopping"]["patience"] is not None:
+        callbacks.append(Patience(config["early_stopping"]["patience"]))
+    folder, stop = run_dir / CHECKPOINTS, StopRequest()
+    saving = Saving(folder, settings, data.position_at, stop, **config["checkpoint"])
+    trainer.callbacks += [*callbacks, saving]  # type: ignore[attr-defined]  # what it saves is behind all others
 
 
 def _total_steps(trainer: "Trainer", data: "SpeechData") -> int:
@@ -200,6 +210,35 @@ def _total_steps(trainer: "Trainer", data: "SpeechData") -> int:
     logger.info("%d steps: the smaller of trainer.max_epochs and trainer.max_steps, where both are set", min(bounds))
     return min(bounds)
 
+
+def _fit(trainer: "Trainer", task: "RecognitionTask", data: "SpeechData", resume: "Resume | None") -> None:
+    """Train to the end, or until something stops it, which is said in the user's words."""
+    from asr.interruption import Stopped
+    from asr.launch import stop_others
+    from asr.trial import HINT, describe, is_out_of_memory
+
+    try:
+        trainer.fit(task, data, ckpt_path=resume.path if resume else None, weights_only=True)
+    except Stopped:
+        if trainer.global_rank > 0:
+            raise SystemExit(0) from None
+        raise
+    except (RuntimeError, MemoryError) as error:
+        if is_out_of_memory(error):
+            batch = describe(task.batch, task.recognizer.features.frame_shift_seconds) if task.batch else "a batch"
+            raise InputError(f"memory must hold {batch}; it does not. {HINT}.") from None
+        if "DataLoader worker" in str(error):
+            what = f"a process that reads audio has died: {str(error).splitlines()[0]}"
+            raise InputError(
+                f"{what}. Run the same command to go on; fewer data.num_workers take less memory."
+            ) from None
+        raise
+    finally:
+        if trainer.interrupted:
+            stop_others(trainer)
+
+
+main = experiment_command(train)
 
 if __name__ == "__main__":
     main()

@@ -86,7 +86,7 @@ def test_a_file_that_breaks_after_the_check_is_skipped_and_named(
     corpus: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (corpus / "audio" / "train-3.flac").write_bytes(b"fLaC and then nothing")
-    run(corpus)
+    run(corpus, "data.max_bad_fraction=0.1")
     skipped = [record.message for record in caplog.records if "skipped" in record.message]
     assert len(skipped) == 1
     assert "train-3.flac" in skipped[0]
@@ -108,7 +108,10 @@ def test_a_file_that_breaks_after_the_check_is_skipped_and_named(
         (["data.batch_seconds=0"], "data.batch_seconds must be positive"),
         (["data.batch_seconds=0.1"], "at least one training utterance must be left"),
         (["trainer.max_epochs=-1"], "trainer.max_epochs or trainer.max_steps must be positive"),
-        (["checkpoint.select=worst"], "checkpoint.select must be one of best, last, average; got 'worst'"),
+        (
+            ["checkpoint.select=worst"],
+            "checkpoint.select must be one of best, last, average_best, average_last; got 'worst'",
+        ),
         (["encoder.name=attention"], "encoder.name must be a component"),
         (["+encoder.extra=1"], "encoder .conformer. must set exactly .*unknown: extra"),
         (["encoder.norm=layer_norm"], "encoder.norm must be a mapping with the key name; got 'layer_norm'"),

@@ -111,6 +111,25 @@ def test_bfloat16_frames_are_normalised_in_float32_and_rounded_once(training: bo
     assert torch.equal(norm(x, padding), norm(x.float(), padding).bfloat16())
 
 
+def test_a_batch_without_a_valid_frame_changes_no_statistics() -> None:
+    norm = random_norm()
+    before = norm.running_mean.clone(), norm.running_var.clone()
+    x = torch.full((2, FRAMES, DIM), float("nan"), dtype=torch.float64)
+    padding = torch.ones(2, FRAMES, dtype=torch.bool)
+    left = _forward_and_backward(norm, x, padding, torch.ones_like(x))
+    assert torch.equal(left["running_mean"], before[0])
+    assert torch.equal(left["running_var"], before[1])
+    assert left["out"].isfinite().all()
+    assert not any(left[name].any() for name in ("x.grad", "weight.grad", "bias.grad"))
+
+
+@torch.no_grad()
+def test_a_batch_of_one_valid_frame_counts() -> None:
+    norm = MaskedBatchNorm(1, momentum=0.25, eps=1e-5)
+    norm(torch.tensor([[[4.0], [float("nan")]]]), torch.tensor([[False, True]]))
+    assert norm.running_mean == 1.0
+
+
 def _forward_and_backward(norm: MaskedBatchNorm, x: Tensor, padding: Tensor, weights: Tensor) -> dict[str, Tensor]:
     x = x.clone().requires_grad_()
     out = norm(x, padding)
@@ -154,3 +173,23 @@ def test_two_ranks_with_unequal_shares_equal_one_process_with_all_of_the_batch(t
     for name in ("running_mean", "running_var"):
         torch.testing.assert_close(first[name], joint[name], rtol=0, atol=1e-12)
         torch.testing.assert_close(second[name], joint[name], rtol=0, atol=1e-12)
+
+
+def test_a_rank_with_nothing_but_padding_takes_part_and_changes_nothing(tmp_path: Path) -> None:
+    """The stand-in for a batch that could not be read: one utterance of length 0."""
+    norm = random_norm()
+    x, padding = random_batch()
+    x[3], padding[3] = float("nan"), True
+    weights = torch.randn_like(x)
+    torch.save({"norm": norm.state_dict(), "x": x, "padding": padding, "weights": weights}, tmp_path / "given.pt")
+    shares = [slice(0, 3), slice(3, 4)]
+    mp.spawn(_one_rank, args=(tmp_path, shares), nprocs=2)
+    full, empty = (torch.load(tmp_path / f"rank{rank}.pt") for rank in (0, 1))
+
+    alone = _forward_and_backward(norm, x[:3], padding[:3], weights[:3])
+    for name in alone:  # float64 rounding
+        torch.testing.assert_close(full[name], alone[name], rtol=0, atol=1e-12)
+    assert torch.equal(empty["running_mean"], full["running_mean"])
+    assert torch.equal(empty["running_var"], full["running_var"])
+    assert empty["out"].isfinite().all()
+    assert not any(empty[name].any() for name in ("x.grad", "weight.grad", "bias.grad"))

@@ -1,6 +1,5 @@
-"""Two processes: one run folder, and the loss of one process on the joint batch."""
+"""Two processes: one run folder, however they are launched, and the same validation."""
 
-import csv
 import os
 import subprocess
 import sys
@@ -9,59 +8,60 @@ from typing import Any
 
 import pytest
 
-from asr.data.module import SpeechData
-from asr.data.sampler import BatchSampler
-from asr.train import train
 from tests.conftest import ROOT, TINY, resolved, tone_corpus
+from tests.processes import finish, metrics, start
 
-WORLD_SIZE = 2
-SHORT = ["trainer.max_epochs=2", "schedule.warmup_steps=4"]
-
-
-def column(run_dir: Path, name: str) -> list[float]:
-    with (run_dir / "metrics.csv").open(newline="") as file:
-        return [float(row[name]) for row in csv.DictReader(file) if row[name]]
+SHORT = ["trainer.max_epochs=1", "schedule.warmup_steps=4", "trainer.strategy=ddp", "trainer.devices=2", "run_dir=run"]
+TASKS = {"SLURM_NTASKS": "2", "SLURM_NTASKS_PER_NODE": "2", "SLURM_JOB_NAME": "train", "SLURM_JOB_ID": "4711"}
 
 
-@pytest.fixture(scope="module")
-def two_processes(tones: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of two processes, started as a user would, from an otherwise empty folder."""
-    folder = tmp_path_factory.mktemp("ddp")
-    distributed = ["trainer.strategy=ddp", f"trainer.devices={WORLD_SIZE}", "run_dir=run"]
-    command = [sys.executable, "-m", "asr.train", *TINY, *tone_corpus(tones), *SHORT, *distributed]
+def lightning(training: list[str]) -> list[tuple[list[str], dict[str, str]]]:
+    """`python -m asr.train`: Lightning starts the second process."""
+    return [([sys.executable, *training], {})]
+
+
+def torchrun(training: list[str]) -> list[tuple[list[str], dict[str, str]]]:
+    """`torchrun -m asr.train`."""
+    return [([sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", *training], {})]
+
+
+def srun(training: list[str]) -> list[tuple[list[str], dict[str, str]]]:
+    """`srun python -m asr.train`: what SLURM's tasks find in their environment."""
+    ranks = [{"SLURM_PROCID": rank, "SLURM_LOCALID": rank, "SLURM_NODEID": "0"} for rank in "01"]
+    return [([sys.executable, *training], {**TASKS, **rank, "MASTER_ADDR": "127.0.0.1"}) for rank in ranks]
+
+
+@pytest.mark.parametrize("launch", [lightning, torchrun, srun])
+def test_two_processes_leave_one_run_folder_and_nothing_else(launch: Any, tones: Path, tmp_path: Path) -> None:
+    """Started as a user would, from an otherwise empty folder."""
+    training = ["-m", "asr.train", *TINY, *tone_corpus(tones), *SHORT]
     environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    ended = subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=240, check=False
-    )
-    assert ended.returncode == 0, ended.stderr[-3000:]
-    return folder
-
-
-def test_two_processes_leave_one_run_folder_and_nothing_else(two_processes: Path) -> None:
-    assert [path.name for path in two_processes.iterdir()] == ["run"]
-    run_dir = two_processes / "run"
+    processes = [
+        subprocess.Popen(command, cwd=tmp_path, env=environment | variables, stderr=subprocess.PIPE, text=True)
+        for command, variables in launch(training)
+    ]
+    printed = [process.communicate(timeout=240)[1] for process in processes]
+    assert [process.returncode for process in processes] == [0] * len(processes), printed
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+    run_dir = tmp_path / "run"
     folders = ["bundle", "checkpoints", "fitted", "tensorboard"]
     files = ["config.yaml", "metrics.csv", "results.json", "train.log"]
     assert sorted(path.name for path in run_dir.iterdir()) == sorted([*folders, *files])
     assert len(list(run_dir.glob("tensorboard/events.*"))) == 1
     log = (run_dir / "train.log").read_text()
     assert log.count("training utterances") == 1, "the log says things once"
+    assert "".join(printed).count("training utterances") == 1
 
 
-def test_two_processes_compute_the_losses_of_one_on_the_joint_batch(
-    two_processes: Path, tones: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plan = SpeechData._plan
-
-    def joint_plan(self: SpeechData, epoch: int, rank: int, world_size: int) -> BatchSampler:
-        shares = [plan(self, epoch, rank, WORLD_SIZE) for rank in range(WORLD_SIZE)]
-        batches: list[Any] = [[*ours, *theirs] for ours, theirs in zip(*(one.batches for one in shares), strict=True)]
-        return BatchSampler(batches, epoch=epoch, factors=shares[0].factors)
-
-    monkeypatch.setattr(SpeechData, "_plan", joint_plan)
-    train(resolved(*TINY, *tone_corpus(tones), *SHORT, f"run_dir={tmp_path / 'joint'}"))
-    # Sums in another order differ in the last bits, which a dozen steps of Adam blow up.
-    for name, tolerance in (("train/loss", 1e-3), ("train/grad_norm", 5e-3), ("valid/loss", 1e-3)):
-        joint, shared = column(tmp_path / "joint", name), column(two_processes / "run", name)
-        assert shared == pytest.approx(joint, rel=tolerance), name
-    assert column(two_processes / "run", "valid/wer") == column(tmp_path / "joint", "valid/wer")
+def test_two_processes_validate_as_one_does(tones: Path, tmp_path: Path) -> None:
+    """On weights that no step changes, without batch statistics."""
+    still = ["optimizer.lr=0", "encoder/norm=layer_norm", "trainer.max_epochs=1", "num_threads=1"]
+    found = []
+    for world_size in (1, 2):
+        distributed = ["trainer.strategy=ddp", f"trainer.devices={world_size}"] if world_size > 1 else []
+        run_dir = tmp_path / str(world_size)
+        settings = resolved(*TINY, *tone_corpus(tones), *still, *distributed, f"run_dir={run_dir}")
+        assert finish(start(settings, tmp_path / "log", world_size=world_size)) == 0, (tmp_path / "log").read_text()
+        last = metrics(run_dir)[-1]
+        found.append([float(last[name]) for name in ("valid/wer", "valid/loss", "valid/blank_ratio")])
+    assert found[1] == pytest.approx(found[0], rel=1e-6)

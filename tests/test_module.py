@@ -1,5 +1,7 @@
-"""The data module: what an epoch's loader asks for."""
+"""The data module: what an epoch's loader asks for, and where a run goes on."""
 
+import os
+import signal
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -7,12 +9,15 @@ import pytest
 import torch
 
 from asr.build import build_augmentation, build_features, build_recognizer, build_tokenizer
+from asr.data.dataset import Item
 from asr.data.module import SpeechData
+from asr.data.position import Position, Share, start_of_epoch
+from asr.errors import InputError
 from asr.manifest import read_manifest
 from tests.conftest import resolved
 
 
-def speech_data(manifest: Path, **settings: float) -> SpeechData:
+def speech_data(manifest: Path, position: Position | None = None, **settings: float) -> SpeechData:
     config = resolved("augment=[speed_perturb]")
     utterances = read_manifest(manifest)
     tokenizer, features = build_tokenizer(config), build_features(config)
@@ -20,7 +25,19 @@ def speech_data(manifest: Path, **settings: float) -> SpeechData:
     recognizer = build_recognizer(config, tokenizer, features)
     augmentation = build_augmentation(config, features.sample_rate)
     data = config["data"] | settings
-    return SpeechData(utterances, utterances[:4], features, recognizer.reference, augmentation, seed=0, **data)
+    reference = recognizer.reference
+    return SpeechData(utterances, utterances[:4], features, reference, augmentation, 0, position, **data)
+
+
+def on_process(data: SpeechData, rank: int, world_size: int, epoch: int = 0) -> SpeechData:
+    """The same, as Lightning hands it to one of the processes in an epoch."""
+    data.trainer = SimpleNamespace(current_epoch=epoch, global_rank=rank, world_size=world_size)  # type: ignore[assignment]
+    return data
+
+
+def asked(data: SpeechData) -> list[list[Item]]:
+    """What the training loader asks its workers for."""
+    return list(data.train_dataloader().batch_sampler)  # type: ignore[arg-type]
 
 
 def test_no_batch_overflows_its_bound_whatever_the_speed(tones: Path) -> None:
@@ -29,15 +46,12 @@ def test_no_batch_overflows_its_bound_whatever_the_speed(tones: Path) -> None:
     data = speech_data(tones / "train.jsonl", batch_seconds=bound)
     slowed = 0
     for epoch in range(6):
-        data.trainer = SimpleNamespace(current_epoch=epoch, global_rank=0, world_size=1)  # type: ignore[assignment]
-        sampler = data.train_dataloader().batch_sampler
-        assert sampler is not None
         seen: list[int] = []
-        for batch in sampler:
-            longest = max(durations[f"train-{item.position}"] / item.factor for item in batch)  # type: ignore[attr-defined]
+        for batch in asked(on_process(data, rank=0, world_size=1, epoch=epoch)):
+            longest = max(durations[f"train-{item.position}"] / item.factor for item in batch)
             assert longest * len(batch) <= bound + 1e-9
-            seen += [item.position for item in batch]  # type: ignore[attr-defined]
-            slowed += sum(item.factor < 1.0 for item in batch)  # type: ignore[attr-defined]
+            seen += [item.position for item in batch]
+            slowed += sum(item.factor < 1.0 for item in batch)
         assert sorted(seen) == list(range(len(durations)))
     assert slowed > len(durations)
 
@@ -46,14 +60,14 @@ def test_validation_over_two_ranks_sees_each_utterance_once(tones: Path) -> None
     data = speech_data(tones / "train.jsonl", batch_seconds=5.0)
     seen: list[str] = []
     for rank in range(2):
-        data.trainer = SimpleNamespace(global_rank=rank, world_size=2)  # type: ignore[assignment]
+        on_process(data, rank, world_size=2)
         seen += [utterance.id for batch in data.val_dataloader() for utterance in batch.utterances]
     assert sorted(seen) == [f"train-{number}" for number in range(4)]
 
 
 def test_features_of_a_loader_are_those_of_the_feature_extractor(tones: Path) -> None:
     data = speech_data(tones / "train.jsonl", batch_seconds=5.0, num_workers=0)
-    data.trainer = SimpleNamespace(global_rank=0, world_size=1)  # type: ignore[assignment]
+    on_process(data, rank=0, world_size=1)
     features = build_features(resolved())
     from asr.audio import load_waveform
 
@@ -69,7 +83,92 @@ def test_an_epochs_examples_do_not_depend_on_the_number_of_workers(tones: Path, 
     firsts = []
     for workers in (0, num_workers):
         data = speech_data(tones / "train.jsonl", batch_seconds=5.0, num_workers=workers)
-        data.trainer = SimpleNamespace(current_epoch=1, global_rank=0, world_size=1)  # type: ignore[assignment]
-        firsts.append(next(iter(data.train_dataloader())))
+        firsts.append(next(iter(on_process(data, rank=0, world_size=1, epoch=1).train_dataloader())))
     assert torch.equal(firsts[0].features, firsts[1].features)
     assert torch.equal(firsts[0].tokens, firsts[1].tokens)
+
+
+@pytest.mark.parametrize("batch", [0, 1, 3])
+def test_a_run_goes_on_with_the_very_next_batch_and_then_with_whole_epochs(tones: Path, batch: int) -> None:
+    manifest = tones / "train.jsonl"
+    whole = speech_data(manifest, batch_seconds=10.0)
+    position = on_process(whole, rank=0, world_size=2, epoch=1).position_at(1, batch, skipped=5)
+    assert position == Position(1, (Share(2, batch),), 5)
+    rest = speech_data(manifest, position, batch_seconds=10.0)
+    for rank in range(2):
+        assert asked(on_process(rest, rank, 2, epoch=1)) == asked(on_process(whole, rank, 2, epoch=1))[batch:]
+        assert len(rest.train_dataloader()) == len(whole.train_dataloader()), "the whole stretch"
+        following = asked(on_process(rest, rank, 2, epoch=2))
+        assert following == asked(on_process(whole, rank, 2, epoch=2))
+        assert {item.epoch for batch in following for item in batch} == {2}
+
+
+def test_a_run_that_goes_on_with_other_processes_sees_the_rest_of_its_epoch(tones: Path) -> None:
+    manifest = tones / "train.jsonl"
+    first = speech_data(manifest, batch_seconds=10.0)
+    seen = []
+    for rank in range(2):
+        seen += asked(on_process(first, rank, world_size=2))[:2]
+    rest = speech_data(manifest, first.position_at(0, 2, skipped=0), batch_seconds=10.0)
+    seen += asked(on_process(rest, rank=0, world_size=1))
+    assert sorted(item.position for batch in seen for item in batch) == list(range(48))
+    assert rest.position_at(0, 1, skipped=0) == Position(0, (Share(2, 2), Share(1, 1)))
+
+
+def test_behind_the_last_batch_is_the_next_epoch(tones: Path) -> None:
+    data = on_process(speech_data(tones / "train.jsonl"), rank=0, world_size=2)
+    batches = data.steps_per_epoch(2)
+    assert data.position_at(0, batches - 1, skipped=3).epoch == 0
+    assert data.position_at(0, batches, skipped=3) == start_of_epoch(1, 2)
+
+
+def test_the_worst_batches_have_the_sizes_and_texts_of_the_largest_ones_and_read_no_audio(
+    tones: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = speech_data(tones / "train.jsonl", batch_seconds=10.0)
+    seconds = [utterance.duration for utterance in read_manifest(tones / "train.jsonl")]
+    plans = [asked(on_process(data, rank, world_size=2)) for rank in range(2)]
+    real = [list(on_process(data, rank, world_size=2).train_dataloader()) for rank in range(2)]
+    monkeypatch.setattr("asr.data.dataset.load_waveform", None)
+    made_up = [on_process(data, rank, world_size=2).worst_batches() for rank in range(2)]
+    assert len(made_up[0]) == len(made_up[1]) in (1, 2)
+    tried = {tuple(one.id for one in batch.utterances) for batches in made_up for batch in batches}
+    for power in (1, 2):
+        sizes = {
+            tuple(f"train-{item.position}" for item in batch): len(batch)
+            * max(seconds[item.position] / item.factor for item in batch) ** power
+            for batch in plans[0] + plans[1]
+        }
+        assert max(sizes[ids] for ids in tried) == pytest.approx(max(sizes.values()), rel=1e-12)
+    like = {tuple(one.id for one in batch.utterances): batch for batches in real for batch in batches}
+    for batch in (batch for batches in made_up for batch in batches):
+        same = like[tuple(one.id for one in batch.utterances)]
+        assert torch.equal(batch.feature_lengths, same.feature_lengths)
+        assert torch.equal(batch.tokens, same.tokens)
+        assert batch.features.isfinite().all()
+    state = torch.get_rng_state()
+    assert torch.equal(data.worst_batches()[0].features, made_up[1][0].features)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_workers_outlive_an_interruption_since_the_training_process_finishes_its_step(
+    tones: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from asr.data import dataset
+
+    load = dataset.load_waveform
+
+    def interrupted(*arguments: object, **settings: object) -> object:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            os.kill(os.getpid(), number)  # as the terminal does to the whole process group
+        return load(*arguments, **settings)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(dataset, "load_waveform", interrupted)  # in the workers too, which are forked
+    data = on_process(speech_data(tones / "train.jsonl", num_workers=2), rank=0, world_size=1)
+    assert sum(len(batch) for batch in data.train_dataloader()) == 48
+
+
+def test_the_number_that_may_be_unreadable_is_a_fraction_of_the_training_utterances(tones: Path) -> None:
+    assert speech_data(tones / "train.jsonl", max_bad_fraction=0.25).max_skipped == 12
+    with pytest.raises(InputError, match=r"data\.max_bad_fraction must lie from 0 to 1; got 2"):
+        speech_data(tones / "train.jsonl", max_bad_fraction=2)

@@ -1,20 +1,23 @@
-"""The Lightning data module: each epoch's plan, and the loaders that carry it out."""
+"""The Lightning data module: the loaders that carry out each epoch's plan."""
 
 import logging
+import signal
 from collections.abc import Sequence
+from dataclasses import replace
 
 import lightning.pytorch as pl
 import torch
-from torch import Tensor
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Sampler
 
-from asr.data.batch import Batch, collate
-from asr.data.dataset import Augmentation, Reference, SpeechDataset
-from asr.data.sampler import BatchBounds, BatchSampler, draw_factors, plan_evaluation, plan_training
-from asr.data.selection import feasible_factors, select
+from asr.data.batch import Batch, Example, collate
+from asr.data.dataset import Augmentation, Item, Reference, SpeechDataset
+from asr.data.position import Position, Share, start_of_epoch
+from asr.data.sampler import BatchBounds, BatchSampler, plan_evaluation
+from asr.data.training import EpochPlan, EpochSampler, TrainingSet
 from asr.errors import InputError
 from asr.interfaces import Features
 from asr.manifest import Utterance
+from asr.seeds import derive_seed
 
 logger = logging.getLogger(__name__)
 NAMED = 5  # dropped utterances that are named in the log, of each reason
@@ -33,12 +36,15 @@ class SpeechData(pl.LightningDataModule):
         reference: text to tokens.
         augmentation: of the training utterances.
         seed: of plan and augmentation.
+        position: where the run goes on; None: at the beginning.
         batch_seconds: bound of a batch: longest utterance times number of utterances.
         max_utterances: bound of a batch.
+        max_squared_seconds: bound of a batch: longest utterance squared times number of utterances; None: no bound.
         min_seconds: shorter training utterances are dropped.
         max_seconds: longer training utterances are dropped.
-        jitter: how far the sorting by duration is disturbed, so that batch-mates change (`plan_training`).
+        jitter: batches by which an utterance's place in the sorting by duration moves (`plan_training`).
         num_workers: processes that decode and featurise; 0: the training process itself.
+        max_bad_fraction: of the training utterances, as many as may be unreadable in an epoch (`max_skipped`).
     """
 
     def __init__(
@@ -49,46 +55,55 @@ class SpeechData(pl.LightningDataModule):
         reference: Reference,
         augmentation: Augmentation,
         seed: int,
+        position: Position | None,
         *,
         batch_seconds: float,
         max_utterances: int,
+        max_squared_seconds: float | None,
         min_seconds: float,
         max_seconds: float,
         jitter: float,
         num_workers: int,
+        max_bad_fraction: float,
     ) -> None:
         super().__init__()
-        self._bounds = BatchBounds(batch_seconds, max_utterances)
-        self._jitter, self._seed, self._num_workers = jitter, seed, num_workers
-        selection = select(
-            train, features, reference, min_seconds=min_seconds, max_seconds=min(max_seconds, batch_seconds)
+        if not 0 <= max_bad_fraction <= 1:
+            raise InputError(f"data.max_bad_fraction must lie from 0 to 1; got {max_bad_fraction}.")
+        self._training_set = TrainingSet(
+            train,
+            features,
+            reference,
+            augmentation.speed,
+            seed,
+            batch_seconds=batch_seconds,
+            max_utterances=max_utterances,
+            max_squared_seconds=max_squared_seconds,
+            min_seconds=min_seconds,
+            max_seconds=max_seconds,
+            jitter=jitter,
         )
-        _report_dropped(selection.dropped, len(train))
-        if not selection.utterances:
-            raise InputError("at least one training utterance must be left; all were dropped, for the reasons above.")
-        self._train = SpeechDataset(selection.utterances, features, reference, augmentation, seed)
+        _report_dropped(self._training_set.dropped, len(train))
+        self.max_skipped = max_bad_fraction * len(self._training_set)
+        self._bounds = BatchBounds(batch_seconds, max_utterances, max_squared_seconds)
+        self._features, self._reference = features, reference
+        self._seed, self._position, self._num_workers = seed, position, num_workers
+        self._train = SpeechDataset(self._training_set.utterances, features, reference, augmentation, seed)
         self._valid = SpeechDataset(valid, features, reference.without_check())
-        self._durations = torch.tensor([one.duration for one in selection.utterances], dtype=torch.float64)
-        self._factors: tuple[float, ...] = (1.0,)
-        self._feasible = torch.ones(len(selection.utterances), 1, dtype=torch.bool)
-        if augmentation.speed is not None:
-            self._factors = augmentation.speed.factors
-            short_enough = self._durations[:, None] / torch.tensor(self._factors) <= batch_seconds
-            self._feasible = feasible_factors(selection, features, reference, augmentation.speed) & short_enough
+        self._planned: tuple[Position, EpochPlan] | None = None  # the last plan; several ask for the same
 
     def steps_per_epoch(self, world_size: int) -> int:
         """Batches that each rank gets in the first epoch; others differ by what the speed factors change."""
-        return len(self._plan(0, rank=0, world_size=world_size))
+        return len(self._plan(start_of_epoch(0, world_size)))
 
     def train_dataloader(self) -> DataLoader[Batch]:
-        """Lightning's hook, called each epoch."""
+        """Lightning's hook, called each epoch; the loader begins where the run goes on."""
         assert self.trainer is not None
-        epoch = self.trainer.current_epoch
-        _, kept = self._draw_factors(epoch)
-        if kept:
+        position = self._stretch(self.trainer.current_epoch)
+        plan = self._plan(position)
+        if plan.kept_speed:
             what = "keep speed 1.0, since at the factor drawn their frames would be too few, or their batch too long"
-            logger.info("epoch %d: %d of %d utterances %s", epoch + 1, kept, len(self._train), what)
-        return self._loader(self._train, self._plan(epoch, self.trainer.global_rank, self.trainer.world_size))
+            logger.info("epoch %d: %d of %d utterances %s", plan.epoch + 1, plan.kept_speed, len(self._train), what)
+        return self._loader(self._train, EpochSampler(plan, self.trainer.global_rank, position.batch))
 
     def val_dataloader(self) -> DataLoader[Batch]:
         """Lightning's hook."""
@@ -98,22 +113,50 @@ class SpeechData(pl.LightningDataModule):
         batches = plan_evaluation(durations, self._bounds, rank=rank, world_size=world_size)
         return self._loader(self._valid, BatchSampler(batches))
 
-    def _plan(self, epoch: int, rank: int, world_size: int) -> BatchSampler:
-        factors, _ = self._draw_factors(epoch)
-        steps = plan_training(
-            self._durations / factors,
-            self._bounds,
-            jitter=self._jitter,
-            seed=self._seed,
-            epoch=epoch,
-            world_size=world_size,
-        )
-        return BatchSampler([step[rank] for step in steps], epoch=epoch, factors=factors)
+    def position_at(self, epoch: int, batch: int, skipped: int) -> Position:
+        """Return what a checkpoint keeps once each rank has done `batch` batches of the epoch's present stretch.
 
-    def _draw_factors(self, epoch: int) -> tuple[Tensor, int]:
-        return draw_factors(self._factors, self._feasible, seed=self._seed, epoch=epoch)
+        Args:
+            epoch: from 0.
+            batch: those included that were done before the run went on, with as many ranks.
+            skipped: utterances of the epoch that could not be read so far, over all ranks.
+        """
+        position = self._stretch(epoch)
+        if batch == len(self._plan(position)):
+            return start_of_epoch(epoch + 1, position.world_size)
+        shares = (*position.shares[:-1], Share(position.world_size, batch))
+        return Position(epoch, shares, skipped)
 
-    def _loader(self, dataset: SpeechDataset, sampler: BatchSampler) -> DataLoader[Batch]:
+    def worst_batches(self) -> list[Batch]:
+        """Make up this rank's part of the largest steps of the epoch that the run begins in, as many as every rank's.
+
+        Sizes and texts are those of the plan, the features are noise: no audio is read.
+        """
+        assert self.trainer is not None
+        plan = self._plan(self._stretch(0 if self._position is None else self._position.epoch))
+        noise = torch.Generator().manual_seed(derive_seed(self._seed, "worst batches"))
+        steps = [plan.items(step, self.trainer.global_rank) for step in plan.largest()]
+        return [collate([self._made_up(item, noise) for item in items]) for items in steps]
+
+    def _made_up(self, item: Item, noise: torch.Generator) -> Example:
+        utterance = self._training_set.utterances[item.position]
+        features = torch.randn(self._training_set.num_frames(item), self._features.dim, generator=noise)
+        return Example(utterance, features, torch.tensor(self._reference.encode(utterance.text)))
+
+    def _stretch(self, epoch: int) -> Position:
+        """Tell where this run begins in an epoch, with the trainer's number of ranks."""
+        assert self.trainer is not None
+        if self._position is not None and self._position.epoch == epoch:
+            return self._position.on(self.trainer.world_size)
+        return start_of_epoch(epoch, self.trainer.world_size)
+
+    def _plan(self, position: Position) -> EpochPlan:
+        stretch = replace(position, shares=(*position.shares[:-1], Share(position.world_size, 0)), skipped=0)
+        if self._planned is None or self._planned[0] != stretch:
+            self._planned = (stretch, self._training_set.epoch(position))
+        return self._planned[1]
+
+    def _loader(self, dataset: SpeechDataset, sampler: Sampler[list[Item]]) -> DataLoader[Batch]:
         return DataLoader(
             dataset,  # type: ignore[arg-type]
             batch_sampler=sampler,
@@ -126,6 +169,10 @@ class SpeechData(pl.LightningDataModule):
 
 def _start_worker(worker: int) -> None:
     logging.getLogger("asr.audio").setLevel(logging.ERROR)  # each epoch's workers would note conversions anew
+    # Both go to the whole process group. The training process ends its step first, for which it needs its workers;
+    # they notice by themselves when it is gone.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
 
 
 def _report_dropped(dropped: dict[str, list[str]], num_utterances: int) -> None:

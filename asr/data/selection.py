@@ -11,6 +11,8 @@ from asr.data.dataset import Reference, SpeedPerturbation
 from asr.interfaces import Features
 from asr.manifest import Utterance
 
+_LIMITS = "the least of data.max_seconds, data.batch_seconds and the square root of data.max_squared_seconds"
+
 
 @dataclass
 class Selection:
@@ -45,7 +47,7 @@ def select(
         if not tokens:
             reason = "the text is empty once normalised"
         elif utterance.duration > max_seconds:
-            reason = f"longer than {max_seconds:g} s (the smaller of data.max_seconds and data.batch_seconds)"
+            reason = f"longer than {max_seconds:g} s ({_LIMITS})"
         elif utterance.duration < min_seconds:
             reason = f"shorter than data.min_seconds={min_seconds:g}"
         elif frames < reference.min_frames(tokens):

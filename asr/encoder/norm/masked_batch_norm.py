@@ -10,7 +10,8 @@ class MaskedBatchNorm(nn.Module):
     """Batch normalisation whose statistics are over valid frames only, and over all ranks.
 
     *Source*: Ioffe and Szegedy 2015, arXiv:1502.03167. Statistics are taken in float32, in two passes (mean, then
-    deviations from it), as one pass loses digits where the mean is large.
+    deviations from it), as one pass loses digits where the mean is large. Where no rank has a valid frame, nothing is
+    learnt: the running statistics stay as they are.
 
     Args:
         dim: channels.
@@ -37,13 +38,15 @@ class MaskedBatchNorm(nn.Module):
             scale = self.weight * (self.running_var + self.eps).rsqrt()
             return ((frames - self.running_mean) * scale + self.bias).to(x.dtype)
         padding = padding_mask[:, :, None]  # (B, T, 1)
-        count = _sum_over_ranks((~padding_mask).sum().to(frames.dtype)).clamp(min=1)
+        valid_frames = _sum_over_ranks((~padding_mask).sum().to(frames.dtype))
+        count = valid_frames.clamp(min=1)
         mean = _sum_over_ranks(frames.masked_fill(padding, 0.0).sum(dim=(0, 1))) / count
         centered = (frames - mean).masked_fill(padding, 0.0)
         var = _sum_over_ranks(centered.square().sum(dim=(0, 1))) / count
         with torch.no_grad():
-            self.running_mean.lerp_(mean, self.momentum)
-            self.running_var.lerp_(var * count / (count - 1).clamp(min=1), self.momentum)  # unbiased, as torch's
+            momentum = self.momentum * valid_frames.clamp(max=1)  # 0 without a frame; an `if` would wait for the GPU
+            self.running_mean.lerp_(mean, momentum)
+            self.running_var.lerp_(var * count / (count - 1).clamp(min=1), momentum)  # unbiased, as torch's
         return (centered * (self.weight * (var + self.eps).rsqrt()) + self.bias).to(x.dtype)
 
 

@@ -1,0 +1,140 @@
+"""python -m asr.average RUN_DIR|CHECKPOINT... --output-dir DIR: write a bundle of the mean of several checkpoints."""
+
+import argparse
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from asr.command import run_command
+from asr.errors import InputError
+
+NUM_BEST = 5  # where neither --best nor --last is given
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Average; print what was averaged and where it is."""
+    parser = argparse.ArgumentParser(
+        prog="python -m asr.average",
+        description="Write a bundle whose weights are the mean of several checkpoints of one run.",
+    )
+    parser.add_argument("sources", metavar="RUN_DIR|CHECKPOINT", nargs="+", help="a run folder, or .ckpt files")
+    parser.add_argument(
+        "--output-dir", metavar="DIR", type=Path, required=True, help="the bundle; an older one there is replaced"
+    )
+    choice = parser.add_mutually_exclusive_group()
+    best = f"of a run folder: the N of best validation WER, without any far from it (default {NUM_BEST})"
+    choice.add_argument("--best", type=int, metavar="N", help=best)
+    choice.add_argument("--last", type=int, metavar="N", help="of a run folder: the N newest that were validated")
+    options = parser.parse_args(arguments)
+    checkpoints = find_checkpoints([Path(source) for source in options.sources], options.best, options.last)
+    check_one_run(checkpoints)
+    from asr.checkpoint import write_bundle
+
+    write_bundle(options.output_dir, checkpoints, model_card(options.output_dir, checkpoints))
+    names = ", ".join(path.stem for path in checkpoints)
+    print(f"{options.output_dir}: the mean of {_count(checkpoints)}: {names}")
+    return 0
+
+
+def find_checkpoints(sources: Sequence[Path], best: int | None, last: int | None) -> list[Path]:
+    """Find the checkpoints that the command line means.
+
+    Args:
+        sources: a run folder, or files.
+        best: `--best`.
+        last: `--last`.
+
+    Raises:
+        InputError: the sources are of both kinds, or there is nothing to choose from, or no such number to choose.
+    """
+    for option, number in (("--best", best), ("--last", last)):
+        if number is not None and number < 1:
+            raise InputError(f"{option} must be positive; got {number}.")
+    folders = [source for source in sources if source.is_dir()]
+    if folders:
+        if len(sources) > 1:
+            given = ", ".join(map(str, sources))
+            raise InputError(f"one run folder must be given, or checkpoints; got {given}.")
+        return _choose(folders[0], best, last)
+    if best is not None or last is not None:
+        raise InputError(
+            "--best and --last choose among a run folder's checkpoints; got files, which are all averaged."
+        )
+    if len({source.resolve() for source in sources}) < len(sources):
+        raise InputError(f"each checkpoint must be given once; got {', '.join(map(str, sources))}.")
+    return list(sources)
+
+
+def _choose(run_dir: Path, best: int | None, last: int | None) -> list[Path]:
+    from asr.checkpoint import CHECKPOINTS
+    from asr.kept import kept_checkpoints, select
+
+    folder = run_dir / CHECKPOINTS
+    validated = [kept for kept in kept_checkpoints(folder) if kept.wer is not None]
+    if not validated:
+        must = f"{run_dir}: a run folder must hold validated checkpoints, {CHECKPOINTS}/step=…-wer=….ckpt"
+        raise InputError(f"{must}; it holds none. Give checkpoints by their own names.")
+    if last is not None:
+        return [kept.path for kept in select("average_last", validated, last)]
+    return [kept.path for kept in select("average_best", validated, best or NUM_BEST)]
+
+
+def check_one_run(checkpoints: Sequence[Path]) -> None:
+    """Check that checkpoints are whole and of one run: the mean of weights that were learnt apart is no model.
+
+    Raises:
+        InputError: naming the file, and what differs.
+    """
+    from asr.kept import damage
+    from asr.resume import differences
+
+    for path in checkpoints:
+        if not path.is_file():
+            raise InputError(f"{path}: no such checkpoint.")
+        if (reason := damage(path)) is not None:
+            raise InputError(f"{path}: a checkpoint must be whole; {reason}.")
+    first, *others = checkpoints
+    expected = _origin(first)
+    for path in others:
+        if changes := differences(expected, _origin(path)):
+            must = f"{path}: checkpoints must be of one run to be averaged"
+            raise InputError(f"{must}; this one is not of that of {first}. Different: {'; '.join(changes.values())}.")
+
+
+def _origin(checkpoint: Path) -> dict[str, Any]:
+    """Collect what the checkpoints of a run have in common: model, learnt files, seed and training data."""
+    from asr.checkpoint import checkpoint_bundle, read_checkpoint
+    from asr.resume import RUN_KEY
+
+    bundle, run = checkpoint_bundle(checkpoint), read_checkpoint(checkpoint).get(RUN_KEY)
+    settings = run.get("settings") if isinstance(run, dict) else None
+    known = {key: settings.get(key) for key in ("seed", "manifests")} if isinstance(settings, dict) else {}
+    learnt = {name: hashlib.sha256(content).hexdigest()[:16] for name, content in bundle.files.items()}
+    return bundle.config | {"learnt files": learnt} | known
+
+
+def model_card(output_dir: Path, checkpoints: Sequence[Path]) -> str:
+    """Write the model card: which checkpoints the weights are the mean of."""
+    lines = "\n".join(f"* {path.stem}" for path in checkpoints)
+    return _CARD.format(name=output_dir.resolve().name, count=_count(checkpoints), lines=lines)
+
+
+def _count(checkpoints: Sequence[Path]) -> str:
+    return f"{len(checkpoints)} checkpoint{'s' if len(checkpoints) > 1 else ''}"
+
+
+_CARD = """# {name}
+
+A speech recogniser trained by `python -m asr.train`. Its weights are the mean of those of {count}, made by
+`python -m asr.average`:
+
+{lines}
+
+Its word error rate was not measured: `python -m asr.evaluate FOLDER MANIFEST...` does. Transcribe with
+`python -m asr.transcribe FOLDER AUDIO...`, where FOLDER is this one.
+"""
+
+
+if __name__ == "__main__":
+    run_command(main)

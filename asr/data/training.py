@@ -1,0 +1,217 @@
+"""The training set: what is left of the manifest to train on, and the plan of each epoch of it."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+from torch.utils.data import Sampler
+
+from asr.data.dataset import Item, Reference, SpeedPerturbation
+from asr.data.position import Position
+from asr.data.sampler import BatchBounds, Plan, draw_factors, plan_training
+from asr.data.selection import feasible_factors, select
+from asr.errors import InputError
+from asr.interfaces import Features
+from asr.manifest import Utterance
+
+
+@dataclass(frozen=True)
+class BatchSize:
+    """How much a batch holds: its longest utterance times their number, and their number."""
+
+    padded_seconds: float
+    utterances: int
+
+
+@dataclass(frozen=True)
+class PlanSummary:
+    """A plan in numbers.
+
+    Args:
+        steps: batches of each rank.
+        batches: of all ranks.
+        utterances: in them.
+        hours: of audio, at the speeds at which it is played.
+        padding: part of the padded seconds that is no audio.
+        shortest: the batch of fewest padded seconds.
+        longest: the batch of most padded seconds.
+    """
+
+    steps: int
+    batches: int
+    utterances: int
+    hours: float
+    padding: float
+    shortest: BatchSize
+    longest: BatchSize
+
+
+@dataclass(frozen=True)
+class EpochPlan:
+    """The batches of one epoch, or of the rest of one; `len()` is the number of steps, each rank's batches.
+
+    Args:
+        epoch: from 0.
+        plan: which utterances are in which batch.
+        durations: seconds of every utterance of the training set at its factor, (N,) float64.
+        factors: of speed, (N,) float64.
+        kept_speed: utterances of the epoch that keep speed 1.0, since at the factor drawn their frames would be too
+            few or their batch too long.
+    """
+
+    epoch: int
+    plan: Plan
+    durations: Tensor
+    factors: Tensor
+    kept_speed: int
+
+    def __len__(self) -> int:
+        return len(self.plan)
+
+    def items(self, step: int, rank: int) -> list[Item]:
+        """Return the utterances of one batch."""
+        indices = self.plan.batch(step, rank)
+        factors = self.factors[indices].tolist()
+        return [Item(self.epoch, index, factor) for index, factor in zip(indices, factors, strict=True)]
+
+    def largest(self) -> list[int]:
+        """Return the steps with the batch of most padded seconds, and of most seconds squared: one step or two."""
+        longest, sizes = self.plan.longest(self.durations), self.plan.sizes()
+        most = [int((measure * sizes).amax(dim=1).argmax()) for measure in (longest, longest * longest)]
+        return sorted(set(most))
+
+    def summary(self) -> PlanSummary:
+        """Count and measure the batches of all ranks."""
+        longest, sizes = self.plan.longest(self.durations).flatten(), self.plan.sizes().flatten()
+        padded = longest * sizes
+        seconds = float(self.durations[self.plan.order].sum())
+        least, most = int(padded.argmin()), int(padded.argmax())
+        return PlanSummary(
+            steps=len(self),
+            batches=len(sizes),
+            utterances=len(self.plan.order),
+            hours=seconds / 3600,
+            padding=1 - seconds / float(padded.sum()),
+            shortest=BatchSize(float(padded[least]), int(sizes[least])),
+            longest=BatchSize(float(padded[most]), int(sizes[most])),
+        )
+
+
+class EpochSampler(Sampler[list[Item]]):
+    """Hand one rank's batches to a DataLoader, from batch `start` on; `len()` counts those before it too."""
+
+    def __init__(self, epoch: EpochPlan, rank: int, start: int = 0) -> None:
+        self.epoch = epoch
+        self.rank = rank
+        self.start = start
+
+    def __len__(self) -> int:
+        return len(self.epoch)
+
+    def __iter__(self) -> Iterator[list[Item]]:
+        for step in range(self.start, len(self.epoch)):
+            yield self.epoch.items(step, self.rank)
+
+
+class TrainingSet:
+    """The utterances that can be trained on, and how each epoch plays and batches them.
+
+    Args:
+        utterances: to choose from, texts normalised.
+        features: waveform to features.
+        reference: text to tokens.
+        speed: draws from its factors; None: everything at its own speed.
+        seed: of speeds and plans.
+        batch_seconds: bound of a batch: longest utterance times number of utterances.
+        max_utterances: bound of a batch.
+        max_squared_seconds: bound of a batch: longest utterance squared times number of utterances; None: none.
+        min_seconds: shorter utterances are dropped.
+        max_seconds: longer utterances are dropped.
+        jitter: batches by which an utterance's place in the sorting by duration moves (`plan_training`).
+
+    Raises:
+        InputError: nothing is left to train on; why.
+    """
+
+    def __init__(
+        self,
+        utterances: Sequence[Utterance],
+        features: Features,
+        reference: Reference,
+        speed: SpeedPerturbation | None,
+        seed: int,
+        *,
+        batch_seconds: float,
+        max_utterances: int,
+        max_squared_seconds: float | None,
+        min_seconds: float,
+        max_seconds: float,
+        jitter: float,
+    ) -> None:
+        self._bounds = BatchBounds(batch_seconds, max_utterances, max_squared_seconds)
+        self._features, self._speed, self._seed, self._jitter = features, speed, seed, jitter
+        longest = self._bounds.longest_utterance()
+        max_seconds = min(max_seconds, longest)
+        selection = select(utterances, features, reference, min_seconds=min_seconds, max_seconds=max_seconds)
+        self.given = len(utterances)
+        self.utterances = selection.utterances
+        self.dropped = selection.dropped
+        if not self.utterances:
+            why = "; ".join(f"{len(ids)} {reason}" for reason, ids in self.dropped.items())
+            raise InputError(f"at least one training utterance must be left; all were dropped: {why or 'none given'}.")
+        self._durations = torch.tensor([one.duration for one in self.utterances], dtype=torch.float64)
+        self._factors: tuple[float, ...] = (1.0,)
+        self._feasible = torch.ones(len(self.utterances), 1, dtype=torch.bool)
+        if speed is not None:
+            self._factors = speed.factors
+            short_enough = self._durations[:, None] / torch.tensor(self._factors) <= longest
+            self._feasible = feasible_factors(selection, features, reference, speed) & short_enough
+
+    def __len__(self) -> int:
+        return len(self.utterances)
+
+    def epoch(self, position: Position) -> EpochPlan:
+        """Plan the stretch of an epoch that `position` is in, whole: from its first batch on.
+
+        What the earlier stretches of the epoch have seen is left out; the rest is planned for as many ranks as there
+        are now. Speeds are drawn once an epoch, so a stretch does not change them.
+
+        Raises:
+            InputError: the position is not one of this training set, or fewer utterances are left than ranks.
+        """
+        factors, kept_speed = draw_factors(self._factors, self._feasible, seed=self._seed, epoch=position.epoch)
+        durations = self._durations / factors
+        left = torch.arange(len(self))
+        for part, share in enumerate(position.shares):
+            plan = self._plan(left, durations, position.epoch, share.world_size, part)
+            if share.batches > len(plan):
+                done = f"got {share.batches} batches done of {len(plan)} in epoch {position.epoch + 1}"
+                raise InputError(f"a run must go on with the data it was begun with; {done}. Take the same manifests.")
+            if part < len(position.shares) - 1:
+                seen = torch.zeros(len(self), dtype=torch.bool)
+                seen[plan.first_steps(share.batches)] = True
+                left = left[~seen[left]]
+        return EpochPlan(position.epoch, plan, durations, factors, kept_speed)
+
+    def num_frames(self, item: Item) -> int:
+        """Count the feature frames that an utterance has at its factor, by the manifest."""
+        num_samples = round(self.utterances[item.position].duration * self._features.sample_rate)
+        if self._speed is not None:
+            num_samples = self._speed.num_samples(num_samples, item.factor)
+        return self._features.num_frames(num_samples)
+
+    def _plan(self, left: Tensor, durations: Tensor, epoch: int, world_size: int, part: int) -> Plan:
+        if part > 0 and len(left) < world_size:
+            rest = f"got {len(left)} utterances that are left of epoch {epoch + 1}, for {world_size} processes"
+            raise InputError(f"each process needs an utterance; {rest}. Go on with {max(1, len(left))} or fewer.")
+        plan = plan_training(
+            durations[left],
+            self._bounds,
+            jitter=self._jitter,
+            seed=self._seed,
+            epoch=epoch,
+            world_size=world_size,
+            part=part,
+        )
+        return replace(plan, order=left[plan.order])

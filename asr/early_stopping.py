@@ -1,0 +1,34 @@
+"""Stopping when the validation WER no longer falls."""
+
+import logging
+from typing import Any
+
+import lightning.pytorch as pl
+
+logger = logging.getLogger(__name__)
+
+
+class Patience(pl.callbacks.EarlyStopping):
+    """Stop after so many validations in a row without a better WER.
+
+    A run that goes on behind its end stops again: Lightning forgets that it had.
+
+    Args:
+        patience: number of validations.
+    """
+
+    def __init__(self, patience: int) -> None:
+        super().__init__("valid/wer", mode="min", patience=patience, check_on_train_epoch_end=False)
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Lightning's hook."""
+        trainer.should_stop = self.wait_count >= self.patience
+
+    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Lightning's hook."""
+        if self.wait_count >= self.patience:
+            logger.info("stopped: no better WER than %.2f %% in %d validations", 100 * self.best_score, self.patience)
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Lightning's hook; patience is the setting's, and not the checkpoint's."""
+        super().load_state_dict(state_dict | {"patience": self.patience})

@@ -1,0 +1,62 @@
+"""Signals that ask a training to stop: it finishes its step, saves, and ends with a status that says so."""
+
+import logging
+import os
+import signal
+import subprocess
+from types import FrameType
+
+logger = logging.getLogger(__name__)
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)  # Ctrl-C; a scheduler; SLURM's --signal=USR1@120
+
+
+class Stopped(Exception):  # noqa: N818  # no error: what was asked for
+    """A training that a signal has asked to stop, and that has saved."""
+
+    def __init__(self, signum: int) -> None:
+        super().__init__(f"stopped by {signal.Signals(signum).name}")
+        self.signum = signum
+
+    @property
+    def status(self) -> int:
+        """The exit status, as shells count it."""
+        return 128 + self.signum
+
+
+class StopRequest:
+    """Whether a signal has asked to stop: the handler notes it and does nothing else, wherever it comes."""
+
+    def __init__(self) -> None:
+        self.signum = 0  # none yet
+
+    def listen(self) -> None:
+        """Take the signals, until Lightning gives them back at the end of `fit`."""
+        for signum in SIGNALS:
+            signal.signal(signum, self._note)
+
+    def _note(self, signum: int, frame: FrameType | None) -> None:
+        if self.signum and signum == signal.SIGINT:
+            raise KeyboardInterrupt  # asked twice
+        self.signum = signum
+        name = signal.Signals(signum).name
+        text = f"{name}: saving and stopping at the end of this step or validation; Ctrl-C to stop at once\n"
+        os.write(2, text.encode())  # a log may be in the middle of a line
+
+
+def requeue(stopped: Stopped) -> None:
+    """Ask SLURM, where it runs this job, to put it in its queue again; the next start goes on where this one saved."""
+    job = os.environ.get("SLURM_JOB_ID")
+    if job is None or stopped.signum == signal.SIGINT:  # a person's
+        return
+    if "SLURM_ARRAY_JOB_ID" in os.environ:
+        job = f"{os.environ['SLURM_ARRAY_JOB_ID']}_{os.environ['SLURM_ARRAY_TASK_ID']}"
+    try:
+        answer = subprocess.run(["scontrol", "requeue", job], capture_output=True, text=True, check=False)
+        problem = answer.stderr.strip() if answer.returncode else ""
+    except OSError as error:
+        problem = str(error)
+    if problem:
+        logger.error("SLURM job %s could not be put in the queue again: %s", job, problem)
+    else:
+        logger.info("SLURM job %s is in the queue again", job)

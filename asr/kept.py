@@ -1,0 +1,113 @@
+"""The checkpoints of a run folder: their names say all that is needed to choose among them."""
+
+import logging
+import re
+import zipfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from asr.errors import InputError
+
+DAMAGED = ".damaged"  # is added to the name of a checkpoint that cannot be read
+NEWEST = 2  # checkpoints kept to go on from: the newest, and the one before it, should it be damaged
+SELECTIONS = ("best", "last", "average_best", "average_last")  # of checkpoint.select
+SIMILAR = 4.0  # times the best WER: what is worse had hardly begun to learn, and is not averaged
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A checkpoint in a run folder.
+
+    Args:
+        path: of the file, `step=120.ckpt` or `step=120-wer=0.0397.ckpt`.
+        step: optimizer steps done.
+        wer: of the validation at that step, a fraction; None where there was none.
+    """
+
+    path: Path
+    step: int
+    wer: float | None
+
+
+def checkpoint_name(step: int, wer: float | None) -> str:
+    """Name the file of a checkpoint."""
+    return f"step={step}.ckpt" if wer is None else f"step={step}-wer={wer:.4f}.ckpt"
+
+
+def kept_checkpoints(folder: Path) -> list[Kept]:
+    """List the checkpoints in a folder, oldest first."""
+    found = []
+    for path in folder.glob("step=*.ckpt"):
+        if match := re.fullmatch(r"step=(\d+)(?:-wer=(\d+\.\d+))?", path.stem):
+            found.append(Kept(path, int(match[1]), None if match[2] is None else float(match[2])))
+    return sorted(found, key=lambda kept: (kept.step, kept.path.name))
+
+
+def newest_whole(folder: Path) -> Kept | None:
+    """Find the checkpoint to go on from: the newest that can be read; damaged ones are named and put aside.
+
+    Raises:
+        InputError: there are checkpoints, and all are damaged.
+    """
+    damaged: dict[Path, str] = {}
+    for kept in reversed(kept_checkpoints(folder)):
+        reason = damage(kept.path)
+        if reason is None:
+            for path in damaged:
+                path.rename(path.with_name(path.name + DAMAGED))
+                logger.warning("%s is damaged (%s): put aside as *%s", path, damaged[path], DAMAGED)
+            return kept
+        damaged[kept.path] = reason
+    if damaged:
+        what = "; ".join(f"{path.name}: {reason}" for path, reason in damaged.items())
+        raise InputError(f"{folder} must hold a whole checkpoint to go on from; {what}. Remove them to begin anew.")
+    return None
+
+
+def damage(path: Path) -> str | None:
+    """Tell what is wrong with a checkpoint file; None where it is whole. Reads all of it, and runs nothing of it."""
+    try:
+        with zipfile.ZipFile(path) as file:  # torch does not check the sums that it writes
+            broken = file.testzip()
+    except (OSError, zipfile.BadZipFile, EOFError, NotImplementedError) as error:
+        return str(error) or type(error).__name__
+    return f"{broken} in it has another checksum" if broken else None
+
+
+def select(selection: str, checkpoints: Sequence[Kept], keep: int) -> list[Kept]:
+    """Choose the checkpoints that a bundle is made of.
+
+    Args:
+        selection: one of `SELECTIONS`.
+        checkpoints: of the run, oldest first; at least one.
+        keep: how many are averaged at most.
+    """
+    validated = [kept for kept in checkpoints if kept.wer is not None]
+    if selection == "last" or not validated:
+        return [checkpoints[-1]]
+    if selection == "average_last":
+        return validated[-keep:]
+    best = by_wer(validated)[:keep]
+    if selection == "best":
+        return best[:1]
+    return [kept for kept in best if _wer(kept) <= SIMILAR * _wer(best[0])]
+
+
+def by_wer(checkpoints: Sequence[Kept]) -> list[Kept]:
+    """Sort the validated ones, best first; of equally good ones, the older first."""
+    return sorted((kept for kept in checkpoints if kept.wer is not None), key=lambda kept: (_wer(kept), kept.step))
+
+
+def superfluous(selection: str, checkpoints: Sequence[Kept], keep: int) -> list[Kept]:
+    """List what needs to be kept neither to go on from nor for the bundle."""
+    validated = [kept for kept in checkpoints if kept.wer is not None]
+    wanted = validated[-keep:] if selection == "average_last" else by_wer(validated)[:keep]
+    return [kept for kept in checkpoints[:-NEWEST] if kept not in wanted]
+
+
+def _wer(kept: Kept) -> float:
+    assert kept.wer is not None
+    return kept.wer

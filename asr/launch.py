@@ -1,0 +1,80 @@
+"""One process or many: who prepares a run, and who goes when the first one does."""
+
+import ctypes
+import multiprocessing
+import os
+import signal
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NoReturn, TypeVar
+
+from asr.errors import InputError
+
+if TYPE_CHECKING:
+    from lightning.pytorch import Trainer
+
+Prepared = TypeVar("Prepared")
+
+PR_SET_PDEATHSIG = 1  # linux/prctl.h
+STARTED_BY_FIRST = "ASR_STARTED_BY_FIRST_PROCESS"  # environment: Lightning has started this process, for the first one
+
+
+def first_then_all(trainer: "Trainer", prepare: Callable[[], Prepared]) -> Prepared:
+    """Run `prepare` on the first process, and then on the others, which find what it has written.
+
+    Lightning starts the other processes of one machine when the first one comes to `fit`, so they find it anyway.
+    torchrun and SLURM start all at once; there the others wait.
+
+    Raises:
+        InputError: from `prepare`, on the first process; the others end without a word.
+    """
+    strategy = trainer.strategy
+    environment = getattr(strategy, "cluster_environment", None)
+    if trainer.world_size == 1 or environment is None:
+        return prepare()
+    if STARTED_BY_FIRST in os.environ:
+        _die_with_parent()
+        return prepare()
+    if not environment.creates_processes_externally:
+        prepared = prepare()
+        os.environ[STARTED_BY_FIRST] = "1"  # the others inherit it
+        return prepared
+    strategy.setup_environment()
+    problem: InputError | None = None
+    if trainer.global_rank == 0:
+        try:
+            prepared = prepare()
+        except InputError as error:
+            problem = error
+    failed = strategy.broadcast(problem is not None)
+    if problem is not None:
+        raise problem
+    if failed:
+        sys.exit(0)
+    return prepared if trainer.global_rank == 0 else prepare()
+
+
+def fail_together(trainer: "Trainer", message: str) -> NoReturn:
+    """Stop for a reason that all processes know: the first one says it.
+
+    Raises:
+        InputError: on the first process.
+    """
+    if trainer.is_global_zero:
+        raise InputError(message)
+    sys.exit(0)  # with any other status, Lightning would kill the first one in mid-sentence
+
+
+def stop_others(trainer: "Trainer") -> None:
+    """Kill the processes that belong to this one, which ends: without it they would wait, or complain."""
+    for worker in multiprocessing.active_children():  # they read audio, and ignore what asks them to end
+        worker.kill()
+    launcher = trainer.strategy.launcher
+    if launcher is not None and trainer.global_rank == 0:
+        launcher.kill(signal.SIGKILL)
+
+
+def _die_with_parent() -> None:
+    """Ask Linux to kill this process when the first one is killed, which cannot do it itself any more."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -1,0 +1,142 @@
+"""python -m asr.plan [overrides]: print the batches that asr.train would train on, before any training.
+
+Hydra's overrides are those of asr.train. Nothing is written, but for a corpus that is not there yet and can be made.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from asr.experiment import experiment_command
+
+if TYPE_CHECKING:
+    from asr.data.sampler import BatchBounds
+    from asr.data.training import BatchSize, EpochPlan, TrainingSet
+    from asr.manifest import Utterance
+
+NAMED = 5  # dropped utterances that are named, of each reason
+LABEL, COLUMN = 40, 26  # characters
+
+
+def plan(config: dict[str, Any]) -> None:
+    """Print the plan of the first two epochs from the resolved config of a training."""
+    import torch
+
+    from asr import build
+    from asr.corpus import prepare_if_absent, read_corpus
+    from asr.data.position import start_of_epoch
+    from asr.data.sampler import BatchBounds
+    from asr.data.training import TrainingSet
+    from asr.run import fitted_front_end
+    from asr.text import get_normalizer
+
+    prepare_if_absent(config["corpus"])
+    torch.manual_seed(config["seed"])
+    corpus = read_corpus(config["corpus"], get_normalizer(config["normalizer"]))
+    tokenizer, features = fitted_front_end(config, corpus, Path(config["run_dir"]), keep=False)
+    recognizer = build.build_recognizer(config, tokenizer, features)
+    corpus.check_coverage(tokenizer)
+    data = config["data"]
+    settings = {name: value for name, value in data.items() if name not in ("num_workers", "max_bad_fraction")}
+    bounds = BatchBounds(data["batch_seconds"], data["max_utterances"], data["max_squared_seconds"])
+    speed = build.build_augmentation(config, features.sample_rate).speed
+    training_set = TrainingSet(corpus.train, features, recognizer.reference, speed, config["seed"], **settings)
+    processes, why = num_processes(config["trainer"])
+    plans = [training_set.epoch(start_of_epoch(epoch, processes)) for epoch in (0, 1)]
+    print(f"{config['corpus']['name']}: {_selection(training_set)}")
+    print(f"{processes} {'process' if processes == 1 else 'processes'}: {why}")
+    print()
+    print("\n".join(_table(plans, config["trainer"]["accumulate_grad_batches"])))
+    print()
+    print(f"validation: {_validation(corpus.valid, bounds, processes)}")
+
+
+def num_processes(trainer: Mapping[str, Any]) -> tuple[int, str]:
+    """Tell on how many processes a trainer config trains from here, and why.
+
+    Args:
+        trainer: devices (a number, -1 or "auto" for all there are, or a list of them), num_nodes, accelerator.
+    """
+    import torch
+
+    devices, nodes = trainer["devices"], trainer["num_nodes"]
+    given = f"trainer.devices={devices}, trainer.num_nodes={nodes}"
+    if isinstance(devices, str) and devices not in ("auto", "-1"):
+        listed = [part for part in devices.split(",") if part.strip()]
+        devices = listed if "," in devices else int(devices)
+    if isinstance(devices, list):
+        return len(devices) * nodes, given
+    if devices not in (-1, "-1", "auto"):
+        return devices * nodes, given
+    gpus = torch.cuda.device_count() if trainer["accelerator"] != "cpu" else 0
+    here = (
+        f"this machine has {gpus or 'no'} GPU{'s' * (gpus != 1)}" if trainer["accelerator"] != "cpu" else "on the CPU"
+    )
+    return max(1, gpus) * nodes, f"{given}, and {here}"
+
+
+def _selection(training_set: "TrainingSet") -> str:
+    """Say how many utterances there are to train on, and which were dropped, why."""
+    hours = sum(utterance.duration for utterance in training_set.utterances) / 3600
+    lines = [f"{len(training_set)} of {training_set.given} training utterances, {hours:.2f} h"]
+    for reason, ids in training_set.dropped.items():
+        more = f" and {len(ids) - NAMED} more" if len(ids) > NAMED else ""
+        lines.append(f"  dropped {len(ids)}: {reason} ({', '.join(ids[:NAMED])}{more})")
+    if not training_set.dropped:
+        lines.append("  dropped none")
+    return "\n".join(lines)
+
+
+def _table(plans: "Sequence[EpochPlan]", accumulate: int) -> list[str]:
+    """Lay out the plans side by side, a line for each of their figures."""
+    from asr.data.sampler import changed_mates
+
+    columns = [_figures(one, accumulate) for one in plans]
+    changes = [changed_mates(before.plan, after.plan) for before, after in pairwise(plans)]
+    rows = {name: [column[name] for column in columns] for name in columns[0]}
+    rows["batch-mates that are others than before"] = ["", *(f"{change:.1%}" for change in changes)]
+    return [f"{name:{LABEL}}" + "".join(f"{figure:>{COLUMN}}" for figure in row) for name, row in rows.items()]
+
+
+def _figures(plan: "EpochPlan", accumulate: int) -> dict[str, str]:
+    summary, sizes = plan.summary(), plan.plan.sizes().flatten()
+    updates = math.ceil(len(plan) / accumulate)
+    return {
+        "": f"epoch {plan.epoch + 1}",
+        "optimizer steps": f"{updates}",
+        "batches of each process": f"{summary.steps}",
+        "batches of all": f"{summary.batches}",
+        "utterances": f"{summary.utterances}",
+        "  that keep speed 1.0, as they must": f"{plan.kept_speed}",
+        "hours, as played": f"{summary.hours:.2f}",
+        "audio in an optimizer step, mean": f"{summary.hours * 3600 / updates:.1f} s",
+        "padding": f"{summary.padding:.2%}",
+        "shortest batch, with padding": _size(summary.shortest),
+        "longest batch, with padding": _size(summary.longest),
+        "utterances in a batch": f"{sizes.min()} to {sizes.max()}, median {sizes.median()}",
+    }
+
+
+def _size(batch: "BatchSize") -> str:
+    return f"{batch.padded_seconds:.2f} s, {batch.utterances} utterance{'s' * (batch.utterances != 1)}"
+
+
+def _validation(utterances: "Sequence[Utterance]", bounds: "BatchBounds", processes: int) -> str:
+    """Say in how many batches the validation set is seen."""
+    from asr.data.sampler import plan_evaluation
+
+    seconds = [utterance.duration for utterance in utterances]
+    batches = plan_evaluation(seconds, bounds, rank=0, world_size=1)
+    most = len(plan_evaluation(seconds, bounds, rank=0, world_size=processes))
+    padded = sum(len(batch) * max(seconds[index] for index in batch) for batch in batches if batch)
+    hours, padding = sum(seconds) / 3600, 1 - sum(seconds) / padded
+    counts = f"{len(seconds)} utterances, {hours:.2f} h, in {len(batches)} batches"
+    return f"{counts}, at most {most} of each process; padding {padding:.2%}"
+
+
+main = experiment_command(plan)
+
+if __name__ == "__main__":
+    main()

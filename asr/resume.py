@@ -1,0 +1,130 @@
+"""Going on with a run: what a checkpoint tells of it, and whether the run is still the same one."""
+
+import hashlib
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from asr.checkpoint import read_checkpoint
+from asr.data.position import Position
+from asr.errors import InputError
+from asr.kept import newest_whole
+from asr.manifest import Utterance
+
+logger = logging.getLogger(__name__)
+
+RUN_KEY = "run"  # of a checkpoint: what `run_state` gives
+# Settings that change nothing that is computed (the manifests' content is compared in itself).
+FREE = (
+    "run_dir",
+    "resume",
+    "checkpoint",
+    "gradient_checkpointing",
+    "corpus",
+    "data.num_workers",
+    "data.max_bad_fraction",
+    "trainer.devices",
+    "trainer.num_nodes",
+    "trainer.strategy",
+    "trainer.log_every_n_steps",
+)
+ALLOWED = ("world_size", "trainer", "schedule", "early_stopping", "num_threads")  # in resume.allow
+
+
+@dataclass(frozen=True)
+class Resume:
+    """The checkpoint to go on from, and what it tells of the run.
+
+    Args:
+        path: of the checkpoint.
+        step: optimizer steps done.
+        position: in the training data.
+        settings: of the run, as `run_settings` gave them.
+    """
+
+    path: Path
+    step: int
+    position: Position
+    settings: dict[str, Any]
+
+
+def find_resume(checkpoints: Path) -> Resume | None:
+    """Find the newest whole checkpoint in a folder; None in a new run.
+
+    Raises:
+        InputError: there are only damaged ones, or it is none of this program's.
+    """
+    kept = newest_whole(checkpoints)
+    if kept is None:
+        return None
+    run = read_checkpoint(kept.path).get(RUN_KEY)
+    if run is None:
+        raise InputError(f"{kept.path}: a checkpoint to go on from must say where its run was; this one does not.")
+    return Resume(kept.path, kept.step, Position.from_dict(run["position"]), run["settings"])
+
+
+def run_settings(
+    config: Mapping[str, Any], splits: Mapping[str, Sequence[Utterance]], fitted: Mapping[str, bytes], world_size: int
+) -> dict[str, Any]:
+    """Collect all that a run's results are a function of, as plain types.
+
+    Args:
+        config: the resolved config.
+        splits: `train` and `valid`, texts normalised.
+        fitted: files that tokenizer and features learnt.
+        world_size: number of processes.
+    """
+    data = {name: _fingerprint(utterances) for name, utterances in splits.items()}
+    learnt = {name: hashlib.sha256(content).hexdigest()[:16] for name, content in fitted.items()}
+    return {**config, "world_size": world_size, "manifests": data, "fitted": learnt}
+
+
+def check_same(old: Mapping[str, Any], new: Mapping[str, Any], allow: Sequence[str]) -> None:
+    """Check that a run that goes on is the one that was begun, but for what the user allows to be different.
+
+    Args:
+        old: settings of the checkpoint.
+        new: settings now.
+        allow: `resume.allow`, entries of `ALLOWED` or settings under them.
+
+    Raises:
+        InputError: naming each difference.
+    """
+    for name in allow:
+        if not _under(name, ALLOWED):
+            raise InputError(f"resume.allow must hold {', '.join(ALLOWED)}, or settings under them; got {name!r}.")
+    changes = {key: change for key, change in differences(old, new).items() if not _under(key, FREE)}
+    refused = [change for key, change in changes.items() if not _under(key, allow)]
+    if refused:
+        could = [key for key in changes if _under(key, ALLOWED)]
+        hint = f", or 'resume.allow=[{','.join(could)}]' to go on all the same" if len(could) == len(changes) else ""
+        must = f"{new['run_dir']} holds a run with other settings; give another run_dir, or the same settings{hint}"
+        raise InputError(f"{must}. Different: {'; '.join(refused)}.")
+    if changes:
+        what = "; ".join(changes.values())
+        logger.warning("going on under other settings, as resume.allow says: %s", what)
+        logger.warning("from here on the run is no longer bit for bit the one that was begun")
+
+
+def differences(old: Any, new: Any, key: str = "") -> dict[str, str]:
+    """Map each setting that two resolved configs do not agree in to `key: old -> new`."""
+    if isinstance(old, Mapping) and isinstance(new, Mapping):
+        keys = [*old, *(name for name in new if name not in old)]
+        dotted = {name: f"{key}.{name}" if key else str(name) for name in keys}
+        parts = [differences(old.get(name), new.get(name), dotted[name]) for name in keys]
+        return {key: change for part in parts for key, change in part.items()}
+    return {} if old == new else {key: f"{key}: {old!r} -> {new!r}"}
+
+
+def _under(key: str, groups: Sequence[str]) -> bool:
+    return any(key == group or key.startswith(f"{group}.") for group in groups)
+
+
+def _fingerprint(utterances: Sequence[Utterance]) -> str:
+    """Tell manifests apart by what training takes from them, wherever the audio lies."""
+    digest = hashlib.sha256()
+    for one in utterances:
+        digest.update(f"{one.id}\t{one.offset}\t{one.duration}\t{one.text}\n".encode())
+    return f"{len(utterances)} utterances, sha256 {digest.hexdigest()[:16]}"

@@ -1,0 +1,77 @@
+"""Memory: the largest batches are tried before training begins, and what does not fit is said in the user's words."""
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import lightning.pytorch as pl
+import torch
+from lightning_utilities.core.apply_func import apply_to_collection
+from torch import Tensor
+
+from asr.data.batch import Batch
+
+logger = logging.getLogger(__name__)
+
+HINT = "Lower data.batch_seconds or data.max_seconds, or set gradient_checkpointing=true"
+
+
+class LargestBatchFirst(pl.callbacks.Callback):
+    """Take an optimizer step on the largest batches of the plan, and undo it.
+
+    Parameters, buffers, optimizer and random state are bit for bit what they were. A step is taken between two
+    passes, so that the optimizer's state is there as it will be from the second step on.
+
+    Args:
+        largest: makes this process's share of them; the same number of batches on every process.
+    """
+
+    def __init__(self, largest: Callable[[], Sequence[Batch]]) -> None:
+        self._largest = largest
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: Any) -> None:
+        """Lightning's hook, when everything is restored and on its device."""
+        device = trainer.strategy.root_device
+        optimizer = trainer.optimizers[0]
+        weights = apply_to_collection(pl_module.state_dict(), Tensor, _copy_on_cpu)
+        state = apply_to_collection(optimizer.state_dict(), Tensor, _copy_on_cpu)
+        fresh = not optimizer.state
+        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+            for batch in self._largest():
+                moved = batch.to(device)
+                for last in (False, True):
+                    with trainer.precision_plugin.train_step_context():
+                        loss = pl_module.losses(moved).sum()
+                    loss.backward()
+                    if not last:
+                        optimizer.step()
+                    optimizer.zero_grad(set_to_none=True)
+        pl_module.load_state_dict(weights)
+        if fresh:
+            optimizer.state.clear()
+        else:
+            optimizer.load_state_dict(state)
+        if device.type == "cuda":
+            peak = torch.cuda.max_memory_allocated(device) / 2**30
+            logger.info("the largest batch fits: %.1f GiB at most", peak)
+
+
+def _copy_on_cpu(tensor: Tensor) -> Tensor:
+    return tensor.detach().cpu().clone()  # on the device it would take the memory that is to be tried
+
+
+def describe(batch: Batch, frame_shift_seconds: float) -> str:
+    """Say how large a batch is, in the units of the settings that bound it."""
+    if len(batch) == 0:
+        return "an empty batch"
+    seconds = batch.features.shape[1] * frame_shift_seconds
+    shape = f"{len(batch)} utterances x {batch.features.shape[1]} frames"
+    return f"{shape} ({seconds:.1f} s each, {len(batch) * seconds:.0f} s in all, {batch.tokens.shape[1]} tokens)"
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Tell whether an exception says that memory was not enough, on whatever device."""
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return True
+    texts = ("can't allocate memory", "out of memory", "ALLOC_FAILED", "std::bad_alloc")
+    return isinstance(error, RuntimeError) and any(text in str(error) for text in texts)

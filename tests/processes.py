@@ -1,0 +1,128 @@
+"""Real training processes for tests: started from a server that has imported everything, so in a second, not ten."""
+
+import csv
+import multiprocessing
+import os
+import re
+import socket
+import time
+from collections.abc import Callable, Mapping
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+SERVER = multiprocessing.get_context("forkserver")
+SERVER.set_forkserver_preload(["asr.train", "asr.plan", "asr.task", "asr.data.module", "asr.saving", "asr.run"])
+PATIENCE = 120  # seconds, for what should take a few
+
+
+def _train(
+    config: dict[str, Any], environment: dict[str, str], output: Path, before: Callable[[], object] | None
+) -> None:
+    """What `python -m asr.train` does, behind the imports and the composition of the config."""
+    os.environ.update(environment)
+    multiprocessing.set_start_method("fork", force=True)  # workers are this process's, as in a training from a shell
+    descriptor = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(descriptor, 1)
+    os.dup2(descriptor, 2)
+    from asr.experiment import run_job
+    from asr.train import train
+
+    if before is not None:
+        before()
+    run_job(train, config)
+
+
+def start(
+    config: dict[str, Any],
+    output: Path,
+    *,
+    world_size: int = 1,
+    before: Callable[[], object] | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> list[BaseProcess]:
+    """Start a training of one process or of several, as torchrun would.
+
+    Args:
+        config: resolved.
+        output: file for what it prints.
+        world_size: number of processes.
+        before: called in each of them before the training, to do it some harm.
+        environment: variables.
+    """
+    rendezvous = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port()), "WORLD_SIZE": str(world_size)}
+    processes = []
+    for rank in range(world_size):
+        ranks = {**rendezvous, "LOCAL_RANK": str(rank), "NODE_RANK": "0"} if world_size > 1 else {}
+        variables = {"OMP_NUM_THREADS": "1", **ranks, **(environment or {})}
+        process = SERVER.Process(target=_train, args=(config, variables, output, before))
+        process.start()
+        processes.append(process)
+    return processes
+
+
+def finish(processes: list[BaseProcess]) -> int:
+    """Wait for all of them, and return the exit status of the first; a process that hangs is an error."""
+    end = time.monotonic() + PATIENCE
+    for process in processes:
+        process.join(max(0.0, end - time.monotonic()))
+    hanging = [process.pid for process in processes if process.is_alive()]
+    kill(processes)
+    assert not hanging, f"processes {hanging} did not end"
+    assert processes[0].exitcode is not None
+    return processes[0].exitcode
+
+
+def kill(processes: list[BaseProcess]) -> None:
+    for process in processes:
+        process.kill()
+    for process in processes:
+        process.join()
+
+
+def wait_for(condition: Callable[[], bool], processes: list[BaseProcess]) -> bool:
+    """Wait until a condition holds; False if the first process ended before."""
+    end = time.monotonic() + PATIENCE
+    while not condition():
+        if not processes[0].is_alive():
+            return False
+        assert time.monotonic() < end, "the process neither got there nor ended"
+        time.sleep(0.002)
+    return True
+
+
+def steps_logged(run_dir: Path) -> int:
+    """How many optimizer steps have their line in metrics.csv."""
+    try:
+        with (run_dir / "metrics.csv").open(newline="") as file:
+            return max((int(row["step"]) + 1 for row in csv.DictReader(file) if row["step"].isdigit()), default=0)
+    except (FileNotFoundError, KeyError, AttributeError):
+        return 0
+
+
+def goings_on(run_dir: Path) -> list[tuple[int, int]]:
+    """(step, batch) that each restart said it goes on from."""
+    path = run_dir / "train.log"
+    log = path.read_text() if path.is_file() else ""
+    found = re.findall(r"going on from step (\d+), epoch \d+, batch (\d+)", log)
+    return [(int(step), int(batch)) for step, batch in found]
+
+
+def metrics(run_dir: Path) -> list[dict[str, str]]:
+    """The lines of metrics.csv, without what depends on the clock."""
+    with (run_dir / "metrics.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    return [{name: value for name, value in row.items() if name != "train/audio_seconds_per_second"} for row in rows]
+
+
+def bundle(run_dir: Path) -> dict[str, bytes]:
+    """Every file of the bundle; of the card, which names the run, nothing."""
+    files = sorted((run_dir / "bundle").iterdir())
+    return {file.name: file.read_bytes() for file in files if file.name != "README.md"}
+
+
+def _free_port() -> int:
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        port: int = server.getsockname()[1]
+        return port

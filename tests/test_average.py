@@ -1,0 +1,408 @@
+"""The mean of checkpoints as a bundle: what is averaged, what is refused, and that no bundle is lost on the way."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from asr import build, checkpoint
+from asr.average import main as average
+from asr.checkpoint import PREFIX, checkpoint_extra, fitted_files, load_recognizer, write_bundle
+from asr.errors import InputError
+from asr.recognizer import Recognizer
+from tests.conftest import ROOT, TINY, resolved
+
+BUNDLE_FILES = ["README.md", "characters.json", "config.json", "weights.safetensors"]
+VALIDATED = {10: 0.9, 20: 0.2, 30: 0.4, 40: 0.3, 50: 0.3}  # step to validation WER
+
+
+def tiny_recognizer(config: dict[str, Any], texts: list[str], seed: int) -> Recognizer:
+    torch.manual_seed(seed)
+    tokenizer = build.build_tokenizer(config)
+    tokenizer.fit(texts)
+    return build.build_recognizer(config, tokenizer, build.build_features(config))
+
+
+def save(path: Path, *overrides: str, weights: int = 0, texts: list[str] | None = None, run_seed: int = 0) -> Path:
+    """Write a checkpoint with the parts that matter here, as a training does; `weights` seeds its weights."""
+    config = resolved(*TINY, *overrides)
+    recognizer = tiny_recognizer(config, texts or ["abc"], weights)
+    content = {
+        "state_dict": {PREFIX + name: weight for name, weight in recognizer.state_dict().items()},
+        "optimizer_states": [{"state": {0: torch.zeros(3)}}],
+        "asr": checkpoint_extra(config, fitted_files(recognizer.tokenizer, recognizer.features)),
+        "run": {"settings": {"seed": run_seed, "manifests": {"train": "48 utterances"}}, "position": {}},
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    torch.save(content, path)
+    return path
+
+
+@pytest.fixture(scope="session")
+def shared_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    run_dir = tmp_path_factory.mktemp("average") / "run"
+    for step, wer in VALIDATED.items():
+        save(run_dir / "checkpoints" / f"step={step}-wer={wer:.4f}.ckpt", weights=step)
+    for step in (25, 60):  # saved between validations
+        save(run_dir / "checkpoints" / f"step={step}.ckpt", weights=step)
+    return run_dir
+
+
+@pytest.fixture
+def run_dir(shared_run: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(shared_run, tmp_path / "run"))
+
+
+def checkpoints(run_dir: Path, *steps: int) -> list[Path]:
+    return [next((run_dir / "checkpoints").glob(f"step={step}[-.]*ckpt")) for step in steps]
+
+
+def mean_of(paths: list[Path]) -> dict[str, Tensor]:
+    """The plain mean, summed in float64 and rounded once."""
+    states = [torch.load(path, weights_only=True)["state_dict"] for path in paths]
+    return {
+        name.removeprefix(PREFIX): (sum(state[name].double() for state in states) / len(states)).to(first.dtype)
+        for name, first in states[0].items()
+    }
+
+
+def assert_weights(bundle: Path, expected: dict[str, Tensor]) -> None:
+    weights = load_file(bundle / "weights.safetensors")
+    assert weights.keys() == expected.keys()
+    # Bit for bit: what another order of summing changes in float64 is lost when it is rounded to float32.
+    assert all(torch.equal(weight, expected[name]) for name, weight in weights.items())
+
+
+@pytest.mark.parametrize(
+    ("options", "steps"),
+    [
+        ([], [20, 40, 50, 30]),  # 0.9 is far from 0.2: it had hardly begun to learn
+        (["--best", "1"], [20]),
+        (["--best", "2"], [20, 40]),  # of equally good ones, the older
+        (["--last", "2"], [40, 50]),
+        (["--last", "99"], [10, 20, 30, 40, 50]),
+    ],
+)
+def test_the_bundle_of_a_run_folder_is_the_float64_mean_of_those_chosen(
+    run_dir: Path, tmp_path: Path, options: list[str], steps: list[int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "deeper" / "out"
+    assert average([str(run_dir), "--output-dir", str(out), *options]) == 0
+    chosen = checkpoints(run_dir, *steps)
+    count = f"{len(steps)} checkpoint" + ("s" if len(steps) > 1 else "")
+    names = ", ".join(path.stem for path in chosen)
+    assert capsys.readouterr().out == f"{out}: the mean of {count}: {names}\n"
+    assert_weights(out, mean_of(chosen))
+    card = (out / "README.md").read_text()
+    assert [line[2:] for line in card.splitlines() if line.startswith("* ")] == [path.stem for path in chosen]
+    assert count in card
+    assert sorted(path.name for path in out.iterdir()) == BUNDLE_FILES
+    assert [path.name for path in out.parent.iterdir()] == ["out"]
+
+
+def test_files_are_all_averaged_validated_or_not(run_dir: Path, tmp_path: Path) -> None:
+    files = [*checkpoints(run_dir, 60, 10, 25), save(tmp_path / "elsewhere.ckpt", weights=7)]
+    assert average([*map(str, files), "--output-dir", str(tmp_path / "out")]) == 0
+    assert_weights(tmp_path / "out", mean_of(files))
+
+
+def test_the_bundle_can_be_used(run_dir: Path, tmp_path: Path) -> None:
+    average([str(run_dir), "--output-dir", str(tmp_path / "out")])
+    recognizer = load_recognizer(tmp_path / "out")
+    assert len(recognizer.transcribe([torch.zeros(8000)])) == 1
+    assert recognizer.state_dict().keys() == mean_of(checkpoints(run_dir, 20)).keys()
+
+
+def test_a_bundle_of_one_checkpoint_has_its_very_weights(run_dir: Path, tmp_path: Path) -> None:
+    (file,) = checkpoints(run_dir, 30)
+    average([str(file), "--output-dir", str(tmp_path / "out")])
+    weights = load_file(tmp_path / "out" / "weights.safetensors")
+    assert all(torch.equal(weights[name], expected) for name, expected in mean_of([file]).items())
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        (lambda path: save(path, "encoder.dim=64"), r"Different: encoder\.dim: 32 -> 64\.$"),
+        (lambda path: save(path, "normalizer=verbatim"), r"Different: normalizer: 'basic' -> 'verbatim'\.$"),
+        (lambda path: save(path, texts=["abd"]), r"Different: learnt files\.characters\.json: '\w{16}' -> '\w{16}'\.$"),
+        (lambda path: save(path, run_seed=3), r"Different: seed: 0 -> 3\.$"),
+    ],
+)
+def test_checkpoints_of_different_runs_are_refused_and_the_difference_is_named(
+    run_dir: Path, tmp_path: Path, other: Callable[[Path], Path], message: str
+) -> None:
+    files = [*checkpoints(run_dir, 10), other(tmp_path / "other.ckpt")]
+    with pytest.raises(InputError, match=message) as refused:
+        average([*map(str, files), "--output-dir", str(tmp_path / "out")])
+    assert str(refused.value).startswith(f"{files[1]}: checkpoints must be of one run to be averaged")
+    assert not (tmp_path / "out").exists()
+
+
+def edited(path: Path, edit: Callable[[dict[str, Any]], object]) -> Path:
+    """Change what is in a checkpoint."""
+    content = torch.load(path, weights_only=True)
+    edit(content)
+    torch.save(content, path)
+    return path
+
+
+BIAS = PREFIX + "head.linear.bias"
+
+
+@pytest.mark.parametrize(
+    ("edit", "message"),
+    [
+        (lambda content: content["state_dict"].pop(BIAS), r"head\.linear\.bias is missing here and \(4,\) float32"),
+        (lambda content: content["state_dict"].update({BIAS: torch.zeros(9)}), r"is \(9,\) float32 here and \(4,\)"),
+        (lambda content: content["state_dict"].update({BIAS: torch.zeros(4).half()}), r"is \(4,\) float16 here and"),
+        (lambda content: content["state_dict"].update({PREFIX + "x": torch.zeros(1)}), r"x is \(1,\) float32 here and"),
+    ],
+)
+def test_other_weights_are_refused_by_name(run_dir: Path, tmp_path: Path, edit: Any, message: str) -> None:
+    files = checkpoints(run_dir, 10, 20)
+    edited(files[1], edit)
+    with pytest.raises(InputError, match=message):
+        average([*map(str, files), "--output-dir", str(tmp_path / "out")])
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("edit", "message"),
+    [
+        (lambda content: content.pop("state_dict"), "is damaged: KeyError: 'state_dict'"),
+        (lambda content: content.pop("asr"), r"not from asr\.train"),
+        (lambda content: content.update(asr=3), "is damaged: TypeError"),
+        (lambda content: content["asr"].update(config={"encoder": torch.zeros(1)}), "is damaged: TypeError"),
+        (lambda content: content["asr"].update(config={}), "must have the keys"),
+        (lambda content: content.update(state_dict={PREFIX + "x": "y"}), "its weights must be tensors"),
+        (lambda content: content.update(state_dict={}), "there must be some"),
+        (lambda content: content["asr"]["files"].update({3: torch.zeros(1)}), "must have a plain name; got 3"),
+        (lambda content: content["asr"]["files"].update({"../../escaped": torch.zeros(1)}), r"'\.\./\.\./escaped'"),
+        (lambda content: content["asr"]["files"].update({"/tmp/escaped": torch.zeros(1)}), "must have a plain name"),
+        (lambda content: content["asr"]["files"].update({".hidden": torch.zeros(1)}), "must have a plain name"),
+        (lambda content: content["asr"]["files"].update({"config.json": torch.zeros(1)}), "must have a plain name"),
+    ],
+)
+def test_a_checkpoint_that_is_not_ours_is_one_clear_error(
+    run_dir: Path, tmp_path: Path, edit: Any, message: str
+) -> None:
+    (file,) = checkpoints(run_dir, 10)
+    edited(file, edit)
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(InputError, match=message):
+        average([str(file), "--output-dir", str(tmp_path / "out")])
+    assert sorted(tmp_path.rglob("*")) == before, "nothing was written"
+
+
+def damaged(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    middle = len(content) // 2
+    content[middle] ^= 1  # a bit of a weight
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (damaged, "a checkpoint must be whole; .* has another checksum"),
+        (lambda path: os.truncate(path, path.stat().st_size // 2), "a checkpoint must be whole; File is not a zip"),
+        (lambda path: path.write_text("text"), "a checkpoint must be whole; File is not a zip"),
+        (lambda path: path.unlink(), r"step=10-wer=0\.9000\.ckpt: no such checkpoint"),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_named(run_dir: Path, tmp_path: Path, damage: Any, message: str) -> None:
+    files = checkpoints(run_dir, 10, 20)
+    damage(files[0])
+    with pytest.raises(InputError, match=message):
+        average([*map(str, files), "--output-dir", str(tmp_path / "out")])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["run", "--best", "0"], "--best must be positive; got 0"),
+        (["run", "--last", "-2"], "--last must be positive; got -2"),
+        (["run", "run"], "one run folder must be given, or checkpoints; got"),
+        (["run", "run/checkpoints/step=25.ckpt"], "one run folder must be given, or checkpoints; got"),
+        (["run/checkpoints/step=25.ckpt", "--last", "2"], "choose among a run folder's checkpoints; got files"),
+        (["run/checkpoints/step=25.ckpt", "run/../run/checkpoints/step=25.ckpt"], "must be given once"),
+        (["run/bundle"], "must hold validated checkpoints, checkpoints/step=….*holds none"),
+        (["nowhere"], "nowhere: no such checkpoint"),
+    ],
+)
+def test_what_was_asked_for_wrongly_is_one_clear_error(
+    run_dir: Path, tmp_path: Path, arguments: list[str], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (run_dir / "bundle").mkdir()
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match=message):
+        average([*arguments, "--output-dir", "out"])
+
+
+def test_a_run_that_was_never_validated_has_no_best(run_dir: Path, tmp_path: Path) -> None:
+    for path in checkpoints(run_dir, *VALIDATED):
+        path.unlink()
+    with pytest.raises(InputError, match="Give checkpoints by their own names"):
+        average([str(run_dir), "--output-dir", str(tmp_path / "out")])
+
+
+class _Evil:
+    def __init__(self, witness: Path) -> None:
+        self.witness = witness
+
+    def __reduce__(self) -> Any:
+        return (os.mkdir, (str(self.witness),))
+
+
+def test_a_malicious_checkpoint_is_one_line_and_runs_nothing(run_dir: Path, tmp_path: Path) -> None:
+    (file,) = checkpoints(run_dir, 20)
+    witness = tmp_path / "owned"
+    content = torch.load(file, weights_only=True) | {"callbacks": _Evil(witness)}
+    torch.save(content, file)
+    command = [sys.executable, "-m", "asr.average", str(run_dir), "--output-dir", str(tmp_path / "out")]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert ended.returncode == 1
+    assert ended.stdout == ""
+    assert ended.stderr.startswith(f"error: {file}: not a checkpoint that can be loaded safely: ")
+    assert ended.stderr.count("\n") == 1
+    assert not witness.exists()
+    assert not (tmp_path / "out").exists()
+    torch.load(file, weights_only=False)
+    assert witness.exists(), "it would have run, had the file been loaded in the usual way"
+
+
+def test_help_imports_no_torch() -> None:
+    code = "import sys, runpy\nsys.argv = ['average', '--help']\n"
+    code += (
+        "try: runpy.run_module('asr.average', run_name='__main__')\nexcept SystemExit as ended: assert not ended.code\n"
+    )
+    code += "assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT, capture_output=True)
+
+
+# How a bundle is replaced.
+
+
+@pytest.fixture
+def old_bundle(run_dir: Path, tmp_path: Path) -> Path:
+    write_bundle(tmp_path / "out", checkpoints(run_dir, 10), "old")
+    return tmp_path / "out"
+
+
+def is_whole(bundle: Path, card: str) -> bool:
+    load_recognizer(bundle)
+    names = sorted(path.name for path in bundle.iterdir())
+    return names == BUNDLE_FILES and (bundle / "README.md").read_text() == card
+
+
+def test_an_older_bundle_is_replaced_through_a_link_too(run_dir: Path, tmp_path: Path, old_bundle: Path) -> None:
+    (tmp_path / "link").symlink_to(old_bundle)
+    write_bundle(tmp_path / "link", checkpoints(run_dir, 20, 30), "new")
+    assert (tmp_path / "link").is_symlink()
+    assert is_whole(old_bundle, "new")
+    assert_weights(old_bundle, mean_of(checkpoints(run_dir, 20, 30)))
+
+
+def test_an_empty_folder_is_filled(run_dir: Path, tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    write_bundle(tmp_path / "out", checkpoints(run_dir, 10), "new")
+    assert is_whole(tmp_path / "out", "new")
+
+
+@pytest.mark.parametrize(
+    ("strange", "message"),
+    [
+        (lambda out: (out / "notes.txt").write_text("mine"), r"it holds notes\.txt\. Give another folder"),
+        (lambda out: (out / "data").mkdir(), "it holds data"),
+        (lambda out: (out / "weights.safetensors").unlink(), "it holds README.md, characters.json, config.json"),
+        (lambda out: (shutil.rmtree(out), out.mkdir(), (out / "README.md").write_text("mine")), "it holds README.md"),
+        (lambda out: (shutil.rmtree(out), out.write_text("mine")), "this is a file"),
+    ],
+)
+def test_a_folder_with_anything_but_a_bundle_is_left_alone(
+    run_dir: Path, old_bundle: Path, strange: Any, message: str
+) -> None:
+    strange(old_bundle)
+    before = {path: path.read_bytes() if path.is_file() else None for path in old_bundle.parent.rglob("*")}
+    with pytest.raises(InputError, match=message):
+        average([str(run_dir), "--output-dir", str(old_bundle)])
+    assert before == {path: path.read_bytes() if path.is_file() else None for path in old_bundle.parent.rglob("*")}
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+SYSTEM_CALLS = ("rename", "fsync", "chmod")
+
+
+@pytest.mark.parametrize("call", range(12))
+def test_killed_at_any_point_the_old_bundle_or_the_new_is_there_and_the_next_call_succeeds(
+    run_dir: Path, old_bundle: Path, call: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing more happens on the disk from the n-th of these calls on: what runs after it in a `finally` neither."""
+    calls = []
+
+    def or_die(function: Callable[..., Any]) -> Callable[..., Any]:
+        def called(*given: Any, **how: Any) -> Any:
+            calls.append(function.__name__)
+            if len(calls) > call:
+                raise Killed
+            return function(*given, **how)
+
+        return called
+
+    def rmtree(*given: Any, real: Any = shutil.rmtree, **how: Any) -> None:
+        if len(calls) <= call:
+            real(*given, **how)
+
+    with monkeypatch.context() as patched:
+        for name in SYSTEM_CALLS:
+            patched.setattr(checkpoint.os, name, or_die(getattr(os, name)))
+        patched.setattr(checkpoint.shutil, "rmtree", rmtree)
+        try:
+            write_bundle(old_bundle, checkpoints(run_dir, 20), "new")
+        except Killed:
+            pass
+        else:
+            assert len(calls) < 12, "the parametrisation reaches every call"
+    places = [old_bundle, old_bundle.with_name(".out.replaced")]
+    assert any(place.is_dir() and (is_whole(place, "old") or is_whole(place, "new")) for place in places)
+
+    write_bundle(old_bundle, checkpoints(run_dir, 30), "next")
+    assert is_whole(old_bundle, "next")
+    assert sorted(path.name for path in old_bundle.parent.iterdir()) == ["out", "run"]
+
+
+@pytest.mark.parametrize("killed", [False, True], ids=["", "after one that was killed between old and new"])
+def test_a_full_disk_leaves_the_old_bundle_and_is_one_clear_error(
+    run_dir: Path, old_bundle: Path, killed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    if killed:
+        old_bundle.rename(old_bundle.with_name(".out.replaced"))
+    monkeypatch.setattr(checkpoint, "save_file", full)
+    with pytest.raises(InputError, match=r"out: a bundle must be written there; .* No space left on device"):
+        write_bundle(old_bundle, checkpoints(run_dir, 20), "new")
+    assert is_whole(old_bundle, "old")
+    assert sorted(path.name for path in old_bundle.parent.iterdir()) == ["out", "run"]
+
+
+def test_the_same_checkpoints_give_the_same_bytes(run_dir: Path, tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        write_bundle(tmp_path / name, checkpoints(run_dir, 20, 30), "card")
+    for file in BUNDLE_FILES:
+        assert (tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes()
+    assert json.loads((tmp_path / "a" / "config.json").read_text())["encoder"]["dim"] == 32

@@ -1,0 +1,320 @@
+"""Bad luck, provoked for real: what is lost, what is said, and that nothing hangs."""
+
+import os
+import pickle
+import re
+import resource
+import shutil
+import signal
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from asr.kept import kept_checkpoints
+from asr.manifest import read_manifest
+from tests.conftest import TINY, resolved, tone_corpus
+from tests.processes import bundle, finish, goings_on, kill, metrics, start, steps_logged, wait_for
+from tests.tones import sentences, write_corpus
+
+RUN = [
+    *TINY,
+    "data.batch_seconds=5",
+    "trainer.max_epochs=2",
+    "num_threads=1",
+    "checkpoint.every_steps=3",
+    "optimizer.lr=1e-3",
+]
+TWO = ["trainer.strategy=ddp", "trainer.devices=2"]
+
+
+def config(run_dir: Path, corpus: Path, *overrides: str) -> dict[str, Any]:
+    return resolved(*RUN, *tone_corpus(corpus), f"run_dir={run_dir}", *overrides)
+
+
+def error(output: Path) -> str:
+    """The one line that says why a training ended; there must be one, and no traceback."""
+    text = output.read_text()
+    assert "Traceback" not in text, text
+    lines = [line for line in text.splitlines() if " error: " in line]
+    assert len(lines) == 1, text
+    return lines[0]
+
+
+def bad_corpus(tones: Path, folder: Path) -> Path:
+    """A copy of the tones whose audio can be spoilt."""
+    shutil.copytree(tones / "audio", folder / "audio")
+    for split in ("train", "valid", "test"):
+        text = (tones / f"{split}.jsonl").read_text().replace(str(tones), str(folder))
+        (folder / f"{split}.jsonl").write_text(text)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def whole(tones: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run to which nothing happened."""
+    folder = tmp_path_factory.mktemp("whole")
+    assert finish(start(config(folder / "run", tones), folder / "log")) == 0, (folder / "log").read_text()
+    return folder / "run"
+
+
+def half(run_dir: Path, corpus: Path, output: Path, *overrides: str) -> list[Path]:
+    """A run that was killed behind its sixth step, and its checkpoints, newest first."""
+    running = start(config(run_dir, corpus, *overrides), output)
+    assert wait_for(lambda: steps_logged(run_dir) > 6, running)
+    kill(running)
+    return [kept.path for kept in reversed(kept_checkpoints(run_dir / "checkpoints"))]
+
+
+def truncate(path: Path) -> None:
+    os.truncate(path, path.stat().st_size * 2 // 3)
+
+
+def flip_a_bit(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 16
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("damage", [truncate, flip_a_bit])
+def test_a_damaged_newest_checkpoint_is_named_and_the_one_before_it_taken(
+    damage: Any, whole: Path, tones: Path, tmp_path: Path
+) -> None:
+    run_dir = tmp_path / "run"
+    newest, before, *_ = half(run_dir, tones, tmp_path / "log")
+    damage(newest)
+    assert finish(start(config(run_dir, tones), tmp_path / "log")) == 0
+    log = (run_dir / "train.log").read_text()
+    assert re.search(rf"{re.escape(str(newest))} is damaged \(.+\): put aside", log)
+    assert f": {before}" in log
+    assert newest.with_name(newest.name + ".damaged").is_file()
+    assert bundle(run_dir) == bundle(whole)
+    assert metrics(run_dir) == metrics(whole)
+
+
+def test_where_all_checkpoints_are_damaged_nothing_is_begun_or_removed(tones: Path, tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    checkpoints = half(run_dir, tones, tmp_path / "log")
+    for path in checkpoints:
+        truncate(path)
+    assert finish(start(config(run_dir, tones), tmp_path / "second.log")) == 1
+    assert "must hold a whole checkpoint to go on from" in error(tmp_path / "second.log")
+    assert all(path.is_file() for path in checkpoints)
+
+
+class _Malicious:
+    def __init__(self, victim: Path) -> None:
+        self.victim = victim
+
+    def __reduce__(self) -> Any:
+        return (Path.touch, (self.victim,))
+
+
+def test_a_checkpoint_that_would_run_code_is_refused(tones: Path, tmp_path: Path) -> None:
+    run_dir, victim = tmp_path / "run", tmp_path / "victim"
+    newest, *_ = half(run_dir, tones, tmp_path / "log")
+    torch.save({"state_dict": _Malicious(victim)}, newest)
+    with pytest.raises(pickle.UnpicklingError):
+        torch.load(newest, weights_only=True)
+    assert finish(start(config(run_dir, tones), tmp_path / "second.log")) == 1
+    assert f"{newest}: not a checkpoint that can be loaded safely" in error(tmp_path / "second.log")
+    assert not victim.exists()
+
+
+def limit_file_size(num_bytes: int) -> None:
+    """To this process the disk is full as soon as a file is so large."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, num_bytes))
+
+
+def test_a_disk_that_fills_up_costs_nothing_that_was_there(whole: Path, tones: Path, tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    checkpoints = half(run_dir, tones, tmp_path / "log")
+    contents = {path: path.read_bytes() for path in checkpoints}
+    too_small = partial(limit_file_size, min(len(content) for content in contents.values()) // 2)
+    assert finish(start(config(run_dir, tones), tmp_path / "second.log", before=too_small)) == 1
+    assert "the disk must have room for a checkpoint; [Errno 27] File too large" in error(tmp_path / "second.log")
+    assert {path: path.read_bytes() for path in sorted((run_dir / "checkpoints").iterdir())} == contents
+    assert finish(start(config(run_dir, tones), tmp_path / "log")) == 0
+    assert bundle(run_dir) == bundle(whole)
+    assert metrics(run_dir) == metrics(whole)
+
+
+def test_a_full_disk_ends_two_processes_with_one_line(tones: Path, tmp_path: Path) -> None:
+    processes = start(
+        config(tmp_path / "run", tones, *TWO), tmp_path / "log", world_size=2, before=partial(limit_file_size, 100_000)
+    )
+    assert finish(processes) == 1
+    assert "the disk must have room for a checkpoint" in error(tmp_path / "log")
+
+
+def children(pid: int | None) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def test_a_worker_that_dies_ends_the_training_with_one_line(tones: Path, tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    running = start(config(run_dir, tones, "data.num_workers=2", "trainer.max_epochs=50"), tmp_path / "log")
+    assert wait_for(lambda: steps_logged(run_dir) > 3, running)
+    assert wait_for(lambda: len(children(running[0].pid)) > 0, running)
+    os.kill(children(running[0].pid)[0], signal.SIGKILL)
+    assert finish(running) == 1
+    assert "a process that reads audio has died" in error(tmp_path / "log")
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_files_that_turn_unreadable_are_skipped_counted_and_named(world_size: int, tones: Path, tmp_path: Path) -> None:
+    """Batches of one or two utterances, so that a rank has a batch of which nothing is left."""
+    corpus, run_dir = bad_corpus(tones, tmp_path / "corpus"), tmp_path / "run"
+    processes = TWO if world_size > 1 else []
+    small = ["data.max_utterances=1", "data.max_bad_fraction=0.2", "augment=[spec_augment]"]
+    running = start(config(run_dir, corpus, *processes, *small), tmp_path / "log", world_size=world_size)
+    assert wait_for(lambda: steps_logged(run_dir) > 1, running)
+    spoilt = {f"train-{number}" for number in range(0, 48, 8)}
+    for name in spoilt:
+        (corpus / "audio" / f"{name}.flac").write_bytes(b"no longer audio")
+    assert finish(running) == 0, (tmp_path / "log").read_text()
+    log = (run_dir / "train.log").read_text()
+    named = re.findall(r"epoch (\d): skipped .*?\.flac: .* \(id '(train-\d+)'\)", log)
+    assert {name for epoch, name in named if epoch == "2"} == spoilt
+    assert len(named) == len(set(named)), "each is named once an epoch"
+    last = [row for row in metrics(run_dir) if row["train/skipped_utterances"]][-1]
+    assert float(last["train/skipped_utterances"]) == len(spoilt)
+
+
+def test_what_is_left_of_a_batch_trains_as_if_the_bad_file_had_never_been_in_it(tones: Path, tmp_path: Path) -> None:
+    """The first step's loss, with a file that is bad from the start, is its other utterances', by their tokens."""
+    from tests.test_global_loss import planned
+
+    corpus = bad_corpus(tones, tmp_path / "corpus")
+    settings = config(tmp_path / "run", corpus, "trainer.max_steps=1", "data.max_bad_fraction=1")
+    recognizer, examples = planned(settings, corpus, 1)
+    first = examples[0][0]
+    Path(first[0].utterance.audio_filepath).write_bytes(b"not audio")
+    assert finish(start(settings, tmp_path / "log")) == 0, (tmp_path / "log").read_text()
+
+    from asr.data.batch import collate
+
+    left = collate(first[1:])
+    log_probs, lengths = recognizer(left.features, left.feature_lengths)
+    losses = recognizer.head.losses(log_probs, lengths, left.tokens, left.token_lengths)
+    expected = float(losses.detach().sum()) / int(left.token_lengths.sum())
+    assert float(metrics(tmp_path / "run")[0]["train/loss"]) == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_more_unreadable_files_than_data_max_bad_fraction_stop_the_training(
+    world_size: int, tones: Path, tmp_path: Path
+) -> None:
+    corpus = bad_corpus(tones, tmp_path / "corpus")
+    for number in range(4):
+        (corpus / "audio" / f"train-{number}.flac").write_bytes(b"not audio")
+    processes = TWO if world_size > 1 else []
+    settings = config(tmp_path / "run", corpus, *processes, "data.max_bad_fraction=0.05")  # 2.4 of 48
+    assert finish(start(settings, tmp_path / "log", world_size=world_size)) == 1
+    assert "it allows 2.4, and epoch 1 has come to" in error(tmp_path / "log")
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_a_loss_that_is_not_finite_names_its_utterances_and_keeps_the_batch(
+    world_size: int, tones: Path, tmp_path: Path
+) -> None:
+    run_dir = tmp_path / "run"
+    processes = TWO if world_size > 1 else []
+    hot = ["optimizer.lr=1e18", "schedule.warmup_steps=1", "trainer.gradient_clip_val=null"]
+    assert finish(start(config(run_dir, tones, *processes, *hot), tmp_path / "log", world_size=world_size)) == 1
+    line = error(tmp_path / "log")
+    ids = {utterance.id for utterance in read_manifest(tones / "train.jsonl")}
+    named = set(re.findall(r"train-\d+", line))
+    assert named
+    assert named <= ids
+    kept = sorted((run_dir / "faults").iterdir())
+    batch = torch.load(kept[0], weights_only=True)
+    assert batch["features"].shape[0] == len(batch["ids"]) == len(batch["losses"])
+    assert not batch["losses"].isfinite().all()
+
+
+def limit_memory(more_bytes: int) -> None:
+    """Let this process have so much more than it has now."""
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    limit = pages * resource.getpagesize() + more_bytes
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+
+
+def test_a_batch_that_does_not_fit_is_found_before_the_first_step_and_described(tmp_path: Path) -> None:
+    write_corpus(tmp_path / "corpus", {"train": sentences(40, seed=1, words=(20, 30)), "valid": sentences(2, seed=2)})
+    large = ["data.batch_seconds=600", "encoder.dim=256", "encoder.num_layers=8", "corpus.test=[valid.jsonl]"]
+    settings = config(tmp_path / "run", tmp_path / "corpus", *large)
+    little = partial(limit_memory, 400 * 2**20)
+    assert finish(start(settings, tmp_path / "log", before=little)) == 1
+    line = error(tmp_path / "log")
+    assert re.search(r"memory must hold \d+ utterances x \d+ frames \([\d.]+ s each, \d+ s in all, \d+ tokens\)", line)
+    assert "data.batch_seconds" in line
+    assert steps_logged(tmp_path / "run") == 0
+
+
+def without_the_trial() -> None:
+    from asr.trial import LargestBatchFirst
+
+    LargestBatchFirst.on_train_start = lambda *_: None  # type: ignore[method-assign]
+
+
+def test_trying_the_largest_batch_leaves_no_trace(whole: Path, tones: Path, tmp_path: Path) -> None:
+    """Parameters, buffers, optimizer and random state: a run without it has the same bits."""
+    settings = config(tmp_path / "run", tones)
+    assert finish(start(settings, tmp_path / "log", before=without_the_trial)) == 0
+    assert bundle(tmp_path / "run") == bundle(whole)
+    assert metrics(tmp_path / "run") == metrics(whole)
+
+
+@pytest.mark.parametrize(
+    ("signum", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGUSR1, 138)], ids=str
+)
+def test_a_signal_saves_and_stops_with_a_status_that_says_so(
+    signum: int, status: int, whole: Path, tones: Path, tmp_path: Path
+) -> None:
+    run_dir = tmp_path / "run"
+    rarely = "checkpoint.every_steps=1000"
+    running = start(config(run_dir, tones, rarely), tmp_path / "log")
+    assert wait_for(lambda: steps_logged(run_dir) > 2, running)
+    assert running[0].pid is not None
+    os.kill(running[0].pid, signum)
+    assert finish(running) == status
+    done = steps_logged(run_dir)
+    assert finish(start(config(run_dir, tones, rarely), tmp_path / "log")) == 0
+    step, _ = goings_on(run_dir)[0]
+    assert done <= step <= done + 1, "nothing is lost"
+    assert bundle(run_dir) == bundle(whole)
+    assert metrics(run_dir) == metrics(whole)
+    assert "Traceback" not in (tmp_path / "log").read_text()
+
+
+def test_ctrl_c_twice_stops_at_once(tones: Path, tmp_path: Path) -> None:
+    running = start(config(tmp_path / "run", tones, "trainer.max_epochs=100"), tmp_path / "log")
+    assert wait_for(lambda: steps_logged(tmp_path / "run") > 2, running)
+    assert running[0].pid is not None
+    for _ in range(20):
+        if running[0].is_alive():
+            os.kill(running[0].pid, signal.SIGINT)
+        time.sleep(0.005)
+    assert finish(running) in (130, 1)
+
+
+def test_a_signal_to_the_first_of_two_processes_stops_both(tones: Path, tmp_path: Path) -> None:
+    """And under SLURM the job is put in the queue again."""
+    run_dir, tools = tmp_path / "run", tmp_path / "tools"
+    tools.mkdir()
+    (tools / "scontrol").write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/asked\n')
+    (tools / "scontrol").chmod(0o755)
+    environment = {"SLURM_JOB_ID": "77", "PATH": f"{tools}:{os.environ['PATH']}"}
+    settings = config(run_dir, tones, *TWO, "trainer.max_epochs=100")
+    running = start(settings, tmp_path / "log", world_size=2, environment=environment)
+    assert wait_for(lambda: steps_logged(run_dir) > 2, running)
+    assert running[0].pid is not None
+    os.kill(running[0].pid, signal.SIGTERM)
+    assert finish(running) == 143
+    assert running[1].exitcode == 0
+    assert (tmp_path / "asked").read_text() == "requeue 77\n"
+    assert "Traceback" not in (tmp_path / "log").read_text()

@@ -1,0 +1,107 @@
+"""The loss is that of the global batch, whoever computes which part of it: gradients against a plain loop."""
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from asr.build import build_augmentation, build_features, build_recognizer, build_tokenizer
+from asr.data.batch import Batch, collate
+from asr.data.dataset import SpeechDataset
+from asr.data.module import SpeechData
+from asr.data.position import start_of_epoch
+from asr.manifest import read_manifest
+from asr.recognizer import Recognizer
+from asr.task import RecognitionTask
+from tests.conftest import TINY, resolved, tone_corpus
+from tests.processes import finish, start
+
+# A learning rate of 0: every step is taken from the same weights, so that each can be computed on its own.
+STILL = ["optimizer.lr=0", "trainer.max_epochs=1", "trainer.gradient_clip_val=null", "data.batch_seconds=3"]
+
+
+def keep_gradients(folder: Path) -> None:
+    """Write down the gradients of each optimizer step, and the buffers behind it."""
+    divide = RecognitionTask.configure_gradient_clipping
+
+    def divide_and_keep(self: RecognitionTask, *arguments: Any, **named: Any) -> None:
+        divide(self, *arguments, **named)
+        if self.global_rank == 0:
+            gradients = {name: parameter.grad for name, parameter in self.recognizer.named_parameters()}
+            buffers = {name: buffer.clone() for name, buffer in self.recognizer.named_buffers()}
+            torch.save((gradients, buffers), folder / f"{self.global_step}.pt")
+
+    RecognitionTask.configure_gradient_clipping = divide_and_keep  # type: ignore[method-assign]
+
+
+def kept(folder: Path) -> list[tuple[dict[str, Tensor], dict[str, Tensor]]]:
+    return [torch.load(folder / f"{step}.pt") for step in range(len(list(folder.iterdir())))]
+
+
+def planned(config: dict[str, Any], corpus: Path, world_size: int) -> tuple[Recognizer, list[list[list[Any]]]]:
+    """The recogniser as training begins, and the examples of each (batch number, rank)."""
+    train = read_manifest(corpus / "train.jsonl")
+    tokenizer, features = build_tokenizer(config), build_features(config)
+    tokenizer.fit(utterance.text for utterance in train)
+    torch.manual_seed(config["seed"])
+    recognizer = build_recognizer(config, tokenizer, features)
+    augmentation = build_augmentation(config, features.sample_rate)
+    data = SpeechData(train, train, features, recognizer.reference, augmentation, 0, None, **config["data"])
+    plan = data._plan(start_of_epoch(0, world_size))
+    dataset = SpeechDataset(train, features, recognizer.reference, augmentation)
+    examples = [
+        [[dataset[item] for item in plan.items(step, rank)] for rank in range(world_size)] for step in range(len(plan))
+    ]
+    return recognizer, examples
+
+
+def gradients_of(recognizer: Recognizer, batches: list[Batch]) -> dict[str, Tensor]:
+    """Sum of the losses over number of tokens, batch after batch."""
+    recognizer.zero_grad()
+    for batch in batches:
+        log_probs, lengths = recognizer(batch.features, batch.feature_lengths)
+        recognizer.head.losses(log_probs, lengths, batch.tokens, batch.token_lengths).sum().backward()
+    tokens = sum(int(batch.token_lengths.sum()) for batch in batches)
+    return {name: parameter.grad / tokens for name, parameter in recognizer.named_parameters()}  # type: ignore[operator]
+
+
+def assert_same(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
+    """Float32: sums in another order differ in the last digits of the largest terms."""
+    scale = max(float(tensor.abs().max()) for tensor in expected.values())
+    for name, tensor in expected.items():
+        torch.testing.assert_close(
+            found[name], tensor, rtol=1e-4, atol=1e-5 * scale, msg=lambda text, n=name: f"{n}: {text}"
+        )
+
+
+@pytest.mark.parametrize("norm", ["layer_norm", "masked_batch_norm"])
+@pytest.mark.parametrize(("world_size", "accumulate"), [(1, 1), (1, 3), (2, 1), (2, 3)])
+def test_gradients_are_those_of_the_global_batch(
+    norm: str, world_size: int, accumulate: int, tones: Path, tmp_path: Path
+) -> None:
+    distributed = ["trainer.strategy=ddp", "trainer.devices=2"] if world_size > 1 else []
+    overrides = [*TINY, *tone_corpus(tones), *STILL, *distributed, f"encoder/norm={norm}", "num_threads=1"]
+    config = resolved(*overrides, f"trainer.accumulate_grad_batches={accumulate}", f"run_dir={tmp_path / 'run'}")
+    folder = tmp_path / "gradients"
+    folder.mkdir()
+    processes = start(config, tmp_path / "log", world_size=world_size, before=partial(keep_gradients, folder))
+    assert finish(processes) == 0, (tmp_path / "log").read_text()
+
+    recognizer, examples = planned(config, tones, world_size)
+    windows = [examples[start : start + accumulate] for start in range(0, len(examples), accumulate)]
+    found = kept(folder)
+    assert len(found) == len(windows) > 3
+    sizes = {len(share) for step in examples for share in step}
+    assert len(sizes) > 1, "batches must be of different sizes"
+    assert accumulate == 1 or len(windows[-1]) < accumulate, "the last window must be a short one"
+    for (gradients, buffers), window in zip(found, windows, strict=True):
+        if norm == "layer_norm":  # one utterance at a time
+            batches = [collate([example]) for step in window for share in step for example in share]
+        else:  # what the ranks did side by side, joined; one such group after another
+            batches = [collate([example for share in step for example in share]) for step in window]
+        assert_same(gradients, gradients_of(recognizer, batches))
+        for name, buffer in recognizer.named_buffers():
+            torch.testing.assert_close(buffers[name], buffer, rtol=1e-4, atol=1e-5, msg=name)

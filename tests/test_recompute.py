@@ -1,0 +1,226 @@
+"""Recomputing activations changes how much memory a training step takes, and nothing else."""
+
+import copy
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.checkpoint import checkpoint
+
+from asr.build import component
+from asr.encoder.norm.masked_batch_norm import MaskedBatchNorm
+from asr.errors import InputError
+from asr.recompute import recompute_blocks
+from tests.conftest import resolved
+
+NUM_MEL_BINS = 20
+CASES = pytest.mark.parametrize(
+    "overrides",
+    [
+        ("encoder=conformer_s", "encoder/norm=masked_batch_norm"),
+        ("encoder=conformer_s", "encoder/norm=layer_norm"),
+        ("encoder=transformer",),
+    ],
+    ids=lambda overrides: "-".join(override.split("=")[1] for override in overrides),
+)
+SMALL = ["encoder.dim=16", "encoder.num_layers=3", "encoder.feed_forward_dim=32", "encoder.subsampling.num_channels=4"]
+BATCH_NORM = ("encoder=conformer_s", "encoder/norm=masked_batch_norm")
+
+
+def make_encoder(overrides: tuple[str, ...], *, recompute: bool, dtype: torch.dtype = torch.float64) -> nn.Module:
+    """The same weights each time; dropout as shipped, 0.1."""
+    torch.manual_seed(0)
+    encoder = component("encoder", resolved(*overrides, *SMALL)["encoder"])(NUM_MEL_BINS).to(dtype)
+    assert encoder.blocks[0].dropout.p == 0.1
+    if recompute:
+        recompute_blocks(encoder)
+    return encoder
+
+
+def batch(number: int = 0, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(number)
+    features = torch.randn(3, 50, NUM_MEL_BINS, generator=generator, dtype=torch.float64).to(dtype)
+    return features, torch.tensor([50, 33, 7])
+
+
+def loss_of(encoder: nn.Module, features: Tensor, lengths: Tensor) -> Tensor:
+    encoder_out, out_lengths = encoder(features, lengths)
+    return sum(((one[:length] - 0.5) ** 3).sum() for one, length in zip(encoder_out, out_lengths, strict=True))
+
+
+def train(encoder: nn.Module, *, autocast: bool = False) -> dict[str, Tensor]:
+    """All that three batches leave: one by itself, and two whose graphs are there at the same time."""
+    dtype = next(encoder.parameters()).dtype
+    torch.manual_seed(1)
+    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        first = loss_of(encoder, *batch(0, dtype))
+    first.backward()
+    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        others = loss_of(encoder, *batch(1, dtype)) + loss_of(encoder, *batch(2, dtype))
+    others.backward()
+    gradients = {f"gradient of {name}": one.grad for name, one in encoder.named_parameters()}
+    left = {"loss": first.detach(), "losses": others.detach(), "generator": torch.get_rng_state()}
+    return left | gradients | dict(encoder.named_buffers())
+
+
+def assert_equal(actual: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
+    """Bit for bit: on a CPU the same operations on the same numbers give the same bits."""
+    assert actual.keys() == expected.keys()
+    assert not [name for name, value in actual.items() if not torch.equal(value, expected[name])]
+
+
+@CASES
+def test_loss_gradients_and_buffers_are_those_without(overrides: tuple[str, ...]) -> None:
+    expected = train(make_encoder(overrides, recompute=False))
+    assert_equal(train(make_encoder(overrides, recompute=True)), expected)
+    assert all(value.isfinite().all() for value in expected.values())
+    assert any(value.any() for name, value in expected.items() if name.startswith("gradient of blocks"))
+
+
+@CASES
+def test_so_they_are_under_autocast(overrides: tuple[str, ...]) -> None:
+    plain, recomputing = (make_encoder(overrides, recompute=one, dtype=torch.float32) for one in (False, True))
+    assert_equal(train(recomputing, autocast=True), train(plain, autocast=True))
+
+
+def test_a_batch_is_counted_once_in_the_running_statistics() -> None:
+    encoder = make_encoder(BATCH_NORM, recompute=True)
+    loss = loss_of(encoder, *batch())
+    after_forward = {name: buffer.clone() for name, buffer in encoder.named_buffers()}
+    assert after_forward
+    loss.backward()
+    assert_equal(dict(encoder.named_buffers()), after_forward)
+
+
+class RunningMean(nn.Module):
+    """A block whose output depends on a buffer that it changes."""
+
+    mean: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(()))
+        self.weight = nn.Parameter(torch.tensor(2.0))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.mean.lerp_(x.detach().mean(), 0.5)
+        return (self.weight * self.mean * x) ** 2
+
+
+def test_the_recomputation_begins_with_the_buffers_that_the_forward_pass_began_with() -> None:
+    gradients = []
+    for recompute in (False, True):
+        blocks = nn.Module()
+        blocks.blocks = nn.ModuleList([RunningMean()])
+        if recompute:
+            recompute_blocks(blocks)
+        blocks.blocks[0](torch.tensor([1.0, 2.0])).sum().backward()
+        gradients.append(blocks.blocks[0].weight.grad)
+        assert blocks.blocks[0].mean == 0.75
+    assert gradients[1] == gradients[0] != 0
+
+
+def test_a_graph_that_is_retained_can_be_walked_again() -> None:
+    encoder = make_encoder(BATCH_NORM, recompute=True)
+    parameters = list(encoder.parameters())
+    loss = loss_of(encoder, *batch())
+    first = torch.autograd.grad(loss, parameters, retain_graph=True)
+    assert all(map(torch.equal, torch.autograd.grad(loss, parameters), first))
+
+
+@CASES
+def test_far_fewer_activations_are_kept(overrides: tuple[str, ...]) -> None:
+    kept = []
+    for recompute in (False, True):
+        encoder = make_encoder((*overrides, "encoder.num_layers=6"), recompute=recompute)
+        weights = {parameter.untyped_storage().data_ptr() for parameter in encoder.parameters()}
+        storages: dict[int, int] = {}  # of all that is kept for the gradients, weights aside: address to bytes
+        alive = []
+
+        def keep(tensor: Tensor, weights: Any = weights, storages: Any = storages, alive: Any = alive) -> Tensor:
+            alive.append(tensor)  # or its address would be used again
+            storage = tensor.untyped_storage()
+            if storage.data_ptr() not in weights:
+                storages[storage.data_ptr()] = storage.nbytes()
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+            encoder(*batch())
+        kept.append(sum(storages.values()))
+    assert kept[1] < kept[0] / 4, kept  # each of the six blocks keeps its input; the front-end keeps what it kept
+
+
+def test_nothing_is_recomputed_in_evaluation_or_without_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+    encoder = make_encoder(BATCH_NORM, recompute=True)
+    plain = make_encoder(BATCH_NORM, recompute=False)
+    monkeypatch.setattr("asr.recompute.checkpoint", lambda *_, **__: pytest.fail("the recomputation was set up"))
+    with torch.no_grad():
+        encoder(*batch())
+    encoder, plain = make_encoder(BATCH_NORM, recompute=True).eval(), plain.eval()
+    assert torch.equal(encoder(*batch())[0], plain(*batch())[0])
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda encoder: pickle.loads(pickle.dumps(encoder))])
+def test_a_copy_computes_with_its_own_weights_and_still_recomputes(
+    copied: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoder = make_encoder(BATCH_NORM, recompute=True)
+    theirs = copied(encoder)
+    with torch.no_grad():
+        for parameter in encoder.parameters():
+            parameter.fill_(float("nan"))
+    calls = []
+    monkeypatch.setattr("asr.recompute.checkpoint", lambda *given, **how: calls.append(1) or checkpoint(*given, **how))
+    assert_equal(train(theirs), train(make_encoder(BATCH_NORM, recompute=False)))
+    assert all(parameter.grad is None for parameter in encoder.parameters())
+    assert len(calls) == 3 * len(theirs.blocks)  # of three batches
+
+
+def test_the_names_in_the_state_dict_are_those_without() -> None:
+    encoder = make_encoder(BATCH_NORM, recompute=True)
+    plain = make_encoder(BATCH_NORM, recompute=False)
+    assert list(encoder.state_dict()) == list(plain.state_dict())
+    plain.load_state_dict(encoder.state_dict())
+    recompute_blocks(encoder)  # once more changes nothing
+    assert_equal(train(encoder), train(plain))
+
+
+def test_an_encoder_that_is_no_stack_of_blocks_is_refused() -> None:
+    with pytest.raises(InputError, match=r"gradient_checkpointing must be false .*Linear has no `blocks`"):
+        recompute_blocks(nn.Linear(1, 1))
+
+
+def _one_rank(rank: int, folder: Path) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
+    for recompute in (False, True):
+        encoder = make_encoder(BATCH_NORM, recompute=recompute)
+        parallel = DistributedDataParallel(encoder)
+        losses = []
+        for number in range(2):
+            torch.manual_seed(10 * number + rank)
+            features, lengths = batch(10 * number + rank)
+            loss = loss_of(parallel, features[rank:], lengths[rank:])  # three utterances and two
+            loss.backward()
+            losses.append(loss.detach())
+        gradients = {name: parameter.grad for name, parameter in encoder.named_parameters()}
+        left = {"losses": torch.stack(losses)} | gradients | dict(encoder.named_buffers())
+        torch.save(left, folder / f"rank{rank}-{recompute}.pt")
+    dist.destroy_process_group()
+
+
+def test_two_ranks_share_their_statistics_again_in_the_recomputation(tmp_path: Path) -> None:
+    assert any(isinstance(module, MaskedBatchNorm) for module in make_encoder(BATCH_NORM, recompute=True).modules())
+    mp.spawn(_one_rank, args=(tmp_path,), nprocs=2)
+    left = {path.name: torch.load(path) for path in tmp_path.glob("*.pt")}
+    for rank in (0, 1):
+        assert_equal(left[f"rank{rank}-True.pt"], left[f"rank{rank}-False.pt"])
+    mean = "blocks.0.convolution.norm.running_mean"
+    assert torch.equal(left["rank0-True.pt"][mean], left["rank1-True.pt"][mean])
+    assert left["rank0-True.pt"][mean].any()

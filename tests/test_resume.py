@@ -1,0 +1,167 @@
+"""The same run whatever happens to it: killed, stopped, gone on with."""
+
+import json
+import os
+import random
+import re
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import ROOT, TINY, resolved, tone_corpus
+from tests.processes import bundle, finish, goings_on, kill, metrics, start, steps_logged, wait_for
+
+EVERY_STEPS = 3
+KILLS = 10
+# All that a run's state consists of: dropout, masks, speeds, a schedule, a moving average, windows that do not come out
+# even, a validation after each epoch.
+RUN = [
+    *TINY,
+    "encoder.dropout=0.1",
+    "augment=[speed_perturb,spec_augment]",
+    "data.batch_seconds=5",
+    "trainer.accumulate_grad_batches=2",
+    "trainer.max_epochs=5",
+    "ema.decay=0.9",
+    "early_stopping.patience=8",
+    "num_threads=1",
+    f"checkpoint.every_steps={EVERY_STEPS}",
+    "checkpoint.select=average_last",
+]
+TWO = ["trainer.strategy=ddp", "trainer.devices=2", "trainer.max_epochs=10"]
+
+
+def config(run_dir: Path, corpus: Path, *overrides: str) -> dict[str, Any]:
+    return resolved(*RUN, *tone_corpus(corpus), f"run_dir={run_dir}", *overrides)
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_a_run_killed_at_ten_random_moments_ends_with_the_bits_of_one_that_was_not(
+    world_size: int, tones: Path, tmp_path: Path
+) -> None:
+    processes = [] if world_size == 1 else TWO
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    assert finish(start(config(whole, tones, *processes), tmp_path / "whole.log", world_size=world_size)) == 0
+    moments = random.Random(world_size)
+    killed_at, resumed_from = [], []
+    for attempt in range(KILLS):
+        workers = f"data.num_workers={attempt % 2}"  # they must not matter
+        done = steps_logged(parts) + moments.randint(0, 3)
+        said = len(goings_on(parts))
+        running = start(config(parts, tones, *processes, workers), tmp_path / "parts.log", world_size=world_size)
+        assert wait_for(lambda done=done: steps_logged(parts) > done, running)  # type: ignore[misc]
+        time.sleep(moments.uniform(0, 0.1))
+        kill(running)
+        killed_at.append(steps_logged(parts))
+        resumed_from += goings_on(parts)[said:] or [(0, 1)]
+    assert finish(start(config(parts, tones, *processes), tmp_path / "parts.log", world_size=world_size)) == 0
+    assert bundle(parts) == bundle(whole)
+    assert metrics(parts) == metrics(whole)
+    steps = [row["step"] for row in metrics(parts)]
+    assert len(steps) == len(set(steps))
+    resumed_from += goings_on(parts)[-1:]
+    for done, (step, _) in zip(killed_at, resumed_from[1:], strict=True):
+        assert done - EVERY_STEPS <= step, (killed_at, resumed_from)
+    assert sum(batch > 1 for _, batch in resumed_from) >= 3, "restarts must be in mid-epoch, too"
+
+
+def begun(run_dir: Path, corpus: Path, output: Path, *overrides: str) -> Path:
+    """A run of two epochs that was killed in mid-epoch."""
+    running = start(config(run_dir, corpus, *overrides, "trainer.max_epochs=2"), output)
+    assert wait_for(lambda: steps_logged(run_dir) > EVERY_STEPS + 1, running)
+    kill(running)
+    return run_dir
+
+
+def another_tokenizer(run_dir: Path, corpus: Path) -> list[str]:
+    (run_dir / "fitted" / "characters.json").write_text('["f", "e", "d", "c", "b", "a", " "]')
+    return []
+
+
+def another_text(run_dir: Path, corpus: Path) -> list[str]:
+    """The same audio, and one other letter."""
+    other = run_dir.parent / "corpus"
+    shutil.copytree(corpus, other)
+    lines = (other / "train.jsonl").read_text().splitlines()
+    first = json.loads(lines[0])
+    lines[0] = json.dumps(first | {"text": first["text"][::-1]})
+    (other / "train.jsonl").write_text("\n".join(lines) + "\n")
+    return [f"corpus.dir={other}"]
+
+
+@pytest.mark.parametrize(
+    ("change", "difference"),
+    [
+        (another_tokenizer, r"Different: fitted\.characters\.json: '\w+' -> '\w+'\."),
+        (another_text, r"Different: manifests\.train: '48 utterances, sha256 \w+' -> '48 utterances, sha256 \w+'\."),
+        (lambda *_: ["data.batch_seconds=7", "seed=1"], r"Different: seed: 0 -> 1; data\.batch_seconds: 5 -> 7\."),
+        (lambda *_: ["trainer.max_epochs=3"], r"or 'resume\.allow=\[trainer\.max_epochs\]' to go on all the same"),
+        (lambda *_: ["resume.allow=[seed]"], r"resume\.allow must hold world_size, .*; got 'seed'\."),
+    ],
+    ids=["tokenizer", "manifest", "config", "epochs", "allowed too much"],
+)
+def test_a_run_does_not_go_on_under_other_settings(change: Any, difference: str, tones: Path, tmp_path: Path) -> None:
+    run_dir = begun(tmp_path / "run", tones, tmp_path / "log")
+    before = {path: path.stat().st_mtime_ns for path in (run_dir / "checkpoints").iterdir()}
+    overrides = ["trainer.max_epochs=2", *change(run_dir, tones)]
+    assert finish(start(config(run_dir, tones, *overrides), tmp_path / "second.log")) == 1
+    assert re.search(difference, (tmp_path / "second.log").read_text())
+    assert {path: path.stat().st_mtime_ns for path in (run_dir / "checkpoints").iterdir()} == before
+
+
+def test_settings_that_change_nothing_may_change(tones: Path, tmp_path: Path) -> None:
+    run_dir = begun(tmp_path / "run", tones, tmp_path / "log")
+    moved = tmp_path / "elsewhere"
+    shutil.copytree(tones, moved / "corpus")
+    run_dir.rename(moved / "run")
+    free = ["data.num_workers=1", "gradient_checkpointing=true", "trainer.max_epochs=2"]
+    assert finish(start(config(moved / "run", moved / "corpus", *free), tmp_path / "log")) == 0
+    whole = tmp_path / "whole"
+    assert finish(start(config(whole, tones, "trainer.max_epochs=2"), tmp_path / "log")) == 0
+    assert bundle(moved / "run") == bundle(whole)
+
+
+def test_another_number_of_processes_takes_the_rest_of_the_epoch_if_it_is_allowed(tones: Path, tmp_path: Path) -> None:
+    run_dir = begun(tmp_path / "run", tones, tmp_path / "log")
+    two = ["trainer.strategy=ddp", "trainer.devices=2", "trainer.max_epochs=2"]
+    assert finish(start(config(run_dir, tones, *two), tmp_path / "second.log", world_size=2)) == 1
+    said = (tmp_path / "second.log").read_text()
+    assert said.count("error: ") == 1, said
+    assert "world_size: 1 -> 2" in said
+    assert "resume.allow=[world_size]" in said
+
+    allowed = config(run_dir, tones, *two, "resume.allow=[world_size]")
+    running = start(allowed, tmp_path / "third.log", world_size=2)
+    assert wait_for(lambda: "going on" in (run_dir / "train.log").read_text().split("third")[-1], running)
+    assert finish(running) == 0, (tmp_path / "third.log").read_text()
+    assert "no longer bit for bit" in (tmp_path / "third.log").read_text()
+    steps = [int(row["step"]) for row in metrics(run_dir)]
+    assert steps == list(range(len(steps)))
+
+
+def test_a_run_that_stopped_early_stays_stopped(tones: Path, tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    impatient = ["early_stopping.patience=1", "optimizer.lr=0", "trainer.max_epochs=9"]
+    for attempt in ("first", "second"):
+        assert finish(start(config(run_dir, tones, *impatient), tmp_path / f"{attempt}.log")) == 0
+        assert "stopped: no better WER than" in (tmp_path / f"{attempt}.log").read_text()
+        assert sum(row["valid/wer"] != "" for row in metrics(run_dir)) == 2
+
+
+def test_each_job_of_a_multirun_has_its_own_folder(tones: Path, tmp_path: Path) -> None:
+    short = ["trainer.max_epochs=1", "data.max_utterances=24", "run_dir=runs", "ema.decay=null"]
+    command = [sys.executable, "-m", "asr.train", "--multirun", "seed=1,2", *RUN, *tone_corpus(tones)]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    ended = subprocess.run(
+        [*command, *short], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == 0, ended.stderr[-3000:]
+    assert [path.name for path in tmp_path.iterdir()] == ["runs"]
+    jobs = sorted(path for path in (tmp_path / "runs").iterdir() if path.name != "multirun.yaml")
+    assert [job.name for job in jobs] == ["0", "1"], "so many overrides make no name"
+    assert all((job / "results.json").is_file() for job in jobs)

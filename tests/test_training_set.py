@@ -1,0 +1,196 @@
+"""The training set: what is dropped and why, and epochs that go on where they stopped, on other processes too."""
+
+from itertools import chain
+
+import pytest
+import torch
+
+from asr.augment.speed_perturb import SpeedPerturb
+from asr.build import build_features
+from asr.data.dataset import Item, Reference, SpeedPerturbation
+from asr.data.position import Position, Share, start_of_epoch
+from asr.data.training import EpochPlan, EpochSampler, TrainingSet
+from asr.errors import InputError
+from asr.manifest import Utterance
+from tests.conftest import resolved
+
+SAMPLE_RATE = 16000
+SPEED = SpeedPerturb(SAMPLE_RATE, factors=[0.9, 1.0, 1.1])
+FEATURES = build_features(resolved())
+REFERENCE = Reference(lambda text: [ord(letter) for letter in text], len, lambda frames: frames)
+SETTINGS = {
+    "batch_seconds": 30.0,
+    "max_utterances": 16,
+    "max_squared_seconds": None,
+    "min_seconds": 0.1,
+    "max_seconds": 12.0,
+    "jitter": 8.0,
+}
+
+
+def utterances(count: int) -> list[Utterance]:
+    draw = torch.Generator().manual_seed(3)
+    seconds = 1 + 9 * torch.rand(count, generator=draw, dtype=torch.float64)
+    return [
+        Utterance(f"{number}.wav", duration, "hello", f"u{number}") for number, duration in enumerate(seconds.tolist())
+    ]
+
+
+def training_set(
+    given: list[Utterance], speed: SpeedPerturbation | None = SPEED, **settings: float | None
+) -> TrainingSet:
+    return TrainingSet(given, FEATURES, REFERENCE, speed, 7, **(SETTINGS | settings))  # type: ignore[arg-type]
+
+
+def steps(plan: EpochPlan) -> list[list[list[Item]]]:
+    """[step][rank] to the items of a batch."""
+    return [[plan.items(step, rank) for rank in range(plan.plan.world_size)] for step in range(len(plan))]
+
+
+def seen(batches: list[list[list[Item]]]) -> list[int]:
+    return sorted(item.position for item in chain(*chain(*batches)))
+
+
+def test_what_cannot_be_trained_on_is_dropped_by_reason() -> None:
+    given = [
+        Utterance("a", 3.0, "good", "a"),
+        Utterance("b", 3.0, "", "b"),
+        Utterance("c", 13.0, "long", "c"),
+        Utterance("d", 0.05, "s", "d"),
+        Utterance("e", 0.5, "x" * 100, "e"),
+        Utterance("f", 14.0, "long", "f"),
+    ]
+    kept = training_set(given)
+    assert kept.given == 6
+    assert [one.id for one in kept.utterances] == ["a"]
+    assert list(kept.dropped.values()) == [["b"], ["c", "f"], ["d"], ["e"]]
+    starts = ("the text is empty", "longer than 12 s", "shorter than data.min_seconds=0.1", "the text is too long")
+    assert all(reason.startswith(start) for reason, start in zip(kept.dropped, starts, strict=True))
+
+
+@pytest.mark.parametrize("world_size", [1, 3])
+def test_an_epoch_sees_every_utterance_once_at_one_of_the_speeds(world_size: int) -> None:
+    plan = training_set(utterances(200)).epoch(start_of_epoch(2, world_size))
+    assert seen(steps(plan)) == list(range(200))
+    items = list(chain(*chain(*steps(plan))))
+    assert {item.factor for item in items} == {0.9, 1.0, 1.1}
+    assert {item.epoch for item in items} == {2}
+
+
+def test_bounds_hold_at_the_speed_played() -> None:
+    given = utterances(200)
+    plan = training_set(given, max_squared_seconds=150.0).epoch(start_of_epoch(0, 2))
+    for batch in chain(*steps(plan)):
+        longest = max(given[item.position].duration / item.factor for item in batch)
+        assert longest * len(batch) <= 30 + 1e-9
+        assert longest**2 * len(batch) <= 150 + 1e-9
+        assert len(batch) <= 16
+
+
+def test_a_summary_is_what_the_batches_add_up_to() -> None:
+    given = utterances(200)
+    plan = training_set(given).epoch(start_of_epoch(0, 3))
+    batches = list(chain(*steps(plan)))
+    played = [[given[item.position].duration / item.factor for item in batch] for batch in batches]
+    padded = [len(seconds) * max(seconds) for seconds in played]
+    total = sum(map(sum, played))
+    summary = plan.summary()
+    assert (summary.steps, summary.batches, summary.utterances) == (len(plan), len(batches), 200)
+    assert summary.hours == pytest.approx(total / 3600)
+    assert summary.padding == pytest.approx(1 - total / sum(padded))
+    assert summary.longest.padded_seconds == pytest.approx(max(padded))
+    assert summary.longest.utterances == len(played[padded.index(max(padded))])
+    assert summary.shortest.padded_seconds == pytest.approx(min(padded))
+
+
+def test_the_largest_steps_hold_the_batches_of_most_seconds_and_of_most_seconds_squared() -> None:
+    given = utterances(200)
+    plan = training_set(given).epoch(start_of_epoch(0, 2))
+    longest = [
+        [max(given[item.position].duration / item.factor for item in batch) for batch in step] for step in steps(plan)
+    ]
+    for power in (1, 2):
+        sizes = [
+            max(seconds**power * len(batch) for seconds, batch in zip(row, step, strict=True))
+            for row, step in zip(longest, steps(plan), strict=True)
+        ]
+        assert sizes.index(max(sizes)) in plan.largest()
+    assert 1 <= len(plan.largest()) <= 2
+
+
+def test_a_plan_is_the_same_however_often_it_is_asked_for() -> None:
+    position = Position(1, (Share(2, 3), Share(3, 0)))
+    one, other = training_set(utterances(150)), training_set(utterances(150))
+    first = steps(one.epoch(position))
+    one.epoch(start_of_epoch(0, 1))
+    torch.manual_seed(99)
+    assert steps(one.epoch(position)) == steps(other.epoch(position)) == first
+
+
+@pytest.mark.parametrize("batches", [0, 1, 7])
+def test_going_on_with_as_many_processes_is_the_tail_of_the_same_plan(batches: int) -> None:
+    data = training_set(utterances(150))
+    whole = data.epoch(start_of_epoch(4, 2))
+    rest = data.epoch(Position(4, (Share(2, batches),)))
+    for rank in range(2):
+        sampler = EpochSampler(rest, rank, batches)
+        assert list(sampler) == list(EpochSampler(whole, rank))[batches:]
+        assert len(sampler) == len(whole)
+
+
+@pytest.mark.parametrize(
+    "shares", [[(1, 5), (2, 0)], [(2, 4), (3, 3), (1, 0)], [(4, 0), (2, 0)], [(2, 3), (3, 1), (2, 2), (5, 0)]]
+)
+def test_after_each_change_of_processes_the_rest_of_the_epoch_is_seen_and_nothing_twice(
+    shares: list[tuple[int, int]],
+) -> None:
+    data = training_set(utterances(300))
+    everything: list[list[list[Item]]] = []
+    for part in range(len(shares)):
+        earlier = [Share(*share) for share in shares[:part]]
+        planned = steps(data.epoch(Position(0, (*earlier, Share(shares[part][0], 0)))))
+        assert all(all(step) for step in planned), "each process has an utterance in each step"
+        everything += planned[: shares[part][1]] if part < len(shares) - 1 else planned
+    assert seen(everything) == list(range(300))
+    factors = data.epoch(start_of_epoch(0, 1)).factors
+    assert all(item.factor == factors[item.position] for item in chain(*chain(*everything)))
+
+
+def test_each_stretch_is_planned_anew_even_on_as_many_processes_as_an_earlier_one() -> None:
+    data = training_set(utterances(150))
+    assert steps(data.epoch(Position(0, (Share(1, 0), Share(2, 0))))) != steps(data.epoch(start_of_epoch(0, 2)))
+
+
+def test_a_rest_of_fewer_utterances_than_processes_is_an_error() -> None:
+    data = training_set(utterances(40))
+    plan = data.epoch(start_of_epoch(0, 1))
+    left = len(plan.items(len(plan) - 1, 0))
+    position = Position(0, (Share(1, len(plan) - 1), Share(left + 1, 0)))
+    message = f"got {left} utterances that are left of epoch 1, for {left + 1} processes. Go on with {left} or fewer"
+    with pytest.raises(InputError, match=message):
+        data.epoch(position)
+
+
+def test_a_position_beyond_the_plan_is_an_error_since_the_data_must_have_changed() -> None:
+    with pytest.raises(InputError, match=r"the data it was begun with; got 999 batches done of \d+ in epoch 3"):
+        training_set(utterances(40)).epoch(Position(2, (Share(1, 999),)))
+
+
+def test_utterances_that_are_too_long_when_slowed_keep_their_speed_and_are_counted() -> None:
+    given = [Utterance(f"{number}.wav", 11.5, "hello", f"u{number}") for number in range(60)]
+    plan = training_set(given, batch_seconds=12.0).epoch(start_of_epoch(0, 1))
+    assert 0.9 not in plan.factors.tolist()
+    unbound = training_set(given).epoch(start_of_epoch(0, 1))
+    assert plan.kept_speed == unbound.factors.tolist().count(0.9) > 0
+
+
+def test_frames_of_an_item_are_those_of_its_audio_at_its_speed() -> None:
+    data = training_set([Utterance("a", 2.5, "hello", "a")])
+    waveform = torch.randn(int(2.5 * SAMPLE_RATE))
+    for factor in SPEED.factors:
+        assert data.num_frames(Item(0, 0, factor)) == len(FEATURES.energies(SPEED(waveform, factor)))
+
+
+def test_nothing_left_to_train_on_is_an_error_that_says_why() -> None:
+    with pytest.raises(InputError, match=r"at least one training utterance must be left.*40 longer than 0\.5 s"):
+        training_set(utterances(40), max_seconds=0.5)
