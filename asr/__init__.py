@@ -4,7 +4,8 @@ The stages an utterance passes through, in order:
 
     manifest.py             a line of JSON names a stretch of audio and its text
     corpus.py               the manifests of a corpus, made if they can be and are not there
-    data/sampler.py         the batch plan: which utterances are padded together, on which rank
+    data/training.py        what can be trained on, and the plan of each epoch:
+        data/sampler.py         which utterances are padded together, on which rank
     data/dataset.py         one utterance, no padding:
         audio.py                decode, mix down, resample      -> waveform (S,)
         augment/                speed before the features, masks behind them
@@ -23,8 +24,10 @@ What holds them together:
     recognizer.py           all parts in one object; the one path from audio to text and its errors
     checkpoint.py           bundles: a recogniser on disk, and back
     task.py, data/module.py Lightning: the training step, the loaders of each epoch
+    saving.py, resume.py    when a checkpoint is written, and how a run goes on from one
+    launch.py               one process or many
     run.py, progress.py     the run folder, and what a person sees of a run
-    train.py, evaluate.py, transcribe.py        the commands: python -m asr.<command>
+    train.py, plan.py, average.py, evaluate.py, transcribe.py      the commands: python -m asr.<command>
 """
 
 from typing import TYPE_CHECKING, Any

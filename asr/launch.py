@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from lightning.pytorch import Trainer
 
 Prepared = TypeVar("Prepared")
+Found = TypeVar("Found")
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 STARTED_BY_FIRST = "ASR_STARTED_BY_FIRST_PROCESS"  # environment: Lightning has started this process, for the first one
@@ -52,6 +53,17 @@ def first_then_all(trainer: "Trainer", prepare: Callable[[], Prepared]) -> Prepa
     if failed:
         sys.exit(0)
     return prepared if trainer.global_rank == 0 else prepare()
+
+
+def gather(trainer: "Trainer", mine: list[Found]) -> list[Found]:
+    """Join what each process has found, in the order of their ranks; to be called by all of them."""
+    if trainer.world_size == 1:
+        return mine
+    import torch.distributed as dist
+
+    found: list[list[Found]] = [[] for _ in range(trainer.world_size)]
+    dist.all_gather_object(found, mine)
+    return [one for theirs in found for one in theirs]
 
 
 def fail_together(trainer: "Trainer", message: str) -> NoReturn:

@@ -51,7 +51,14 @@ def save_config(run_dir: Path, config: Mapping[str, Any]) -> None:
 
 
 def begin_anew(run_dir: Path) -> None:
-    """Forget what an earlier run left that has no checkpoint to go on from."""
+    """Forget what an earlier run left that has no checkpoint to go on from.
+
+    Raises:
+        InputError: it left a bundle.
+    """
+    if (run_dir / BUNDLE).is_dir():
+        must = f"run_dir={run_dir} must be new, or have checkpoints to go on from; it has a bundle and no checkpoint"
+        raise InputError(f"{must}. Give another run_dir, or remove that one.")
     shutil.rmtree(run_dir / FITTED, ignore_errors=True)
     (run_dir / METRICS).unlink(missing_ok=True)
 

@@ -72,7 +72,7 @@ class Saving(pl.callbacks.Checkpoint):
             must = "trainer.val_check_interval must be a multiple of trainer.accumulate_grad_batches"
             raise InputError(f"{must}, so that no gradients are lost at a validation; it is every {every} batches.")
         if loops.epoch_loop.batch_progress.current.ready == 0:
-            loops.restarting = False  # a new epoch, not the rest of one
+            loops.epoch_loop.restarting = False  # a new epoch, not the rest of one
         self._step, self._time = trainer.global_step, time.monotonic()
         self._stop.listen()
 

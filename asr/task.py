@@ -4,25 +4,24 @@ import logging
 import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
 import torch
-import torch.distributed as dist
 from torch import Tensor
 from torch.nn.utils import clip_grad_norm_
 
 from asr.checkpoint import CHECKPOINT_KEY
 from asr.data.batch import Batch, Rejected
-from asr.files import write_whole
 from asr.interfaces import BLANK_ID, Schedule
-from asr.launch import fail_together
+from asr.launch import fail_together, gather
 from asr.lengths import padding_mask
 from asr.recognizer import Recognizer
 from asr.score import ErrorCounts, count_errors, total
 from asr.seeds import derive_seed
+from asr.window import Window
 
 logger = logging.getLogger(__name__)
 
@@ -85,7 +84,7 @@ class RecognitionTask(pl.LightningModule):
         self._unreadable = unreadable
         self._extra = extra
         self._faults = faults
-        self._window = _Window()
+        self._window = Window()
         self._valid = _ValidationSums()
         self._last_step_time = time.monotonic()
 
@@ -124,7 +123,7 @@ class RecognitionTask(pl.LightningModule):
         gradient_clip_algorithm: str | None = None,
     ) -> None:
         """Lightning's hook, once an optimizer step: divide the gradients by the tokens of the window, then clip."""
-        window, self._window = self._window, _Window()
+        window, self._window = self._window, Window()
         loss, tokens, seconds, skipped = self.trainer.strategy.reduce(window.sums(), reduce_op="sum").tolist()
         if skipped:
             self._skip(window.rejected, int(skipped))
@@ -165,7 +164,7 @@ class RecognitionTask(pl.LightningModule):
         counts = ErrorCounts(*(round(value) for value in sums[:5]))
         loss, tokens, blanks, frames, skipped = sums[5:]
         if skipped:
-            for reason, utterance_id in self._of_all_ranks(_named(self._valid.rejected)):
+            for reason, utterance_id in gather(self.trainer, _named(self._valid.rejected)):
                 logger.warning("validation: skipped %s (id %r)", reason, utterance_id)
         if counts.utterances == 0:
             fail_together(
@@ -189,7 +188,7 @@ class RecognitionTask(pl.LightningModule):
     def _skip(self, rejected: list[Rejected], count: int) -> None:
         """Count and name what could not be read; stop where it is too much."""
         epoch = self.current_epoch + 1
-        names = self._of_all_ranks(_named(rejected))
+        names = gather(self.trainer, _named(rejected))
         for reason, utterance_id in names:
             logger.warning("epoch %d: skipped %s (id %r)", epoch, reason, utterance_id)
         self.skipped += count
@@ -199,71 +198,24 @@ class RecognitionTask(pl.LightningModule):
             last = f"the last is {names[-1][1]!r}: {names[-1][0]}"
             fail_together(self.trainer, f"{must}; {given}; {last}. Mend or remove them, or raise the bound.")
 
-    def _stop_not_finite(self, window: "_Window") -> None:
+    def _stop_not_finite(self, window: Window) -> None:
         """Name the utterances whose loss is not finite, keep their batches, and stop."""
-        at = f"epoch={self.current_epoch + 1}-step={self.global_step + 1}-rank={self.global_rank}"
-        guilty = window.not_finite()
-        for number, (batch, losses) in enumerate(guilty or window.batches):
-            self._faults.mkdir(parents=True, exist_ok=True)
-            kept = {
-                "ids": [utterance.id for utterance in batch.utterances],
-                "features": batch.features.cpu(),
-                "feature_lengths": batch.feature_lengths.cpu(),
-                "tokens": batch.tokens.cpu(),
-                "token_lengths": batch.token_lengths.cpu(),
-                "losses": losses.cpu(),
-            }
-            write_whole(self._faults / f"{at}-{number}.pt", lambda file, kept=kept: torch.save(kept, file))  # type: ignore[misc]
-        ids = self._of_all_ranks([name for batch, losses in guilty for name in _ids_not_finite(batch, losses)])
+        epoch, step = self.current_epoch + 1, self.global_step + 1
+        window.keep(self._faults, f"epoch={epoch}-step={step}-rank={self.global_rank}")
+        ids = gather(self.trainer, window.not_finite())
         what = f"loss is not finite for {len(ids)} utterances: {', '.join(ids[:NAMED])}"
         if not ids:
             what = "gradient is not finite, though each loss is"
-        where = f"in epoch {self.current_epoch + 1}, step {self.global_step + 1}"
+        where = f"in epoch {epoch}, step {step}"
         hint = "Try a lower optimizer.lr, more schedule.warmup_steps, or trainer.precision=32-true"
         fail_together(
-            self.trainer, f"loss and gradient must be finite; {where}, the {what}. {hint}; batches: {self._faults}."
+            self.trainer,
+            f"loss and gradient must be finite; {where}, the {what}. {hint}; batches: {self._faults}.",
         )
-
-    def _of_all_ranks(self, mine: list[Any]) -> list[Any]:
-        """Gather what each rank has found; to be called by all of them."""
-        if self.trainer.world_size == 1:
-            return mine
-        gathered: list[Any] = [None] * self.trainer.world_size
-        dist.all_gather_object(gathered, mine)
-        return [one for rank in gathered for one in rank]
 
 
 def _named(rejected: list[Rejected]) -> list[tuple[str, str]]:
     return [(one.reason, one.utterance.id) for one in rejected]
-
-
-def _ids_not_finite(batch: Batch, losses: Tensor) -> list[str]:
-    pairs = zip(batch.utterances, losses.isfinite().tolist(), strict=False)  # a stand-in has no utterance
-    return [utterance.id for utterance, finite in pairs if not finite]
-
-
-@dataclass
-class _Window:
-    """The batches of one accumulation window on this rank, and the losses of their utterances."""
-
-    batches: list[tuple[Batch, Tensor]] = field(default_factory=list)
-    rejected: list[Rejected] = field(default_factory=list)
-    seconds: Tensor | float = 0.0
-
-    def add(self, batch: Batch, losses: Tensor, frame_shift_seconds: float) -> None:
-        self.batches.append((batch, losses))
-        self.rejected += batch.rejected
-        self.seconds = self.seconds + batch.feature_lengths.sum() * frame_shift_seconds
-
-    def sums(self) -> Tensor:
-        """Sum loss, tokens, seconds of audio, utterances skipped, (4,)."""
-        loss = torch.stack([losses.double().sum() for _, losses in self.batches]).sum()
-        tokens = torch.stack([batch.token_lengths.sum() for batch, _ in self.batches]).sum()
-        skipped = torch.tensor(float(len(self.rejected)), dtype=torch.float64, device=loss.device)
-        return torch.stack([loss, tokens.double(), torch.as_tensor(self.seconds).double(), skipped])
-
-    def not_finite(self) -> list[tuple[Batch, Tensor]]:
-        return [(batch, losses) for batch, losses in self.batches if not bool(losses.isfinite().all())]
 
 
 class _ValidationSums:

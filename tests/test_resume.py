@@ -5,13 +5,17 @@ import os
 import random
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
 from tests.conftest import ROOT, TINY, resolved, tone_corpus
 from tests.processes import bundle, finish, goings_on, kill, metrics, start, steps_logged, wait_for
@@ -165,3 +169,74 @@ def test_each_job_of_a_multirun_has_its_own_folder(tones: Path, tmp_path: Path) 
     jobs = sorted(path for path in (tmp_path / "runs").iterdir() if path.name != "multirun.yaml")
     assert [job.name for job in jobs] == ["0", "1"], "so many overrides make no name"
     assert all((job / "results.json").is_file() for job in jobs)
+
+
+def die_behind_the_first_checkpoint() -> None:
+    """Have this process killed as soon as it has written a checkpoint."""
+    from asr import saving
+
+    write = saving.write_whole
+
+    def write_and_die(*arguments: Any) -> None:
+        write(*arguments)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    saving.write_whole = write_and_die
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        ["trainer.max_epochs=2", "ema.decay=null"],
+        ["trainer.max_epochs=2", "+trainer.val_check_interval=4"],
+        ["trainer.max_epochs=-1", "trainer.max_steps=13", "trainer.check_val_every_n_epoch=2"],
+    ],
+    ids=["validated at the end of an epoch", "validated within an epoch", "ending within an epoch"],
+)
+def test_a_run_goes_on_from_every_checkpoint_that_it_writes(how: list[str], tones: Path, tmp_path: Path) -> None:
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    always = [*how, "checkpoint.every_steps=1"]
+    assert finish(start(config(whole, tones, *always), tmp_path / "whole.log")) == 0
+    restarts = 0
+    deadly = die_behind_the_first_checkpoint
+    while (status := finish(start(config(parts, tones, *always), tmp_path / "log", before=deadly))) != 0:
+        assert status == -signal.SIGKILL, (tmp_path / "log").read_text()
+        restarts += 1
+    assert bundle(parts) == bundle(whole)
+    assert metrics(parts) == metrics(whole)
+    assert restarts >= len(metrics(whole))
+
+
+def test_minutes_make_a_checkpoint_due_as_steps_do(tones: Path, tmp_path: Path) -> None:
+    impatient = ["checkpoint.every_steps=1000", "checkpoint.every_minutes=1e-9", "trainer.max_epochs=1"]
+    deadly = die_behind_the_first_checkpoint
+    assert finish(start(config(tmp_path / "run", tones, *impatient), tmp_path / "log", before=deadly)) < 0
+    assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == ["step=1.ckpt"]
+
+
+def write_weights(folder: Path) -> None:
+    """Write down the weights behind each optimizer step."""
+    from asr.task import RecognitionTask
+
+    def write(task: Any, *_: Any) -> None:
+        weights = {name: tensor.clone() for name, tensor in task.recognizer.state_dict().items()}
+        torch.save(weights, folder / f"{task.global_step}.pt")
+
+    RecognitionTask.on_train_batch_end = write  # type: ignore[method-assign]
+
+
+def test_the_bundle_holds_the_moving_average(tones: Path, tmp_path: Path) -> None:
+    once = ["trainer.max_epochs=1", "checkpoint.select=last", "trainer.accumulate_grad_batches=1"]
+    (tmp_path / "weights").mkdir()
+    before = partial(write_weights, tmp_path / "weights")
+    assert finish(start(config(tmp_path / "run", tones, *once), tmp_path / "log", before=before)) == 0
+    steps = len(list((tmp_path / "weights").iterdir()))
+    average: dict[str, Any] = {}
+    for step in range(1, steps + 1):
+        weights = torch.load(tmp_path / "weights" / f"{step}.pt")
+        for name, weight in weights.items():
+            average[name] = 0.9 * average[name] + 0.1 * weight.double() if step > 1 else weight.double()
+    found = load_file(tmp_path / "run" / "bundle" / "weights.safetensors")
+    assert steps > 5
+    for name, weight in found.items():
+        torch.testing.assert_close(weight.double(), average[name], rtol=1e-5, atol=1e-6, msg=name)

@@ -28,7 +28,7 @@ LAYERS = [
     ["build", "evaluation", "kept"],
     ["checkpoint"],
     ["resume", "run"],
-    ["interruption", "launch", "command", "experiment", "progress", "metrics", "early_stopping"],
+    ["interruption", "launch", "command", "experiment", "progress", "metrics", "early_stopping", "window"],
     ["task", "data.module", "saving", "trial"],
     ["train", "plan", "average", "evaluate", "transcribe"],
 ]
