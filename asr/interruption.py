@@ -25,10 +25,15 @@ class Stopped(Exception):  # noqa: N818  # no error: what was asked for
 
 
 class StopRequest:
-    """Whether a signal has asked to stop: the handler notes it and does nothing else, wherever it comes."""
+    """Whether a signal has asked to stop: the handler notes it and does nothing else, wherever it comes.
 
-    def __init__(self) -> None:
+    Args:
+        speaks: whether to say so; one of the processes should.
+    """
+
+    def __init__(self, speaks: bool) -> None:
         self.signum = 0  # none yet
+        self._speaks = speaks
 
     def listen(self) -> None:
         """Take the signals, until Lightning gives them back at the end of `fit`."""
@@ -40,8 +45,9 @@ class StopRequest:
             raise KeyboardInterrupt  # asked twice
         self.signum = signum
         name = signal.Signals(signum).name
-        text = f"{name}: saving and stopping at the end of this step or validation; Ctrl-C to stop at once\n"
-        os.write(2, text.encode())  # a log may be in the middle of a line
+        if self._speaks:
+            text = f"{name}: saving and stopping at the end of this step or validation; Ctrl-C to stop at once\n"
+            os.write(2, text.encode())  # a log may be in the middle of a line
 
 
 def requeue(stopped: Stopped) -> None:

@@ -1,5 +1,6 @@
 """The run folder: its log, its resolved config, what was fitted, its bundle and its results."""
 
+import fcntl
 import json
 import logging
 import os
@@ -29,16 +30,24 @@ FITTED, FAULTS = "fitted", "faults"
 
 
 def open_run_dir(run_dir: Path) -> None:
-    """Make the run folder, or enter the one that is there; start the log.
+    """Make the run folder, or enter the one that is there; start the log, and lock it.
 
     Raises:
-        InputError: it cannot be written to.
+        InputError: it cannot be written to, or another training is at work in it.
     """
     try:
         (run_dir / CHECKPOINTS).mkdir(parents=True, exist_ok=True)
-        to_file = logging.FileHandler(run_dir / LOG, encoding="utf-8")
+        log = (run_dir / LOG).open("a", encoding="utf-8")
     except OSError as error:
         raise InputError(f"run_dir={run_dir} must be a folder that can be written to; {error}.") from None
+    try:
+        fcntl.lockf(log, fcntl.LOCK_EX | fcntl.LOCK_NB)  # gone with this process, however it ends
+    except (BlockingIOError, PermissionError):
+        must = f"run_dir={run_dir} must belong to one training at a time; another process is at work in it"
+        raise InputError(f"{must}. Wait for it, stop it, or give another run_dir.") from None
+    except OSError as error:  # a file system that knows no locks
+        logger.warning("%s cannot be locked (%s): see to it that no second training is started in it", run_dir, error)
+    to_file = logging.StreamHandler(log)
     to_file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     logging.getLogger("asr").addHandler(to_file)
     remove_unfinished(run_dir)

@@ -193,7 +193,7 @@ def _equip(
         callbacks.append(EMAWeightAveraging(decay=config["ema"]["decay"]))
     if config["early_stopping"]["patience"] is not None:
         callbacks.append(Patience(config["early_stopping"]["patience"]))
-    folder, stop = run_dir / CHECKPOINTS, StopRequest()
+    folder, stop = run_dir / CHECKPOINTS, StopRequest(speaks=trainer.is_global_zero)
     saving = Saving(folder, settings, data.position_at, stop, **config["checkpoint"])
     trainer.callbacks += [*callbacks, saving]  # type: ignore[attr-defined]  # what it saves is behind all others
 

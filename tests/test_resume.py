@@ -44,6 +44,7 @@ def config(run_dir: Path, corpus: Path, *overrides: str) -> dict[str, Any]:
     return resolved(*RUN, *tone_corpus(corpus), f"run_dir={run_dir}", *overrides)
 
 
+@pytest.mark.timeout(900)  # a dozen starts, on a machine that may be slow
 @pytest.mark.parametrize("world_size", [1, 2])
 def test_a_run_killed_at_ten_random_moments_ends_with_the_bits_of_one_that_was_not(
     world_size: int, tones: Path, tmp_path: Path
@@ -148,6 +149,17 @@ def test_another_number_of_processes_takes_the_rest_of_the_epoch_if_it_is_allowe
     assert steps == list(range(len(steps)))
 
 
+def test_two_trainings_do_not_work_in_one_folder(tones: Path, tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    first = start(config(run_dir, tones, "trainer.max_epochs=100"), tmp_path / "first.log")
+    assert wait_for(lambda: steps_logged(run_dir) > 2, first)
+    assert finish(start(config(run_dir, tones, "trainer.max_epochs=100"), tmp_path / "second.log")) == 1
+    assert "another process is at work in it" in (tmp_path / "second.log").read_text()
+    before = steps_logged(run_dir)
+    assert wait_for(lambda: steps_logged(run_dir) > before, first), "the first goes on"
+    kill(first)
+
+
 def test_a_run_that_stopped_early_stays_stopped(tones: Path, tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     impatient = ["early_stopping.patience=1", "optimizer.lr=0", "trainer.max_epochs=9"]
@@ -184,6 +196,7 @@ def die_behind_the_first_checkpoint() -> None:
     saving.write_whole = write_and_die
 
 
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     "how",
     [

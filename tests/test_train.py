@@ -2,6 +2,7 @@
 
 import csv
 import json
+from functools import partial
 from pathlib import Path
 
 import jiwer
@@ -14,6 +15,7 @@ from asr.kept import kept_checkpoints, select, superfluous
 from asr.manifest import read_manifest
 from asr.train import train
 from tests.conftest import TINY, resolved, tone_corpus
+from tests.processes import finish, start
 from tests.tones import sentences, write_corpus
 
 
@@ -156,3 +158,25 @@ def test_a_run_that_kept_nothing_does_not_lock_its_folder(tones: Path, tmp_path:
     with pytest.raises(ValueError, match=r"encoder\.num_heads"):
         run(tmp_path / "run", tones, "trainer.max_epochs=1", "encoder.num_heads=5")
     run(tmp_path / "run", tones, "trainer.max_epochs=1")
+
+
+def count_starts(path: Path) -> None:
+    """Write a line whenever a process that reads audio is started."""
+    from asr.data import module
+
+    begin = module._start_worker
+
+    def begin_and_count(worker: int) -> None:
+        with path.open("a") as file:
+            file.write(f"{worker}\n")
+        begin(worker)
+
+    module._start_worker = begin_and_count
+
+
+def test_workers_are_started_once_an_epoch(tones: Path, tmp_path: Path) -> None:
+    """And once a validation."""
+    overrides = [*TINY, *tone_corpus(tones), f"run_dir={tmp_path / 'run'}", "trainer.max_epochs=3", "corpus.test=[]"]
+    settings = resolved(*overrides, "data.num_workers=1", "num_threads=1")
+    assert finish(start(settings, tmp_path / "log", before=partial(count_starts, tmp_path / "starts"))) == 0
+    assert (tmp_path / "starts").read_text().split() == ["0"] * 6

@@ -2,7 +2,7 @@
 
 import logging
 import signal
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import lightning.pytorch as pl
@@ -16,6 +16,7 @@ from asr.data.sampler import BatchBounds, BatchSampler, plan_evaluation
 from asr.data.training import EpochPlan, EpochSampler, TrainingSet
 from asr.errors import InputError
 from asr.interfaces import Features
+from asr.interruption import SIGNALS
 from asr.manifest import Utterance
 from asr.seeds import derive_seed
 
@@ -100,7 +101,7 @@ class SpeechData(pl.LightningDataModule):
         assert self.trainer is not None
         position = self._stretch(self.trainer.current_epoch)
         plan = self._plan(position)
-        if plan.kept_speed:
+        if plan.kept_speed and plan.epoch == (self._position.epoch if self._position else 0):  # said once
             what = "keep speed 1.0, since at the factor drawn their frames would be too few, or their batch too long"
             logger.info("epoch %d: %d of %d utterances %s", plan.epoch + 1, plan.kept_speed, len(self._train), what)
         return self._loader(self._train, EpochSampler(plan, self.trainer.global_rank, position.batch))
@@ -157,7 +158,7 @@ class SpeechData(pl.LightningDataModule):
         return self._planned[1]
 
     def _loader(self, dataset: SpeechDataset, sampler: Sampler[list[Item]]) -> DataLoader[Batch]:
-        return DataLoader(
+        return _Loader(
             dataset,  # type: ignore[arg-type]
             batch_sampler=sampler,
             collate_fn=collate,
@@ -167,11 +168,22 @@ class SpeechData(pl.LightningDataModule):
         )
 
 
+class _Loader(DataLoader[Batch]):
+    """A loader that starts its workers when the first batch is asked for.
+
+    Lightning makes two iterators of each epoch's loader and uses the second: workers would be started, and read some
+    batches, for nothing.
+    """
+
+    def __iter__(self) -> Iterator[Batch]:  # type: ignore[override]
+        yield from super().__iter__()
+
+
 def _start_worker(worker: int) -> None:
     logging.getLogger("asr.audio").setLevel(logging.ERROR)  # each epoch's workers would note conversions anew
-    # Both go to the whole process group. The training process ends its step first, for which it needs its workers;
-    # they notice by themselves when it is gone.
-    for number in (signal.SIGINT, signal.SIGTERM):
+    # They may go to all processes of a group or a job. The training process ends its step first, for which it needs
+    # its workers; they notice by themselves when it is gone.
+    for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
 
 
