@@ -12,6 +12,7 @@ from typing import Any
 from asr.errors import InputError
 from asr.interfaces import Tokenizer
 from asr.manifest import Utterance, read_manifest
+from asr.processes import die_with_parent
 from asr.text import Normalizer
 
 logger = logging.getLogger(__name__)
@@ -24,6 +25,19 @@ class Corpus:
     train: list[Utterance]
     valid: list[Utterance]
     tests: dict[str, list[Utterance]]
+
+    def check_audio(self) -> None:
+        """Check that every audio file is there, before an epoch finds out.
+
+        Raises:
+            InputError: naming one, and how many are not.
+        """
+        utterances = [*self.train, *self.valid, *(one for test in self.tests.values() for one in test)]
+        paths = {utterance.audio_filepath: utterance.id for utterance in utterances}
+        absent = [path for path in paths if not Path(path).is_file()]
+        if absent:
+            more = f" and {len(absent) - 1} more of {len(paths)} files" if len(absent) > 1 else ""
+            raise InputError(f"{absent[0]}: audio file not found (id {paths[absent[0]]!r}){more}.")
 
     def check_coverage(self, tokenizer: Tokenizer) -> None:
         """Check that the tokenizer can spell every text of every split.
@@ -51,11 +65,8 @@ def read_corpus(config: Mapping[str, Any], normalize: Normalizer) -> Corpus:
         if path.stem in tests:
             raise InputError(f"corpus.test must name manifests of different file names; got {path.name} twice.")
         tests[path.stem] = _normalized(read_manifest(path), normalize)
-    corpus = Corpus(
-        _normalized(_read_all(config, "train"), normalize), _normalized(_read_all(config, "valid"), normalize), tests
-    )
-    _check_audio([*corpus.train, *corpus.valid, *(one for test in tests.values() for one in test)])
-    return corpus
+    train, valid = (_normalized(_read_all(config, split), normalize) for split in ("train", "valid"))
+    return Corpus(train, valid, tests)
 
 
 def prepare_if_absent(config: Mapping[str, Any]) -> None:
@@ -78,7 +89,8 @@ def prepare_if_absent(config: Mapping[str, Any]) -> None:
         checkout = "which is part of the source checkout, not of the installed package: run this from a clone"
         raise InputError(f"corpus {config['name']}: {absent[0]} is not there; it is made by {module}, {checkout}.")
     logger.info("corpus %s is not there yet: running python -m %s", config["name"], module)
-    made = subprocess.run([sys.executable, "-m", module, "--output-dir", str(config["dir"])], check=False)
+    command = [sys.executable, "-m", module, "--output-dir", str(config["dir"])]
+    made = subprocess.run(command, check=False, preexec_fn=die_with_parent)
     if made.returncode != 0:
         raise InputError(
             f"corpus {config['name']}: {module} ended with status {made.returncode}; its message is above."
@@ -106,12 +118,3 @@ def _read_all(config: Mapping[str, Any], split: str) -> list[Utterance]:
     if repeated:
         raise InputError(f"corpus.{split}: ids must be unique over its manifests; {repeated} are in more than one.")
     return utterances
-
-
-def _check_audio(utterances: Sequence[Utterance]) -> None:
-    """Check that every audio file is there, before an epoch finds out."""
-    paths = {utterance.audio_filepath: utterance.id for utterance in utterances}
-    absent = [path for path in paths if not Path(path).is_file()]
-    if absent:
-        more = f" and {len(absent) - 1} more of {len(paths)} files" if len(absent) > 1 else ""
-        raise InputError(f"{absent[0]}: audio file not found (id {paths[absent[0]]!r}){more}.")

@@ -1,5 +1,6 @@
 """What the commands share that take an experiment, conf/train.yaml with overrides: composition, log, how they end."""
 
+import errno
 import logging
 import os
 import sys
@@ -25,6 +26,7 @@ if "OMP_WAIT_POLICY" not in os.environ:
 HERE = Path(__file__).parent
 CONF = HERE / "conf" if (HERE / "conf").is_dir() else HERE.parent / "conf"  # in a wheel it lies inside the package
 
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 LONGEST_NAME = 100  # of a folder named by overrides
 INTERRUPTED = 130  # 128 + SIGINT, as shells count
 
@@ -37,12 +39,19 @@ def experiment_command(command: Callable[[dict[str, Any]], None]) -> Callable[[]
     What the user got wrong is one line and exit status 1.
     """
 
+    failed: list[str] = []  # jobs of a --multirun
+
     @hydra.main(version_base="1.3", config_path=str(CONF), config_name="train")
     def main(composed: DictConfig) -> None:
         config: dict[str, Any] = OmegaConf.to_container(composed, resolve=True, throw_on_missing=True)  # type: ignore[assignment]
-        run_job(partial(_in_own_folder, command), config)
+        run_job(partial(_in_own_folder, command, failed), config)
 
-    return main
+    def program() -> None:
+        main()
+        if failed:
+            sys.exit(1)
+
+    return program
 
 
 def run_job(command: Callable[[dict[str, Any]], None], config: dict[str, Any]) -> None:
@@ -52,6 +61,11 @@ def run_job(command: Callable[[dict[str, Any]], None], config: dict[str, Any]) -
         command(config)
     except InputError as error:
         logger.error("error: %s", error)
+        sys.exit(1)
+    except OSError as error:
+        if error.errno not in NO_ROOM:
+            raise
+        logger.error("error: the disk must have room for the run; %s. Make some, and run the same command again", error)
         sys.exit(1)
     except Stopped as stopped:
         logger.warning("%s: the same command goes on from here", stopped)
@@ -72,14 +86,22 @@ def start_log() -> None:
     ours.setLevel(logging.INFO)
 
 
-def _in_own_folder(command: Callable[[dict[str, Any]], None], config: dict[str, Any]) -> None:
-    """Give each job of a `--multirun` a folder of its own in `run_dir`: named by its overrides, or by its number."""
+def _in_own_folder(command: Callable[[dict[str, Any]], None], failed: list[str], config: dict[str, Any]) -> None:
+    """Give each job of a `--multirun` a folder of its own in `run_dir`: named by its overrides, or by its number.
+
+    A job that fails does not keep the next one from its turn; it is added to `failed`.
+    """
     hydra_config = HydraConfig.get()
-    if hydra_config.mode == RunMode.MULTIRUN:
-        if config["trainer"]["devices"] != 1:
-            must = "--multirun must train on one device, since its jobs share a process"
-            raise InputError(f"{must}; got trainer.devices={config['trainer']['devices']}. Start such runs one by one.")
-        named, number = hydra_config.job.override_dirname.replace("/", "_"), str(hydra_config.job.num)
-        name = named if 0 < len(named) <= LONGEST_NAME else number
-        config = config | {"run_dir": str(Path(config["run_dir"], name))}
-    command(config)
+    if hydra_config.mode != RunMode.MULTIRUN:
+        command(config)
+        return
+    if config["trainer"]["devices"] != 1:
+        must = "--multirun must train on one device, since its jobs share a process"
+        raise InputError(f"{must}; got trainer.devices={config['trainer']['devices']}. Start such runs one by one.")
+    named, number = hydra_config.job.override_dirname.replace("/", "_"), str(hydra_config.job.num)
+    run_dir = str(Path(config["run_dir"], named if 0 < len(named) <= LONGEST_NAME else number))
+    try:
+        command(config | {"run_dir": run_dir})
+    except InputError as error:
+        logger.error("error: %s", error)
+        failed.append(run_dir)

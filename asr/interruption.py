@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 from types import FrameType
+from typing import Any
 
 logger = logging.getLogger(__name__)
 
@@ -12,7 +13,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)  # Ctrl-C; a scheduler
 
 
 class Stopped(Exception):  # noqa: N818  # no error: what was asked for
-    """A training that a signal has asked to stop, and that has saved."""
+    """A training that a signal has stopped."""
 
     def __init__(self, signum: int) -> None:
         super().__init__(f"stopped by {signal.Signals(signum).name}")
@@ -34,15 +35,21 @@ class StopRequest:
     def __init__(self, speaks: bool) -> None:
         self.signum = 0  # none yet
         self._speaks = speaks
+        self._before: dict[signal.Signals, Any] = {}
 
     def listen(self) -> None:
-        """Take the signals, until Lightning gives them back at the end of `fit`."""
-        for signum in SIGNALS:
-            signal.signal(signum, self._note)
+        """Take the signals."""
+        self._before = {signum: signal.signal(signum, self._note) for signum in SIGNALS}
+
+    def give_back(self) -> None:
+        """Leave the signals to whoever had them before."""
+        for signum, handler in self._before.items():
+            signal.signal(signum, handler)
+        self._before = {}
 
     def _note(self, signum: int, frame: FrameType | None) -> None:
         if self.signum and signum == signal.SIGINT:
-            raise KeyboardInterrupt  # asked twice
+            raise Stopped(signum)  # asked twice: at once
         self.signum = signum
         name = signal.Signals(signum).name
         if self._speaks:
@@ -58,6 +65,9 @@ def requeue(stopped: Stopped) -> None:
     if "SLURM_ARRAY_JOB_ID" in os.environ:
         job = f"{os.environ['SLURM_ARRAY_JOB_ID']}_{os.environ['SLURM_ARRAY_TASK_ID']}"
     try:
+        shown = subprocess.run(["scontrol", "show", "job", job], capture_output=True, text=True, check=False)
+        if "JobState=CANCELLED" in shown.stdout:  # scancel's SIGTERM: nobody wants it again
+            return
         answer = subprocess.run(["scontrol", "requeue", job], capture_output=True, text=True, check=False)
         problem = answer.stderr.strip() if answer.returncode else ""
     except OSError as error:

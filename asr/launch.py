@@ -1,6 +1,5 @@
 """One process or many: who prepares a run, and who goes when the first one does."""
 
-import ctypes
 import multiprocessing
 import os
 import signal
@@ -9,6 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from asr.errors import InputError
+from asr.processes import die_with_parent
 
 if TYPE_CHECKING:
     from lightning.pytorch import Trainer
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 Prepared = TypeVar("Prepared")
 Found = TypeVar("Found")
 
-PR_SET_PDEATHSIG = 1  # linux/prctl.h
 STARTED_BY_FIRST = "ASR_STARTED_BY_FIRST_PROCESS"  # environment: Lightning has started this process, for the first one
 
 
@@ -34,7 +33,7 @@ def first_then_all(trainer: "Trainer", prepare: Callable[[], Prepared]) -> Prepa
     if trainer.world_size == 1 or environment is None:
         return prepare()
     if STARTED_BY_FIRST in os.environ:
-        _die_with_parent()
+        die_with_parent()
         return prepare()
     if not environment.creates_processes_externally:
         prepared = prepare()
@@ -84,9 +83,3 @@ def stop_others(trainer: "Trainer") -> None:
     launcher = trainer.strategy.launcher
     if launcher is not None and trainer.global_rank == 0:
         launcher.kill(signal.SIGKILL)
-
-
-def _die_with_parent() -> None:
-    """Ask Linux to kill this process when the first one is killed, which cannot do it itself any more."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)

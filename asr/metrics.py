@@ -13,7 +13,7 @@ from asr.files import write_whole_text
 
 
 class MetricsFile(Logger):
-    """Write metrics as CSV; each line is on disk as soon as it is logged.
+    """Write metrics as CSV; each line is in the file as soon as it is logged.
 
     What a validation tells is added to the line of the step that it follows. Lightning's own CSVLogger deletes the
     file when a run goes on; here the lines of the steps that will be done again are cut, and the new ones follow.

@@ -35,6 +35,7 @@ def plan(config: dict[str, Any]) -> None:
     prepare_if_absent(config["corpus"])
     torch.manual_seed(config["seed"])
     corpus = read_corpus(config["corpus"], get_normalizer(config["normalizer"]))
+    corpus.check_audio()
     tokenizer, features = fitted_front_end(config, corpus, Path(config["run_dir"]), keep=False)
     recognizer = build.build_recognizer(config, tokenizer, features)
     corpus.check_coverage(tokenizer)

@@ -42,12 +42,14 @@ class Resume:
         step: optimizer steps done.
         position: in the training data.
         settings: of the run, as `run_settings` gave them.
+        total_steps: optimizer steps of the whole run, for the schedule.
     """
 
     path: Path
     step: int
     position: Position
     settings: dict[str, Any]
+    total_steps: int
 
 
 def find_resume(checkpoints: Path) -> Resume | None:
@@ -62,7 +64,12 @@ def find_resume(checkpoints: Path) -> Resume | None:
     run = read_checkpoint(kept.path).get(RUN_KEY)
     if run is None:
         raise InputError(f"{kept.path}: a checkpoint to go on from must say where its run was; this one does not.")
-    return Resume(kept.path, kept.step, Position.from_dict(run["position"]), run["settings"])
+    return Resume(kept.path, kept.step, Position.from_dict(run["position"]), run["settings"], run["total_steps"])
+
+
+def run_state(settings: Mapping[str, Any], position: Position, total_steps: int) -> dict[str, Any]:
+    """Collect what a checkpoint keeps for `find_resume`, as plain types."""
+    return {"settings": dict(settings), "position": position.as_dict(), "total_steps": total_steps}
 
 
 def run_settings(
@@ -81,12 +88,17 @@ def run_settings(
     return {**config, "world_size": world_size, "manifests": data, "fitted": learnt}
 
 
-def check_same(old: Mapping[str, Any], new: Mapping[str, Any], allow: Sequence[str]) -> None:
+def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, str]:
+    """Map each setting that a run's results depend on and that is not what it was to `key: old -> new`."""
+    return {key: change for key, change in differences(old, new).items() if not _under(key, FREE)}
+
+
+def check_allowed(changed: Mapping[str, str], run_dir: Path, allow: Sequence[str]) -> None:
     """Check that a run that goes on is the one that was begun, but for what the user allows to be different.
 
     Args:
-        old: settings of the checkpoint.
-        new: settings now.
+        changed: what `changes` gave.
+        run_dir: the run folder.
         allow: `resume.allow`, entries of `ALLOWED` or settings under them.
 
     Raises:
@@ -95,16 +107,14 @@ def check_same(old: Mapping[str, Any], new: Mapping[str, Any], allow: Sequence[s
     for name in allow:
         if not _under(name, ALLOWED):
             raise InputError(f"resume.allow must hold {', '.join(ALLOWED)}, or settings under them; got {name!r}.")
-    changes = {key: change for key, change in differences(old, new).items() if not _under(key, FREE)}
-    refused = [change for key, change in changes.items() if not _under(key, allow)]
+    refused = [change for key, change in changed.items() if not _under(key, allow)]
     if refused:
-        could = [key for key in changes if _under(key, ALLOWED)]
-        hint = f", or 'resume.allow=[{','.join(could)}]' to go on all the same" if len(could) == len(changes) else ""
-        must = f"{new['run_dir']} holds a run with other settings; give another run_dir, or the same settings{hint}"
+        could = [key for key in changed if _under(key, ALLOWED)]
+        hint = f", or 'resume.allow=[{','.join(could)}]' to go on all the same" if len(could) == len(changed) else ""
+        must = f"{run_dir} holds a run with other settings; give another run_dir, or the same settings{hint}"
         raise InputError(f"{must}. Different: {'; '.join(refused)}.")
-    if changes:
-        what = "; ".join(changes.values())
-        logger.warning("going on under other settings, as resume.allow says: %s", what)
+    if changed:
+        logger.warning("going on under other settings, as resume.allow says: %s", "; ".join(changed.values()))
         logger.warning("from here on the run is no longer bit for bit the one that was begun")
 
 

@@ -19,7 +19,7 @@ from asr.errors import InputError
 from asr.evaluation import evaluate
 from asr.files import UNFINISHED, remove_unfinished, write_whole, write_whole_text
 from asr.interfaces import Features, Tokenizer
-from asr.kept import by_wer, kept_checkpoints, select
+from asr.kept import by_wer, damage, kept_checkpoints, select
 from asr.manifest import Utterance
 from asr.score import ErrorCounts
 
@@ -115,7 +115,12 @@ def load_fitted(run_dir: Path) -> dict[str, bytes]:
 
 def make_bundle(run_dir: Path, config: Mapping[str, Any]) -> Path:
     """Write the run's bundle, with its model card; `checkpoint.select` says which checkpoints the weights are of."""
-    checkpoints = kept_checkpoints(run_dir / CHECKPOINTS)
+    checkpoints = []
+    for kept in kept_checkpoints(run_dir / CHECKPOINTS):
+        if (reason := damage(kept.path)) is None:
+            checkpoints.append(kept)
+        else:
+            logger.warning("%s is damaged (%s), and left out of the bundle", kept.path, reason)
     chosen = select(config["checkpoint"]["select"], checkpoints, config["checkpoint"]["keep"])
     best = by_wer(checkpoints)
     card = _CARD.format(

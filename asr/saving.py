@@ -1,5 +1,6 @@
 """When a checkpoint is written and which are kept; where Lightning's loops are to go on from; stopping on a signal."""
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -13,8 +14,8 @@ from asr.errors import InputError
 from asr.files import write_whole
 from asr.interruption import Stopped, StopRequest
 from asr.kept import SELECTIONS, checkpoint_name, kept_checkpoints, superfluous
-from asr.launch import fail_together
-from asr.resume import RUN_KEY
+from asr.launch import fail_together, gather
+from asr.resume import RUN_KEY, run_state
 
 
 class Saving(pl.callbacks.Checkpoint):
@@ -27,6 +28,7 @@ class Saving(pl.callbacks.Checkpoint):
     Args:
         folder: of the checkpoints.
         settings: of the run, `run_settings`; kept in each checkpoint.
+        total_steps: of the run, for the schedule; kept as well.
         position_at: (epoch, batches done in it, utterances skipped in it) to the position.
         stop: whether a signal has asked to stop.
         every_steps: optimizer steps between two checkpoints, at most.
@@ -39,6 +41,7 @@ class Saving(pl.callbacks.Checkpoint):
         self,
         folder: Path,
         settings: Mapping[str, Any],
+        total_steps: int,
         position_at: Callable[[int, int, int], Position],
         stop: StopRequest,
         *,
@@ -54,6 +57,7 @@ class Saving(pl.callbacks.Checkpoint):
             raise InputError(f"checkpoint.select must be one of {', '.join(SELECTIONS)}; got {select!r}.")
         self._folder = folder
         self._settings = settings
+        self._total_steps = total_steps
         self._position_at = position_at
         self._stop = stop
         self._every_steps = every_steps
@@ -65,16 +69,15 @@ class Saving(pl.callbacks.Checkpoint):
         self._time = time.monotonic()
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Lightning's hook, when everything is restored: start the clocks, and take the signals from Lightning."""
-        loops = trainer.fit_loop
-        every = trainer.val_check_batch
-        if every is not None and every < loops.max_batches and int(every) % trainer.accumulate_grad_batches:
-            must = "trainer.val_check_interval must be a multiple of trainer.accumulate_grad_batches"
-            raise InputError(f"{must}, so that no gradients are lost at a validation; it is every {every} batches.")
-        if loops.epoch_loop.batch_progress.current.ready == 0:
-            loops.epoch_loop.restarting = False  # a new epoch, not the rest of one
+        """Lightning's hook, when everything is restored."""
+        steps = gather(trainer, [trainer.global_step])
+        if len(set(steps)) > 1:
+            must = f"all processes must go on from the same checkpoint in {self._folder}; they found those of steps"
+            fail_together(trainer, f"{must} {', '.join(map(str, steps))}. See that they share the disk; start again.")
+        loop = trainer.fit_loop.epoch_loop
+        if loop.batch_progress.current.ready == 0:
+            loop.restarting = False  # a new epoch, not the rest of one
         self._step, self._time = trainer.global_step, time.monotonic()
-        self._stop.listen()
 
     def on_train_batch_start(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
@@ -92,7 +95,8 @@ class Saving(pl.callbacks.Checkpoint):
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Lightning's hook: the weights that were validated, with their WER."""
         done = trainer.fit_loop.epoch_loop.batch_progress.current.ready
-        self._save(trainer, done, float(trainer.callback_metrics["valid/wer"]))
+        wer = float(trainer.callback_metrics["valid/wer"])
+        self._save(trainer, done, wer if math.isfinite(wer) else None)  # inf: no word was to be recognised
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Lightning's hook: an epoch without validation, which may be the last one."""
@@ -105,8 +109,18 @@ class Saving(pl.callbacks.Checkpoint):
     def on_save_checkpoint(self, trainer: pl.Trainer, pl_module: Any, checkpoint: dict[str, Any]) -> None:
         """Lightning's hook: say where the run is, in our words and in Lightning's."""
         position = self._position_at(trainer.current_epoch, self._batches, pl_module.skipped)
-        checkpoint[RUN_KEY] = {"settings": dict(self._settings), "position": position.as_dict()}
-        checkpoint["loops"]["fit_loop"] = loops_at(trainer, position)
+        checkpoint[RUN_KEY] = run_state(self._settings, position, self._total_steps)
+        # The number that loggers call step. Where an epoch goes on behind a validation, Lightning adds 1 as it does so.
+        logged = trainer.global_step - (trainer.validating and position.batch > 0)
+        checkpoint["loops"]["fit_loop"] = loops_at(checkpoint["loops"]["fit_loop"], position, logged)
+
+    def on_load_checkpoint(self, trainer: pl.Trainer, pl_module: Any, checkpoint: dict[str, Any]) -> None:
+        """Lightning's hook: where there are other processes than before, the rest of the epoch begins at batch 0."""
+        kept = Position.from_dict(checkpoint[RUN_KEY]["position"])
+        position = kept.on(trainer.world_size)
+        if position != kept:
+            state = checkpoint["loops"]["fit_loop"]
+            checkpoint["loops"]["fit_loop"] = loops_at(state, position, checkpoint["global_step"])
 
     def _agree(self, trainer: pl.Trainer) -> tuple[int, bool]:
         """Let all processes know what one of them knows: which signal came, and whether the first one's time is up."""
@@ -127,7 +141,7 @@ class Saving(pl.callbacks.Checkpoint):
             try:
                 write_whole(path, lambda file: torch.save(state, file))
             except (OSError, RuntimeError) as error:  # torch's writer turns the one into the other
-                problem = _disk_problem(error)
+                problem = str(_disk_problem(error))
             else:
                 for kept in superfluous(self._select, kept_checkpoints(self._folder), self._keep):
                     kept.path.unlink(missing_ok=True)
@@ -138,31 +152,38 @@ class Saving(pl.callbacks.Checkpoint):
             fail_together(trainer, f"{must}. {hint}.")
 
 
-def _disk_problem(error: Exception) -> str:
+def _disk_problem(error: Exception) -> OSError:
+    """Find what the disk said, which torch's writer hides behind an error of its own."""
     cause: BaseException = error
-    while not isinstance(cause, OSError) and cause.__context__ is not None:
+    while not isinstance(cause, OSError):
+        if cause.__context__ is None:
+            raise error
         cause = cause.__context__
-    return str(cause).splitlines()[0]
+    return cause
 
 
-def loops_at(trainer: pl.Trainer, position: Position) -> dict[str, Any]:
+def loops_at(state: Mapping[str, Any], position: Position, logged: int) -> dict[str, Any]:
     """Return the state of Lightning's fit loop in which it goes on at a position.
 
     Lightning tells by these counters in which hook a checkpoint was written and guesses from it how to go on; here
     they always say the same: `position.batch` batches of the epoch are done in every respect, and nothing else is.
+
+    Args:
+        state: of the fit loop, as it is.
+        position: where to go on.
+        logged: number of the next step, for the loggers.
     """
-    validated_within_epoch = trainer.validating and position.batch > 0
     begun = position.epoch + (position.batch > 0)
     epochs = {"ready": begun, "started": begun, "processed": position.epoch, "completed": position.epoch}
-    batches = dict.fromkeys(("ready", "started", "processed", "completed"), position.batch)
-    state: dict[str, Any] = trainer.fit_loop.state_dict()
     total = state["epoch_loop.batch_progress"]["total"]
-    state["epoch_progress"] = {"total": epochs, "current": dict(epochs)}
-    state["epoch_loop.batch_progress"] = {
-        "total": dict.fromkeys(total, total["ready"]),
-        "current": batches,
+    batches = {
+        "total": dict.fromkeys(total, total["completed"]),  # one more may have been made ready
+        "current": dict.fromkeys(total, position.batch),
         "is_last_batch": False,
     }
-    # The number that loggers call step. Where the epoch goes on behind a validation, Lightning adds 1 as it does so.
-    state["epoch_loop.state_dict"] = {"_batches_that_stepped": trainer.global_step - validated_within_epoch}
-    return state
+    return {
+        **state,
+        "epoch_progress": {"total": epochs, "current": dict(epochs)},
+        "epoch_loop.batch_progress": batches,
+        "epoch_loop.state_dict": {"_batches_that_stepped": logged},
+    }

@@ -196,7 +196,7 @@ class RecognitionTask(pl.LightningModule):
             must = "data.max_bad_fraction bounds the utterances of an epoch that turn out unreadable"
             given = f"it allows {self._unreadable.at_most:g}, and epoch {epoch} has come to {self.skipped}"
             last = f"the last is {names[-1][1]!r}: {names[-1][0]}"
-            fail_together(self.trainer, f"{must}; {given}; {last}. Mend or remove them, or raise the bound.")
+            fail_together(self.trainer, f"{must}; {given}; {last}. Bring them back, or raise the bound.")
 
     def _stop_not_finite(self, window: Window) -> None:
         """Name the utterances whose loss is not finite, keep their batches, and stop."""

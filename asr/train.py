@@ -17,9 +17,12 @@ if TYPE_CHECKING:
 
     from asr.corpus import Corpus
     from asr.data.module import SpeechData
+    from asr.data.position import Position
     from asr.interfaces import Features, Tokenizer
+    from asr.interruption import StopRequest
     from asr.recognizer import Recognizer
     from asr.resume import Resume
+    from asr.saving import Saving
     from asr.task import RecognitionTask
 
 logger = logging.getLogger("asr.train")
@@ -34,6 +37,7 @@ class Prepared(NamedTuple):
     features: "Features"
     settings: dict[str, Any]  # what must stay the same for the run to go on
     resume: "Resume | None"
+    changed: bool  # whether it goes on under other settings
 
 
 def train(config: dict[str, Any]) -> None:
@@ -42,20 +46,23 @@ def train(config: dict[str, Any]) -> None:
     import torch
 
     from asr import build, run
-    from asr.checkpoint import checkpoint_extra, fitted_files
+    from asr.checkpoint import CHECKPOINTS, checkpoint_extra, fitted_files
     from asr.data.module import SpeechData
+    from asr.data.position import start_of_epoch
+    from asr.interruption import StopRequest
     from asr.launch import first_then_all
     from asr.recompute import recompute_blocks
+    from asr.saving import Saving
     from asr.task import RecognitionTask, Unreadable
 
     _quieten_libraries()
     trainer = _trainer(config)
     if trainer.global_rank > 0:  # of many processes only the first speaks, unless it is an error
         logging.getLogger("asr").setLevel(logging.ERROR)
-    run_dir, corpus, tokenizer, features, settings, resume = first_then_all(
+    run_dir, corpus, tokenizer, features, settings, resume, changed = first_then_all(
         trainer, partial(_prepare, config, trainer.global_rank, trainer.world_size)
     )
-    position = resume.position.on(trainer.world_size) if resume else None
+    position = resume.position.on(trainer.world_size) if resume else start_of_epoch(0, trainer.world_size)
     torch.set_num_threads(config["num_threads"])
 
     pl.seed_everything(config["seed"], verbose=False)
@@ -68,19 +75,24 @@ def train(config: dict[str, Any]) -> None:
     augmentation = build.build_augmentation(config, features.sample_rate)
     reference, seed = recognizer.reference, config["seed"]
     data = SpeechData(corpus.train, corpus.valid, features, reference, augmentation, seed, position, **config["data"])
+    step = resume.step if resume else 0
+    total_steps = resume.total_steps if resume and not changed else _total_steps(trainer, data, position, step)
+    logger.info("%d steps: the smaller of trainer.max_epochs and trainer.max_steps, where both are set", total_steps)
     task = RecognitionTask(
         recognizer,
         partial(build.build_optimizer, config),
         build.build_schedule(config),
-        _total_steps(trainer, data),
+        total_steps,
         seed,
-        Unreadable(data.max_skipped, position.epoch, position.skipped) if position else Unreadable(data.max_skipped),
+        Unreadable(data.max_skipped, position.epoch, position.skipped),
         checkpoint_extra(config, fitted_files(tokenizer, features)),
         run_dir / run.FAULTS,
     )
-    _equip(trainer, config, run_dir, data, settings, resume)
+    folder, stop = run_dir / CHECKPOINTS, StopRequest(speaks=trainer.is_global_zero)
+    saving = Saving(folder, settings, total_steps, data.position_at, stop, **config["checkpoint"])
+    _equip(trainer, config, run_dir, data, saving, stop, step)
     if resume:
-        where = f"epoch {resume.position.epoch + 1}, batch {resume.position.batch + 1}"
+        where = f"epoch {position.epoch + 1}, batch {position.batch + 1}"
         logger.info("going on from step %d, %s: %s", resume.step, where, resume.path)
     _fit(trainer, task, data, resume)
 
@@ -111,16 +123,18 @@ def _prepare(config: dict[str, Any], rank: int, world_size: int) -> Prepared:
         run.open_run_dir(run_dir)
     corpus = read_corpus(config["corpus"], get_normalizer(config["normalizer"]))
     found = resume.find_resume(run_dir / CHECKPOINTS)
+    if found is None:
+        corpus.check_audio()  # a run that goes on skips what has disappeared, as it would have done
     if found is None and first:
         run.begin_anew(run_dir)
     tokenizer, features = run.fitted_front_end(config, corpus, run_dir, keep=first)
     splits = {"train": corpus.train, "valid": corpus.valid}
     settings = resume.run_settings(config, splits, fitted_files(tokenizer, features), world_size)
+    changed = resume.changes(found.settings, settings) if found else {}
     if first:
-        if found is not None:
-            resume.check_same(found.settings, settings, config["resume"]["allow"])
+        resume.check_allowed(changed, run_dir, config["resume"]["allow"])
         run.save_config(run_dir, config)
-    return Prepared(run_dir, corpus, tokenizer, features, settings, found)
+    return Prepared(run_dir, corpus, tokenizer, features, settings, found, bool(changed))
 
 
 def _describe(recognizer: "Recognizer", corpus: "Corpus") -> None:
@@ -160,9 +174,22 @@ def _trainer(config: dict[str, Any]) -> "Trainer":
         enable_progress_bar=any(isinstance(callback, pl.callbacks.ProgressBar) for callback in callbacks),
     )
     try:
-        return make()
+        trainer = make()
     except MisconfigurationException as error:
         raise InputError(f"trainer must suit this machine; Lightning says: {error}") from None
+    _check_validation(trainer)
+    return trainer
+
+
+def _check_validation(trainer: "Trainer") -> None:
+    """Check that each validation is between two optimizer steps, where a checkpoint can be written."""
+    window, every = trainer.accumulate_grad_batches, trainer.val_check_interval
+    at_ends = trainer.check_val_every_n_epoch is not None and every == 1.0  # of epochs, as of windows
+    in_step = trainer.check_val_every_n_epoch is not None and isinstance(every, int) and every % window == 0
+    if window > 1 and not at_ends and not in_step:
+        must = "trainer.val_check_interval must be 1.0 or a multiple of trainer.accumulate_grad_batches"
+        given = f"got {every} and {window}, check_val_every_n_epoch={trainer.check_val_every_n_epoch}"
+        raise InputError(f"{must}, and check_val_every_n_epoch a number; {given}.")
 
 
 def _equip(
@@ -170,44 +197,44 @@ def _equip(
     config: dict[str, Any],
     run_dir: Path,
     data: "SpeechData",
-    settings: dict[str, Any],
-    resume: "Resume | None",
+    saving: "Saving",
+    stop: "StopRequest",
+    step: int,
 ) -> None:
-    """Give the trainer what belongs to the run folder: metrics, and what happens besides the steps, in this order."""
+    """Give the trainer its loggers, what happens besides the steps, in this order, and our way with signals."""
     from lightning.pytorch.callbacks import EMAWeightAveraging
     from lightning.pytorch.loggers import TensorBoardLogger
 
     from asr import run
-    from asr.checkpoint import CHECKPOINTS
     from asr.early_stopping import Patience
-    from asr.interruption import StopRequest
     from asr.metrics import MetricsFile
-    from asr.saving import Saving
     from asr.trial import LargestBatchFirst
 
-    done = resume.step if resume else 0
-    tensorboard = TensorBoardLogger(run_dir, name="tensorboard", version="", purge_step=done)
-    trainer.loggers = [MetricsFile(run_dir / run.METRICS, done), tensorboard]
+    tensorboard = TensorBoardLogger(run_dir, name="tensorboard", version="", purge_step=step)
+    trainer.loggers = [MetricsFile(run_dir / run.METRICS, step), tensorboard]
     callbacks: list[Callback] = [LargestBatchFirst(data.worst_batches)]
     if config["ema"]["decay"] is not None:
         callbacks.append(EMAWeightAveraging(decay=config["ema"]["decay"]))
     if config["early_stopping"]["patience"] is not None:
         callbacks.append(Patience(config["early_stopping"]["patience"]))
-    folder, stop = run_dir / CHECKPOINTS, StopRequest(speaks=trainer.is_global_zero)
-    saving = Saving(folder, settings, data.position_at, stop, **config["checkpoint"])
     trainer.callbacks += [*callbacks, saving]  # type: ignore[attr-defined]  # what it saves is behind all others
+    # Lightning's own handlers talk to other processes and write checkpoints in the middle of whatever was going on.
+    trainer._signal_connector.register_signal_handlers = stop.listen  # type: ignore[method-assign]
+    trainer._signal_connector.teardown = stop.give_back  # type: ignore[method-assign]
 
 
-def _total_steps(trainer: "Trainer", data: "SpeechData") -> int:
-    """Count the optimizer steps of the whole run, for the schedule."""
+def _total_steps(trainer: "Trainer", data: "SpeechData", position: "Position", step: int) -> int:
+    """Count the optimizer steps of the whole run, for the schedule: those done, and those that are left."""
+    from asr.data.position import start_of_epoch
+
     bounds = [trainer.max_steps] if trainer.max_steps > 0 else []
     if trainer.max_epochs is not None and trainer.max_epochs > 0:
-        batches = data.steps_per_epoch(trainer.world_size)
-        bounds.append(trainer.max_epochs * math.ceil(batches / trainer.accumulate_grad_batches))
+        whole = data.batches_left(start_of_epoch(0, trainer.world_size))  # in others the speeds make a small difference
+        left = [data.batches_left(position), *[whole] * (trainer.max_epochs - position.epoch - 1)]
+        bounds.append(step + sum(math.ceil(batches / trainer.accumulate_grad_batches) for batches in left))
     if not bounds:
         given = f"got {trainer.max_epochs} and {trainer.max_steps}"
         raise InputError(f"trainer.max_epochs or trainer.max_steps must be positive, to bound the run; {given}.")
-    logger.info("%d steps: the smaller of trainer.max_epochs and trainer.max_steps, where both are set", min(bounds))
     return min(bounds)
 
 

@@ -49,8 +49,9 @@ def planned(config: dict[str, Any], corpus: Path, world_size: int) -> tuple[Reco
     torch.manual_seed(config["seed"])
     recognizer = build_recognizer(config, tokenizer, features)
     augmentation = build_augmentation(config, features.sample_rate)
-    data = SpeechData(train, train, features, recognizer.reference, augmentation, 0, None, **config["data"])
-    plan = data._plan(start_of_epoch(0, world_size))
+    begin = start_of_epoch(0, world_size)
+    data = SpeechData(train, train, features, recognizer.reference, augmentation, 0, begin, **config["data"])
+    plan = data._plan(begin)
     dataset = SpeechDataset(train, features, recognizer.reference, augmentation)
     examples = [
         [[dataset[item] for item in plan.items(step, rank)] for rank in range(world_size)] for step in range(len(plan))

@@ -17,7 +17,10 @@ from asr.manifest import read_manifest
 from tests.conftest import resolved
 
 
-def speech_data(manifest: Path, position: Position | None = None, **settings: float) -> SpeechData:
+BEGINNING = start_of_epoch(0, 1)
+
+
+def speech_data(manifest: Path, position: Position = BEGINNING, **settings: float) -> SpeechData:
     config = resolved("augment=[speed_perturb]")
     utterances = read_manifest(manifest)
     tokenizer, features = build_tokenizer(config), build_features(config)
@@ -117,7 +120,7 @@ def test_a_run_that_goes_on_with_other_processes_sees_the_rest_of_its_epoch(tone
 
 def test_behind_the_last_batch_is_the_next_epoch(tones: Path) -> None:
     data = on_process(speech_data(tones / "train.jsonl"), rank=0, world_size=2)
-    batches = data.steps_per_epoch(2)
+    batches = data.batches_left(start_of_epoch(0, 2))
     assert data.position_at(0, batches - 1, skipped=3).epoch == 0
     assert data.position_at(0, batches, skipped=3) == start_of_epoch(1, 2)
 

@@ -1,5 +1,6 @@
 """The same run whatever happens to it: killed, stopped, gone on with."""
 
+import importlib
 import json
 import os
 import random
@@ -17,6 +18,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from asr.kept import kept_checkpoints
 from tests.conftest import ROOT, TINY, resolved, tone_corpus
 from tests.processes import bundle, finish, goings_on, kill, metrics, start, steps_logged, wait_for
 
@@ -131,22 +133,62 @@ def test_settings_that_change_nothing_may_change(tones: Path, tmp_path: Path) ->
     assert bundle(moved / "run") == bundle(whole)
 
 
-def test_another_number_of_processes_takes_the_rest_of_the_epoch_if_it_is_allowed(tones: Path, tmp_path: Path) -> None:
-    run_dir = begun(tmp_path / "run", tones, tmp_path / "log")
-    two = ["trainer.strategy=ddp", "trainer.devices=2", "trainer.max_epochs=2"]
-    assert finish(start(config(run_dir, tones, *two), tmp_path / "second.log", world_size=2)) == 1
-    said = (tmp_path / "second.log").read_text()
-    assert said.count("error: ") == 1, said
-    assert "world_size: 1 -> 2" in said
-    assert "resume.allow=[world_size]" in said
+def write_ids(folder: Path) -> None:
+    """Write down what each optimizer step has trained on."""
+    from asr.task import RecognitionTask
 
-    allowed = config(run_dir, tones, *two, "resume.allow=[world_size]")
-    running = start(allowed, tmp_path / "third.log", world_size=2)
-    assert wait_for(lambda: "going on" in (run_dir / "train.log").read_text().split("third")[-1], running)
-    assert finish(running) == 0, (tmp_path / "third.log").read_text()
-    assert "no longer bit for bit" in (tmp_path / "third.log").read_text()
-    steps = [int(row["step"]) for row in metrics(run_dir)]
-    assert steps == list(range(len(steps)))
+    compute = RecognitionTask.training_step
+
+    def compute_and_write(task: Any, batch: Any, batch_idx: int) -> Any:
+        loss = compute(task, batch, batch_idx)
+        name = f"{task.current_epoch}-{task.global_step}-{task.global_rank}"
+        with (folder / name).open("a" if batch_idx % task.trainer.accumulate_grad_batches else "w") as file:
+            file.write("".join(f"{utterance.id}\n" for utterance in batch.utterances))
+        return loss
+
+    RecognitionTask.training_step = compute_and_write  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("numbers", [(1, 2, 2), (2, 1, 1), (1, 2, 1)], ids=str)
+def test_another_number_of_processes_takes_the_rest_of_the_epoch_if_it_is_allowed(
+    numbers: tuple[int, int, int], tones: Path, tmp_path: Path
+) -> None:
+    """In mid-epoch, twice, each time killed on the way: every epoch sees each utterance exactly once."""
+    run_dir, ids = tmp_path / "run", tmp_path / "ids"
+    ids.mkdir()
+    small = ["data.max_utterances=2", "trainer.max_epochs=2", "checkpoint.every_steps=1"]
+    for stretch, world_size in enumerate(numbers):
+        distributed = ["trainer.strategy=ddp", "trainer.devices=2"] if world_size == 2 else []
+        settings = config(run_dir, tones, *small, *distributed)
+        if stretch > 0 and numbers[stretch - 1] != world_size:
+            output = tmp_path / f"refused{stretch}.log"
+            assert finish(start(settings, output, world_size=world_size)) == 1
+            said = output.read_text()
+            assert said.count("error: ") == 1, said
+            assert f"world_size: {numbers[stretch - 1]} -> {world_size}" in said
+            assert "resume.allow=[world_size]" in said
+        allowed = config(run_dir, tones, *small, *distributed, "resume.allow=[world_size]")
+        done, output = steps_logged(run_dir), tmp_path / f"{stretch}.log"
+        running = start(allowed, output, world_size=world_size, before=partial(write_ids, ids))
+        if stretch < 2:
+            assert wait_for(lambda done=done: steps_logged(run_dir) > done + 2, running)  # type: ignore[misc]
+            kill(running)
+            saved = kept_checkpoints(run_dir / "checkpoints")[-1].step
+            for path in ids.iterdir():
+                if int(path.name.split("-")[1]) >= saved:
+                    path.unlink()  # will be planned anew
+        else:
+            assert finish(running) == 0, output.read_text()
+        changed = stretch > 0 and numbers[stretch - 1] != world_size
+        assert ("no longer bit for bit" in output.read_text()) == changed
+    rows = metrics(run_dir)
+    assert [int(row["step"]) for row in rows] == list(range(len(rows)))
+    for epoch in range(2):
+        seen = [name for path in ids.glob(f"{epoch}-*") for name in path.read_text().split()]
+        assert sorted(seen) == sorted(f"train-{number}" for number in range(48)), epoch
+    rates = [float(row["train/learning_rate"]) for row in rows]
+    assert min(rates[len(rates) // 2 :]) == rates[-1], "the schedule ends with the run"
+    assert rates[-1] < 0.1 * max(rates)
 
 
 def test_two_trainings_do_not_work_in_one_folder(tones: Path, tmp_path: Path) -> None:
@@ -203,8 +245,14 @@ def die_behind_the_first_checkpoint() -> None:
         ["trainer.max_epochs=2", "ema.decay=null"],
         ["trainer.max_epochs=2", "+trainer.val_check_interval=4"],
         ["trainer.max_epochs=-1", "trainer.max_steps=13", "trainer.check_val_every_n_epoch=2"],
+        [
+            "trainer.max_epochs=1",
+            "trainer.check_val_every_n_epoch=null",
+            "+trainer.val_check_interval=3",
+            "trainer.accumulate_grad_batches=1",
+        ],
     ],
-    ids=["validated at the end of an epoch", "validated within an epoch", "ending within an epoch"],
+    ids=["validated at the end of an epoch", "within an epoch", "ending within an epoch", "every so many batches"],
 )
 def test_a_run_goes_on_from_every_checkpoint_that_it_writes(how: list[str], tones: Path, tmp_path: Path) -> None:
     whole, parts = tmp_path / "whole", tmp_path / "parts"
@@ -253,3 +301,43 @@ def test_the_bundle_holds_the_moving_average(tones: Path, tmp_path: Path) -> Non
     assert steps > 5
     for name, weight in found.items():
         torch.testing.assert_close(weight.double(), average[name], rtol=1e-5, atol=1e-6, msg=name)
+
+
+def die_in(where: str) -> None:
+    """Have this process killed when it comes to a function, or to a folder's removal or renaming."""
+    module, name = where.rsplit(".", 1)
+    owner: Any = importlib.import_module(module) if module.startswith("asr.") else {"os": os, "shutil": shutil}[module]
+
+    def die(*_: Any, **__: Any) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    setattr(owner, name, die)
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        "asr.run.save_fitted",  # behind the fitting of the tokenizer
+        "asr.run.save_config",
+        "asr.saving.superfluous",  # a checkpoint is written, and no older one removed
+        "asr.task.count_errors",  # in the first validation
+        "asr.run.make_bundle",
+        "asr.checkpoint._swap",  # the bundle is written beside its place
+        "asr.run.test_bundle",
+        "asr.run.write_whole_text",  # config.yaml, results.json
+    ],
+)
+def test_a_run_killed_in_any_of_its_phases_ends_with_the_same_bits(where: str, tones: Path, tmp_path: Path) -> None:
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    short = ["trainer.max_epochs=1", "checkpoint.keep=1"]
+    assert finish(start(config(whole, tones, *short), tmp_path / "whole.log")) == 0
+    killed = start(config(parts, tones, *short), tmp_path / "log", before=partial(die_in, where))
+    assert finish(killed) == -signal.SIGKILL, (tmp_path / "log").read_text()
+    assert finish(start(config(parts, tones, *short), tmp_path / "log")) == 0, (tmp_path / "log").read_text()
+    assert bundle(parts) == bundle(whole)
+    assert metrics(parts) == metrics(whole)
+    assert (parts / "results.json").read_bytes() == (whole / "results.json").read_bytes()
+    left = {path.name for path in parts.rglob("*") if path.is_file()}
+    assert {name for name in left if not name.startswith("events.")} == {
+        path.name for path in whole.rglob("*") if path.is_file() and not path.name.startswith("events.")
+    }

@@ -20,7 +20,7 @@ from tests.conftest import CONF, ROOT, resolved
 
 # A module imports only from layers below its own; within a layer none imports another, but for the lines of PARTS.
 LAYERS = [
-    ["errors", "files", "lengths", "seeds", "interfaces", "manifest"],
+    ["errors", "files", "lengths", "processes", "seeds", "interfaces", "manifest"],
     ["audio", "containers", "text"],
     ["features", "augment", "tokenizer", "encoder", "head", "decode", "score", "schedule", "recompute"],
     ["data.batch", "data.dataset", "data.position", "data.sampler", "data.selection", "data.training"],

@@ -37,7 +37,7 @@ class SpeechData(pl.LightningDataModule):
         reference: text to tokens.
         augmentation: of the training utterances.
         seed: of plan and augmentation.
-        position: where the run goes on; None: at the beginning.
+        position: where the run begins, or goes on.
         batch_seconds: bound of a batch: longest utterance times number of utterances.
         max_utterances: bound of a batch.
         max_squared_seconds: bound of a batch: longest utterance squared times number of utterances; None: no bound.
@@ -56,7 +56,7 @@ class SpeechData(pl.LightningDataModule):
         reference: Reference,
         augmentation: Augmentation,
         seed: int,
-        position: Position | None,
+        position: Position,
         *,
         batch_seconds: float,
         max_utterances: int,
@@ -92,16 +92,16 @@ class SpeechData(pl.LightningDataModule):
         self._valid = SpeechDataset(valid, features, reference.without_check())
         self._planned: tuple[Position, EpochPlan] | None = None  # the last plan; several ask for the same
 
-    def steps_per_epoch(self, world_size: int) -> int:
-        """Batches that each rank gets in the first epoch; others differ by what the speed factors change."""
-        return len(self._plan(start_of_epoch(0, world_size)))
+    def batches_left(self, position: Position) -> int:
+        """Count the batches that each rank has yet to do in the stretch that a position is in."""
+        return len(self._plan(position)) - position.batch
 
     def train_dataloader(self) -> DataLoader[Batch]:
         """Lightning's hook, called each epoch; the loader begins where the run goes on."""
         assert self.trainer is not None
         position = self._stretch(self.trainer.current_epoch)
         plan = self._plan(position)
-        if plan.kept_speed and plan.epoch == (self._position.epoch if self._position else 0):  # said once
+        if plan.kept_speed and plan.epoch == self._position.epoch:  # said once
             what = "keep speed 1.0, since at the factor drawn their frames would be too few, or their batch too long"
             logger.info("epoch %d: %d of %d utterances %s", plan.epoch + 1, plan.kept_speed, len(self._train), what)
         return self._loader(self._train, EpochSampler(plan, self.trainer.global_rank, position.batch))
@@ -134,7 +134,7 @@ class SpeechData(pl.LightningDataModule):
         Sizes and texts are those of the plan, the features are noise: no audio is read.
         """
         assert self.trainer is not None
-        plan = self._plan(self._stretch(0 if self._position is None else self._position.epoch))
+        plan = self._plan(self._stretch(self._position.epoch))
         noise = torch.Generator().manual_seed(derive_seed(self._seed, "worst batches"))
         steps = [plan.items(step, self.trainer.global_rank) for step in plan.largest()]
         return [collate([self._made_up(item, noise) for item in items]) for items in steps]
@@ -147,7 +147,7 @@ class SpeechData(pl.LightningDataModule):
     def _stretch(self, epoch: int) -> Position:
         """Tell where this run begins in an epoch, with the trainer's number of ranks."""
         assert self.trainer is not None
-        if self._position is not None and self._position.epoch == epoch:
+        if self._position.epoch == epoch:
             return self._position.on(self.trainer.world_size)
         return start_of_epoch(epoch, self.trainer.world_size)
 

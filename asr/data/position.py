@@ -42,7 +42,8 @@ class Position:
         """Return the same place, from where so many processes go on."""
         if world_size == self.world_size:
             return self
-        return Position(self.epoch, (*self.shares, Share(world_size, 0)), self.skipped)
+        begun = tuple(share for share in self.shares if share.batches)
+        return Position(self.epoch, (*begun, Share(world_size, 0)), self.skipped)
 
     def as_dict(self) -> dict[str, object]:
         """Return it as plain types, as a checkpoint holds it."""
