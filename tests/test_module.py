@@ -16,7 +16,6 @@ from asr.errors import InputError
 from asr.manifest import read_manifest
 from tests.conftest import resolved
 
-
 BEGINNING = start_of_epoch(0, 1)
 
 

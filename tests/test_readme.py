@@ -10,24 +10,29 @@ import pytest
 
 from tests.conftest import ROOT, resolved
 
-READMES = [ROOT / "README.md", *sorted((ROOT / "recipes").glob("*/README.md"))]
+READMES = [ROOT / "README.md", ROOT / "benchmarks" / "README.md", *sorted((ROOT / "recipes").glob("*/README.md"))]
 
 
 def commands(readme: Path) -> list[list[str]]:
-    """Every `python -m ...` line of a README's code blocks, continued lines joined, comments cut."""
-    blocks = re.findall(r"^```\n(.*?)^```", readme.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
-    lines = "\n".join(blocks).replace("\\\n", " ").splitlines()
-    return [shlex.split(line, comments=True)[2:] for line in map(str.strip, lines) if line.startswith("python -m ")]
+    """What follows `-m` in each line of a README's code blocks, continued lines joined, comments cut."""
+    blocks = re.findall(r"^```(\w*)\n(.*?)^```$", readme.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    lines = "\n".join(block for language, block in blocks if not language).replace("\\\n", " ").splitlines()
+    modules = [line.split(" -m ", 1)[1] for line in lines if re.search(r"(python|torchrun).* -m ", line)]
+    return [shlex.split(module, comments=True) for module in modules]
 
 
 COMMANDS = [(readme.relative_to(ROOT).as_posix(), command) for readme in READMES for command in commands(readme)]
-TRAINING = [(name, command[1:]) for name, command in COMMANDS if command[0] == "asr.train"]
-OTHERS = sorted({(command[0], word) for _, command in COMMANDS for word in command if command[0] != "asr.train"})
+EXPERIMENTS = ("asr.train", "asr.plan")  # take overrides
+TRAINING = [(name, command[1:]) for name, command in COMMANDS if command[0] in EXPERIMENTS]
+OTHERS = sorted({(command[0], word) for _, command in COMMANDS for word in command if command[0] not in EXPERIMENTS})
 
 
 @pytest.mark.parametrize(("readme", "overrides"), TRAINING, ids=str)
 def test_training_commands_compose(readme: str, overrides: list[str]) -> None:
-    config = resolved(*(override.replace("$speaker", "theo") for override in overrides))
+    given = [override.replace("$speaker", "theo") for override in overrides if override != "--multirun"]
+    if "--multirun" in overrides:  # the first of its jobs
+        given = [override.split(",")[0] for override in given]
+    config = resolved(*given)
     assert config["run_dir"].startswith("runs/")
 
 
