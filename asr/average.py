@@ -103,15 +103,13 @@ def check_one_run(checkpoints: Sequence[Path]) -> None:
 
 
 def _origin(checkpoint: Path) -> dict[str, Any]:
-    """Collect what the checkpoints of a run have in common: model, learnt files, seed and training data."""
+    """Collect what the checkpoints of a run have in common: model, learnt files, and the run itself."""
     from asr.checkpoint import checkpoint_bundle, read_checkpoint
     from asr.resume import RUN_KEY
 
     bundle, run = checkpoint_bundle(checkpoint), read_checkpoint(checkpoint).get(RUN_KEY)
-    settings = run.get("settings") if isinstance(run, dict) else None
-    known = {key: settings.get(key) for key in ("seed", "manifests")} if isinstance(settings, dict) else {}
     learnt = {name: hashlib.sha256(content).hexdigest()[:16] for name, content in bundle.files.items()}
-    return bundle.config | {"learnt files": learnt} | known
+    return bundle.config | {"learnt files": learnt, "run": run.get("id") if isinstance(run, dict) else None}
 
 
 def model_card(output_dir: Path, checkpoints: Sequence[Path]) -> str:

@@ -59,7 +59,7 @@ def make_output_dir(output_dir: Path) -> None:
 def write(output_dir: Path, name: str, evaluation: "Evaluation") -> None:
     """Write <name>.wer.json and <name>.utterances.jsonl."""
     timing = {"audio_seconds": evaluation.audio_seconds, "real_time_factor": evaluation.real_time_factor}
-    summary = json.dumps(evaluation.counts.as_dict() | timing, indent=2)
+    summary = json.dumps(evaluation.as_dict() | timing, indent=2)
     lines = [json.dumps(one.as_dict(), ensure_ascii=False) for one in evaluation.scored]
     try:
         (output_dir / f"{name}.wer.json").write_text(summary + "\n", encoding="utf-8")

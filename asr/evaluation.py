@@ -40,6 +40,17 @@ class Evaluation:
         """Errors summed over the scored utterances."""
         return total(one.counts for one in self.scored)
 
+    def as_dict(self) -> dict[str, float | int | None]:
+        """Return the counts, and how many utterances are not in them, under the names of results.json."""
+        return {**self.counts.as_dict(), "not_scored": len(self.rejected)}
+
+    def summary(self) -> str:
+        """Say the WER, and what it is not of."""
+        counts = self.counts
+        wer = f"{100 * counts.wer:.2f} %" if counts.utterances else "not measured"
+        missing = f"; {len(self.rejected)} utterances could not be read" if self.rejected else ""
+        return f"WER {wer} of {counts.reference_words} words{missing}"
+
     @property
     def audio_seconds(self) -> float:
         """Seconds of audio scored."""

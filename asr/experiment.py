@@ -16,6 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from asr.errors import InputError
 from asr.interruption import Stopped, requeue
+from asr.settings import check_settings
 
 # Before torch is imported: threads that wait for one another spin for some 30 us, as long as a small net's operations
 # last, and then sleep. Sleeping at once takes half as long again; spinning for long takes 10 times as long where the
@@ -58,6 +59,7 @@ def run_job(command: Callable[[dict[str, Any]], None], config: dict[str, Any]) -
     """Run a command; what the user got wrong is one line and exit status 1, a signal is 128 + its number."""
     start_log()
     try:
+        check_settings(config)
         command(config)
     except InputError as error:
         logger.error("error: %s", error)

@@ -34,6 +34,7 @@ class StopRequest:
 
     def __init__(self, speaks: bool) -> None:
         self.signum = 0  # none yet
+        self.at_once = False
         self._speaks = speaks
         self._before: dict[signal.Signals, Any] = {}
 
@@ -49,10 +50,11 @@ class StopRequest:
 
     def _note(self, signum: int, frame: FrameType | None) -> None:
         if self.signum and signum == signal.SIGINT:
-            raise Stopped(signum)  # asked twice: at once
-        self.signum = signum
+            self.at_once = True
+            raise Stopped(signum)  # asked twice
+        speaks, self.signum = self._speaks and not self.signum, signum
         name = signal.Signals(signum).name
-        if self._speaks:
+        if speaks:
             text = f"{name}: saving and stopping at the end of this step or validation; Ctrl-C to stop at once\n"
             os.write(2, text.encode())  # a log may be in the middle of a line
 

@@ -63,7 +63,7 @@ def newest_whole(folder: Path) -> Kept | None:
         damaged[kept.path] = reason
     if damaged:
         what = "; ".join(f"{path.name}: {reason}" for path, reason in damaged.items())
-        raise InputError(f"{folder} must hold a whole checkpoint to go on from; {what}. Remove them to begin anew.")
+        raise InputError(f"{folder} must hold a whole checkpoint to go on from; {what}. Give another run_dir.")
     return None
 
 

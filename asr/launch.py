@@ -83,3 +83,11 @@ def stop_others(trainer: "Trainer") -> None:
     launcher = trainer.strategy.launcher
     if launcher is not None and trainer.global_rank == 0:
         launcher.kill(signal.SIGKILL)
+
+
+def is_lost_connection(error: Exception) -> bool:
+    """Tell whether an exception says that another process is gone."""
+    import torch.distributed as dist
+
+    texts = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "remote process exited")
+    return isinstance(error, dist.DistError) or any(text in str(error) for text in texts)

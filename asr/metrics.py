@@ -20,7 +20,7 @@ class MetricsFile(Logger):
 
     Args:
         path: of the file.
-        done: optimizer steps that the run has done; the line of the first step is numbered 0.
+        done: optimizer steps that the run has done.
     """
 
     def __init__(self, path: Path, done: int) -> None:
@@ -56,7 +56,7 @@ class MetricsFile(Logger):
         """Write the file anew with the columns of `line` among its own."""
         rows = self._read()
         if not self._columns:  # not yet begun
-            rows = [row for row in rows if row["step"].isdigit() and int(row["step"]) < self._done]
+            rows = [row for row in rows if row["step"].isdigit() and int(row["step"]) <= self._done]
         self._columns = list(dict.fromkeys([*(rows[0] if rows else ()), *self._columns, *line]))
         lines = [self._columns, *([row.get(name, "") for name in self._columns] for row in rows)]
         texts = [",".join(values) + "\r\n" for values in lines]

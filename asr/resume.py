@@ -43,6 +43,7 @@ class Resume:
         position: in the training data.
         settings: of the run, as `run_settings` gave them.
         total_steps: optimizer steps of the whole run, for the schedule.
+        id: tells runs apart.
     """
 
     path: Path
@@ -50,6 +51,7 @@ class Resume:
     position: Position
     settings: dict[str, Any]
     total_steps: int
+    id: str
 
 
 def find_resume(checkpoints: Path) -> Resume | None:
@@ -62,14 +64,17 @@ def find_resume(checkpoints: Path) -> Resume | None:
     if kept is None:
         return None
     run = read_checkpoint(kept.path).get(RUN_KEY)
-    if run is None:
-        raise InputError(f"{kept.path}: a checkpoint to go on from must say where its run was; this one does not.")
-    return Resume(kept.path, kept.step, Position.from_dict(run["position"]), run["settings"], run["total_steps"])
+    if run is None or run.keys() != {"settings", "position", "total_steps", "id"}:
+        must = "a checkpoint to go on from must say where its run was, as this version of asr writes it"
+        raise InputError(f"{kept.path}: {must}; this one does not. Give another run_dir.")
+    return Resume(
+        kept.path, kept.step, Position.from_dict(run["position"]), run["settings"], run["total_steps"], run["id"]
+    )
 
 
-def run_state(settings: Mapping[str, Any], position: Position, total_steps: int) -> dict[str, Any]:
+def run_state(settings: Mapping[str, Any], position: Position, total_steps: int, run_id: str) -> dict[str, Any]:
     """Collect what a checkpoint keeps for `find_resume`, as plain types."""
-    return {"settings": dict(settings), "position": position.as_dict(), "total_steps": total_steps}
+    return {"settings": dict(settings), "position": position.as_dict(), "total_steps": total_steps, "id": run_id}
 
 
 def run_settings(

@@ -16,12 +16,11 @@ from asr.checkpoint import BUNDLE, CHECKPOINTS, fitted_files, load_recognizer, w
 from asr.corpus import Corpus
 from asr.data.dataset import energies
 from asr.errors import InputError
-from asr.evaluation import evaluate
+from asr.evaluation import Evaluation, evaluate
 from asr.files import UNFINISHED, remove_unfinished, write_whole, write_whole_text
 from asr.interfaces import Features, Tokenizer
 from asr.kept import by_wer, damage, kept_checkpoints, select
 from asr.manifest import Utterance
-from asr.score import ErrorCounts
 
 logger = logging.getLogger(__name__)
 
@@ -67,7 +66,7 @@ def begin_anew(run_dir: Path) -> None:
     """
     if (run_dir / BUNDLE).is_dir():
         must = f"run_dir={run_dir} must be new, or have checkpoints to go on from; it has a bundle and no checkpoint"
-        raise InputError(f"{must}. Give another run_dir, or remove that one.")
+        raise InputError(f"{must}. Give another run_dir, or remove {run_dir}.")
     shutil.rmtree(run_dir / FITTED, ignore_errors=True)
     (run_dir / METRICS).unlink(missing_ok=True)
 
@@ -154,15 +153,16 @@ Transcribe with `python -m asr.transcribe FOLDER AUDIO...`, where FOLDER is this
 """
 
 
-def test_bundle(bundle: Path, tests: Mapping[str, Sequence[Utterance]], device: Any) -> dict[str, ErrorCounts]:
+def test_bundle(bundle: Path, tests: Mapping[str, Sequence[Utterance]], device: Any) -> dict[str, Evaluation]:
     """Score the bundle on the test manifests, as `asr.evaluate` does, and keep the counts in the run folder."""
     recognizer = load_recognizer(bundle, device)
-    results: dict[str, ErrorCounts] = {}
+    results: dict[str, Evaluation] = {}
+    lines = {}
     for name, utterances in tests.items():
         evaluation = evaluate(recognizer, utterances)
         for rejected in evaluation.rejected:
             logger.warning("%s: not scored: %s", name, rejected.reason)
-        results[name] = evaluation.counts
-    lines = {name: counts.as_dict() for name, counts in results.items()}
+        results[name] = evaluation
+        lines[name] = evaluation.as_dict()
     write_whole_text(bundle.parent / RESULTS, json.dumps(lines, indent=2) + "\n")
     return results

@@ -29,6 +29,7 @@ class Saving(pl.callbacks.Checkpoint):
         folder: of the checkpoints.
         settings: of the run, `run_settings`; kept in each checkpoint.
         total_steps: of the run, for the schedule; kept as well.
+        run_id: tells the run from others; kept as well.
         position_at: (epoch, batches done in it, utterances skipped in it) to the position.
         stop: whether a signal has asked to stop.
         every_steps: optimizer steps between two checkpoints, at most.
@@ -42,6 +43,7 @@ class Saving(pl.callbacks.Checkpoint):
         folder: Path,
         settings: Mapping[str, Any],
         total_steps: int,
+        run_id: str,
         position_at: Callable[[int, int, int], Position],
         stop: StopRequest,
         *,
@@ -50,14 +52,12 @@ class Saving(pl.callbacks.Checkpoint):
         select: str,
         keep: int,
     ) -> None:
-        if every_steps < 1 or every_minutes <= 0 or keep < 1:
-            given = f"got every_steps={every_steps}, every_minutes={every_minutes}, keep={keep}"
-            raise InputError(f"checkpoint.every_steps, every_minutes and keep must be positive; {given}.")
         if select not in SELECTIONS:
             raise InputError(f"checkpoint.select must be one of {', '.join(SELECTIONS)}; got {select!r}.")
         self._folder = folder
         self._settings = settings
         self._total_steps = total_steps
+        self._run_id = run_id
         self._position_at = position_at
         self._stop = stop
         self._every_steps = every_steps
@@ -109,7 +109,7 @@ class Saving(pl.callbacks.Checkpoint):
     def on_save_checkpoint(self, trainer: pl.Trainer, pl_module: Any, checkpoint: dict[str, Any]) -> None:
         """Lightning's hook: say where the run is, in our words and in Lightning's."""
         position = self._position_at(trainer.current_epoch, self._batches, pl_module.skipped)
-        checkpoint[RUN_KEY] = run_state(self._settings, position, self._total_steps)
+        checkpoint[RUN_KEY] = run_state(self._settings, position, self._total_steps, self._run_id)
         # The number that loggers call step. Where an epoch goes on behind a validation, Lightning adds 1 as it does so.
         logged = trainer.global_step - (trainer.validating and position.batch > 0)
         checkpoint["loops"]["fit_loop"] = loops_at(checkpoint["loops"]["fit_loop"], position, logged)
@@ -148,7 +148,7 @@ class Saving(pl.callbacks.Checkpoint):
         problem = trainer.strategy.broadcast(problem)
         if problem is not None:
             must = f"{path}: the disk must have room for a checkpoint; {problem}"
-            hint = "The earlier checkpoints are whole: make room, and run the same command again"
+            hint = "What was there before is whole: make room, and run the same command again"
             fail_together(trainer, f"{must}. {hint}.")
 
 

@@ -133,6 +133,7 @@ class RecognitionTask(pl.LightningModule):
         norm = clip_grad_norm_(parameters, gradient_clip_val or float("inf"))
         if not math.isfinite(loss) or not bool(norm.isfinite()):  # of the sum over ranks: all of them know
             self._stop_not_finite(window)
+        self._log_place(self.global_step + 1)  # behind this step
         self.log("train/loss", loss / max(tokens, 1), prog_bar=True)
         self.log("train/grad_norm", norm)
         self.log("train/learning_rate", optimizer.param_groups[0]["lr"])
@@ -165,11 +166,12 @@ class RecognitionTask(pl.LightningModule):
         loss, tokens, blanks, frames, skipped = sums[5:]
         if skipped:
             for reason, utterance_id in gather(self.trainer, _named(self._valid.rejected)):
-                logger.warning("validation: skipped %s (id %r)", reason, utterance_id)
+                logger.warning("validation: skipped %r: %s", utterance_id, reason)
         if counts.utterances == 0:
             fail_together(
                 self.trainer, "validation must have an utterance that can be read; all were skipped, as named above."
             )
+        self._log_place(self.global_step)
         self.log("valid/wer", counts.wer, prog_bar=True)
         self.log("valid/loss", loss / max(1, tokens))
         self.log("valid/blank_ratio", blanks / max(1, frames))
@@ -177,6 +179,11 @@ class RecognitionTask(pl.LightningModule):
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Lightning's hook; a checkpoint is enough to transcribe with."""
         checkpoint[CHECKPOINT_KEY] = self._extra
+
+    def _log_place(self, step: int) -> None:
+        """Number what is logged by the steps that are done, as checkpoints are; Lightning would begin at 0."""
+        self.log("step", float(step))
+        self.log("epoch", float(self.current_epoch + 1))
 
     def _stand_in(self) -> Tensor:
         """Take a step's part without an utterance, (1,): every collective is joined, with no frame and no weight."""
@@ -190,7 +197,7 @@ class RecognitionTask(pl.LightningModule):
         epoch = self.current_epoch + 1
         names = gather(self.trainer, _named(rejected))
         for reason, utterance_id in names:
-            logger.warning("epoch %d: skipped %s (id %r)", epoch, reason, utterance_id)
+            logger.warning("epoch %d: skipped %r: %s", epoch, utterance_id, reason)
         self.skipped += count
         if self.skipped > self._unreadable.at_most:
             must = "data.max_bad_fraction bounds the utterances of an epoch that turn out unreadable"

@@ -5,6 +5,7 @@ from asr.experiment import experiment_command  # isort: skip  # before torch: it
 import contextlib
 import logging
 import math
+import secrets
 import warnings
 from functools import partial
 from pathlib import Path
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from asr.resume import Resume
     from asr.saving import Saving
     from asr.task import RecognitionTask
+
+LOST_WORKER = (ConnectionError, EOFError, FileNotFoundError)  # beside torch's own: it died while it handed a batch on
 
 logger = logging.getLogger("asr.train")
 
@@ -89,19 +92,22 @@ def train(config: dict[str, Any]) -> None:
         run_dir / run.FAULTS,
     )
     folder, stop = run_dir / CHECKPOINTS, StopRequest(speaks=trainer.is_global_zero)
-    saving = Saving(folder, settings, total_steps, data.position_at, stop, **config["checkpoint"])
+    run_id = resume.id if resume else secrets.token_hex(8)
+    saving = Saving(folder, settings, total_steps, run_id, data.position_at, stop, **config["checkpoint"])
     _equip(trainer, config, run_dir, data, saving, stop, step)
-    if resume:
+    if resume and _is_finished(trainer, resume):
+        logger.info("the run is finished, at step %d: %s", resume.step, resume.path)
+    elif resume:
         where = f"epoch {position.epoch + 1}, batch {position.batch + 1}"
         logger.info("going on from step %d, %s: %s", resume.step, where, resume.path)
-    _fit(trainer, task, data, resume)
+    _fit(trainer, task, data, resume, stop)
 
     if trainer.is_global_zero:
         bundle = run.make_bundle(run_dir, config)
         logger.info("bundle written to %s", bundle)
         results = run.test_bundle(bundle, corpus.tests, trainer.strategy.root_device)
-        for name, counts in results.items():
-            print(f"{name}: WER {100 * counts.wer:.2f} % of {counts.reference_words} words")
+        for name, evaluation in results.items():
+            print(f"{name}: {evaluation.summary()}")
 
 
 def _quieten_libraries() -> None:
@@ -140,10 +146,10 @@ def _prepare(config: dict[str, Any], rank: int, world_size: int) -> Prepared:
 def _describe(recognizer: "Recognizer", corpus: "Corpus") -> None:
     from asr.data.dataset import load_utterance
 
-    millions = sum(parameter.numel() for parameter in recognizer.parameters()) / 1e6
+    parameters = sum(parameter.numel() for parameter in recognizer.parameters())
     hours = sum(utterance.duration for utterance in corpus.train) / 3600
     name, tokens = type(recognizer.encoder).__name__, recognizer.tokenizer.vocab_size
-    logger.info("%s with %.1f M parameters, %d tokens", name, millions, tokens)
+    logger.info("%s with %s parameters, %d tokens", name, f"{parameters:,}", tokens)
     logger.info("%d training utterances, %.2f h; %d to validate on", len(corpus.train), hours, len(corpus.valid))
     with contextlib.suppress(AudioError):  # the epoch that reads it says so
         load_utterance(corpus.train[0], recognizer.features.sample_rate)  # notes a conversion; workers keep quiet
@@ -175,8 +181,8 @@ def _trainer(config: dict[str, Any]) -> "Trainer":
     )
     try:
         trainer = make()
-    except MisconfigurationException as error:
-        raise InputError(f"trainer must suit this machine; Lightning says: {error}") from None
+    except (MisconfigurationException, ValueError, TypeError) as error:
+        raise InputError(f"trainer must suit Lightning and this machine; Lightning says: {error}") from None
     _check_validation(trainer)
     return trainer
 
@@ -210,7 +216,7 @@ def _equip(
     from asr.metrics import MetricsFile
     from asr.trial import LargestBatchFirst
 
-    tensorboard = TensorBoardLogger(run_dir, name="tensorboard", version="", purge_step=step)
+    tensorboard = TensorBoardLogger(run_dir, name="tensorboard", version="", purge_step=step + 1)
     trainer.loggers = [MetricsFile(run_dir / run.METRICS, step), tensorboard]
     callbacks: list[Callback] = [LargestBatchFirst(data.worst_batches)]
     if config["ema"]["decay"] is not None:
@@ -238,10 +244,19 @@ def _total_steps(trainer: "Trainer", data: "SpeechData", position: "Position", s
     return min(bounds)
 
 
-def _fit(trainer: "Trainer", task: "RecognitionTask", data: "SpeechData", resume: "Resume | None") -> None:
+def _is_finished(trainer: "Trainer", resume: "Resume") -> bool:
+    epochs, steps = trainer.max_epochs or -1, trainer.max_steps
+    return (0 < epochs <= resume.position.epoch) or (0 < steps <= resume.step)
+
+
+def _fit(
+    trainer: "Trainer", task: "RecognitionTask", data: "SpeechData", resume: "Resume | None", stop: "StopRequest"
+) -> None:
     """Train to the end, or until something stops it, which is said in the user's words."""
+    from lightning.fabric.utilities.exceptions import MisconfigurationException
+
     from asr.interruption import Stopped
-    from asr.launch import stop_others
+    from asr.launch import is_lost_connection, stop_others
     from asr.trial import HINT, describe, is_out_of_memory
 
     try:
@@ -250,15 +265,24 @@ def _fit(trainer: "Trainer", task: "RecognitionTask", data: "SpeechData", resume
         if trainer.global_rank > 0:
             raise SystemExit(0) from None
         raise
-    except (RuntimeError, MemoryError) as error:
+    except MisconfigurationException as error:
+        raise InputError(f"trainer must suit the run; Lightning says: {error}") from None
+    except (RuntimeError, MemoryError, *LOST_WORKER) as error:
+        if stop.at_once:  # in the middle of whatever it was
+            raise Stopped(stop.signum) from None
         if is_out_of_memory(error):
             batch = describe(task.batch, task.recognizer.features.frame_shift_seconds) if task.batch else "a batch"
             raise InputError(f"memory must hold {batch}; it does not. {HINT}.") from None
-        if "DataLoader worker" in str(error):
+        if "DataLoader worker" in str(error) or isinstance(error, LOST_WORKER):
             what = f"a process that reads audio has died: {str(error).splitlines()[0]}"
             raise InputError(
                 f"{what}. Run the same command to go on; fewer data.num_workers take less memory."
             ) from None
+        if trainer.world_size > 1 and is_lost_connection(error):
+            what = (
+                f"all {trainer.world_size} processes must live to the end; process {trainer.global_rank + 1} has lost"
+            )
+            raise InputError(f"{what} another one. Run the same command to go on.") from None
         raise
     finally:
         if trainer.interrupted:

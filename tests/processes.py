@@ -95,7 +95,7 @@ def steps_logged(run_dir: Path) -> int:
     """How many optimizer steps have their line in metrics.csv."""
     try:
         with (run_dir / "metrics.csv").open(newline="") as file:
-            return max((int(row["step"]) + 1 for row in csv.DictReader(file) if row["step"].isdigit()), default=0)
+            return max((int(row["step"]) for row in csv.DictReader(file) if row["step"].isdigit()), default=0)
     except (FileNotFoundError, KeyError, AttributeError):
         return 0
 

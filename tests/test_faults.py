@@ -177,7 +177,7 @@ def test_files_that_turn_unreadable_are_skipped_counted_and_named(world_size: in
         (corpus / "audio" / f"{name}.flac").write_bytes(b"no longer audio")
     assert finish(running) == 0, (tmp_path / "log").read_text()
     log = (run_dir / "train.log").read_text()
-    named = re.findall(r"epoch (\d): skipped .*?\.flac: .* \(id '(train-\d+)'\)", log)
+    named = re.findall(r"epoch (\d): skipped '(train-\d+)': .*\.flac", log)
     assert {name for epoch, name in named if epoch == "2"} == spoilt
     assert len(named) == len(set(named)), "each is named once an epoch"
     last = [row for row in metrics(run_dir) if row["train/skipped_utterances"]][-1]
@@ -378,7 +378,7 @@ def test_a_file_that_is_gone_when_a_run_goes_on_is_skipped_as_it_would_have_been
     half(run_dir, corpus, tmp_path / "log", tolerant)
     (corpus / "audio" / "train-7.flac").unlink()
     assert finish(start(config(run_dir, corpus, tolerant), tmp_path / "log")) == 0, (tmp_path / "log").read_text()
-    assert re.search(r"epoch 2: skipped .*train-7\.flac.* \(id 'train-7'\)", (run_dir / "train.log").read_text())
+    assert re.search(r"epoch 2: skipped 'train-7': .*train-7\.flac", (run_dir / "train.log").read_text())
 
 
 def test_a_damaged_checkpoint_is_left_out_of_the_bundle(whole: Path, tmp_path: Path) -> None:
@@ -392,3 +392,12 @@ def test_a_damaged_checkpoint_is_left_out_of_the_bundle(whole: Path, tmp_path: P
     card = (make_bundle(run_dir, settings) / "README.md").read_text()
     assert chosen.path.stem not in card
     assert any(other.path.stem in card for other in others)
+
+
+def test_a_process_that_dies_ends_the_others_with_one_line(tones: Path, tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    running = start(config(run_dir, tones, *TWO, "trainer.max_epochs=100"), tmp_path / "log", world_size=2)
+    assert wait_for(lambda: steps_logged(run_dir) > 2, running)
+    running[1].kill()
+    assert finish(running) == 1
+    assert "all 2 processes must live to the end; process 1 has lost another one" in error(tmp_path / "log")

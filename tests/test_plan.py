@@ -89,7 +89,7 @@ def test_a_setting_that_does_not_hold_is_one_line_and_exit_status_1(tones: Path,
     ended = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert ended.returncode == 1
     (line,) = ended.stderr.splitlines()
-    assert "error: data.batch_seconds must be positive" in line
+    assert "error: data.batch_seconds must be a positive number; got -1" in line
 
 
 @pytest.mark.parametrize(

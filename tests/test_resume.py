@@ -182,7 +182,7 @@ def test_another_number_of_processes_takes_the_rest_of_the_epoch_if_it_is_allowe
         changed = stretch > 0 and numbers[stretch - 1] != world_size
         assert ("no longer bit for bit" in output.read_text()) == changed
     rows = metrics(run_dir)
-    assert [int(row["step"]) for row in rows] == list(range(len(rows)))
+    assert [int(row["step"]) for row in rows] == list(range(1, 1 + len(rows)))
     for epoch in range(2):
         seen = [name for path in ids.glob(f"{epoch}-*") for name in path.read_text().split()]
         assert sorted(seen) == sorted(f"train-{number}" for number in range(48)), epoch

@@ -16,11 +16,12 @@ import yaml
 
 from asr import build
 from asr.data.module import SpeechData
+from asr.settings import RULES, check_settings
 from tests.conftest import CONF, ROOT, resolved
 
 # A module imports only from layers below its own; within a layer none imports another, but for the lines of PARTS.
 LAYERS = [
-    ["errors", "files", "lengths", "processes", "seeds", "interfaces", "manifest"],
+    ["errors", "files", "lengths", "processes", "seeds", "settings", "interfaces", "manifest"],
     ["audio", "containers", "text"],
     ["features", "augment", "tokenizer", "encoder", "head", "decode", "score", "schedule", "recompute"],
     ["data.batch", "data.dataset", "data.position", "data.sampler", "data.selection", "data.training"],
@@ -34,7 +35,7 @@ LAYERS = [
 ]
 PARTS = {
     "interfaces": {"lengths"},
-    "files": {"errors"},
+    "settings": {"errors"},
     "manifest": {"errors"},
     "audio": {"containers"},
     "data.dataset": {"data.batch"},
@@ -185,6 +186,15 @@ def test_the_data_section_is_the_data_modules_settings() -> None:
     assert settings == resolved()["data"].keys()
     documented = set(re.findall(r"^ +(\w+): ", inspect.getdoc(SpeechData) or "", re.MULTILINE))
     assert settings <= documented
+
+
+def test_every_other_setting_has_a_rule() -> None:
+    config = resolved()
+    components = {"corpus", "augment", "features", "tokenizer", "encoder", "head", "decode", "optimizer", "schedule"}
+    assert RULES.keys() == config.keys() - components - {"normalizer", "trainer"}
+    for key, rule in RULES.items():
+        assert not isinstance(rule, dict) or rule.keys() == config[key].keys()
+    check_settings(config)
 
 
 def test_every_component_has_a_config_and_no_config_is_left_over() -> None:

@@ -91,7 +91,7 @@ def test_a_run_goes_on_where_it_ended(tones: Path, tmp_path: Path) -> None:
     longer = "resume.allow=[trainer.max_epochs]"
     run(parts, tones, "schedule=noam", "trainer.max_epochs=4", "augment=[spec_augment]", longer)
     assert losses(parts) == losses(whole)
-    assert [int(row["step"]) for row in metrics(parts)] == list(range(len(losses(whole))))
+    assert [int(row["step"]) for row in metrics(parts)] == list(range(1, 1 + len(losses(whole))))
 
 
 def test_going_on_under_other_settings_is_refused_and_says_which(trained: Path, tones: Path) -> None:

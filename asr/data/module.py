@@ -14,7 +14,6 @@ from asr.data.dataset import Augmentation, Item, Reference, SpeechDataset
 from asr.data.position import Position, Share, start_of_epoch
 from asr.data.sampler import BatchBounds, BatchSampler, plan_evaluation
 from asr.data.training import EpochPlan, EpochSampler, TrainingSet
-from asr.errors import InputError
 from asr.interfaces import Features
 from asr.interruption import SIGNALS
 from asr.manifest import Utterance
@@ -68,8 +67,6 @@ class SpeechData(pl.LightningDataModule):
         max_bad_fraction: float,
     ) -> None:
         super().__init__()
-        if not 0 <= max_bad_fraction <= 1:
-            raise InputError(f"data.max_bad_fraction must lie from 0 to 1; got {max_bad_fraction}.")
         self._training_set = TrainingSet(
             train,
             features,
