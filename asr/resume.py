@@ -3,7 +3,7 @@
 import hashlib
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from asr.manifest import Utterance
 
 logger = logging.getLogger(__name__)
 
-RUN_KEY = "run"  # of a checkpoint: what `run_state` gives
+RUN_KEY = "run"  # of a checkpoint: what `Run.at` gives
 # Settings that change nothing that is computed (the manifests' content is compared in itself).
 FREE = (
     "run_dir",
@@ -34,6 +34,25 @@ ALLOWED = ("world_size", "trainer", "schedule", "early_stopping", "num_threads")
 
 
 @dataclass(frozen=True)
+class Run:
+    """What every checkpoint of a run tells of it.
+
+    Args:
+        settings: all that its results are a function of, as `run_settings` gives them.
+        total_steps: optimizer steps of the whole run, for the schedule.
+        id: tells runs apart.
+    """
+
+    settings: dict[str, Any]
+    total_steps: int
+    id: str
+
+    def at(self, position: Position) -> dict[str, Any]:
+        """Return what a checkpoint keeps for `find_resume`, as plain types."""
+        return {**asdict(self), "position": position.as_dict()}
+
+
+@dataclass(frozen=True)
 class Resume:
     """The checkpoint to go on from, and what it tells of the run.
 
@@ -41,17 +60,13 @@ class Resume:
         path: of the checkpoint.
         step: optimizer steps done.
         position: in the training data.
-        settings: of the run, as `run_settings` gave them.
-        total_steps: optimizer steps of the whole run, for the schedule.
-        id: tells runs apart.
+        run: that it is of.
     """
 
     path: Path
     step: int
     position: Position
-    settings: dict[str, Any]
-    total_steps: int
-    id: str
+    run: Run
 
 
 def find_resume(checkpoints: Path) -> Resume | None:
@@ -63,18 +78,12 @@ def find_resume(checkpoints: Path) -> Resume | None:
     kept = newest_whole(checkpoints)
     if kept is None:
         return None
-    run = read_checkpoint(kept.path).get(RUN_KEY)
-    if run is None or run.keys() != {"settings", "position", "total_steps", "id"}:
+    found = read_checkpoint(kept.path).get(RUN_KEY)
+    if not isinstance(found, dict) or found.keys() != {"settings", "total_steps", "id", "position"}:
         must = "a checkpoint to go on from must say where its run was, as this version of asr writes it"
         raise InputError(f"{kept.path}: {must}; this one does not. Give another run_dir.")
-    return Resume(
-        kept.path, kept.step, Position.from_dict(run["position"]), run["settings"], run["total_steps"], run["id"]
-    )
-
-
-def run_state(settings: Mapping[str, Any], position: Position, total_steps: int, run_id: str) -> dict[str, Any]:
-    """Collect what a checkpoint keeps for `find_resume`, as plain types."""
-    return {"settings": dict(settings), "position": position.as_dict(), "total_steps": total_steps, "id": run_id}
+    position = Position.from_dict(found.pop("position"))
+    return Resume(kept.path, kept.step, position, Run(**found))
 
 
 def run_settings(

@@ -15,7 +15,7 @@ from asr.files import write_whole
 from asr.interruption import Stopped, StopRequest
 from asr.kept import SELECTIONS, checkpoint_name, kept_checkpoints, superfluous
 from asr.launch import fail_together, gather
-from asr.resume import RUN_KEY, run_state
+from asr.resume import RUN_KEY, Run
 
 
 class Saving(pl.callbacks.Checkpoint):
@@ -27,9 +27,7 @@ class Saving(pl.callbacks.Checkpoint):
 
     Args:
         folder: of the checkpoints.
-        settings: of the run, `run_settings`; kept in each checkpoint.
-        total_steps: of the run, for the schedule; kept as well.
-        run_id: tells the run from others; kept as well.
+        run: that they are of.
         position_at: (epoch, batches done in it, utterances skipped in it) to the position.
         stop: whether a signal has asked to stop.
         every_steps: optimizer steps between two checkpoints, at most.
@@ -41,9 +39,7 @@ class Saving(pl.callbacks.Checkpoint):
     def __init__(
         self,
         folder: Path,
-        settings: Mapping[str, Any],
-        total_steps: int,
-        run_id: str,
+        run: Run,
         position_at: Callable[[int, int, int], Position],
         stop: StopRequest,
         *,
@@ -55,9 +51,7 @@ class Saving(pl.callbacks.Checkpoint):
         if select not in SELECTIONS:
             raise InputError(f"checkpoint.select must be one of {', '.join(SELECTIONS)}; got {select!r}.")
         self._folder = folder
-        self._settings = settings
-        self._total_steps = total_steps
-        self._run_id = run_id
+        self._run = run
         self._position_at = position_at
         self._stop = stop
         self._every_steps = every_steps
@@ -109,7 +103,7 @@ class Saving(pl.callbacks.Checkpoint):
     def on_save_checkpoint(self, trainer: pl.Trainer, pl_module: Any, checkpoint: dict[str, Any]) -> None:
         """Lightning's hook: say where the run is, in our words and in Lightning's."""
         position = self._position_at(trainer.current_epoch, self._batches, pl_module.skipped)
-        checkpoint[RUN_KEY] = run_state(self._settings, position, self._total_steps, self._run_id)
+        checkpoint[RUN_KEY] = self._run.at(position)
         # The number that loggers call step. Where an epoch goes on behind a validation, Lightning adds 1 as it does so.
         logged = trainer.global_step - (trainer.validating and position.batch > 0)
         checkpoint["loops"]["fit_loop"] = loops_at(checkpoint["loops"]["fit_loop"], position, logged)

@@ -55,6 +55,7 @@ def train(config: dict[str, Any]) -> None:
     from asr.interruption import StopRequest
     from asr.launch import first_then_all
     from asr.recompute import recompute_blocks
+    from asr.resume import Run
     from asr.saving import Saving
     from asr.task import RecognitionTask, Unreadable
 
@@ -79,7 +80,7 @@ def train(config: dict[str, Any]) -> None:
     reference, seed = recognizer.reference, config["seed"]
     data = SpeechData(corpus.train, corpus.valid, features, reference, augmentation, seed, position, **config["data"])
     step = resume.step if resume else 0
-    total_steps = resume.total_steps if resume and not changed else _total_steps(trainer, data, position, step)
+    total_steps = resume.run.total_steps if resume and not changed else _total_steps(trainer, data, position, step)
     logger.info("%d steps: the smaller of trainer.max_epochs and trainer.max_steps, where both are set", total_steps)
     task = RecognitionTask(
         recognizer,
@@ -92,8 +93,8 @@ def train(config: dict[str, Any]) -> None:
         run_dir / run.FAULTS,
     )
     folder, stop = run_dir / CHECKPOINTS, StopRequest(speaks=trainer.is_global_zero)
-    run_id = resume.id if resume else secrets.token_hex(8)
-    saving = Saving(folder, settings, total_steps, run_id, data.position_at, stop, **config["checkpoint"])
+    this_run = Run(settings, total_steps, resume.run.id if resume else secrets.token_hex(8))
+    saving = Saving(folder, this_run, data.position_at, stop, **config["checkpoint"])
     _equip(trainer, config, run_dir, data, saving, stop, step)
     if resume and _is_finished(trainer, resume):
         logger.info("the run is finished, at step %d: %s", resume.step, resume.path)
@@ -136,7 +137,7 @@ def _prepare(config: dict[str, Any], rank: int, world_size: int) -> Prepared:
     tokenizer, features = run.fitted_front_end(config, corpus, run_dir, keep=first)
     splits = {"train": corpus.train, "valid": corpus.valid}
     settings = resume.run_settings(config, splits, fitted_files(tokenizer, features), world_size)
-    changed = resume.changes(found.settings, settings) if found else {}
+    changed = resume.changes(found.run.settings, settings) if found else {}
     if first:
         resume.check_allowed(changed, run_dir, config["resume"]["allow"])
         run.save_config(run_dir, config)
@@ -274,7 +275,8 @@ def _fit(
             batch = describe(task.batch, task.recognizer.features.frame_shift_seconds) if task.batch else "a batch"
             raise InputError(f"memory must hold {batch}; it does not. {HINT}.") from None
         if "DataLoader worker" in str(error) or isinstance(error, LOST_WORKER):
-            what = f"a process that reads audio has died: {str(error).splitlines()[0]}"
+            reason = (str(error) or type(error).__name__).splitlines()[0]
+            what = f"a process that reads audio has died: {reason}"
             raise InputError(
                 f"{what}. Run the same command to go on; fewer data.num_workers take less memory."
             ) from None

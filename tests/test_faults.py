@@ -7,6 +7,7 @@ import resource
 import shutil
 import signal
 import time
+import zipfile
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -74,8 +75,10 @@ def truncate(path: Path) -> None:
 
 
 def flip_a_bit(path: Path) -> None:
+    with zipfile.ZipFile(path) as file:
+        largest = max(file.infolist(), key=lambda member: member.file_size)
     content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 16
+    content[largest.header_offset + largest.file_size // 2] ^= 16  # behind its header, before its end
     path.write_bytes(content)
 
 
