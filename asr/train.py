@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from asr.saving import Saving
     from asr.task import RecognitionTask
 
-LOST_WORKER = (ConnectionError, EOFError, FileNotFoundError)  # beside torch's own: it died while it handed a batch on
+LOST_WORKER = (ConnectionError, EOFError, FileNotFoundError)  # beside torch's own error
 
 logger = logging.getLogger("asr.train")
 
@@ -191,9 +191,9 @@ def _trainer(config: dict[str, Any]) -> "Trainer":
 def _check_validation(trainer: "Trainer") -> None:
     """Check that each validation is between two optimizer steps, where a checkpoint can be written."""
     window, every = trainer.accumulate_grad_batches, trainer.val_check_interval
-    at_ends = trainer.check_val_every_n_epoch is not None and every == 1.0  # of epochs, as of windows
-    in_step = trainer.check_val_every_n_epoch is not None and isinstance(every, int) and every % window == 0
-    if window > 1 and not at_ends and not in_step:
+    # 1.0 is the end of an epoch, which ends a window, too; 1 is every batch.
+    in_step = every % window == 0 if isinstance(every, int) else every == 1.0
+    if window > 1 and (trainer.check_val_every_n_epoch is None or not in_step):
         must = "trainer.val_check_interval must be 1.0 or a multiple of trainer.accumulate_grad_batches"
         given = f"got {every} and {window}, check_val_every_n_epoch={trainer.check_val_every_n_epoch}"
         raise InputError(f"{must}, and check_val_every_n_epoch a number; {given}.")
@@ -274,7 +274,7 @@ def _fit(
         if is_out_of_memory(error):
             batch = describe(task.batch, task.recognizer.features.frame_shift_seconds) if task.batch else "a batch"
             raise InputError(f"memory must hold {batch}; it does not. {HINT}.") from None
-        if "DataLoader worker" in str(error) or isinstance(error, LOST_WORKER):
+        if "DataLoader worker" in str(error) or _lost_worker(error):
             reason = (str(error) or type(error).__name__).splitlines()[0]
             what = f"a process that reads audio has died: {reason}"
             raise InputError(
@@ -289,6 +289,11 @@ def _fit(
     finally:
         if trainer.interrupted:
             stop_others(trainer)
+
+
+def _lost_worker(error: BaseException) -> bool:
+    """Tell whether a worker has died while it handed a batch on; an absent file has a name, a socket has none."""
+    return isinstance(error, LOST_WORKER) and getattr(error, "filename", None) is None
 
 
 main = experiment_command(train)

@@ -1,11 +1,13 @@
 """Settings that do not hold are one line, before anything is begun."""
 
+import socket
 from pathlib import Path
 
 import pytest
 
 from asr.errors import InputError
 from asr.settings import check_settings
+from asr.train import _lost_worker, _trainer
 from tests.conftest import TINY, resolved, tone_corpus
 from tests.processes import finish, start
 
@@ -46,3 +48,32 @@ def test_what_lightning_does_not_take_is_one_line(override: str, tones: Path, tm
     assert "error: trainer must suit" in text, text
     assert "Traceback" not in text
     assert not (tmp_path / "run").exists(), "nothing was begun"
+
+
+@pytest.mark.parametrize(
+    ("validation", "holds"),
+    [
+        (["+trainer.val_check_interval=4"], True),
+        (["+trainer.val_check_interval=1.0"], True),
+        (["+trainer.val_check_interval=1"], False),
+        (["+trainer.val_check_interval=0.5"], False),
+        (["+trainer.val_check_interval=4", "trainer.check_val_every_n_epoch=null"], False),
+    ],
+    ids=str,
+)
+def test_a_validation_must_not_be_in_the_middle_of_an_optimizer_step(validation: list[str], holds: bool) -> None:
+    config = resolved(*TINY, "trainer.accumulate_grad_batches=2", *validation)
+    if holds:
+        _trainer(config)
+    else:
+        with pytest.raises(InputError, match=r"trainer\.val_check_interval must be 1\.0 or a multiple"):
+            _trainer(config)
+
+
+def test_an_absent_file_is_not_taken_for_a_dead_worker(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError) as absent:
+        (tmp_path / "metrics.csv").open()
+    assert not _lost_worker(absent.value)
+    with socket.socket(socket.AF_UNIX) as client, pytest.raises(FileNotFoundError) as gone:
+        client.connect(str(tmp_path / "socket"))
+    assert _lost_worker(gone.value)
