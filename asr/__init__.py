@@ -15,6 +15,9 @@ The stages an utterance passes through, in order:
     encoder/                subsampling and blocks              -> encoder_out (B, T', D)
     head/                   CTC                                 -> log_probs (B, T', V), losses (B,)
     decode/                 log_probs                           -> token ids -> hypotheses
+        greedy.py, beam.py      the best path, or a search with language model, lexicon and hotwords
+    alignment.py            log_probs, token ids                -> frames of each token
+    transcript.py           words, times, confidence, alternatives
     score.py                word errors                         -> ErrorCounts -> WER
 
 What holds them together:
@@ -22,12 +25,14 @@ What holds them together:
     interfaces.py           the shape of each part, on one screen
     build.py                config to objects: the only wiring
     recognizer.py           all parts in one object; the one path from audio to text and its errors
-    checkpoint.py           bundles: a recogniser on disk, and back
+    long_form.py            recordings of any length, in windows or from silence to silence
+    bundle.py, checkpoint.py    a recogniser on disk, and back
     task.py, data/module.py Lightning: the training step, the loaders of each epoch
     saving.py, resume.py    when a checkpoint is written, and how a run goes on from one
     launch.py               one process or many
     run.py, progress.py     the run folder, and what a person sees of a run
-    train.py, plan.py, average.py, evaluate.py, transcribe.py      the commands: python -m asr.<command>
+    train.py, plan.py, average.py, ngram.py, tune.py, evaluate.py, transcribe.py, align.py
+                            the commands: python -m asr.<command>
 """
 
 from typing import TYPE_CHECKING, Any

@@ -1,4 +1,4 @@
-"""Audio files to waveforms: the only file that decodes, mixes down or resamples.
+"""Audio files to waveforms: the only file that decodes or mixes down.
 
 libsndfile decodes, but it returns what is left of a truncated WAV, Ogg or MP3 without a word, and not all of some
 whole ones. So `containers.py` reads the headers too, and a file is used whole or refused.
@@ -20,14 +20,14 @@ import torch
 
 from asr.containers import Container, read_container, truncated
 from asr.errors import AudioError
+from asr.resampling import resampled
 
 AUDIO_SUFFIXES = (".aif", ".aiff", ".flac", ".mp3", ".oga", ".ogg", ".opus", ".wav")
 
 END_TOLERANCE_SECONDS = 0.02  # manifests round offset and duration, mostly to 10 ms
 LEAD_IN_SECONDS = 1.0  # MP3 and Opus frames need those before them: at most 0.6 s of MP3's bit reservoir
-BLOCK_SAMPLES = 1 << 18  # decoded at a time, so that memory follows what is there and not what a header declares
+BLOCK_SAMPLES = 1 << 18  # decoded at most at a time, so that memory follows what is there, not what a header declares
 MIN_SAMPLE_RATE, MAX_SAMPLE_RATE = 1000, 1_000_000  # a header that says otherwise is damaged
-MAX_KERNEL_SIZE = 1 << 24  # numbers in a resampling kernel: 64 MiB, and a second to compute
 
 logger = logging.getLogger("asr.audio")
 
@@ -70,19 +70,50 @@ def load_waveform(
         AudioError: for a file that is missing, unreadable, empty, not audio or truncated, that holds NaN or infinite
             samples, or that does not hold the stretch.
     """
+    blocks = list(stream_waveform(path, sample_rate, offset=offset, duration=duration, block_seconds=math.inf))
+    return blocks[0] if len(blocks) == 1 else torch.cat(blocks)
+
+
+def stream_waveform(
+    path: str | Path,
+    sample_rate: int,
+    *,
+    offset: float | None = None,
+    duration: float | None = None,
+    block_seconds: float = 5.0,
+) -> Iterator[torch.Tensor]:
+    """Decode as `load_waveform` does, block by block: joined, the blocks equal its result to the bit.
+
+    The file is decoded once, from front to back, and memory is bounded by the block, whatever the length; but an Ogg
+    file is held while its headers are checked, and an MP3 file, or a WAV without a length, to the end.
+
+    What is wrong with a file is raised when it is met, and that may be after blocks that were good. Once a sample is
+    not finite no more blocks come: the rest is decoded to count how many there are.
+
+    Args:
+        path: as for `load_waveform`, like sample_rate, offset and duration.
+        block_seconds: how much is decoded at a time, between one sample and BLOCK_SAMPLES; what is resampled comes a
+            second at a time.
+
+    Shapes:
+        yields: (S,) float32 each, never empty.
+
+    Raises:
+        AudioError: as `load_waveform`; all of them while iterating.
+    """
     name = _one_line(path)
     for key, seconds in (("offset", offset), ("duration", duration)):
         if seconds is not None and not 0 <= seconds < math.inf:
             raise AudioError(f"{name}: {key} must be a number of seconds, at least 0; got {seconds}.")
     with _opened(path) as (sound, container):
-        rate, num_channels = sound.samplerate, sound.channels
+        rate = sound.samplerate
         start = round((offset or 0.0) * rate)
         stop = None if duration is None else round(((offset or 0.0) + duration) * rate)
-        waveform = _decode(sound, start, stop, container.last_page_samples)  # (S,) at the file's rate
-        _check_length(waveform.numel(), start, stop, _num_samples(sound), rate, name)
-    _check_finite(waveform, start, rate, name)
-    _note_conversion(rate, num_channels, sample_rate)
-    return _resample(waveform, rate, sample_rate, name)
+        block_samples = max(1, round(min(block_seconds * rate, BLOCK_SAMPLES)))
+        blocks = _decode(sound, start, stop, container.last_page_samples, block_samples)
+        for block in resampled(_checked(blocks, sound, start, stop, name), rate, sample_rate, name):
+            _note_conversion(rate, sound.channels, sample_rate)
+            yield block
 
 
 def audio_info(path: str | Path) -> AudioInfo:
@@ -94,7 +125,7 @@ def audio_info(path: str | Path) -> AudioInfo:
     with _opened(path) as (sound, _):
         num_samples = _num_samples(sound)
         if num_samples is None:
-            num_samples = _decode(sound, 0, None, 0).numel()
+            num_samples = sum(len(block) for block in _decode(sound, 0, None, 0, BLOCK_SAMPLES))
         if num_samples == 0:
             raise AudioError(f"{_one_line(path)}: must hold sound; it holds 0 samples.")
         return AudioInfo(sound.samplerate, sound.channels, num_samples)
@@ -131,7 +162,7 @@ def find_audio(path: str | Path) -> list[Path]:
     return sorted(found)
 
 
-# ---- decoding, mixing down, resampling
+# ---- decoding, mixing down, checking
 
 
 class _Sound(soundfile.SoundFile):
@@ -182,27 +213,28 @@ def _num_samples(sound: _Sound) -> int | None:
     return int(sound.frames) if sound.frames < 1 << 62 else None
 
 
-def _decode(sound: _Sound, start: int, stop: int | None, last_page_samples: int) -> torch.Tensor:
-    """The mean over channels of samples `start` to `stop`, or to the end of the file if that comes first. (S,)"""
+def _decode(
+    sound: _Sound, start: int, stop: int | None, last_page_samples: int, block_samples: int
+) -> Iterator[torch.Tensor]:
+    """The mean over channels of samples `start` to `stop`, or to the end of the file if that comes first. (S,) each"""
     end = sound.frames if stop is None else min(stop, sound.frames)
     position = _seek_point(sound, start, last_page_samples)
-    blocks = [torch.zeros(0)]
     try:
         if 0 < position < end:
             sound.seek(position)
     except soundfile.LibsndfileError:  # the file ends before: the caller finds too few samples
-        return blocks[0]
+        return
     skip = start - position
     while position < end:
-        samples = sound.read(min(BLOCK_SAMPLES, end - position), dtype="float32", always_2d=True)
+        samples = sound.read(min(block_samples, end - position), dtype="float32", always_2d=True)
         block = torch.from_numpy(samples)  # (samples, channels)
         if not len(block):
             break
         position += len(block)
         mono = block[:, 0] if sound.channels == 1 else block.mean(dim=1)  # (samples,)
-        blocks.append(mono[skip:])
+        if skip < len(block):
+            yield mono[skip:]
         skip = max(0, skip - len(block))
-    return blocks[-1] if len(blocks) == 2 else torch.cat(blocks)
 
 
 def _seek_point(sound: _Sound, start: int, last_page_samples: int) -> int:
@@ -214,9 +246,33 @@ def _seek_point(sound: _Sound, start: int, last_page_samples: int) -> int:
     return start
 
 
-def _check_length(got: int, start: int, stop: int | None, known: int | None, rate: int, name: str) -> None:
-    """Refuse a stretch that is not (nearly) all there; `known` is the length of the file in samples, if it is known."""
-    available = start + got if known is None else known
+def _checked(
+    blocks: Iterator[torch.Tensor], sound: _Sound, start: int, stop: int | None, name: str
+) -> Iterator[torch.Tensor]:
+    """Pass blocks on as long as they are finite; at the end, refuse a stretch that is not (nearly) all there."""
+    rate, known = sound.samplerate, _num_samples(sound)
+    if known is not None:
+        _count_wanted(start, stop, known, known, rate, name)
+    got, num_bad, first_bad = 0, 0, 0
+    for block in blocks:
+        if not math.isfinite(block.sum()):  # far quicker than to look at each sample
+            bad = (~block.isfinite()).nonzero()
+            if len(bad) and num_bad == 0:
+                first_bad = start + got + int(bad[0])
+            num_bad += len(bad)
+        got += len(block)
+        if num_bad == 0:
+            yield block
+    wanted = _count_wanted(start, stop, start + got if known is None else known, known, rate, name)
+    if got < wanted:
+        raise truncated(name, f"{got} of {wanted} samples can be decoded")
+    if num_bad:
+        first = first_bad / rate
+        raise AudioError(f"{name}: samples must be finite; {num_bad} are NaN or infinite, the first at {first:.3f} s.")
+
+
+def _count_wanted(start: int, stop: int | None, available: int, known: int | None, rate: int, name: str) -> int:
+    """How many samples a stretch has in a file of `available` samples; `known` says whether its header tells that."""
     if available == 0:
         raise AudioError(f"{name}: must hold sound; it holds 0 samples.")
     stretch = f"the stretch from {start / rate:.3f} s to {'its end' if stop is None else f'{stop / rate:.3f} s'}"
@@ -227,18 +283,7 @@ def _check_length(got: int, start: int, stop: int | None, known: int | None, rat
     wanted = (available if stop is None else min(stop, available)) - start
     if wanted <= 0:
         raise AudioError(f"{name}: {stretch} must hold sound; it is shorter than one sample.")
-    if got < wanted:
-        raise truncated(name, f"{got} of {wanted} samples can be decoded")
-
-
-def _check_finite(waveform: torch.Tensor, start: int, rate: int, name: str) -> None:
-    if math.isfinite(waveform.sum()):  # far quicker than to look at each sample
-        return
-    finite = waveform.isfinite()
-    if not finite.all():
-        first = (start + int((~finite).nonzero()[0])) / rate
-        count = int((~finite).sum())
-        raise AudioError(f"{name}: samples must be finite; {count} are NaN or infinite, the first at {first:.3f} s.")
+    return wanted
 
 
 @functools.cache
@@ -252,37 +297,6 @@ def _note_conversion(source_rate: int, num_channels: int, sample_rate: int) -> N
     if done:
         channels = f"{num_channels} channel{'s' * (num_channels > 1)}"
         logger.warning("audio of %d Hz, %s, is %s.", source_rate, channels, " and ".join(done))
-
-
-def _resample(waveform: torch.Tensor, source_rate: int, target_rate: int, name: str) -> torch.Tensor:
-    if source_rate == target_rate:
-        return waveform
-    common = math.gcd(source_rate, target_rate)
-    if (source_rate // common) * (target_rate // common) > MAX_KERNEL_SIZE:
-        raise AudioError(
-            f"{name}: its sample rate must be in a simpler ratio to {target_rate} Hz; got {source_rate} Hz. "
-            f"Convert it first: ffmpeg -i FILE -ar {target_rate} NEW.wav"
-        )
-    return _resampler(source_rate, target_rate)(waveform)
-
-
-@functools.lru_cache(maxsize=32)
-def _resampler(source_rate: int, target_rate: int) -> torch.nn.Module:
-    """Windowed-sinc resampling with the parameters torchaudio's documentation gives for resampy's 'kaiser_best'.
-
-    It costs little more than torchaudio's default (4 ms for 15 s from 44.1 kHz) and lets far less alias.
-    """
-    from torchaudio.transforms import Resample  # here, as it adds a second to the start of every command
-
-    return Resample(
-        source_rate,
-        target_rate,
-        resampling_method="sinc_interp_kaiser",
-        lowpass_filter_width=64,
-        rolloff=0.9475937167399596,
-        beta=14.769656459379492,
-        dtype=torch.float64,  # in which the kernel is computed
-    ).float()
 
 
 def _one_line(path: str | Path) -> str:

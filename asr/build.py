@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from asr.confidence import UNCALIBRATED, Calibration
 from asr.data.dataset import Augmentation
 from asr.errors import InputError
 from asr.interfaces import Features, Schedule, Tokenizer
@@ -25,13 +26,15 @@ MODEL_KEYS = ("normalizer", "tokenizer", "features", "encoder", "head", "decode"
 OPTIMIZERS = {"adamw": partial(torch.optim.AdamW, fused=True)}  # one pass over the weights: less memory traffic
 
 
-def build_recognizer(config: Config, tokenizer: Tokenizer, features: Features) -> Recognizer:
+def build_recognizer(
+    config: Config, tokenizer: Tokenizer, features: Features, calibration: Calibration = UNCALIBRATED
+) -> Recognizer:
     """Make a recogniser with fresh weights around a fitted tokenizer and fitted features."""
     normalize = get_normalizer(config["normalizer"])
     encoder = component("encoder", config["encoder"])(features.dim)
     head = component("head", config["head"])(encoder.output_dim, tokenizer.vocab_size)
-    decode = component("decode", config["decode"])()
-    return Recognizer(normalize, tokenizer, features, encoder, head, decode)
+    decode = component("decode", config["decode"])(tokenizer, normalize)
+    return Recognizer(normalize, tokenizer, features, encoder, head, decode, calibration)
 
 
 def build_tokenizer(config: Config) -> Tokenizer:

@@ -1,71 +1,79 @@
-"""Bundles and checkpoints: a trained recogniser on disk, and back.
-
-A bundle is a folder: weights.safetensors, config.json (the model's part of the config), the files that tokenizer and
-features learnt, and README.md, the model card. Nothing in it can run code, and the same state gives the same bytes.
-"""
+"""Checkpoints and bundles to recognisers, and checkpoints to bundles."""
 
 import json
-import os
 import re
-import shutil
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from asr.build import MODEL_KEYS, Config, build_features, build_recognizer, build_tokenizer
+from asr.bundle import ATTACHED, CONFIG, FIXED, Bundle, checked_config, one_line, read_bundle, replace_bundle
+from asr.confidence import load_calibration
 from asr.errors import InputError
-from asr.files import UNFINISHED, sync_folder
 from asr.interfaces import Features, Tokenizer
 from asr.kept import kept_checkpoints
 from asr.recognizer import Recognizer
+from asr.settings import default_settings
 
-WEIGHTS, CONFIG, CARD = "weights.safetensors", "config.json", "README.md"
-FIXED = (WEIGHTS, CONFIG, CARD)  # names in every bundle
-REPLACED = ".replaced"  # the end of an older bundle's name while it is replaced
 BUNDLE = "bundle"  # its folder in a run folder
 CHECKPOINTS = "checkpoints"
 CHECKPOINT_KEY = "asr"  # of a Lightning checkpoint: the rest of what a bundle holds
 PREFIX = "recognizer."  # of its weights
 
 
-@dataclass(frozen=True)
-class Bundle:
-    """What a recogniser is made of: config, learnt files, weights."""
-
-    config: dict[str, Any]
-    files: dict[str, bytes]
-    weights: dict[str, Tensor]
-
-
-def load_recognizer(model: str | Path, device: str | torch.device = "cpu") -> Recognizer:
+def load_recognizer(
+    model: str | Path, device: str | torch.device = "cpu", decode: Mapping[str, Any] | None = None
+) -> Recognizer:
     """Load a recogniser, ready to recognise.
 
     Args:
         model: a run folder, a bundle, or a `.ckpt`.
         device: where to put the weights.
+        decode: settings of the decoder to use instead of the model's, `{"name": "beam", "lm": "words.arpa"}` say. Of a
+            decoder that is not the model's own, the others are those of conf/decode.
 
     Raises:
         InputError: there is no such model, or it is damaged, or it asks for what is not ours to build.
     """
     path = Path(model)
-    bundle = checkpoint_bundle(path) if path.suffix == ".ckpt" else _read_bundle(_bundle_folder(path))
+    bundle = checkpoint_bundle(path) if path.suffix == ".ckpt" else read_bundle(bundle_folder(path))
+    settings = decoder_settings(bundle, decode or {})
+    return bundle_recognizer(replace(bundle, config=bundle.config | {"decode": settings}), path, device)
+
+
+def bundle_recognizer(bundle: Bundle, path: Path, device: str | torch.device = "cpu") -> Recognizer:
+    """Make the recogniser that a bundle is of.
+
+    Args:
+        bundle: what it is made of.
+        path: where that was read, for errors.
+        device: where to put the weights.
+
+    Raises:
+        InputError: it is damaged, or asks for what is not ours to build.
+    """
     try:
         tokenizer, features = build_tokenizer(bundle.config), build_features(bundle.config)
         tokenizer.load(bundle.files)
         features.normalize.load(bundle.files)
-        recognizer = build_recognizer(bundle.config, tokenizer, features)
+        recognizer = build_recognizer(bundle.config, tokenizer, features, load_calibration(bundle.files))
         recognizer.load_state_dict(bundle.weights)
     except KeyError as error:
         raise InputError(f"{path}: a model must hold {error.args[0]}; it is not there.") from None
     except RuntimeError as error:  # load_state_dict: names or shapes that do not fit the config
-        raise InputError(f"{path}: the weights must fit the config; {_one_line(error)}") from None
+        raise InputError(f"{path}: the weights must fit the config; {one_line(error)}") from None
     return recognizer.to(device).eval()
+
+
+def decoder_settings(bundle: Bundle, instead: Mapping[str, Any]) -> dict[str, Any]:
+    """Take the model's settings of its decoder, or conf's if it is to be another one, with those given instead."""
+    own = bundle.config["decode"]
+    name = instead.get("name", own.get("name"))
+    return {**(own if name == own.get("name") else default_settings("decode", name)), **instead}
 
 
 def model_config(config: Config) -> dict[str, Any]:
@@ -83,38 +91,25 @@ def checkpoint_extra(config: Config, files: Mapping[str, bytes]) -> dict[str, An
     return {"config": model_config(config), "files": {name: _to_tensor(content) for name, content in files.items()}}
 
 
-def write_bundle(folder: str | Path, checkpoints: Sequence[Path], card: str) -> None:
+def write_bundle(
+    folder: str | Path, checkpoints: Sequence[Path], card: str, decode: Mapping[str, Any] | None = None
+) -> None:
     """Write the bundle of a checkpoint, or of the mean of several; an older one is replaced as a whole.
-
-    Whenever this ends, killed or not, the old bundle or the new one is there as a whole. For an instant it may be the
-    old one under another name; the next call then begins by giving it back its own.
 
     Args:
         folder: where.
         checkpoints: Lightning checkpoints of one run.
         card: text of the model card.
+        decode: settings of the decoder, whose files go into the bundle; None: the checkpoint's, without files.
 
     Raises:
-        InputError: a checkpoint cannot be read, or has other weights than the first; or the folder holds anything but
-            a bundle, or cannot be written to.
+        InputError: a checkpoint cannot be read, or has other weights than the first; or `replace_bundle` cannot.
     """
-    folder = Path(folder).resolve()  # what a link points to is replaced, not the link
     bundles = [checkpoint_bundle(checkpoint) for checkpoint in checkpoints]
     _check_same_weights(checkpoints, bundles)
-    unfinished, replaced = (folder.with_name(f".{folder.name}{end}") for end in (UNFINISHED, REPLACED))
-    try:
-        if replaced.exists() and not folder.exists():  # killed on the way from the old to the new
-            os.rename(replaced, folder)
-        _check_replaceable(folder, bundles[0].files)
-        for leftover in (unfinished, replaced):
-            shutil.rmtree(leftover, ignore_errors=True)
-        try:
-            _write_files(unfinished, bundles[0], average([bundle.weights for bundle in bundles]), card)
-            _swap(unfinished, folder, replaced)
-        finally:
-            shutil.rmtree(unfinished, ignore_errors=True)
-    except (OSError, SafetensorError) as error:
-        raise InputError(f"{folder}: a bundle must be written there; {_one_line(error)}") from None
+    weights = average([bundle.weights for bundle in bundles])
+    config = bundles[0].config | ({} if decode is None else {"decode": dict(decode)})
+    replace_bundle(Path(folder), Bundle(config, bundles[0].files, weights, card))
 
 
 def average(weights: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
@@ -142,50 +137,7 @@ def _describe(weight: Tensor) -> str:
     return f"{tuple(weight.shape)} {str(weight.dtype).removeprefix('torch.')}"
 
 
-def _check_replaceable(folder: Path, files: Iterable[str]) -> None:
-    """Check that nothing would be lost but an older bundle."""
-    if not folder.exists():
-        return
-    if not folder.is_dir():
-        raise InputError(f"{folder}: a bundle must be written to a folder; this is a file. Give another name.")
-    there = {entry.name for entry in folder.iterdir() if entry.is_file()}
-    strange = sorted(entry.name for entry in folder.iterdir() if entry.name not in there & {*FIXED, *files})
-    if strange or (there and not {WEIGHTS, CONFIG} <= there):
-        what = ", ".join((strange or sorted(there))[:3])
-        must = f"{folder}: a folder that a bundle replaces must be empty, or hold an older one of the kind alone"
-        raise InputError(f"{must}; it holds {what}. Give another folder, or move that elsewhere.")
-
-
-def _write_files(folder: Path, bundle: Bundle, weights: Mapping[str, Tensor], card: str) -> None:
-    """Write a bundle's files, and see them safely on the disk."""
-    folder.mkdir(parents=True)
-    save_file({name: weight.contiguous() for name, weight in weights.items()}, folder / WEIGHTS)
-    os.chmod(folder / WEIGHTS, 0o644)  # safetensors makes it private
-    (folder / CONFIG).write_text(json.dumps(bundle.config, indent=2) + "\n", encoding="utf-8")
-    (folder / CARD).write_text(card, encoding="utf-8")
-    for name, content in bundle.files.items():
-        (folder / name).write_bytes(content)
-    for path in folder.iterdir():
-        with path.open("rb") as file:
-            os.fsync(file.fileno())
-    sync_folder(folder)
-
-
-def _swap(unfinished: Path, folder: Path, replaced: Path) -> None:
-    """Put the new folder in the place of the old one, which is removed once the new one is there."""
-    if folder.exists():
-        os.rename(folder, replaced)
-    try:
-        os.rename(unfinished, folder)
-    except BaseException:
-        if replaced.exists():
-            os.rename(replaced, folder)
-        raise
-    sync_folder(folder.parent)
-    shutil.rmtree(replaced, ignore_errors=True)
-
-
-def _bundle_folder(path: Path) -> Path:
+def bundle_folder(path: Path) -> Path:
     """Find the bundle that a path means: itself, or the one in a run folder."""
     if not path.is_dir():
         what = "is not a folder" if path.exists() else "does not exist"
@@ -200,17 +152,6 @@ def _bundle_folder(path: Path) -> Path:
     raise InputError(f"{path}: a model folder must hold {CONFIG} or {BUNDLE}/{CONFIG}; it holds neither.")
 
 
-def _read_bundle(folder: Path) -> Bundle:
-    try:
-        config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
-        weights = load_file(folder / WEIGHTS)
-        learnt = [file for file in sorted(folder.iterdir()) if file.name not in FIXED]
-        files = {file.name: file.read_bytes() for file in learnt if file.is_file()}
-    except (OSError, ValueError, SafetensorError) as error:
-        raise InputError(f"{folder}: the bundle is damaged: {_one_line(error)}") from None
-    return Bundle(_checked(config, folder), files, weights)
-
-
 def read_checkpoint(path: Path) -> dict[str, Any]:
     """Read a Lightning checkpoint as plain types and tensors, which lie in the file until they are used.
 
@@ -222,7 +163,7 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         raise InputError(f"{path}: no such checkpoint.") from None
     except Exception as error:  # whatever torch stumbles over, nearly any kind there is, the file is at fault
-        raise InputError(f"{path}: not a checkpoint that can be loaded safely: {_one_line(error)}") from None
+        raise InputError(f"{path}: not a checkpoint that can be loaded safely: {one_line(error)}") from None
     return checkpoint if isinstance(checkpoint, dict) else {}
 
 
@@ -244,25 +185,16 @@ def checkpoint_bundle(path: Path) -> Bundle:
         files = {name: bytes(content.numpy()) for name, content in extra["files"].items()}
         config = json.loads(json.dumps(extra["config"]))
     except (KeyError, AttributeError, TypeError, ValueError, RuntimeError, RecursionError) as error:
-        raise InputError(f"{path}: the checkpoint is damaged: {type(error).__name__}: {_one_line(error)}") from None
+        raise InputError(f"{path}: the checkpoint is damaged: {type(error).__name__}: {one_line(error)}") from None
     for name in files:  # which may come from a stranger, and is going to be written to
         if not isinstance(name, str) or not re.fullmatch(r"\w[\w.-]*", name, re.ASCII) or name in FIXED:
             raise InputError(f"{path}: a learnt file must have a plain name; got {name!r}.")
     if not weights or not all(isinstance(weight, Tensor) for weight in weights.values()):
         raise InputError(f"{path}: the checkpoint is damaged: its weights must be tensors, and there must be some.")
-    return Bundle(_checked(config, path), files, weights)
-
-
-def _checked(config: Any, where: Path) -> dict[str, Any]:
-    if not isinstance(config, dict) or not all(key in config for key in MODEL_KEYS):
-        raise InputError(f"{where}: a model's config must have the keys {', '.join(MODEL_KEYS)}.")
-    return config
+    checked_config(config, path)
+    config["decode"] |= {key: None for key in ATTACHED if key in config["decode"]}  # paths where it was trained
+    return Bundle(config, files, weights, card="")
 
 
 def _to_tensor(content: bytes) -> Tensor:
     return torch.frombuffer(bytearray(content), dtype=torch.uint8)
-
-
-def _one_line(error: Exception) -> str:
-    text = " ".join(str(error).split())
-    return text if len(text) <= 300 else text[:300] + " …"

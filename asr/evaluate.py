@@ -5,8 +5,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from asr.command import complain, load_model, model_parser, progress_bar, run_command
+from asr.command import add_decoding, audio_progress, complain, inference, load_model, model_parser, run_command
 from asr.errors import InputError
+from asr.output import make_output_dir
 
 if TYPE_CHECKING:
     from asr.evaluation import Evaluation
@@ -17,6 +18,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = model_parser("evaluate", "Report the word error rate of a model on manifests.")
     parser.add_argument("manifests", metavar="MANIFEST", nargs="+", help="JSONL, one utterance a line")
     parser.add_argument("--output-dir", metavar="DIR", type=Path, help="gets NAME.wer.json and NAME.utterances.jsonl")
+    add_decoding(parser)
     options = parser.parse_args(arguments)
     from asr.manifest import read_manifest
 
@@ -26,34 +28,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     manifests = {name: read_manifest(path) for name, path in zip(names, options.manifests, strict=True)}
     if options.output_dir:
         make_output_dir(options.output_dir)
+    how = inference(options)
     recognizer = load_model(options)
     from asr.evaluation import evaluate
 
     evaluations: dict[str, Evaluation] = {}
-    with progress_bar() as progress:
-        for name, utterances in manifests.items():
-            task = progress.add_task(name, total=len(utterances))
-            evaluations[name] = evaluate(
-                recognizer,
-                utterances,
-                num_workers=options.num_workers,
-                advance=lambda count, task=task: progress.advance(task, count),  # type: ignore[misc]
-            )
-            if options.output_dir:
-                write(options.output_dir, name, evaluations[name])
+    for name, utterances in manifests.items():
+        with audio_progress(name, utterances) as advance:
+            evaluations[name] = evaluate(recognizer, utterances, how, advance)
+        if options.output_dir:
+            write(options.output_dir, name, evaluations[name])
     print(table(evaluations))
     for name, evaluation in evaluations.items():
         for rejected in evaluation.rejected:
             complain(f"{name}: not scored: {rejected.reason}")
     return 1 if any(evaluation.rejected for evaluation in evaluations.values()) else 0
-
-
-def make_output_dir(output_dir: Path) -> None:
-    """Make the folder for results, before the work that they take."""
-    try:
-        output_dir.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"--output-dir must be a folder that can be written to; {error}.") from None
 
 
 def write(output_dir: Path, name: str, evaluation: "Evaluation") -> None:

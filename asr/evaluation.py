@@ -7,8 +7,9 @@ from typing import Any
 
 from asr.data.batch import Rejected
 from asr.manifest import Utterance
-from asr.recognizer import Recognizer
+from asr.recognizer import INFERENCE, Inference, Recognizer
 from asr.score import ErrorCounts, count_errors, total
+from asr.transcript import Transcript
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,14 +18,16 @@ class Scored:
 
     utterance: Utterance
     reference: str
-    hypothesis: str
+    transcript: Transcript
     counts: ErrorCounts
 
     def as_dict(self) -> dict[str, Any]:
         """A line of <manifest>.utterances.jsonl."""
         errors = {key: value for key, value in self.counts.as_dict().items() if key not in ("wer", "utterances")}
         about = {"id": self.utterance.id, "speaker": self.utterance.speaker, "duration": self.utterance.duration}
-        return about | {"reference": self.reference, "hypothesis": self.hypothesis} | errors
+        texts = {"reference": self.reference, "hypothesis": self.transcript.text}
+        words = self.transcript.as_dict()
+        return about | texts | errors | {"confidence": words["confidence"], "words": words["words"]}
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,28 +68,25 @@ class Evaluation:
 def evaluate(
     recognizer: Recognizer,
     utterances: Sequence[Utterance],
-    *,
-    num_workers: int = 0,
-    advance: Callable[[int], None] = lambda count: None,
+    how: Inference = INFERENCE,
+    advance: Callable[[float], None] = lambda seconds: None,
 ) -> Evaluation:
     """Recognise utterances and count their errors.
 
     Args:
         recognizer: in eval mode.
         utterances: with their texts as written.
-        num_workers: processes that read audio.
-        advance: told how many utterances were done, as they are.
+        how: see `asr.recognizer`.
+        advance: told how many seconds of audio were done, as they are.
     """
     started = time.monotonic()
     scored: dict[str, Scored] = {}
     rejected: dict[str, Rejected] = {}
-    for results in recognizer.recognize(utterances, num_workers=num_workers):
-        for result in results:
-            if isinstance(result, Rejected):
-                rejected[result.utterance.id] = result
-            else:
-                scored[result[0].id] = _compare(recognizer, *result)
-        advance(len(results))
+    for result in recognizer.recognize(utterances, how, advance):
+        if isinstance(result, Rejected):
+            rejected[result.utterance.id] = result
+        else:
+            scored[result[0].id] = _compare(recognizer, *result)
     return Evaluation(
         [scored[one.id] for one in utterances if one.id in scored],
         [rejected[one.id] for one in utterances if one.id in rejected],
@@ -94,6 +94,6 @@ def evaluate(
     )
 
 
-def _compare(recognizer: Recognizer, utterance: Utterance, hypothesis: str) -> Scored:
+def _compare(recognizer: Recognizer, utterance: Utterance, transcript: Transcript) -> Scored:
     reference = recognizer.normalize(utterance.text)
-    return Scored(utterance, reference, hypothesis, count_errors(reference, hypothesis))
+    return Scored(utterance, reference, transcript, count_errors(reference, transcript.text))

@@ -16,7 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from asr.errors import InputError
 from asr.interruption import Stopped, requeue
-from asr.settings import check_settings
+from asr.settings import CONF, check_settings
 
 # Before torch is imported: threads that wait for one another spin for some 30 us, as long as a small net's operations
 # last, and then sleep. Sleeping at once takes half as long again; spinning for long takes 10 times as long where the
@@ -24,8 +24,6 @@ from asr.settings import check_settings
 if "OMP_WAIT_POLICY" not in os.environ:
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 
-HERE = Path(__file__).parent
-CONF = HERE / "conf" if (HERE / "conf").is_dir() else HERE.parent / "conf"  # in a wheel it lies inside the package
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 LONGEST_NAME = 100  # of a folder named by overrides

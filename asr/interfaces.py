@@ -4,8 +4,8 @@ A component is whatever has these methods; it inherits from nothing of ours. Dim
 frames, F mel bins, B utterances, U tokens, T' encoder frames, D encoder dimension, V vocabulary with blank.
 """
 
-from collections.abc import Iterable
-from typing import Protocol
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple, Protocol
 
 from torch import Tensor
 
@@ -18,6 +18,7 @@ class Tokenizer(Protocol):
     """Text to token ids and back. Ids are 1 .. vocab_size - 1; 0 is the blank."""
 
     vocab_size: int
+    pieces: Sequence[str]  # what each id spells, "" for the blank; a space parts words
 
     def fit(self, texts: Iterable[str]) -> None: ...
     def encode(self, text: str) -> list[int]: ...
@@ -87,10 +88,17 @@ class Head(Protocol):
     def min_frames(self, tokens: list[int]) -> int: ...
 
 
-class Decoder(Protocol):
-    """log_probs (B, T', V), encoder_out_lengths (B,) to the token ids of each utterance."""
+class Hypothesis(NamedTuple):
+    """One reading of an utterance, and its score as the decoder ranks it (natural logarithm)."""
 
-    def __call__(self, log_probs: Tensor, lengths: Tensor) -> list[list[int]]: ...
+    tokens: list[int]
+    score: float
+
+
+class Decoder(Protocol):
+    """log_probs (B, T', V), encoder_out_lengths (B,) to each utterance's hypotheses, at least one, the best first."""
+
+    def __call__(self, log_probs: Tensor, lengths: Tensor) -> list[list[Hypothesis]]: ...
 
 
 class Schedule(Protocol):

@@ -3,8 +3,9 @@
 import json
 import math
 import os
+import re
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 from asr.errors import InputError
 
 REQUIRED_KEYS = ("audio_filepath", "duration", "text")
+MAX_SECONDS = 1e9  # 30 years: more is a mistake
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,25 +46,45 @@ def read_manifest(path: str | Path) -> list[Utterance]:
     Raises:
         InputError: naming file and line, for a line that is not an utterance, a repeated id, or an empty manifest.
     """
+    utterances, problems = read_good_lines(path)
+    if problems:
+        raise problems[0]
+    return utterances
+
+
+def read_good_lines(
+    path: str | Path, *, required: Sequence[str] = REQUIRED_KEYS
+) -> tuple[list[Utterance], list[InputError]]:
+    """Read what can be read of a manifest, and say what is wrong with the other lines.
+
+    Args:
+        path: of the manifest.
+        required: keys a line must have; without `text`, the text is empty.
+
+    Raises:
+        InputError: there is no such manifest, or no line in it.
+    """
     path = Path(path)
     if not path.is_file():
         raise InputError(f"{path}: no such manifest. Give the path of a JSONL file, one utterance a line.")
     utterances: list[Utterance] = []
+    problems: list[InputError] = []
     first_line: dict[str, int] = {}
-    with path.open(encoding="utf-8", errors="surrogateescape") as lines:
-        for number, line in enumerate(lines, start=1):
-            if not line.strip():
-                continue
-            where = f"{path}:{number}"
-            utterance = _parse_line(line, where, path.parent)
+    for number, line in _lines(path):
+        where = f"{path}:{number}"
+        try:
+            utterance = _parse_line(line, where, path.parent, required)
             if utterance.id in first_line:
                 earlier = first_line[utterance.id]
                 raise InputError(f"{where}: ids must be unique; {utterance.id!r} stands already in line {earlier}.")
-            first_line[utterance.id] = number
-            utterances.append(utterance)
-    if not utterances:
+        except InputError as error:
+            problems.append(error)
+            continue
+        first_line[utterance.id] = number
+        utterances.append(utterance)
+    if not utterances and not problems:
         raise InputError(f"{path}: a manifest must hold at least one utterance; it is empty.")
-    return utterances
+    return utterances, problems
 
 
 def write_manifest(path: str | Path, utterances: Iterable[Utterance]) -> None:
@@ -85,24 +107,43 @@ def write_manifest(path: str | Path, utterances: Iterable[Utterance]) -> None:
         raise
 
 
-def _parse_line(line: str, where: str, folder: Path) -> Utterance:
+def _lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Lines that are not blank, with their numbers; a byte order mark, as Windows writes, is no part of the first."""
+    try:
+        with path.open(encoding="utf-8-sig", errors="surrogateescape") as lines:
+            for number, line in enumerate(lines, start=1):
+                if line.strip():
+                    yield number, line
+    except OSError as error:
+        raise InputError(f"{path}: must be a manifest that can be read; {error.strerror}.") from None
+
+
+def _parse_line(line: str, where: str, folder: Path, required: Sequence[str]) -> Utterance:
     try:
         entry = json.loads(line)
     except json.JSONDecodeError as error:
-        raise InputError(f"{where}: each line must be one JSON object; {error}.") from None
+        must = f"{where}: each line must be one JSON object"
+        raise InputError(f"{must}; {error.msg} at character {error.pos + 1}.") from None
+    except (ValueError, RecursionError):  # more than 4300 digits
+        must = f"{where}: each line must be one JSON object"
+        raise InputError(f"{must}; it holds too long a number, or is nested too deep.") from None
     if not isinstance(entry, dict):
         raise InputError(f"{where}: each line must be one JSON object; got {type(entry).__name__}.")
-    missing = [key for key in REQUIRED_KEYS if key not in entry]
+    missing = [key for key in required if key not in entry]
     if missing:
-        raise InputError(f"{where}: must have the keys {', '.join(REQUIRED_KEYS)}; missing {', '.join(missing)}.")
+        raise InputError(f"{where}: must have the keys {', '.join(required)}; missing {', '.join(missing)}.")
+    if "text" not in required and entry.get("text") is None:
+        entry["text"] = ""
     for key in ("audio_filepath", "text"):
         if not isinstance(entry[key], str):
             raise InputError(f"{where}: {key} must be a string; got {entry[key]!r}.")
-    audio_filepath, offset = entry["audio_filepath"], entry.get("offset")
-    if "id" in entry:
-        utterance_id = str(entry["id"])
-    else:
+    audio_filepath, offset, utterance_id = entry["audio_filepath"], entry.get("offset"), entry.get("id")
+    if utterance_id is None:
         utterance_id = audio_filepath if offset is None else f"{audio_filepath}@{offset}"
+    utterance_id = str(utterance_id)
+    for key, value in (("audio_filepath", audio_filepath), ("text", entry["text"]), ("id", utterance_id)):
+        if re.search("[\ud800-\udc7f\udd00-\udfff]", value):  # \udc80 to \udcff are bytes that are not UTF-8
+            raise InputError(f"{where}: {key} must be Unicode text; it holds half a surrogate pair: {value!r}.")
     named = f"(id {utterance_id!r})"
     duration = _number(entry["duration"], f"{where}: duration", named)
     if duration <= 0:
@@ -124,9 +165,10 @@ def _parse_line(line: str, where: str, folder: Path) -> Utterance:
 
 def _number(value: Any, what: str, named: str) -> float:
     """A finite number of seconds, or the error that says it is none."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    number = float(value) if isinstance(value, float) or (type(value) is int and abs(value) < MAX_SECONDS) else math.nan
+    if not abs(number) < MAX_SECONDS:
         raise InputError(f"{what} must be a number of seconds; got {value!r} {named}.")
-    return float(value)
+    return number
 
 
 def _to_line(utterance: Utterance, folder: Path) -> dict[str, Any]:

@@ -4,31 +4,57 @@ Validation, `evaluate` and `transcribe` all come through here, so the WER seen i
 the WER reported.
 """
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
+from asr.alignment import token_spans
 from asr.audio import audio_info
+from asr.confidence import Calibration, frame_confidence
 from asr.data.batch import Batch, Example, Rejected, collate
-from asr.data.dataset import Reference, SpeechDataset
+from asr.data.dataset import Reference, SpeechDataset, load_utterance, stream_utterance
 from asr.data.sampler import BatchBounds, BatchSampler, plan_evaluation
 from asr.errors import AudioError, InputError
-from asr.interfaces import Decoder, Encoder, Features, Head, Tokenizer
+from asr.interfaces import Decoder, Encoder, Features, Head, Hypothesis, Tokenizer
+from asr.long_form import Segmenter, Segments, in_windows
 from asr.manifest import Utterance
+from asr.spelling import spell
 from asr.text import Normalizer
+from asr.transcript import Alternative, Transcript, Word
+from asr.windows import WindowBounds
 
-INFERENCE_BOUNDS = BatchBounds(batch_seconds=200, max_utterances=64)
+BATCHES = BatchBounds(batch_seconds=200, max_utterances=64)
+WINDOWS = WindowBounds(window_seconds=30, context_seconds=4)
 
 
-@dataclass(frozen=True, slots=True)
-class Transcript:
-    """What was recognised in one recording."""
+@dataclass(frozen=True)
+class Inference:
+    """How recordings are recognised, other than by the model: what bounds memory, and how much is told.
 
-    text: str
+    Args:
+        batches: of utterances, and of the windows of a long recording.
+        windows: recordings that are longer than one are recognised in several.
+        segmenter: what becomes of those, out of `asr.long_form`.
+        nbest: how many alternatives a transcript has, at most.
+        num_workers: processes that read audio.
+    """
+
+    batches: BatchBounds = BATCHES
+    windows: WindowBounds = WINDOWS
+    segmenter: Segmenter = in_windows
+    nbest: int = 1
+    num_workers: int = 0
+
+
+INFERENCE = Inference()
+NOTHING: Mapping[str, Tensor] = MappingProxyType({})
 
 
 class Recognizer(nn.Module):
@@ -41,6 +67,7 @@ class Recognizer(nn.Module):
         encoder: features to encoder_out.
         head: encoder_out to log_probs.
         decode: log_probs to token ids.
+        calibration: of the words' confidence.
     """
 
     def __init__(
@@ -51,6 +78,7 @@ class Recognizer(nn.Module):
         encoder: Encoder,
         head: Head,
         decode: Decoder,
+        calibration: Calibration,
     ) -> None:
         super().__init__()
         self.normalize = normalize
@@ -59,6 +87,8 @@ class Recognizer(nn.Module):
         self.encoder = encoder
         self.head = head
         self.decode = decode
+        self.calibration = calibration
+        self.precision = torch.float32  # of the net's products; autocast, if it is another
 
     def forward(self, features: Tensor, feature_lengths: Tensor) -> tuple[Tensor, Tensor]:
         """(B, T, F), (B,) to log_probs (B, T', V) and encoder_out_lengths (B,)."""
@@ -67,7 +97,7 @@ class Recognizer(nn.Module):
 
     def hypotheses(self, log_probs: Tensor, lengths: Tensor) -> list[str]:
         """Decode to normalised text."""
-        return [self.normalize(self.tokenizer.decode(tokens)) for tokens in self.decode(log_probs, lengths)]
+        return [self._text(readings[0]) for readings in self.decode(log_probs, lengths)]
 
     @property
     def reference(self) -> Reference:
@@ -79,66 +109,202 @@ class Recognizer(nn.Module):
         """Where the weights are."""
         return next(self.parameters()).device
 
-    @torch.inference_mode()
+    @property
+    def hop(self) -> int:
+        """Samples from one encoder frame to the next."""
+        return self.encoder.stride * round(self.features.frame_shift_seconds * self.features.sample_rate)
+
     def recognize(
         self,
         utterances: Sequence[Utterance],
-        *,
-        bounds: BatchBounds = INFERENCE_BOUNDS,
-        num_workers: int = 0,
-    ) -> Iterator[list[tuple[Utterance, str] | Rejected]]:
-        """Recognise utterances, longest first; yield each batch's hypotheses and what could not be read of it."""
-        durations = [utterance.duration for utterance in utterances]
-        batches = plan_evaluation(durations, bounds, rank=0, world_size=1)
-        dataset = SpeechDataset(utterances, self.features)
-        sampler = BatchSampler(batches)
-        for batch in DataLoader(dataset, batch_sampler=sampler, collate_fn=collate, num_workers=num_workers):
-            texts = self._batch_texts(batch)
-            yield [*zip(batch.utterances, texts, strict=True), *batch.rejected]
+        how: Inference = INFERENCE,
+        advance: Callable[[float], None] = lambda seconds: None,
+    ) -> Iterator[tuple[Utterance, Transcript] | Rejected]:
+        """Recognise utterances; yield transcripts, and what could not be read, as they come.
 
-    @torch.inference_mode()
-    def transcribe(self, recordings: Sequence[str | Path | Tensor]) -> list[Transcript]:
-        """Recognise audio files, or waveforms (S,) in [-1, 1] at `features.sample_rate`.
+        Args:
+            utterances: in any order; those of one batch come longest first, those in windows last.
+            how: see there.
+            advance: told how many seconds of audio were recognised, as they are.
+        """
+        for result in self.segments(utterances, how):
+            if isinstance(result, Rejected):
+                yield result
+                continue
+            utterance, segments = result
+            try:
+                yield utterance, self.transcript(utterance.duration, segments, how.nbest, advance)
+            except AudioError as error:  # a long recording is read while it is recognised
+                yield Rejected(utterance, str(error))
+
+    def transcribe(self, recordings: Sequence[str | Path | Tensor], how: Inference = INFERENCE) -> list[Transcript]:
+        """Recognise audio files, or waveforms (S,) in [-1, 1] at `features.sample_rate`, of any length.
 
         Raises:
             InputError: naming the first recording that cannot be used.
         """
-        texts: dict[str, str] = {}
-        examples: list[Example] = []
         utterances: list[Utterance] = []
+        waveforms: dict[str, Tensor] = {}
         for number, recording in enumerate(recordings):
             if isinstance(recording, str | Path):
                 utterances.append(whole_file(recording, str(number)))
             else:
-                _check_waveform(recording, number)
-                seconds = len(recording) / self.features.sample_rate
-                named = Utterance(f"recording {number}", seconds, "", str(number))
-                examples.append(Example(named, self.features(recording), torch.zeros(0, dtype=torch.int64)))
-        for results in self.recognize(utterances):
-            for result in results:
-                if isinstance(result, Rejected):
-                    raise AudioError(result.reason)
-                texts[result[0].id] = result[1]
-        durations = [example.utterance.duration for example in examples]
-        for batch in plan_evaluation(durations, INFERENCE_BOUNDS, rank=0, world_size=1):
-            collated = collate([examples[position] for position in batch])
-            for utterance, text in zip(collated.utterances, self._batch_texts(collated), strict=True):
-                texts[utterance.id] = text
-        return [Transcript(texts[str(number)]) for number in range(len(recordings))]
+                waveform = _checked_waveform(recording, number)
+                seconds = len(waveform) / self.features.sample_rate
+                utterances.append(Utterance(f"recording {number}", seconds, "", str(number)))
+                waveforms[str(number)] = waveform
+        transcripts: dict[str, Transcript] = {}
+        for result in self.segments(utterances, how, waveforms):
+            if isinstance(result, Rejected):
+                raise AudioError(result.reason)
+            utterance, segments = result
+            transcripts[utterance.id] = self.transcript(utterance.duration, segments, how.nbest)
+        return [transcripts[str(number)] for number in range(len(recordings))]
 
-    def _batch_texts(self, batch: Batch) -> list[str]:
-        if len(batch) == 0 or batch.features.shape[1] == 0:  # too short for a single frame
-            return [""] * len(batch)
-        moved = batch.to(self.device)
-        return self.hypotheses(*self(moved.features, moved.feature_lengths))
+    @torch.inference_mode()
+    def segments(
+        self, utterances: Sequence[Utterance], how: Inference = INFERENCE, waveforms: Mapping[str, Tensor] = NOTHING
+    ) -> Iterator[tuple[Utterance, Segments] | Rejected]:
+        """Yield each utterance's log_probs (T', V), on the CPU, in one segment or, if it is long, in several.
 
+        Segments of a long recording are computed while they are asked for, and raise an AudioError if it turns out
+        that it cannot be read.
 
-def _check_waveform(recording: Tensor, number: int) -> None:
-    if not isinstance(recording, Tensor) or recording.ndim != 1 or not recording.is_floating_point():
-        shape = (
-            f"{tuple(recording.shape)} {recording.dtype}" if isinstance(recording, Tensor) else repr(type(recording))
+        Args:
+            utterances: as for `recognize`.
+            how: the same.
+            waveforms: of the utterances that need not be read, by id.
+        """
+        load = partial(_load, waveforms)
+        short = [one for one in utterances if one.duration <= how.windows.window_seconds]
+        batches = plan_evaluation([one.duration for one in short], how.batches, rank=0, world_size=1)
+        loader = DataLoader(
+            SpeechDataset(short, self.features, load=load),
+            batch_sampler=BatchSampler(batches),
+            collate_fn=collate,
+            num_workers=how.num_workers,
         )
-        raise InputError(f"recording {number}: must be a path, or a float tensor (S,) in [-1, 1]; got {shape}.")
+        for batch in loader:
+            yield from batch.rejected
+            for utterance, log_probs in zip(batch.utterances, self._log_probs(batch), strict=True):
+                yield utterance, iter([(0.0, log_probs)])
+        for utterance in utterances:
+            if utterance.duration > how.windows.window_seconds:
+                yield utterance, self._long(utterance, how, waveforms.get(utterance.id))
+
+    @torch.inference_mode()
+    def _long(self, utterance: Utterance, how: Inference, waveform: Tensor | None) -> Segments:
+        sample_rate = self.features.sample_rate
+        blocks = stream_utterance(utterance, sample_rate) if waveform is None else iter([waveform])
+        to_log_probs = partial(self._stream, bounds=how.batches)
+        yield from how.segmenter(blocks, to_log_probs, sample_rate, self.hop, how.windows)
+
+    def _stream(self, waveforms: Iterable[Tensor], bounds: BatchBounds) -> Iterator[Tensor]:
+        """Waveforms (S,) to log_probs (T', V), in order and a batch at a time."""
+        waiting: list[Example] = []
+        most = bounds.batch_seconds * self.features.sample_rate
+        for waveform in waveforms:
+            utterance = Utterance("", len(waveform), "", "")  # samples; only the batch looks
+            longest = max(utterance.duration, *(one.utterance.duration for one in waiting), 0)
+            if waiting and (longest * (len(waiting) + 1) > most or len(waiting) == bounds.max_utterances):
+                yield from self._log_probs(collate(waiting))
+                waiting = []
+            waiting.append(Example(utterance, self.features(waveform), torch.zeros(0, dtype=torch.int64)))
+        if waiting:
+            yield from self._log_probs(collate(waiting))
+
+    def _log_probs(self, batch: Batch) -> list[Tensor]:
+        """Run the net; each utterance's log_probs (T', V) without padding, on the CPU."""
+        if len(batch) == 0 or batch.features.shape[1] == 0:  # too short for a single frame
+            return [torch.zeros(0, self.tokenizer.vocab_size)] * len(batch)
+        moved = batch.to(self.device)
+        with torch.autocast(self.device.type, self.precision, enabled=self.precision != torch.float32):
+            log_probs, lengths = self(moved.features, moved.feature_lengths)
+        valid = [one[:length] for one, length in zip(log_probs.cpu(), lengths.tolist(), strict=True)]
+        if any(one.isnan().any() for one in valid):  # decoded, it would be blanks: silence, for all the user knows
+            raise InputError("the net must compute numbers; it gave NaN. Use float32, or weights that hold none.")
+        return valid
+
+    def transcript(
+        self,
+        duration: float,
+        segments: Segments,
+        nbest: int = 1,
+        advance: Callable[[float], None] = lambda seconds: None,
+    ) -> Transcript:
+        """Decode an utterance's segments, one by one, and join what comes out.
+
+        Args:
+            duration: of the utterance, in seconds.
+            segments: as `segments` yields them.
+            nbest: how many alternatives are kept, at most.
+            advance: told how many seconds of audio were decoded, as they are.
+        """
+        words: list[Word] = []
+        alternatives = [Alternative("", 0.0)]
+        for start, log_probs in segments:
+            [readings] = self.decode(log_probs[None], torch.tensor([len(log_probs)]))
+            words += self._words(readings[0].tokens, log_probs, start, duration)
+            alternatives = _combine(alternatives, self._alternatives(readings, nbest), nbest)
+            advance(len(log_probs) * self.hop / self.features.sample_rate)
+        return Transcript(tuple(words), tuple(alternatives), duration)
+
+    def _words(self, tokens: list[int], log_probs: Tensor, start: float, duration: float) -> Iterator[Word]:
+        """Give words their times, from the frames that spell them, and their confidence, from those frames' entropy.
+
+        A token is as sure as the clearest of its frames, a word as all of its tokens together (arXiv:2212.08703,
+        section 3.4: maximum, then product).
+        """
+        spans = token_spans(log_probs, tokens)
+        frame_seconds = self.hop / self.features.sample_rate
+        for spelt in spell(tokens, self.tokenizer.pieces):
+            those = spans[spelt.first : spelt.last + 1]
+            clearest = [float(frame_confidence(log_probs[span.start : span.end]).max()) for span in those]
+            confidence = self.calibration(math.prod(clearest))
+            begin = start + those[0].start * frame_seconds
+            end = min(start + those[-1].end * frame_seconds, duration)  # the last frame may reach beyond
+            for text in self.normalize(spelt.text).split():
+                yield Word(text, begin, end, confidence)
+
+    def _alternatives(self, readings: list[Hypothesis], nbest: int) -> list[Alternative]:
+        """Readings with different texts, the best of each text."""
+        best: dict[str, float] = {}
+        for reading in readings:
+            best.setdefault(self._text(reading), reading.score)
+        return [Alternative(text, score) for text, score in best.items()][:nbest]
+
+    def _text(self, reading: Hypothesis) -> str:
+        words = [self.normalize(spelt.text) for spelt in spell(reading.tokens, self.tokenizer.pieces)]
+        return " ".join(word for word in words if word)
+
+
+def _combine(before: list[Alternative], after: list[Alternative], nbest: int) -> list[Alternative]:
+    """The best readings of two segments that were decoded apart: every pair, since their scores add up."""
+    pairs = [
+        Alternative(" ".join(filter(None, (one.text, other.text))), one.score + other.score)
+        for one in before
+        for other in after
+    ]
+    best: dict[str, Alternative] = {}
+    for pair in sorted(pairs, key=lambda pair: -pair.score):
+        best.setdefault(pair.text, pair)  # a word may be the end of one or the beginning of the other
+    return list(best.values())[:nbest]
+
+
+def _load(waveforms: Mapping[str, Tensor], utterance: Utterance, sample_rate: int) -> Tensor:
+    waveform = waveforms.get(utterance.id)
+    return load_utterance(utterance, sample_rate) if waveform is None else waveform
+
+
+def _checked_waveform(recording: object, number: int) -> Tensor:
+    must = f"recording {number}: must be a path, or a float tensor (S,) in [-1, 1]"
+    if not isinstance(recording, Tensor):
+        raise InputError(f"{must}; got {type(recording)!r}.")
+    if recording.ndim != 1 or not recording.is_floating_point():
+        raise InputError(f"{must}; got {tuple(recording.shape)} {recording.dtype}.")
+    if not recording.isfinite().all():
+        raise InputError(f"recording {number}: samples must be finite; {int((~recording.isfinite()).sum())} are not.")
+    return recording.detach().to("cpu", torch.float32)
 
 
 def whole_file(path: str | Path, utterance_id: str) -> Utterance:

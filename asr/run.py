@@ -13,6 +13,7 @@ import yaml
 
 from asr import build
 from asr.checkpoint import BUNDLE, CHECKPOINTS, fitted_files, load_recognizer, write_bundle
+from asr.confidence import FILE as CALIBRATION
 from asr.corpus import Corpus
 from asr.data.dataset import energies
 from asr.errors import InputError
@@ -32,8 +33,11 @@ def open_run_dir(run_dir: Path) -> None:
     """Make the run folder, or enter the one that is there; start the log, and lock it.
 
     Raises:
-        InputError: it cannot be written to, or another training is at work in it.
+        InputError: it cannot be written to, or another training is at work in it, or its bundle was tuned.
     """
+    if (run_dir / BUNDLE / CALIBRATION).exists():  # said now, and not when the bundle is to be replaced
+        must = f"run_dir={run_dir} must not hold a tuned bundle, which training would replace; asr.tune has written it"
+        raise InputError(f"{must}. Move {run_dir / BUNDLE} elsewhere, or remove it, and tune the new one.")
     try:
         (run_dir / CHECKPOINTS).mkdir(parents=True, exist_ok=True)
         log = (run_dir / LOG).open("a", encoding="utf-8")
@@ -132,7 +136,7 @@ def make_bundle(run_dir: Path, config: Mapping[str, Any]) -> Path:
         checkpoints=", ".join(one.path.stem for one in chosen),
         wer=f"{100 * (best[0].wer or 0.0):.2f} %" if best else "not measured",
     )
-    write_bundle(run_dir / BUNDLE, [one.path for one in chosen], card)
+    write_bundle(run_dir / BUNDLE, [one.path for one in chosen], card, config["decode"])
     return run_dir / BUNDLE
 
 

@@ -60,6 +60,17 @@ def count_errors(reference: str, hypothesis: str) -> ErrorCounts:
     return ErrorCounts(alignment.substitutions, alignment.insertions, alignment.deletions, len(words), 1)
 
 
+def right_words(reference: str, hypothesis: str) -> list[bool]:
+    """Tell which words of the hypothesis the alignment pairs with the same word of the reference."""
+    words = hypothesis.split()
+    right = [False] * len(words)
+    alignment = jiwer.process_words(" ".join(reference.split()), " ".join(words))
+    for chunk in alignment.alignments[0]:
+        if chunk.type == "equal":
+            right[chunk.hyp_start_idx : chunk.hyp_end_idx] = [True] * (chunk.hyp_end_idx - chunk.hyp_start_idx)
+    return right
+
+
 def total(counts: Iterable[ErrorCounts]) -> ErrorCounts:
     """Sum the counts of a set."""
     return sum(counts, ErrorCounts())

@@ -1,9 +1,29 @@
-"""What the settings of conf/train.yaml that belong to no component must be; checked before anything is begun."""
+"""Where settings are kept, and what those of conf/train.yaml that belong to no component must be."""
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
+import yaml
+
 from asr.errors import InputError
+
+HERE = Path(__file__).parent
+CONF = HERE / "conf" if (HERE / "conf").is_dir() else HERE.parent / "conf"  # in a wheel it lies inside the package
+
+
+def default_settings(group: str, name: str) -> dict[str, Any]:
+    """Read the settings that conf/<group>/<name>.yaml gives a component without parts.
+
+    Raises:
+        InputError: there is no such component.
+    """
+    path = CONF / group / f"{name}.yaml"
+    if not path.is_file():
+        there = ", ".join(sorted(file.stem for file in (CONF / group).glob("*.yaml")))
+        raise InputError(f"{group}.name must be one of {there}; got {name!r}.")
+    settings: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
+    return settings
 
 
 class Rule(NamedTuple):

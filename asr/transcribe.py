@@ -1,81 +1,166 @@
-"""python -m asr.transcribe MODEL PATH...: recognise audio files; one line a file, path<TAB>text, on stdout."""
+"""python -m asr.transcribe MODEL PATH...: recognise audio files, folders of them, and manifests."""
 
 import io
+import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from asr.command import complain, load_model, model_parser, progress_bar, run_command
+from asr.command import (
+    add_decoding,
+    audio_progress,
+    complain,
+    complain_of,
+    inference,
+    load_model,
+    model_parser,
+    printable,
+    run_command,
+)
+from asr.errors import InputError
+from asr.output import Recording, Transcripts, add_output, arrange, plain_name, write
 
 if TYPE_CHECKING:
-    from asr.recognizer import Recognizer
+    from asr.recognizer import Inference, Recognizer
+    from asr.transcript import Transcript
 
-WINDOW = 256  # files that are sorted by length and recognised together; their lines come in the order given
+CHUNK = 256  # recordings that are sorted by length and recognised together; they are written in the order given
+MANIFEST = (".jsonl", ".json")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Transcribe; the status is 1 if a file could not be read, and the others are transcribed all the same."""
-    parser = model_parser(
-        "transcribe", "Transcribe audio: one line a file, path<TAB>text, on stdout; problems on stderr."
+    """Transcribe; the status is 1 if a recording could not be read, and the others are transcribed all the same."""
+    parser = model_parser("transcribe", "Transcribe audio: to stdout, or to a file each; problems to stderr.")
+    parser.add_argument(
+        "paths",
+        metavar="PATH",
+        nargs="+",
+        help="audio file, folder of them at any depth, or manifest (.jsonl, .json)",
     )
-    parser.add_argument("paths", metavar="PATH", nargs="+", help="audio file, or folder that is searched for them")
+    add_output(parser, default="txt")
+    parser.add_argument("--nbest", type=int, default=1, metavar="N", help="alternatives, in json and jsonl (default 1)")
+    add_decoding(parser)
     options = parser.parse_args(arguments)
-
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="surrogateescape")  # a file name need not be UTF-8
 
+    how = inference(options)
     recognizer = load_model(options)
-    files, problems = _find(options.paths)
-    with progress_bar() as progress:
-        task = progress.add_task("transcribing", total=len(files))
-        for start in range(0, len(files), WINDOW):
-            window = files[start : start + WINDOW]
-            texts = dict(_transcribe(recognizer, window, options.num_workers))
-            for number, file in enumerate(window):
-                if number in texts:
-                    print(f"{file}\t{texts[number]}", flush=True)
-            problems += len(window) - len(texts)
-            progress.update(task, advance=len(window))
+    recordings, problems = _find(options.paths)
+    recordings = arrange(recordings, options)
+    _check_nbest(recognizer, how.nbest)
+    hotwords = _Hotwords(recognizer)
+    num_written = 0
+    with audio_progress("transcribing", [one.utterance for one in recordings]) as advance:
+        for _, transcript in write(_transcribe(recognizer, recordings, how, advance), options):
+            num_written += 1
+            hotwords.count(transcript.text)
+    hotwords.report()
+    problems += len(recordings) - num_written
     if problems:
-        complain(f"{problems} could not be transcribed; they are named above.")
+        complain(f"{problems} of {problems + num_written} could not be transcribed: see above.")
     return 1 if problems else 0
 
 
-def _find(paths: Sequence[str]) -> tuple[list[Path], int]:
-    """Find the audio files that the paths mean, and count the paths that mean none."""
+def _find(paths: Sequence[str]) -> tuple[list[Recording], int]:
+    """Find the recordings that the paths mean; complain of what cannot be read, and count it."""
     from asr.audio import find_audio
     from asr.errors import AudioError
-
-    files: list[Path] = []
-    problems = 0
-    for path in paths:
-        try:
-            files += find_audio(path)
-        except AudioError as error:
-            complain(str(error))
-            problems += 1
-    return files, problems
-
-
-def _transcribe(recognizer: "Recognizer", files: Sequence[Path], num_workers: int) -> Iterator[tuple[int, str]]:
-    """Yield number and text of the files that can be read; complain of the others."""
-    from asr.data.batch import Rejected
-    from asr.errors import AudioError
+    from asr.manifest import read_good_lines
     from asr.recognizer import whole_file
 
-    utterances = []
-    for number, file in enumerate(files):
+    recordings: list[Recording] = []
+    problems = 0
+    for path in paths:
+        files: list[Path] = []
         try:
-            utterances.append(whole_file(file, str(number)))
-        except AudioError as error:
-            complain(str(error))
-    for results in recognizer.recognize(utterances, num_workers=num_workers):
-        for result in results:
-            if isinstance(result, Rejected):
-                complain(result.reason)
+            if path.endswith(MANIFEST) and not Path(path).is_dir():
+                utterances, errors = read_good_lines(path, required=("audio_filepath", "duration"))
+                recordings += [Recording(one.id, one, Path(plain_name(one.id))) for one in utterances]
+                for one in errors:
+                    complain(str(one))
+                problems += len(errors)
             else:
-                yield int(result[0].id), result[1]
+                files = find_audio(path)
+        except InputError as error:
+            complain(str(error))
+            problems += 1
+        for file in files:
+            try:
+                utterance = whole_file(file, str(file))
+            except AudioError as error:
+                complain(str(error))
+                problems += 1
+                continue
+            inside = file.relative_to(path) if file != Path(path) else Path(file.name)
+            recordings.append(Recording(str(file), utterance, inside.with_suffix("")))
+    return recordings, problems
+
+
+def _check_nbest(recognizer: "Recognizer", nbest: int) -> None:
+    from asr.decode.greedy import Greedy
+
+    if nbest > 1 and isinstance(recognizer.decode, Greedy):
+        raise InputError(
+            f"--nbest must go with beam search, since greedy decoding finds one; got {nbest}. Add --beam 16."
+        )
+
+
+def _transcribe(
+    recognizer: "Recognizer", recordings: Sequence[Recording], how: "Inference", advance: Callable[[float], None]
+) -> Transcripts:
+    """Yield the transcripts of the recordings that can be read, in order; complain of the others."""
+    from asr.data.batch import Rejected
+    from asr.manifest import Utterance
+
+    for start in range(0, len(recordings), CHUNK):
+        chunk: dict[str, Recording] = {}
+        for recording in recordings[start : start + CHUNK]:
+            name = recording.name
+            while name in chunk:  # of another manifest, or the same file again
+                name += "'"
+            chunk[name] = recording
+        utterances = [
+            Utterance(one.utterance.audio_filepath, one.utterance.duration, "", name, one.utterance.offset)
+            for name, one in chunk.items()
+        ]
+        transcripts: dict[str, Transcript] = {}
+        for result in recognizer.recognize(utterances, how, advance):
+            if isinstance(result, Rejected):
+                complain_of(chunk[result.utterance.id].name, result.reason)
+            else:
+                transcripts[result[0].id] = result[1]
+        for name, recording in chunk.items():
+            if name in transcripts:
+                yield recording, transcripts[name]
+
+
+class _Hotwords:
+    """Which hotwords are in use, and how often they were recognised."""
+
+    def __init__(self, recognizer: "Recognizer") -> None:
+        self.phrases: list[str] = getattr(recognizer.decode, "phrases", [])
+        impossible: dict[str, str] = getattr(recognizer.decode, "impossible", {})
+        self.hits: Counter[str] = Counter()
+        if self.phrases or impossible:
+            of = len(self.phrases) + len(impossible)
+            print(f"hotwords: {len(self.phrases)} of {of} phrases are listened for", file=sys.stderr)
+        for phrase, reason in impossible.items():
+            print(printable(f"hotwords: {phrase!r} cannot be recognised: {reason}"), file=sys.stderr)
+
+    def count(self, text: str) -> None:
+        """Count the phrases in a transcript."""
+        for phrase in self.phrases:
+            self.hits[phrase] += len(re.findall(rf"(?<!\S){re.escape(phrase)}(?!\S)", text))
+
+    def report(self) -> None:
+        """Say what was recognised, the most frequent first."""
+        if not self.phrases:
+            return
+        found = [f"{phrase} {count}" for phrase, count in self.hits.most_common() if count]
+        print(f"hotwords: recognised {', '.join(found) or 'none'}", file=sys.stderr)
 
 
 if __name__ == "__main__":

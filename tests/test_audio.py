@@ -10,6 +10,7 @@ import re
 import struct
 import tempfile
 import tracemalloc
+import weakref
 from functools import cache
 from pathlib import Path
 
@@ -17,11 +18,12 @@ import numpy as np
 import pytest
 import soundfile
 import torch
+import torchaudio
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from asr import audio
-from asr.audio import audio_info, find_audio, load_waveform
+from asr import audio, resampling
+from asr.audio import audio_info, find_audio, load_waveform, stream_waveform
 from asr.errors import AudioError
 
 DATA = Path(__file__).parents[2] / "shared" / "data"
@@ -332,6 +334,151 @@ def test_importing_audio_leaves_torchaudio_for_when_it_is_needed():
     assert not any("torchaudio" in line for line in imports)
 
 
+# ---- streams
+
+
+def streamed(path: Path, sample_rate: int = RATE, **options: float) -> torch.Tensor:
+    blocks = list(stream_waveform(path, sample_rate, **options))
+    assert all(block.dtype == torch.float32 and block.dim() == 1 and block.numel() > 0 for block in blocks)
+    return torch.cat(blocks)
+
+
+STRETCHES = [{}, {"offset": 0.5}, {"duration": 1.3}, {"offset": 1.37, "duration": 0.6}, {"offset": 2.09}]
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_stream_of_any_format_joined_is_the_waveform(name, save):
+    path = save(encoded(name, 2.1))
+    for stretch in STRETCHES:
+        whole = load_waveform(path, RATE, **stretch)
+        for block_seconds in (0.0501, 0.7, 5.0):
+            assert torch.equal(streamed(path, block_seconds=block_seconds, **stretch), whole)
+
+
+@pytest.mark.parametrize(("name", "rate"), [("wav", 8000), ("flac", 22050), ("flac", 44100), ("mp3", 44100)])
+@pytest.mark.parametrize("num_channels", [1, 2, 5])
+def test_a_stream_that_is_mixed_down_and_resampled_joined_is_the_waveform(name, rate, num_channels, save):
+    if name == "mp3":
+        num_channels = min(num_channels, 2)
+    sound = np.stack([np.roll(noisy_sweep(2.5, rate), 100 * n) for n in range(num_channels)], axis=1)
+    path = save(encode(sound, rate, *FORMATS[name][:2]))
+    for stretch in STRETCHES:
+        whole = load_waveform(path, RATE, **stretch)
+        for block_seconds in (0.0031, 0.5, 2.0):  # the first is shorter than the kernel of 44.1 kHz
+            assert torch.equal(streamed(path, block_seconds=block_seconds, **stretch), whole)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    lengths=st.lists(st.one_of(st.integers(1, 50), st.integers(1, 30000)), min_size=1, max_size=8),
+    rates=st.sampled_from([(8000, 16000), (44100, 16000), (48000, 16000), (22050, 16000), (16000, 44100), (1000, 999)]),
+)
+def test_resampling_in_blocks_of_any_length_equals_torchaudios_of_the_whole(lengths, rates):
+    source, target = rates
+    waveform = torch.from_numpy(np.random.default_rng(0).uniform(-1, 1, sum(lengths))).float()
+    blocks = list(resampling.resampled(waveform.split(lengths), source, target, "x"))
+    assert torch.equal(torch.cat(blocks), torch.cat(list(resampling.resampled([waveform], source, target, "x"))))
+    expected = torchaudio.functional.resample(
+        waveform.double(), source, target, 64, 0.9475937167399596, "sinc_interp_kaiser", 14.769656459379492
+    )
+    assert sum(map(len, blocks)) == -(-len(waveform) * target // source)
+    torch.testing.assert_close(torch.cat(blocks).double(), expected, atol=2e-6, rtol=0)  # float32 sums of 1000 products
+    assert max(map(len, blocks)) <= 2 * target
+
+
+def test_long_files_are_resampled_to_the_exact_number_of_samples():
+    """torchaudio counts in float32, which goes wrong above 2**24."""
+    blocks = (torch.zeros(11025 * 60) for _ in range(20))
+    assert sum(map(len, resampling.resampled([*blocks, torch.zeros(1)], 11025, 16000, "x"))) == 20 * 60 * 16000 + 2
+
+
+@pytest.mark.parametrize("rate", [8000, 16000, 44100])
+@pytest.mark.parametrize("length", [1, 2, 3])
+def test_a_file_of_a_sample_or_a_few_is_streamed(rate, length, save):
+    path = save(encode(np.full(length, 0.5), rate, "WAV", "FLOAT"))
+    assert torch.equal(streamed(path, block_seconds=1e-9), load_waveform(path, RATE))
+    assert len(streamed(path)) == math.ceil(length * RATE / rate)
+
+
+def end_of_stream(path: Path, **options: float) -> tuple[list[torch.Tensor], str]:
+    """The blocks that come before a stream is refused, and why it is."""
+    blocks: list[torch.Tensor] = []
+    with pytest.raises(AudioError) as caught:
+        blocks.extend(stream_waveform(path, RATE, **options))  # keeps what came before the error
+    return blocks, str(caught.value)
+
+
+@pytest.mark.parametrize("name", CHECKED)
+def test_a_stream_of_a_truncated_file_ends_with_the_refusal(name, save):
+    path = save(encoded(name)[: -len(encoded(name)) // 3])
+    blocks, message = end_of_stream(path, block_seconds=0.1)
+    assert message == refusal(path)
+    assert "truncated" in message
+    whole = load_waveform(save(encoded(name), "whole"), RATE)
+    assert (len(blocks) > 5) == (name == "flac")  # the others' headers show it
+    if blocks:
+        assert torch.equal(torch.cat(blocks), whole[: sum(map(len, blocks))])
+
+
+def test_a_stream_ends_before_the_first_block_that_is_not_finite_and_counts_them_all(save):
+    samples = noisy_sweep(1.0).astype(np.float32)
+    samples[[8000, 9000, 15999]] = math.nan
+    path = save(encode(samples, RATE, "WAV", "FLOAT"))
+    blocks, message = end_of_stream(path, block_seconds=0.1)
+    assert torch.equal(torch.cat(blocks), torch.from_numpy(samples[:8000]))
+    assert message == refusal(path)
+    assert "3 are NaN or infinite, the first at 0.500 s" in message
+    assert "2 are NaN or infinite, the first at 0.562 s" in end_of_stream(path, offset=0.55, block_seconds=0.1)[1]
+
+
+@pytest.mark.parametrize("unknown", [False, True])
+def test_a_stream_of_a_stretch_that_is_not_there_is_refused(unknown, save):
+    path = save(with_flac_length(encoded("flac"), 0) if unknown else encoded("flac"))  # 4.1 s
+    for stretch in ({"offset": 4.0, "duration": 1.0}, {"offset": 9.0}, {"duration": 1e-6}, {"offset": -1.0}):
+        blocks, message = end_of_stream(path, block_seconds=0.02, **stretch)
+        assert message == refusal(path, **stretch)
+        assert len(blocks) == (5 if unknown and "offset" in stretch and stretch["offset"] == 4.0 else 0)
+
+
+def test_a_stream_stopped_early_closes_its_file(save, monkeypatch):
+    opened = []
+    open_file = audio._open_file
+    monkeypatch.setattr(audio, "_open_file", lambda *args: opened.append(open_file(*args)) or opened[-1])
+    stream = stream_waveform(save(encoded("flac")), RATE, block_seconds=0.1)
+    next(stream)
+    assert not opened[0].closed
+    stream.close()
+    assert opened[0].closed
+
+
+@pytest.mark.parametrize(("rate", "num_channels"), [(16000, 1), (44100, 2)])
+def test_a_long_file_is_streamed_in_little_memory(rate, num_channels, tmp_path, monkeypatch):
+    minute = np.stack([noisy_sweep(60.0, rate)] * num_channels, axis=1)
+    with soundfile.SoundFile(tmp_path / "long.wav", "w", rate, num_channels, "PCM_16") as file:
+        for _ in range(20 if rate == RATE else 4):
+            file.write(minute)
+        num_samples = file.frames
+    held = most = 0
+    read = audio._Sound.read
+
+    def release(size: int) -> None:
+        nonlocal held
+        held -= size
+
+    def counting(self, *args, **options):
+        nonlocal held, most
+        samples = read(self, *args, **options)
+        held += samples.nbytes
+        most = max(most, held)
+        weakref.finalize(samples, release, samples.nbytes)
+        return samples
+
+    monkeypatch.setattr(audio._Sound, "read", counting)
+    got = sum(len(block) for block in stream_waveform(tmp_path / "long.wav", RATE, block_seconds=1.0))
+    assert got == math.ceil(num_samples * RATE / rate)
+    assert most <= 4 * rate * num_channels * 4  # 4 seconds of float32
+
+
 # ---- files that are no audio
 
 
@@ -601,7 +748,7 @@ def test_bytes_after_the_last_ogg_page_do_no_harm(save):
 
 @pytest.fixture
 def small_kernels(monkeypatch):
-    monkeypatch.setattr(audio, "MAX_KERNEL_SIZE", 1 << 14)  # a damaged sample rate may be worth seconds
+    monkeypatch.setattr(resampling, "MAX_KERNEL_SIZE", 1 << 14)  # a damaged sample rate may be worth seconds
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from asr import build, checkpoint
+from asr import build, bundle
 from asr.average import main as average
 from asr.checkpoint import PREFIX, checkpoint_extra, fitted_files, load_recognizer, write_bundle
 from asr.errors import InputError
@@ -368,8 +368,8 @@ def test_killed_at_any_point_the_old_bundle_or_the_new_is_there_and_the_next_cal
 
     with monkeypatch.context() as patched:
         for name in SYSTEM_CALLS:
-            patched.setattr(checkpoint.os, name, or_die(getattr(os, name)))
-        patched.setattr(checkpoint.shutil, "rmtree", rmtree)
+            patched.setattr(bundle.os, name, or_die(getattr(os, name)))
+        patched.setattr(bundle.shutil, "rmtree", rmtree)
         try:
             write_bundle(old_bundle, checkpoints(run_dir, 20), "new")
         except Killed:
@@ -393,7 +393,7 @@ def test_a_full_disk_leaves_the_old_bundle_and_is_one_clear_error(
 
     if killed:
         old_bundle.rename(old_bundle.with_name(".out.replaced"))
-    monkeypatch.setattr(checkpoint, "save_file", full)
+    monkeypatch.setattr(bundle, "save_file", full)
     with pytest.raises(InputError, match=r"out: a bundle must be written there; .* No space left on device"):
         write_bundle(old_bundle, checkpoints(run_dir, 20), "new")
     assert is_whole(old_bundle, "old")

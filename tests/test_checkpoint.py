@@ -22,8 +22,8 @@ from tests.test_train import trained  # noqa: F401
 
 def texts(model: Path, manifest: Path) -> dict[str, str]:
     recognizer = load_recognizer(model)
-    batches = recognizer.recognize(read_manifest(manifest))
-    return {utterance.id: text for batch in batches for utterance, text in batch}  # type: ignore[misc]
+    results = recognizer.recognize(read_manifest(manifest))
+    return {utterance.id: transcript.text for utterance, transcript in results}  # type: ignore[misc]
 
 
 @pytest.fixture

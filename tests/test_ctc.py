@@ -11,6 +11,8 @@ from torch import Tensor
 from asr.decode.greedy import Greedy
 from asr.head.ctc import CTC
 from asr.interfaces import BLANK_ID
+from asr.text import verbatim
+from asr.tokenizer.char import Char
 
 
 def collapse(path: tuple[int, ...]) -> list[int]:
@@ -108,6 +110,9 @@ def test_log_probs_are_float32_under_bfloat16_autocast() -> None:
     torch.testing.assert_close(log_probs.logsumexp(dim=-1), torch.zeros(3, 5), rtol=0, atol=1e-6)
 
 
+greedy = Greedy(Char(), verbatim)
+
+
 def one_hot(paths: list[list[int]], vocab_size: int) -> Tensor:
     """log_probs whose best tokens are `paths`; the paths are of one length."""
     best = torch.nn.functional.one_hot(torch.tensor(paths, dtype=torch.int64), vocab_size).float()
@@ -117,11 +122,11 @@ def one_hot(paths: list[list[int]], vocab_size: int) -> Tensor:
 @settings(deadline=None)
 @given(st.integers(1, 9).flatmap(lambda t: st.lists(st.lists(st.integers(0, 3), min_size=t, max_size=t), min_size=1)))
 def test_greedy_merges_repeats_and_then_drops_blanks(paths: list[list[int]]) -> None:
-    decoded = Greedy()(one_hot(paths, vocab_size=4), torch.full((len(paths),), len(paths[0])))
-    assert decoded == [collapse(tuple(path)) for path in paths]
+    decoded = greedy(one_hot(paths, vocab_size=4), torch.full((len(paths),), len(paths[0])))
+    assert [one.tokens for [one] in decoded] == [collapse(tuple(path)) for path in paths]
 
 
 def test_greedy_reads_no_frame_behind_the_end() -> None:
     path = [1, 1, 0, 1, 2, 2, 3]
-    decoded = Greedy()(one_hot([path] * 4, vocab_size=4), torch.tensor([0, 2, 4, 7]))
-    assert decoded == [[], [1], [1, 1], [1, 1, 2, 3]]
+    decoded = greedy(one_hot([path] * 4, vocab_size=4), torch.tensor([0, 2, 4, 7]))
+    assert [one.tokens for [one] in decoded] == [[], [1], [1, 1], [1, 1, 2, 3]]

@@ -14,6 +14,7 @@ from torch import Tensor
 from asr.build import build_features
 from asr.errors import InputError
 from asr.features.fbank import Fbank
+from asr.features.normalize.loud_frames import LoudFrames
 from asr.features.normalize.per_utterance import PerUtterance
 from asr.features.normalize.training_set import TrainingSet
 from tests.conftest import resolved
@@ -173,6 +174,50 @@ def test_per_utterance_makes_one_frame_zero_and_none_none() -> None:
         assert normalize(torch.zeros(0, 5)).shape == (0, 5)
 
 
+LOUD = LoudFrames(dynamic_range=9.0, min_std=1e-5)
+
+
+def speech(num_frames: int, seed: int = 0) -> Tensor:
+    """Frames none of which is faint beside another."""
+    return torch.rand(num_frames, 5, generator=torch.Generator().manual_seed(seed)) * 4 + torch.arange(5.0)
+
+
+def test_loud_frames_are_normalised_as_an_utterance_of_their_own() -> None:
+    features = speech(40)
+    expected = PerUtterance(min_std=1e-5)(features)
+    torch.testing.assert_close(LOUD(features), expected, rtol=0, atol=1e-6)
+    frames = features.double().numpy()
+    plain = (frames - frames.mean(axis=0)) / frames.std(axis=0)
+    np.testing.assert_allclose(LOUD(features).numpy(), plain, rtol=0, atol=1e-5)
+
+
+@given(
+    lengths=st.lists(st.integers(1, 9), min_size=2, max_size=6),
+    gain=st.floats(-3, 3),
+    level=st.floats(-30, -12),
+)
+def test_inserted_silence_leaves_loud_frames_as_they_are_and_comes_out_at_their_lowest(
+    lengths: list[int], gain: float, level: float
+) -> None:
+    parts = [speech(length, seed=number) for number, length in enumerate(lengths)]
+    silences = [torch.full((length + 1, 5), level) for length in lengths]
+    pieces = [piece for pair in zip(silences, parts, strict=True) for piece in pair]
+    joined = torch.cat(pieces)
+    loud = torch.cat([torch.full((len(piece),), number % 2 == 1) for number, piece in enumerate(pieces)])
+    alone = LOUD(torch.cat(parts))
+    found = LOUD(joined + gain)  # as loud as it may be recorded
+    torch.testing.assert_close(found[loud], alone, rtol=0, atol=1e-4)
+    torch.testing.assert_close(found[~loud], alone.amin(dim=0).expand(int((~loud).sum()), 5), rtol=0, atol=1e-4)
+
+
+def test_loud_frames_makes_one_frame_zero_and_none_none_and_silence_nothing_else() -> None:
+    assert torch.equal(LOUD(random_features(1)), torch.zeros(1, 5))
+    assert torch.equal(LOUD(torch.full((4, 5), -15.9)), torch.zeros(4, 5))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert LOUD(torch.zeros(0, 5)).shape == (0, 5)
+
+
 def fitted(features: list[Tensor], **settings: Any) -> TrainingSet:
     normalize = TrainingSet(**{"num_utterances": 100, "min_std": 1e-2, **settings})
     normalize.fit(iter(features))
@@ -218,7 +263,7 @@ def test_training_set_statistics_need_a_frame() -> None:
         fitted([])
 
 
-@pytest.mark.parametrize("name", ["per_utterance", "training_set"])
+@pytest.mark.parametrize("name", ["per_utterance", "loud_frames", "training_set"])
 def test_what_a_normalisation_has_learnt_survives_its_files_bit_for_bit(name: str) -> None:
     before, after = (fbank(f"/normalize={name}").normalize for _ in range(2))
     before.fit([random_features(12, seed=3)])

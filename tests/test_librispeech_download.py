@@ -388,7 +388,7 @@ def test_an_archive_that_lies_there_damaged_is_an_error_and_not_deleted(tmp_path
     archive = part_of(tmp_path).with_suffix("")
     archive.write_bytes(ARCHIVE[:-1])
     assert fetch(tmp_path, mirror) == 1
-    assert "Delete it, and --download fetches it anew." in capsys.readouterr().err
+    assert "Delete it, and the same command fetches it anew." in capsys.readouterr().err
     assert lies_in(tmp_path) == ["dev-clean.tar.gz"]
 
 
@@ -396,7 +396,7 @@ def test_a_disk_that_is_too_small_is_said_before_anything_is_fetched(tmp_path, m
     monkeypatch.setitem(SUBSETS, "dev-clean", Subset(NUM_UTTERANCES, 0.0, 10**18, "0" * 32))
     assert fetch(tmp_path, mirror) == 1
     assert re.search(
-        r"corpus: must have 2100000000.0 GB free to fetch and unpack dev-clean; it has \d+\.\d GB. Make room",
+        r"corpus: must have 2100000000.0 GB free to fetch and unpack dev-clean\.tar\.gz; it has \d+\.\d GB. Make room",
         capsys.readouterr().err,
     )
     assert mirror.starts == []
@@ -435,8 +435,8 @@ def test_an_unknown_subset_or_mirror_is_one_clear_line(tmp_path, capsys, given, 
 
 
 def test_the_mirrors_are_openslrs():
-    assert mirror_url("eu") == "https://openslr.elda.org/resources/12"
-    assert mirror_url("http://127.0.0.1:8000/copy/") == "http://127.0.0.1:8000/copy"
+    assert mirror_url("eu", 12) == "https://openslr.elda.org/resources/12"
+    assert mirror_url("http://127.0.0.1:8000/copy/", 12) == "http://127.0.0.1:8000/copy"
 
 
 # ---------------------------------------------------------------- unpacking

@@ -1,12 +1,13 @@
 """Manifests: what comes back, and what is said of a line that is none."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 
 from asr.errors import InputError
-from asr.manifest import Utterance, read_manifest, write_manifest
+from asr.manifest import Utterance, read_good_lines, read_manifest, write_manifest
 
 GOOD = {"audio_filepath": "a.flac", "duration": 1.5, "text": "one"}
 
@@ -77,3 +78,73 @@ def test_a_write_that_fails_leaves_the_old_manifest_and_nothing_else(tmp_path: P
         write_manifest(tmp_path / "m.jsonl", broken())  # type: ignore[arg-type]
     assert [path.name for path in tmp_path.iterdir()] == ["m.jsonl"]
     assert read_manifest(tmp_path / "m.jsonl")[0].text == "old"
+
+
+def test_good_lines_are_read_and_each_of_the_others_is_named(tmp_path: Path) -> None:
+    bad: list[tuple[object, str]] = [
+        ("{", "each line must be one JSON object; Expecting property name"),
+        ("[" * 100_000, "each line must be one JSON object; it holds too long a number, or is nested too deep"),
+        ('{"duration": ' + "9" * 5000 + "}", "it holds too long a number"),
+        ([], "each line must be one JSON object; got list"),
+        ({"audio_filepath": "a", "text": ""}, "must have the keys audio_filepath, duration, text; missing duration"),
+        (GOOD | {"id": "x", "duration": 10**400}, "duration must be a number of seconds; got 1000"),
+        (GOOD | {"id": "x", "duration": 1e300}, "duration must be a number of seconds; got 1e+300"),
+        (GOOD | {"id": "x", "offset": True}, "offset must be a number of seconds; got True"),
+        (GOOD | {"id": "x", "text": None}, "text must be a string; got None"),
+        (GOOD | {"id": "\ud800"}, "id must be Unicode text; it holds half a surrogate pair"),
+        (GOOD | {"id": "x", "text": "\udfff"}, "text must be Unicode text; it holds half a surrogate pair"),
+        (GOOD | {"id": 1}, "ids must be unique; '1' stands already in line 1"),
+    ]
+    path = manifest(tmp_path, GOOD | {"id": "1"}, *(line for line, _ in bad), GOOD | {"id": "2"})
+    utterances, errors = read_good_lines(path)
+    assert [one.id for one in utterances] == ["1", "2"]
+    assert len(errors) == len(bad)
+    for number, (error, (_, message)) in enumerate(zip(errors, bad, strict=True), start=2):
+        assert str(error).startswith(f"{path}:{number}: "), error
+        assert message in str(error)
+        assert "\n" not in str(error)
+    with pytest.raises(InputError) as first:
+        read_manifest(path)
+    assert str(first.value) == str(errors[0])
+
+
+def test_a_text_that_is_not_required_is_empty(tmp_path: Path) -> None:
+    silent = {key: value for key, value in GOOD.items() if key != "text"}
+    path = manifest(tmp_path, silent, GOOD | {"id": "null", "text": None}, GOOD | {"id": "given"})
+    utterances, errors = read_good_lines(path, required=("audio_filepath", "duration"))
+    assert not errors
+    assert [one.text for one in utterances] == ["", "", "one"]
+    assert len(read_good_lines(path)[1]) == 2
+
+
+def test_an_id_of_null_is_none(tmp_path: Path) -> None:
+    utterances = read_manifest(manifest(tmp_path, GOOD | {"id": None}, GOOD | {"id": None, "offset": 3.5}))
+    assert [one.id for one in utterances] == ["a.flac", "a.flac@3.5"]
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_line(tmp_path: Path) -> None:
+    path = manifest(tmp_path, GOOD)
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes() + b"\r\n")
+    assert [one.id for one in read_manifest(path)] == ["a.flac"]
+
+
+def test_a_name_that_is_not_utf8_is_kept_byte_for_byte(tmp_path: Path) -> None:
+    (tmp_path / "m.jsonl").write_bytes(b'{"audio_filepath": "caf\xe9.wav", "duration": 1, "text": ""}')
+    [one] = read_manifest(tmp_path / "m.jsonl")
+    assert os.fsencode(one.audio_filepath) == os.fsencode(tmp_path) + b"/caf\xe9.wav"
+
+
+@pytest.mark.parametrize("content", ["", "\n \n"])
+def test_a_manifest_without_a_line_is_an_error(tmp_path: Path, content: str) -> None:
+    (tmp_path / "m.jsonl").write_text(content)
+    with pytest.raises(InputError, match=r"m\.jsonl: a manifest must hold at least one utterance; it is empty"):
+        read_good_lines(tmp_path / "m.jsonl")
+
+
+def test_a_manifest_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "m.jsonl").symlink_to("/proc/self/mem")  # a file, which cannot be read from its beginning
+    with pytest.raises(InputError, match=r"m\.jsonl: must be a manifest that can be read; Input/output error"):
+        read_good_lines(tmp_path / "m.jsonl")
+    for nowhere in (tmp_path / "gone.jsonl", tmp_path):
+        with pytest.raises(InputError, match="no such manifest"):
+            read_good_lines(nowhere)

@@ -322,7 +322,7 @@ def die_in(where: str) -> None:
         "asr.saving.superfluous",  # a checkpoint is written, and no older one removed
         "asr.task.count_errors",  # in the first validation
         "asr.run.make_bundle",
-        "asr.checkpoint._swap",  # the bundle is written beside its place
+        "asr.bundle._swap",  # the bundle is written beside its place
         "asr.run.test_bundle",
         "asr.run.write_whole_text",  # config.yaml, results.json
     ],

@@ -21,27 +21,31 @@ from tests.conftest import CONF, ROOT, resolved
 
 # A module imports only from layers below its own; within a layer none imports another, but for the lines of PARTS.
 LAYERS = [
-    ["errors", "files", "lengths", "processes", "seeds", "settings", "interfaces", "manifest"],
-    ["audio", "containers", "text"],
-    ["features", "augment", "tokenizer", "encoder", "head", "decode", "score", "schedule", "recompute"],
-    ["data.batch", "data.dataset", "data.position", "data.sampler", "data.selection", "data.training"],
+    ["errors", "files", "lengths", "processes", "seeds", "settings", "interfaces", "manifest", "transcript"],
+    ["audio", "containers", "resampling", "text", "formats", "kneser_ney"],
+    [
+        *("features", "augment", "tokenizer", "encoder", "head", "decode", "score", "schedule", "recompute"),
+        *("alignment", "confidence", "spelling", "windows", "silence"),
+    ],
+    ["data.batch", "data.dataset", "data.position", "data.sampler", "data.selection", "data.training", "long_form"],
     ["recognizer", "corpus"],
-    ["build", "evaluation", "kept"],
-    ["checkpoint"],
+    ["build", "evaluation", "tuning", "kept"],
+    ["bundle", "checkpoint"],
     ["resume", "run"],
-    ["interruption", "launch", "command", "experiment", "progress", "metrics", "early_stopping", "window"],
+    ["interruption", "launch", "command", "output", "experiment", "progress", "metrics", "early_stopping", "window"],
     ["task", "data.module", "saving", "trial"],
-    ["train", "plan", "average", "evaluate", "transcribe"],
+    ["train", "plan", "average", "ngram", "tune", "align", "evaluate", "transcribe"],
 ]
 PARTS = {
     "interfaces": {"lengths"},
     "settings": {"errors"},
     "manifest": {"errors"},
-    "audio": {"containers"},
+    "audio": {"containers", "resampling"},
     "data.dataset": {"data.batch"},
     "data.sampler": {"data.dataset"},
     "data.selection": {"data.dataset"},
     "data.training": {"data.dataset", "data.position", "data.sampler", "data.selection"},
+    "checkpoint": {"bundle"},
     "experiment": {"interruption"},
 }
 LIGHTNING = {
@@ -229,7 +233,7 @@ def test_every_experiment_composes_and_builds(experiment: str) -> None:
     assert yaml.safe_load((CONF / "experiment" / f"{experiment}.yaml").read_text())["run_dir"].startswith("runs/")
 
 
-@pytest.mark.parametrize("command", ["transcribe", "evaluate", "average"])
+@pytest.mark.parametrize("command", ["transcribe", "evaluate", "average", "ngram", "tune", "align"])
 def test_help_of_a_command_imports_no_torch(command: str) -> None:
     run = f"runpy.run_module('asr.{command}', run_name='__main__')"
     code = f"import sys, runpy\nsys.argv = ['{command}', '--help']\ntry: {run}\nexcept SystemExit: pass\n"
@@ -238,7 +242,7 @@ def test_help_of_a_command_imports_no_torch(command: str) -> None:
 
 
 def test_using_a_model_imports_neither_lightning_nor_hydra() -> None:
-    modules = "asr.transcribe, asr.evaluate, asr.checkpoint, asr.evaluation, asr.recognizer, asr.audio"
+    modules = "asr.transcribe, asr.align, asr.tune, asr.ngram, asr.evaluate, asr.checkpoint, asr.tuning, asr.recognizer"
     code = f"import sys, asr, {modules}; asr.load_recognizer"
     code += "\nassert not {'lightning', 'pytorch_lightning', 'hydra', 'omegaconf'} & sys.modules.keys()"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)

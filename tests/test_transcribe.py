@@ -2,19 +2,25 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
+import tomllib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import soundfile
 
+from asr.errors import InputError
+from asr.formats import FORMATS
 from asr.manifest import read_manifest
 from asr.transcribe import main as transcribe
 from tests.conftest import ROOT
 from tests.test_train import trained  # noqa: F401
-from tests.tones import SAMPLE_RATE, speak
+from tests.tones import GAP_SECONDS, LETTER_SECONDS, SAMPLE_RATE, speak
 
 
 @pytest.fixture
@@ -83,6 +89,426 @@ def test_the_command_line_ends_cleanly(trained: Path, recordings: Path) -> None:
     nowhere = subprocess.run([*command[:3], "nowhere", "x.wav"], cwd=ROOT, capture_output=True, text=True, check=False)
     assert nowhere.returncode == 1
     assert nowhere.stderr == "error: nowhere: a model must be a run folder, a bundle or a .ckpt; it does not exist.\n"
+
+
+def run(*arguments: str | Path) -> int:
+    return transcribe([*map(str, arguments), "--device", "cpu"])
+
+
+def json_lines(captured: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in captured.splitlines()]
+
+
+def line_of(path: Path, **keys: Any) -> dict[str, Any]:
+    """A manifest's line of a whole file."""
+    return {"audio_filepath": str(path), "duration": soundfile.info(str(path)).duration, **keys}
+
+
+def manifest(path: Path, *lines: dict[str, Any] | str | bytes) -> Path:
+    """Write a manifest, of lines that need not be right."""
+    encoded = [
+        one if isinstance(one, bytes) else (one if isinstance(one, str) else json.dumps(one)).encode() for one in lines
+    ]
+    path.write_bytes(b"\n".join(encoded) + b"\n")
+    return path
+
+
+@pytest.fixture
+def said(tmp_path: Path) -> Path:
+    """One good file."""
+    soundfile.write(tmp_path / "said.wav", speak("abcd ef"), SAMPLE_RATE)
+    return tmp_path / "said.wav"
+
+
+# What comes out.
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_every_format_goes_to_stdout_or_to_files_that_keep_their_folders(
+    form: str, fluent: Path, recordings: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model, plain, suffix = fluent / "run", recordings / "plain.wav", FORMATS[form].suffix
+    assert run(model, plain, "--format", form) == 0
+    out = capsys.readouterr().out
+    assert "abcd" in out
+    assert "ef" in out
+    assert run(model, recordings, "--format", form, "--output-dir", tmp_path / "out") == 0
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err) == ("", "")
+    names = ["deeper/stereo", "layer3", "plain", "slow", "tiny", "vorbis"]
+    written = sorted(str(path.relative_to(tmp_path / "out")) for path in (tmp_path / "out").rglob("*.*"))
+    assert written == [name + suffix for name in names], "and nothing unfinished"
+    file = (tmp_path / "out" / f"plain{suffix}").read_text()
+    if form == "txt":
+        assert out == f"{plain}\t{file}"
+    elif form == "json":
+        assert json.loads(out) == [json.loads(file)]
+    else:
+        assert out == file
+    assert FORMATS[form].single == (form in ("srt", "vtt", "textgrid"))
+
+
+def test_json_holds_words_with_times_and_confidence_and_the_utterances_own(
+    fluent: Path, said: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(fluent / "run", said, "--format", "jsonl") == 0
+    [line] = json_lines(capsys.readouterr().out)
+    assert (line["id"], line["text"]) == (str(said), "abcd ef")
+    assert [word["text"] for word in line["words"]] == ["abcd", "ef"]
+    (first, second) = line["words"]
+    assert 0 <= first["start"] < first["end"] <= second["start"] < second["end"] <= line["duration"]
+    assert all(0 <= word["confidence"] <= 1 for word in line["words"])
+    mean = (first["confidence"] + second["confidence"]) / 2
+    assert line["confidence"] == pytest.approx(mean, abs=1e-4)  # both are rounded to four digits
+    assert line["alternatives"] == [{"text": "abcd ef", "score": line["score"]}]
+
+
+def test_alternatives_come_best_first_and_the_first_is_the_text(
+    fluent: Path, recordings: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(fluent / "run", recordings, "--format", "jsonl", "--nbest", "5", "--beam", "8") == 0
+    for line in json_lines(capsys.readouterr().out):
+        texts = [one["text"] for one in line["alternatives"]]
+        scores = [one["score"] for one in line["alternatives"]]
+        assert texts[0] == line["text"]
+        assert scores == sorted(scores, reverse=True)
+        assert len(set(texts)) == len(texts) <= 5
+        if line["text"]:
+            assert len(texts) > 1
+
+
+def test_lower_precision_says_nearly_the_same(fluent: Path, said: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    scores = []
+    for precision in ("float32", "bfloat16"):
+        assert run(fluent / "run", said, "--format", "jsonl", "--precision", precision) == 0
+        [line] = json_lines(capsys.readouterr().out)
+        assert line["text"] == "abcd ef"
+        scores.append(line["score"])
+    assert scores[0] == pytest.approx(scores[1], abs=0.5)
+    assert scores[0] != scores[1], "or nothing was computed in it"
+
+
+def test_ctm_is_in_the_order_of_the_names_as_sclite_wants_it(
+    fluent: Path, said: Path, recordings: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(fluent / "run", said, recordings / "plain.wav", "--format", "ctm") == 0
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["plain", "plain", "said", "said"]
+
+
+@pytest.mark.parametrize("form", ["srt", "vtt", "textgrid"])
+def test_a_format_of_one_recording_refuses_several_on_stdout(form: str, fluent: Path, recordings: Path) -> None:
+    with pytest.raises(InputError, match=rf"^--format {form} must have --output-dir for several recordings.*got 6 of"):
+        run(fluent / "run", recordings, "--format", form)
+
+
+def test_recordings_that_would_share_a_file_or_a_name_are_both_named(
+    fluent: Path, said: Path, recordings: Path, tmp_path: Path
+) -> None:
+    (recordings / "said.flac").write_bytes((recordings / "deeper" / "stereo.flac").read_bytes())
+    out = tmp_path / "out"
+    with pytest.raises(InputError, match=rf"^'{said}' and '{recordings}/said\.flac' would be written to the same file"):
+        run(fluent / "run", said, recordings / "said.flac", "--output-dir", out)
+    one, other = (manifest(tmp_path / f"{name}.jsonl", line_of(said, id="1")) for name in "ab")
+    with pytest.raises(InputError, match=r"^two recordings called '1' would be written to the same file"):
+        run(fluent / "run", one, other, "--output-dir", out)
+    alike = manifest(tmp_path / "c.jsonl", line_of(said, id="a/b"), line_of(said, id="a_b"))
+    with pytest.raises(InputError, match=r"^'a/b' and 'a_b' would be written to the same file"):
+        run(fluent / "run", alike, "--output-dir", out)
+    with pytest.raises(InputError, match=r"would bear the same name in ctm\. Give them in separate commands\.$"):
+        run(fluent / "run", said, recordings / "said.flac", "--format", "ctm")
+    assert not any(out.iterdir())
+
+
+# Manifests.
+
+
+def test_a_manifest_is_transcribed_in_its_order_stretches_and_all(
+    fluent: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    step = LETTER_SECONDS + GAP_SECONDS
+    soundfile.write(tmp_path / "two.flac", speak("abcd ef dbcd ef"), SAMPLE_RATE)
+    stretch = {"audio_filepath": "two.flac", "offset": 8 * step, "duration": 7 * step}
+    path = manifest(tmp_path / "m.jsonl", stretch, line_of(tmp_path / "two.flac", id="all", text=None), "")
+    assert run(fluent / "run", path) == 0
+    assert capsys.readouterr().out == f"two.flac@{8 * step}\tdbcd ef\nall\tabcd ef dbcd ef\n"
+
+
+def test_the_same_id_in_two_manifests_is_two_recordings(
+    fluent: Path, said: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    soundfile.write(tmp_path / "other.wav", speak("fe dcba"), SAMPLE_RATE)
+    one = manifest(tmp_path / "one.jsonl", line_of(said, id="1"))
+    other = manifest(tmp_path / "other.json", line_of(tmp_path / "other.wav", id=1))
+    assert run(fluent / "run", one, other, one) == 0
+    assert capsys.readouterr().out == "1\tabcd ef\n1\tfe dcba\n1\tabcd ef\n"
+
+
+STRANGE_IDS = ["a/b", "../../up", "..", "", "nul\0", "line\nbreak", "漢字", "é" * 200, "x" * 300, "x" * 299 + "y"]
+
+
+def test_whatever_the_id_the_file_is_in_the_folder(
+    fluent: Path, said: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ids = [one for one in STRANGE_IDS if one != ""]  # which would be written to the file of ".."
+    path = manifest(tmp_path / "m.jsonl", *(line_of(said, id=one) for one in ids))
+    out = tmp_path / "deeper" / "out"
+    assert run(fluent / "run", path, "--output-dir", out, "--format", "json") == 0
+    assert sorted(os.listdir(out.parent)) == ["out"]
+    files = list(out.iterdir())
+    assert {json.loads(file.read_text())["id"] for file in files} == set(ids)
+    assert all(len(os.fsencode(file.name)) <= 255 for file in files)
+    names = {file.name for file in files}
+    assert {"a_b.json", "__.._up.json", "_.json", "nul_.json", "line_break.json", "漢字.json"} <= names
+    assert run(fluent / "run", manifest(path, line_of(said, id="")), "--output-dir", tmp_path / "empty") == 0
+    assert os.listdir(tmp_path / "empty") == ["_.txt"]
+
+
+@pytest.mark.parametrize(
+    "name", [b"caf\xe9.wav", b"x" * 251 + b".wav", "é".encode() * 125 + b".wav", b"line\nbreak.wav"]
+)
+def test_whatever_the_name_of_a_recording_it_is_transcribed(
+    fluent: Path, said: Path, tmp_path: Path, name: bytes, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    path = Path(os.fsdecode(bytes(folder) + b"/" + name))
+    path.write_bytes(said.read_bytes())
+    assert run(fluent / "run", folder) == 0
+    assert capfdbinary.readouterr().out == bytes(path) + b"\tabcd ef\n"
+    assert run(fluent / "run", folder, "--output-dir", tmp_path / "out") == 0
+    [written] = (tmp_path / "out").iterdir()
+    assert bytes(written.name, "utf-8", "surrogateescape")[:60] == name[:60].removesuffix(b".wav") + (
+        b".txt" if len(name) < 60 else b""
+    )
+    assert written.read_text() == "abcd ef\n"
+
+
+# What is bad is a line each, and the rest goes on.
+
+
+def test_ten_kinds_of_bad_audio_and_of_bad_lines_are_a_line_each(
+    fluent: Path, said: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bad = tmp_path / "bad"
+    bad.mkdir()
+    (bad / "empty.wav").touch()
+    (bad / "text.wav").write_text("this is not audio at all")
+    (bad / "none.wav").symlink_to("nowhere")
+    os.mkfifo(bad / "pipe.wav")
+    (bad / "folder.wav").mkdir()
+    soundfile.write(bad / "silent.wav", np.zeros(0), SAMPLE_RATE)
+    soundfile.write(bad / "nan.wav", np.full(1600, np.nan, dtype=np.float32), SAMPLE_RATE, subtype="FLOAT")
+    soundfile.write(bad / "half.flac", np.tile(speak("abcdef"), 4), SAMPLE_RATE)
+    os.truncate(bad / "half.flac", (bad / "half.flac").stat().st_size // 2)
+    (bad / "line\nbreak.wav").write_text("no")
+    (bad / "header.wav").write_bytes(said.read_bytes()[:20])
+    (tmp_path / "hollow").mkdir()
+    good = line_of(said)
+    lines: dict[str, dict[str, Any] | str | bytes] = {
+        "1": "{", "2": "[]", "3": b"\xff\xfe{", "4": {"duration": 1.0}, "5": good | {"duration": 0},
+        "6": good | {"duration": "long"}, "7": good | {"offset": -1}, "8": good | {"audio_filepath": 3},
+        "9": good | {"id": "twice"}, "10": good | {"id": "twice"}, "11": "[" * 100_000,
+        "12": good | {"id": "too short", "duration": 99}, "13": good | {"id": "beyond", "offset": 50},
+        "14": good | {"id": "gone", "audio_filepath": "gone.wav"},
+        "15": good | {"id": "a folder", "audio_filepath": "."},
+        "16": good | {"id": "null byte", "audio_filepath": "a\0b"}, "17": good | {"id": "huge", "duration": 1e300},
+        "18": good | {"id": "in\ntwo", "offset": 50},
+    }  # fmt: skip
+    path = manifest(tmp_path / "m.jsonl", *lines.values())
+    files = sorted(one for one in bad.iterdir() if one.name != "folder.wav")
+    arguments = [bad / "folder.wav", *files, tmp_path / "hollow", tmp_path / "no.wav", tmp_path / "no.jsonl"]
+    assert run(fluent / "run", *arguments, path, said) == 1
+    captured = capsys.readouterr()
+    assert captured.out == f"twice\tabcd ef\n{said}\tabcd ef\n"
+    *errors, summary = captured.err.splitlines()
+    wrong = [line for line in lines if line != "9"]
+    problems = len(wrong) + len(arguments)
+    assert summary == f"error: {problems} of {problems + 2} could not be transcribed: see above."
+    assert len(errors) == problems
+    assert all(line.startswith("error: ") for line in errors)
+    read_later = {
+        "12": "too short",
+        "13": "beyond: ",
+        "14": f"{tmp_path}/gone.wav",
+        "15": "a folder: ",
+        "16": "null byte: ",
+        "18": "in\\ntwo: ",
+    }
+    names = [read_later.get(number, f"{path}:{number}: ") for number in wrong]
+    for name in [*names, *(str(one).replace("\n", "\\n") for one in arguments)]:
+        assert len([line for line in errors if name in line]) == 1, (name, captured.err)
+
+
+def test_a_short_id_does_not_pass_for_the_name_of_a_file(
+    fluent: Path, said: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = manifest(tmp_path / "m.jsonl", line_of(said, id="a", offset=9.0))
+    assert run(fluent / "run", path) == 1
+    assert capsys.readouterr().err.startswith(f"error: a: {said}: the stretch from 9.000 s")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--beam", "0"], r"^--beam must be at least 1; got 0\.$"),
+        (["--window", "-1"], r"^--window must be positive; got -1\.0\.$"),
+        (["--window", "nan"], r"^--window must be positive; got nan\.$"),
+        (
+            ["--context", "20", "--window", "30"],
+            r"^--context must be at least 0, and less than half of --window; got 20",
+        ),
+        (["--context", "-1"], r"^--context must be at least 0"),
+        (["--batch-seconds", "0"], r"^--batch-seconds must be positive; got 0\.0\.$"),
+        (["--nbest", "0"], r"^--nbest must be positive; got 0\.$"),
+        (["--nbest", "3"], r"^--nbest must go with beam search, .*; got 3\. Add --beam 16\.$"),
+        (["--num-workers", "-1"], r"^--num-workers must not be negative; got -1\.$"),
+        (["--device", "nonsense"], r"^--device must be one that torch can use here; got 'nonsense': no such kind of"),
+        (["--device", "meta"], r"^--device must be one that torch can use here; got 'meta': "),
+        (["--device", "cuda:99"], r"^--device must be one that torch can use here; got 'cuda:99': "),
+        (
+            ["--lm", "gone.arpa"],
+            r"^gone\.arpa: must be a language model that can be read; No such file or directory\.$",
+        ),
+        (["--lm", "GARBAGE"], r"garbage: must be a language model, ARPA \(not compressed\) or a KenLM binary"),
+        (["--lm", ""], r"^--lm must be a file; got an empty name\.$"),
+        (
+            ["--decode", "greedy", "--lm", "x"],
+            r"^--decode greedy has no settings; leave out --lm, or --decode greedy\.$",
+        ),
+        (["--lm-weight", "1"], r"^--lm-weight must go with --lm; the model has none of its own\.$"),
+        (["--lm-unit", "token"], r"^--lm-unit must go with --lm; the model has none of its own\.$"),
+        (["--hotword-score", "1"], r"^--hotword-score must go with --hotwords; the model has none of its own\.$"),
+        (["--lexicon", "EMPTY"], r"empty: a lexicon must hold words; it holds none\.$"),
+        (["--lexicon", "GARBAGE"], r"garbage: a lexicon must be a text file, a word a line; it is not UTF-8 text"),
+        (["--hotwords", "EMPTY"], r"empty: hotwords must be phrases, one a line; the file holds none\.$"),
+        (["--hotwords", "gone"], r"^gone: hotwords must be a text file, a phrase a line; No such file or directory\.$"),
+        (["--output-dir", "EMPTY"], r"^--output-dir must be a folder that can be written to; .*empty: File exists\.$"),
+        (["--output-dir", "EMPTY/x"], r"^--output-dir must be a folder that can be written to; .*: Not a directory\.$"),
+    ],
+)
+def test_an_option_that_cannot_be_is_one_line(
+    fluent: Path, said: Path, tmp_path: Path, options: list[str], message: str
+) -> None:
+    (tmp_path / "empty").touch()
+    (tmp_path / "garbage").write_bytes(b"\xe9\x00\xff" * 100)
+    names = {"EMPTY": str(tmp_path / "empty"), "GARBAGE": str(tmp_path / "garbage"), "EMPTY/x": f"{tmp_path}/empty/x"}
+    with pytest.raises(InputError, match=message) as refused:
+        transcribe([str(fluent / "run"), str(said), *(names.get(one, one) for one in options)])
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [["--lm-weight", "nan"], ["--word-score", "inf"], ["--beam", "x"], ["--format", "doc"], ["--precision", "int8"]],
+)
+def test_what_argparse_refuses_has_status_2(
+    fluent: Path, said: Path, options: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        run(fluent / "run", said, *options)
+    assert ended.value.code == 2
+    assert f"error: argument {options[0]}: invalid " in capsys.readouterr().err
+
+
+def test_without_flashlight_a_language_model_says_what_to_install(
+    fluent: Path, said: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("flashlight", "flashlight.lib.text.decoder.kenlm"):
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(InputError, match=r"flashlight-text: .*pip install '(asr|\.)\[lm\]'"):
+        run(fluent / "run", said, "--lm", "x.arpa")
+    offered = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert offered["lm"][0].startswith("flashlight-text")
+
+
+def test_hotwords_say_which_can_be_and_how_often_they_were(
+    fluent: Path, said: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "names").write_text("ABCD ef\nabcd\n\ndead\nxyz\n!!\nabcd\n")
+    assert run(fluent / "run", said, said, "--hotwords", tmp_path / "names") == 0
+    captured = capsys.readouterr()
+    assert captured.out == f"{said}\tabcd ef\n" * 2
+    first, *impossible, last = captured.err.splitlines()
+    assert first == "hotwords: 3 of 5 phrases are listened for"
+    assert [line.split(": ")[1] for line in impossible] == ["'xyz' cannot be recognised", "'!!' cannot be recognised"]
+    assert "'x' is not in the training text" in impossible[0]
+    assert "nothing is left of it" in impossible[1]
+    assert last == "hotwords: recognised abcd ef 2, abcd 2"
+
+
+# Where it is written.
+
+
+def test_a_full_disk_is_one_line_and_leaves_whole_files(
+    fluent: Path, recordings: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from asr import files
+
+    synced = os.fsync
+    count = 0
+
+    def full(descriptor: int) -> None:
+        nonlocal count
+        count += 1
+        if count > 4:  # two for each file, of it and of its folder
+            raise OSError(28, "No space left on device")
+        synced(descriptor)
+
+    monkeypatch.setattr(files.os, "fsync", full)
+    with pytest.raises(InputError, match=r"\.txt: a transcript must be written there; No space left on device\.$"):
+        run(fluent / "run", recordings, "--output-dir", tmp_path / "out")
+    written = [path for path in (tmp_path / "out").rglob("*") if path.is_file()]
+    assert len(written) == 2
+    assert all(path.suffix == ".txt" and path.read_text().endswith("\n") for path in written)
+
+
+def test_a_folder_that_cannot_be_written_to_is_one_line_before_the_work(
+    fluent: Path, said: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "access", lambda path, mode: False)  # whoever runs this may be root
+    with pytest.raises(
+        InputError, match=r"^--output-dir must be a folder that can be written to; .*: Permission denied"
+    ):
+        run(fluent / "run", said, "--output-dir", tmp_path / "out")
+
+
+def process(*arguments: str | Path, **how: Any) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "asr.transcribe", *map(str, arguments)]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(command, cwd=ROOT, env=environment, text=True, stderr=subprocess.PIPE, **how)
+
+
+def test_interrupted_it_leaves_whole_files_and_says_so(fluent: Path, said: Path, tmp_path: Path) -> None:
+    lines = [line_of(said, id=f"{number:05}") for number in range(20_000)]
+    out = tmp_path / "out"
+    running = process(fluent / "run", manifest(tmp_path / "m.jsonl", *lines), "--output-dir", out)
+    end = time.monotonic() + 120
+    while not (out.is_dir() and len(os.listdir(out)) > 3):
+        assert running.poll() is None
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    running.send_signal(signal.SIGINT)
+    assert running.communicate(timeout=60)[1] == "interrupted\n"
+    assert running.returncode == 130
+    assert {path.read_text() for path in out.glob("*.txt")} == {"abcd ef\n"}
+    assert not [path for path in out.iterdir() if path.suffix != ".txt"]
+
+
+def test_a_reader_that_has_seen_enough_is_no_error_and_a_full_disk_is_one_line(
+    fluent: Path, said: Path, tmp_path: Path
+) -> None:
+    path = manifest(tmp_path / "m.jsonl", *(line_of(said, id=str(number)) for number in range(600)))
+    closed = process(fluent / "run", path, stdout=subprocess.PIPE)
+    with open("/dev/full", "w") as disk:
+        full = process(fluent / "run", path, stdout=disk)
+    assert closed.stdout is not None
+    assert closed.stdout.readline() == "0\tabcd ef\n"
+    closed.stdout.close()
+    assert closed.stderr is not None
+    assert closed.stderr.read() == ""
+    assert closed.wait(60) == 1
+    assert full.communicate(timeout=60)[1] == "error: the output must be written; No space left on device.\n"
+    assert full.returncode == 1
 
 
 def test_evaluate_names_what_it_could_not_read_and_scores_the_rest(

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from asr.audio import load_waveform
+from asr.audio import load_waveform, stream_waveform
 from asr.data.batch import Example, Rejected
 from asr.errors import AudioError
 from asr.interfaces import Augment, Features
@@ -75,6 +75,7 @@ class SpeechDataset(Dataset[Example | Rejected]):
         reference: text to tokens; None where no reference is needed.
         augmentation: None for evaluation.
         seed: of the augmentation.
+        load: utterance and sample rate to its waveform (S,); None: from its file.
     """
 
     def __init__(
@@ -84,12 +85,14 @@ class SpeechDataset(Dataset[Example | Rejected]):
         reference: Reference | None = None,
         augmentation: Augmentation | None = None,
         seed: int = 0,
+        load: Callable[[Utterance, int], Tensor] | None = None,
     ) -> None:
         self.utterances = utterances
         self.features = features
         self.reference = reference
         self.augmentation = augmentation or Augmentation()
         self.seed = seed
+        self.load = load or load_utterance
 
     def __len__(self) -> int:
         return len(self.utterances)
@@ -97,7 +100,7 @@ class SpeechDataset(Dataset[Example | Rejected]):
     def __getitem__(self, item: Item) -> Example | Rejected:
         utterance = self.utterances[item.position]
         try:
-            waveform = load_utterance(utterance, self.features.sample_rate)
+            waveform = self.load(utterance, self.features.sample_rate)
         except AudioError as error:
             return Rejected(utterance, str(error))
         with seeded(self.seed, item.epoch, utterance.id):
@@ -143,12 +146,32 @@ def load_utterance(utterance: Utterance, sample_rate: int) -> Tensor:
         AudioError: the audio cannot be read, or is not as long as the manifest says; batches are bounded by what
             the manifest says.
     """
-    duration = None if utterance.offset is None else utterance.duration
-    waveform = load_waveform(utterance.audio_filepath, sample_rate, offset=utterance.offset, duration=duration)
-    found = len(waveform) / sample_rate
+    waveform = load_waveform(
+        utterance.audio_filepath, sample_rate, offset=utterance.offset, duration=_stretch(utterance)
+    )
+    _check_duration(utterance, len(waveform) / sample_rate)
+    return waveform
+
+
+def stream_utterance(utterance: Utterance, sample_rate: int) -> Iterator[Tensor]:
+    """Yield an utterance's waveform block by block, (S,) each; the errors are those of `load_utterance`."""
+    num_samples = 0
+    for block in stream_waveform(
+        utterance.audio_filepath, sample_rate, offset=utterance.offset, duration=_stretch(utterance)
+    ):
+        num_samples += len(block)
+        yield block
+    _check_duration(utterance, num_samples / sample_rate)
+
+
+def _stretch(utterance: Utterance) -> float | None:
+    """How many seconds are to be read; None means to the end of the file."""
+    return None if utterance.offset is None else utterance.duration
+
+
+def _check_duration(utterance: Utterance, found: float) -> None:
     if abs(found - utterance.duration) > DURATION_TOLERANCE_SECONDS + 0.01 * utterance.duration:
         said = f"the manifest says {utterance.duration:.2f} s, the audio has {found:.2f} s"
         raise AudioError(
             f"{utterance.audio_filepath}: duration must be that of the audio; {said} (id {utterance.id!r})."
         )
-    return waveform

@@ -20,6 +20,11 @@ class Char:
         """Number of ids, blank included."""
         return len(self._characters) + 1
 
+    @property
+    def pieces(self) -> list[str]:
+        """What each id spells; the blank nothing."""
+        return ["", *self._characters]
+
     def fit(self, texts: Iterable[str]) -> None:
         """Take every character that occurs in `texts`, in code point order."""
         self._set(sorted(set().union(*texts)))

@@ -9,6 +9,7 @@ from asr.errors import InputError
 
 FILE = "tokenizer.model"
 UNKNOWN_ID = 1
+SPACE = "\N{LOWER ONE EIGHTH BLOCK}"  # how pieces spell it
 
 
 class SentencePiece:
@@ -31,6 +32,12 @@ class SentencePiece:
         self.vocab_size = vocab_size
         self._model = b""
         self._processor = sentencepiece.SentencePieceProcessor()
+
+    @property
+    def pieces(self) -> list[str]:
+        """What each id spells; the blank nothing, and the unknown piece what `decode` makes of it."""
+        spelled = [self._processor.id_to_piece(token).replace(SPACE, " ") for token in range(2, self.vocab_size)]
+        return ["", self._processor.decode([UNKNOWN_ID]), *spelled]
 
     def fit(self, texts: Iterable[str]) -> None:
         """Train on `texts`; one thread, so that the same texts give the same tokenizer, byte for byte.

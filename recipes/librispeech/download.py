@@ -1,4 +1,4 @@
-"""Fetch the archives of LibriSpeech from OpenSLR: one at a time, resumed where they broke off, verified, unpacked."""
+"""Fetch archives of LibriSpeech from OpenSLR: one at a time, resumed where they broke off, verified, unpacked."""
 
 import hashlib
 import http.client
@@ -9,6 +9,9 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -20,19 +23,42 @@ from recipes.librispeech.corpus import SUBSETS, corpus_root, count_audio_files
 from recipes.librispeech.unpack import discard_unpacking, unpack
 
 MIRRORS = {
-    "openslr": "https://www.openslr.org/resources/12",
-    "us": "https://us.openslr.org/resources/12",
-    "eu": "https://openslr.elda.org/resources/12",
-    "cn": "https://openslr.magicdatatech.com/resources/12",
+    "openslr": "https://www.openslr.org/resources",
+    "us": "https://us.openslr.org/resources",
+    "eu": "https://openslr.elda.org/resources",
+    "cn": "https://openslr.magicdatatech.com/resources",
 }
 PAUSES_SECONDS = (2.0, 5.0, 15.0, 30.0, 60.0)  # before each further attempt; after the last one we give up
 TIMEOUT_SECONDS = 60.0  # without a single byte
 CHUNK_BYTES = 1 << 16
-UNPACKED_PER_ARCHIVE_BYTE = 1.1  # FLAC does not shrink; the rest is tar's and the file system's
+SUBSETS_RESOURCE = 12  # OpenSLR's number of the corpus
+SUBSET_UNPACKED_PER_BYTE = 1.1  # FLAC does not shrink; the rest is tar's and the file system's
 
 
 class BrokenOffError(Exception):
     """A transfer that broke off; what has arrived is kept, and another attempt may go well."""
+
+
+@dataclass(frozen=True, slots=True)
+class Archive:
+    """A published archive: where it is to be had, where it lies or is to lie, and what it must be.
+
+    Args:
+        url: of the published one.
+        path: on disk.
+        size: in bytes.
+        md5: its published checksum.
+    """
+
+    url: str
+    path: Path
+    size: int
+    md5: str
+
+    @property
+    def part(self) -> Path:
+        """Where the bytes lie that have come so far."""
+        return self.path.with_name(f"{self.path.name}.part")
 
 
 def download(names: list[str], corpus_dir: Path, mirror: str, *, keep_archives: bool) -> None:
@@ -55,28 +81,32 @@ def download(names: list[str], corpus_dir: Path, mirror: str, *, keep_archives: 
     if not names or unknown:
         given = ", ".join(unknown) or "no --subsets"
         raise InputError(f"--download needs --subsets, out of {', '.join(SUBSETS)}; got {given}.")
-    base_url = mirror_url(mirror)
+    base_url = mirror_url(mirror, SUBSETS_RESOURCE)
     corpus_dir.mkdir(parents=True, exist_ok=True)
     root = corpus_root(corpus_dir)
-    missing = [name for name in names if not _is_whole(root, name)]
-    for name in missing:
+    archives = {name: _archive(base_url, root, name) for name in names if not _is_whole(root, name)}
+    for name in archives:
         discard_unpacking(root, name)
-    check_disk_space(root, missing, keep_archives=keep_archives)
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-    with Progress(*columns, TimeRemainingColumn(), console=console, disable=not console.is_terminal) as progress:
-        for name in missing:
-            _fetch_and_unpack(name, root, f"{base_url}/{name}.tar.gz", keep_archives, progress)
+    check_disk_space(
+        list(archives.values()),
+        unpacked_per_byte=SUBSET_UNPACKED_PER_BYTE,
+        keep_archives=keep_archives,
+        advice="Make room, give another --corpus-dir, or fetch fewer --subsets.",
+    )
+    with transfer_progress() as progress:
+        for name, archive in archives.items():
+            unpack_subset = partial(unpack, root=root, subset=name, progress=progress)
+            fetch_and_unpack(archive, root / name, unpack_subset, progress, keep_archives=keep_archives)
 
 
-def mirror_url(mirror: str) -> str:
-    """The base URL of a mirror's name, or the URL itself.
+def mirror_url(mirror: str, resource: int) -> str:
+    """The base URL of OpenSLR's resource of this number at the mirror of this name; or the mirror, where it is a URL.
 
     Raises:
         InputError: if it is neither.
     """
     if mirror in MIRRORS:
-        return MIRRORS[mirror]
+        return f"{MIRRORS[mirror]}/{resource}"
     try:
         parts = urlsplit(mirror)
         is_url = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
@@ -87,27 +117,86 @@ def mirror_url(mirror: str) -> str:
     return mirror.rstrip("/")
 
 
-def check_disk_space(root: Path, names: list[str], *, keep_archives: bool) -> None:
-    """Make sure that the archives and what is in them will fit.
+def check_disk_space(archives: list[Archive], *, unpacked_per_byte: float, keep_archives: bool, advice: str) -> None:
+    """Make sure that the archives, all for one folder, and what is in them will fit.
+
+    Args:
+        archives: that are to be fetched and unpacked.
+        unpacked_per_byte: how many bytes a byte of an archive becomes.
+        keep_archives: whether the archives stay.
+        advice: what to do about it.
 
     Raises:
         InputError: if not, with the bytes needed and free.
     """
-    if not names:
+    if not archives:
         return
-    sizes = {name: SUBSETS[name].archive_bytes for name in names}
-    to_fetch = [
-        0 if (root / f"{name}.tar.gz").exists() else max(0, size - _size(root / f"{name}.tar.gz.part"))
-        for name, size in sizes.items()
-    ]
-    archives = sum(to_fetch) if keep_archives else max(to_fetch)  # without keeping, there is one at a time
-    needed = archives + UNPACKED_PER_ARCHIVE_BYTE * sum(sizes.values())
-    free = shutil.disk_usage(root).free
+    to_fetch = [0 if archive.path.exists() else max(0, archive.size - _size(archive.part)) for archive in archives]
+    fetched = sum(to_fetch) if keep_archives else max(to_fetch)  # without keeping, there is one at a time
+    needed = fetched + unpacked_per_byte * sum(archive.size for archive in archives)
+    folder = archives[0].path.parent
+    free = shutil.disk_usage(folder).free
     if free < needed:
+        names = ", ".join(archive.path.name for archive in archives)
         raise InputError(
-            f"{root}: must have {needed / 1e9:.1f} GB free to fetch and unpack {', '.join(names)}; it has "
-            f"{free / 1e9:.1f} GB. Make room, give another --corpus-dir, or fetch fewer --subsets."
+            f"{folder}: must have {needed / 1e9:.1f} GB free to fetch and unpack {names}; it has "
+            f"{free / 1e9:.1f} GB. {advice}"
         )
+
+
+def transfer_progress() -> Progress:
+    """Bars in bytes on stderr, for transfers and unpacking; none where that is no terminal."""
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    return Progress(*columns, TimeRemainingColumn(), console=console, disable=not console.is_terminal)
+
+
+def fetch_and_unpack(
+    archive: Archive,
+    unpacked: Path,
+    unpack: Callable[[Path], object],
+    progress: Progress,
+    *,
+    keep_archives: bool,
+) -> None:
+    """Verify the archive, fetched first if it does not lie there already, and unpack it.
+
+    Args:
+        archive: one that was fetched goes when it has been unpacked, or stays as `archive.path`; one that lay there
+            stays.
+        unpacked: what the unpacking makes, to name it.
+        unpack: unpacks the file that it is given, whole or not at all.
+        progress: shows how far it has come.
+        keep_archives: whether a fetched archive stays.
+
+    Raises:
+        InputError: if the archive is not to be had, not the published one, or cannot be unpacked.
+    """
+    path, part = archive.path, archive.part
+    if path.exists():  # not ours to remove
+        if (found := _md5(path, progress)) != archive.md5:
+            raise InputError(
+                f"{path}: must have the published MD5 {archive.md5}; it has {found}. "
+                "Delete it, and the same command fetches it anew."
+            )
+        unpack(path)
+        say(f"{path}: is there already, verified and unpacked to {unpacked}; it stays.")
+        return
+    say(f"{archive.url}: fetching {archive.size / 1e6:.1f} MB to {part}.")
+    fetch(archive.url, part, archive.size, progress)
+    if (found := _md5(part, progress)) != archive.md5:
+        part.unlink()
+        raise InputError(
+            f"{archive.url}: must have the published MD5 {archive.md5}; what came has {found} and was deleted. "
+            "Run the command again, or choose another --mirror."
+        )
+    if keep_archives:
+        os.replace(part, path)
+    unpack(path if keep_archives else part)
+    if not keep_archives:
+        part.unlink()
+    fate = f"the archive stays as {path}" if keep_archives else "the archive was removed (--keep-archives keeps it)"
+    say(f"{unpacked}: verified and unpacked; {fate}.")
 
 
 def fetch(url: str, part: Path, size: int, progress: Progress) -> None:
@@ -120,7 +209,7 @@ def fetch(url: str, part: Path, size: int, progress: Progress) -> None:
         InputError: if the server does not have the file, has one of another size, or breaks off too often.
     """
     if _size(part) > size:
-        _say(f"{part}: is longer than the archive ({_size(part)} > {size} bytes); deleted, and fetched anew.")
+        say(f"{part}: is longer than the archive ({_size(part)} > {size} bytes); deleted, and fetched anew.")
         part.unlink()
     most, failures = _size(part), 0
     while _size(part) < size:
@@ -137,8 +226,18 @@ def fetch(url: str, part: Path, size: int, progress: Progress) -> None:
                     "the same command goes on from them; or choose another --mirror."
                 ) from None
             pause = PAUSES_SECONDS[failures - 1]
-            _say(f"{url}: {error}; {kept}; trying again in {pause:g} s.")
+            say(f"{url}: {error}; {kept}; trying again in {pause:g} s.")
             time.sleep(pause)
+
+
+def say(message: str) -> None:
+    """Tell the user, on stderr."""
+    print(message, file=sys.stderr, flush=True)
+
+
+def _archive(base_url: str, root: Path, name: str) -> Archive:
+    file_name = f"{name}.tar.gz"
+    return Archive(f"{base_url}/{file_name}", root / file_name, SUBSETS[name].archive_bytes, SUBSETS[name].md5)
 
 
 def _is_whole(root: Path, name: str) -> bool:
@@ -151,38 +250,9 @@ def _is_whole(root: Path, name: str) -> bool:
             f"{folder}: --download does not touch a subset that is there in part; it holds {found} of {published} "
             "FLAC files. Move it away, or leave out --download."
         )
-    _say(f"{folder}: is there, whole ({found} FLAC files); not fetched.")
+    say(f"{folder}: is there, whole ({found} FLAC files); not fetched.")
     (root / f"{name}.tar.gz.part").unlink(missing_ok=True)  # of a run that was killed after its last step but this
     return True
-
-
-def _fetch_and_unpack(name: str, root: Path, url: str, keep_archives: bool, progress: Progress) -> None:
-    archive, part = root / f"{name}.tar.gz", root / f"{name}.tar.gz.part"
-    expected = SUBSETS[name].md5
-    if archive.exists():  # not ours to remove
-        if (found := _md5(archive, progress)) != expected:
-            raise InputError(
-                f"{archive}: must have the published MD5 {expected}; it has {found}. "
-                "Delete it, and --download fetches it anew."
-            )
-        unpack(archive, root, name, progress)
-        _say(f"{archive}: is there already, verified and unpacked to {root / name}; it stays.")
-        return
-    _say(f"{url}: fetching {SUBSETS[name].archive_bytes / 1e6:.1f} MB to {part}.")
-    fetch(url, part, SUBSETS[name].archive_bytes, progress)
-    if (found := _md5(part, progress)) != expected:
-        part.unlink()
-        raise InputError(
-            f"{url}: must have the published MD5 {expected}; what came has {found} and was deleted. "
-            "Run the command again, or choose another --mirror."
-        )
-    if keep_archives:
-        os.replace(part, archive)
-    unpack(archive if keep_archives else part, root, name, progress)
-    if not keep_archives:
-        part.unlink()
-    fate = f"the archive stays as {archive}" if keep_archives else "the archive was removed (--keep-archives keeps it)"
-    _say(f"{root / name}: verified and unpacked; {fate}.")
 
 
 def _transfer(url: str, part: Path, size: int, progress: Progress) -> None:
@@ -263,7 +333,3 @@ def _md5(path: Path, progress: Progress) -> str:
 
 def _size(path: Path) -> int:
     return path.stat().st_size if path.exists() else 0
-
-
-def _say(message: str) -> None:
-    print(message, file=sys.stderr, flush=True)

@@ -4,13 +4,16 @@ import random
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import cycle
+from itertools import cycle, islice
 
 from recipes.mini.casting import cast
 from recipes.mini.grammar import sentences
 
 SPLITS = ("train", "valid", "test")
 _HELD_OUT = {"valid": 100, "test": 200}  # utterances beside an hour of training speech or more
+_TALKS = 0.4  # of the training utterances are several sentences: who has heard no pause takes it for something to read
+_MOST_SENTENCES = 5
+_LONGEST_PAUSE_SECONDS = 0.8
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,12 +22,18 @@ class Line:
 
     id: str
     split: str
-    text: str
+    sentences: tuple[str, ...]
+    pauses: tuple[float, ...]  # seconds of silence before each sentence
     voice: str
     words_per_minute: int
     pitch: int
     pitch_range: int
     seed: int
+
+    @property
+    def text(self) -> str:
+        """All that is said."""
+        return " ".join(self.sentences)
 
     @property
     def audio_path(self) -> str:
@@ -34,7 +43,7 @@ class Line:
     @property
     def estimated_seconds(self) -> float:
         """The duration to expect, within some per cent on average."""
-        return 0.13 + len(self.text) * 9.4 / self.words_per_minute
+        return 0.13 + sum(self.pauses) + len(self.text) * 9.4 / self.words_per_minute
 
 
 def plan(hours: float, seed: int) -> list[Line]:
@@ -48,7 +57,7 @@ def plan(hours: float, seed: int) -> list[Line]:
     for split in ("test", "valid"):  # these first, so that they are the same for all hours from 1 up
         lines = _lines(split, used, seed)
         held_out += [next(lines) for _ in range(max(10, round(_HELD_OUT[split] * min(hours, 1.0))))]
-        used |= {line.text for line in held_out}
+        used |= {sentence for line in held_out for sentence in line.sentences}
     missing = {word for text in used for word in text.split()}
     train: list[Line] = []
     lines, seconds = _lines("train", used, seed), 0.0
@@ -65,12 +74,16 @@ def _lines(split: str, used: set[str], seed: int) -> Iterator[Line]:
     dice = random.Random(f"{seed} {split} delivery")
     turns = cycle(cast(split, f"{seed} {split} voices"))
     unused = (text for text in sentences(f"{seed} {split} sentences") if text not in used)
-    for number, (text, voice) in enumerate(zip(unused, turns, strict=False), start=1):
+    talks = random.Random(f"{seed} {split} talks")
+    for number, voice in enumerate(turns, start=1):
         name = f"{split}-{number:05d}"
+        is_talk = split == "train" and talks.random() < _TALKS
+        count = talks.randint(2, _MOST_SENTENCES) if is_talk else 1
         yield Line(
             id=name,
             split=split,
-            text=text,
+            sentences=tuple(islice(unused, count)),
+            pauses=tuple(round(talks.uniform(0, _LONGEST_PAUSE_SECONDS), 2) if is_talk else 0.0 for _ in range(count)),
             voice=voice,
             words_per_minute=dice.randint(150, 190),
             pitch=dice.randint(35, 65),

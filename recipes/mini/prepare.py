@@ -119,14 +119,17 @@ def _speak_chunk(lines: list[Line], output_dir: Path) -> dict[str, float]:
     espeak = Espeak()
     durations: dict[str, float] = {}
     for line in lines:
-        samples = espeak.speak(
-            line.text,
-            line.voice,
-            words_per_minute=line.words_per_minute,
-            pitch=line.pitch,
-            pitch_range=line.pitch_range,
-        )
-        waveform = record(samples, espeak.sample_rate, np.random.default_rng(line.seed))
+        sentences = [
+            espeak.speak(
+                sentence,
+                line.voice,
+                words_per_minute=line.words_per_minute,
+                pitch=line.pitch,
+                pitch_range=line.pitch_range,
+            )
+            for sentence in line.sentences
+        ]
+        waveform = record(sentences, line.pauses, espeak.sample_rate, np.random.default_rng(line.seed))
         encoded = io.BytesIO()  # so that a full disk is an OSError, which libsndfile's is not
         soundfile.write(encoded, waveform, SAMPLE_RATE, format="FLAC", subtype="PCM_16")
         (output_dir / line.audio_path).write_bytes(encoded.getvalue())

@@ -1,5 +1,7 @@
 """From espeak's samples to what a microphone in a room would hear: 16 kHz, a little echo, a little noise."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
 SAMPLE_RATE = 16_000
@@ -7,9 +9,20 @@ _PEAK = 0.9  # of full scale; nothing is louder
 _QUIET = 0.01  # of the peak; what is softer at either end is no speech
 
 
-def record(samples: np.ndarray, sample_rate: int, random: np.random.Generator) -> np.ndarray:
-    """A waveform at 16 kHz of the samples as heard in a room, of moderate and varying echo, noise and level."""
-    speech = _trim(resample(samples / 32768, sample_rate))
+def record(
+    sentences: Sequence[np.ndarray], pauses: Sequence[float], sample_rate: int, random: np.random.Generator
+) -> np.ndarray:
+    """A waveform at 16 kHz of the sentences as heard in a room, of moderate and varying echo, noise and level.
+
+    Args:
+        sentences: samples of each.
+        pauses: seconds of silence before each.
+        sample_rate: of the samples, in Hz.
+        random: draws the room.
+    """
+    spoken = [_trim(resample(samples / 32768, sample_rate)) for samples in sentences]
+    silences = [np.zeros(round(seconds * SAMPLE_RATE)) for seconds in pauses]
+    speech = np.concatenate([part for pair in zip(silences, spoken, strict=True) for part in pair])
     before, after = (int(seconds * SAMPLE_RATE) for seconds in random.uniform(0.05, 0.15, size=2))
     waveform = _echo(np.pad(speech, (before, after)), random)
     level = _rms(waveform)

@@ -1,0 +1,40 @@
+"""Normalisation by the statistics of an utterance's loud frames."""
+
+import torch
+from torch import Tensor
+
+
+class LoudFrames:
+    """Shift and scale each bin to mean 0 and variance 1 over the frames that are nearly as loud as the loudest.
+
+    Loudness and channel are divided out, as by `per_utterance`, but pauses do not count: silence that is inserted, or
+    recorded before the speech begins, leaves the speech as it is. In fainter frames no bin is lower than the lowest
+    of the loud ones, so that digital silence is not heard as something of its own either.
+
+    Args:
+        dynamic_range: frames whose mean log-mel energy is further below the loudest frame's are faint (natural log).
+        min_std: what a constant bin is divided by instead of its standard deviation.
+    """
+
+    def __init__(self, *, dynamic_range: float, min_std: float) -> None:
+        self.dynamic_range = dynamic_range
+        self.min_std = min_std
+
+    def __call__(self, features: Tensor) -> Tensor:
+        """(T, F) to (T, F)."""
+        if len(features) == 0:
+            return features
+        level = features.mean(dim=1)  # (T,)
+        loud = features[level >= level.max() - self.dynamic_range]  # (N, F)
+        std, mean = torch.std_mean(loud, dim=0, correction=0)
+        return (torch.maximum(features, loud.amin(dim=0)) - mean) / std.clamp(min=self.min_std)
+
+    def fit(self, features: object) -> None:
+        """Nothing is learnt from the training set."""
+
+    def files(self) -> dict[str, bytes]:
+        """Nothing is kept."""
+        return {}
+
+    def load(self, files: dict[str, bytes]) -> None:
+        """Nothing is kept."""

@@ -1,0 +1,296 @@
+"""An n-gram language model with modified Kneser-Ney smoothing: from the ids of a text to an ARPA file.
+
+A text of any size is counted in bounded memory: piece by piece into sorted runs, which go to a nameless temporary
+file (nothing of it is left, whatever happens) and are merged. The distinct n-grams are then held in memory.
+"""
+
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+Advance = Callable[[int], object]
+
+SPECIAL = ("<unk>", "<s>", "</s>")
+UNK, BOS, EOS = range(3)  # their ids; those of words follow
+FALLBACK = (0.5, 1.0, 1.5)  # discounts where counts of counts give none, as of lmplz --discount_fallback
+MEMORY = 1 << 30
+_BYTES_PER_VALUE = 40  # that counting takes at its peak, for each number of an n-gram
+_LINES = 1 << 16  # that are written at once
+_NO_PROBABILITY = -99.0  # ARPA's log10 of it: nothing is ever followed by <s>
+
+
+@dataclass(frozen=True, slots=True)
+class NGrams:
+    """The n-grams of one order, sorted by their words' ids.
+
+    Args:
+        keys: (N,) the place of the n-gram's context among those of the next lower order, times vocab_size, plus the
+            id of its last word. Of order 1, the ids.
+        log_probs: (N,) log10.
+        backoffs: (N,) log10; 0 where the n-gram is no context.
+        kept: (N,) False where pruned.
+        discounts: what is taken off counts of 1, of 2, and of 3 or more.
+        fallback: whether the discounts are FALLBACK, since the counts of counts gave none.
+    """
+
+    keys: Array
+    log_probs: Array
+    backoffs: Array
+    kept: Array
+    discounts: tuple[float, ...]
+    fallback: bool
+
+
+def estimate(
+    ids: Array,
+    vocab_size: int,
+    order: int,
+    *,
+    thresholds: Sequence[int],
+    memory: int = MEMORY,
+    advance: Advance = lambda count: None,
+) -> list[NGrams]:
+    """Estimate an interpolated model with modified Kneser-Ney smoothing.
+
+    *Source*: Chen and Goodman, "An empirical study of smoothing techniques for language modeling", 1998, section 4.1.6
+    and equation 26. As in KenLM's lmplz (Heafield et al. 2013): n-grams that begin with <s> count as often as they
+    occur also in lower orders, for nothing stands before them; unigrams are interpolated with the uniform
+    distribution over all words, </s> and <unk>; what is pruned gives all its probability to its context's backoff.
+
+    Args:
+        ids: (I,) all sentences, one after another, each BOS, words, EOS; a memory map will do.
+        vocab_size: the ids are below it; every id from EOS + 1 on should occur.
+        order: length of the longest n-grams.
+        thresholds: (order,) n-grams that occur as often as that or less are pruned; 0 first, then non-decreasing.
+            So the contexts and the ends of those that are kept are kept.
+        memory: bytes that counting may take.
+        advance: is told how many ids have been counted.
+
+    Returns:
+        The n-grams of order 1, 2, and so on.
+    """
+    bits = max(vocab_size - 1, 1).bit_length()
+    with tempfile.TemporaryFile(prefix="asr-ngram-") as file:
+        blocks = _count(ids, order, bits, memory, file, advance)
+        keys, counts = _tables(blocks, order, vocab_size)
+    ends = _ends(keys, vocab_size)
+    model: list[NGrams] = []
+    lower = np.full(1, 1 / (vocab_size - 1))  # uniform; <s> is no word to be predicted
+    for number, adjusted in enumerate(_adjusted(keys, counts, ends, vocab_size)):
+        discounts = _discounts(adjusted)
+        kept = np.ones(len(adjusted), bool) if number == 0 else counts[number] > thresholds[number]
+        taken = np.where(
+            kept, np.array([0, *(discounts or FALLBACK)])[np.minimum(adjusted, 3).astype(np.int8)], adjusted
+        )
+        contexts = keys[number] // vocab_size
+        totals = np.bincount(contexts, adjusted, len(lower))
+        weights = np.divide(np.bincount(contexts, taken, len(lower)), totals, out=np.ones(len(lower)), where=totals > 0)
+        if model:
+            np.log10(weights, out=model[-1].backoffs)
+        adjusted = adjusted - taken
+        adjusted /= totals[contexts]
+        adjusted += weights[contexts] * lower[ends[number]]
+        lower = adjusted
+        log_probs = np.log10(lower)
+        model.append(NGrams(keys[number], log_probs, np.zeros(len(kept)), kept, discounts or FALLBACK, not discounts))
+    model[0].log_probs[BOS] = _NO_PROBABILITY
+    return model
+
+
+# Counting. A window is the `order` ids that begin at a position, packed into columns of int64; after EOS, EOS again.
+
+
+def _count(
+    ids: Array, order: int, bits: int, memory: int, file: BinaryIO, advance: Advance
+) -> Iterator[tuple[Array, Array]]:
+    """Count windows; yield them sorted, in blocks: ids (N, order) and how often each occurs (N,)."""
+    width = -(-order // (63 // bits)) + 1  # columns, and the count
+    rows = max(memory // (_BYTES_PER_VALUE * (width + 1)), 2)
+    ends = [0]
+    for start in range(0, len(ids), rows):
+        piece = np.asarray(ids[start : start + rows + order - 1], np.int64)
+        windows = _windows(piece, min(rows, len(ids) - start), order, bits)
+        file.write(_distinct(windows, None).data)
+        ends.append(file.tell() // (8 * width))
+        advance(len(windows))
+    file.flush()
+    counted = np.memmap(file, np.int64, "r", shape=(ends[-1], width))
+    runs = [counted[start:end] for start, end in pairwise(ends)]
+    for block in _merge(runs, max(rows // (order + len(runs)), 1)):
+        yield _unpack(block[:, :-1], order, bits), block[:, -1]
+
+
+def _windows(ids: Array, number: int, order: int, bits: int) -> Array:
+    """Pack the windows at the first `number` positions: (number, columns)."""
+    padded = np.concatenate([ids, np.full(order, EOS)])
+    word = padded[:number]
+    columns = []
+    for place in range(order):
+        if place:
+            word = np.where(word == EOS, EOS, padded[place : place + number])
+        if place % (63 // bits) == 0:
+            columns.append(word.copy())
+        else:
+            columns[-1] <<= bits
+            columns[-1] |= word
+    return np.stack(columns, axis=1)
+
+
+def _unpack(windows: Array, order: int, bits: int) -> Array:
+    """The ids (N, order) of packed windows."""
+    words = np.empty((len(windows), order), np.int64)
+    for column, places in enumerate(np.array_split(np.arange(order), range(63 // bits, order, 63 // bits))):
+        for place in places:
+            words[:, place] = (windows[:, column] >> (bits * (places[-1] - place))) & ((1 << bits) - 1)
+    return words
+
+
+def _distinct(windows: Array, counts: Array | None) -> Array:
+    """Sort windows and add their counts (1 where None) up: (N, columns + 1)."""
+    if counts is None and windows.shape[1] == 1:
+        windows = np.sort(windows, axis=0)
+    else:
+        by_window = np.lexsort(windows.T[::-1])
+        windows, counts = windows[by_window], None if counts is None else counts[by_window]
+    first = np.flatnonzero(np.concatenate([[True], (windows[1:] != windows[:-1]).any(axis=1)]))
+    sums = np.diff(first, append=len(windows)) if counts is None else np.add.reduceat(counts, first)
+    return np.concatenate([windows[first], sums[:, None]], axis=1)
+
+
+def _merge(runs: Sequence[Array], rows: int) -> Iterator[Array]:
+    """Merge sorted runs (N, columns + 1), looking at no more than `rows` of each at once."""
+    while runs:
+        heads = [run[:rows] for run in runs]
+        # What is to come of a run is above the last of its head.
+        whole = [head for head, run in zip(heads, runs, strict=True) if len(head) < len(run)]
+        bound = min((tuple(head[-1, :-1]) for head in whole), default=None)
+        numbers = [len(head) if bound is None else _not_above(head[:, :-1], bound) for head in heads]
+        taken = np.concatenate([head[:number] for head, number in zip(heads, numbers, strict=True)])
+        yield taken if len(runs) == 1 else _distinct(taken[:, :-1], taken[:, -1])
+        runs = [run[number:] for run, number in zip(runs, numbers, strict=True) if number < len(run)]
+
+
+def _not_above(windows: Array, bound: Sequence[int]) -> int:
+    """How many of the sorted windows are not above the bound."""
+    start, stop = 0, len(windows)
+    for column, limit in enumerate(bound):
+        inside = windows[start:stop, column]
+        start, stop = (start + int(np.searchsorted(inside, limit, side)) for side in ("left", "right"))
+    return stop
+
+
+# From windows to n-grams. An array of a list's place n - 1 is of the n-grams of order n.
+
+
+def _tables(blocks: Iterator[tuple[Array, Array]], order: int, vocab_size: int) -> tuple[list[Array], list[Array]]:
+    """The keys of the n-grams of every order, as in `NGrams`, and how often they occur."""
+    unigrams = np.zeros(vocab_size)
+    keys: list[list[Array]] = [[] for _ in range(order)]
+    counts: list[list[Array]] = [[] for _ in range(order)]
+    going_on = np.zeros(order)  # counts so far of the last n-grams, which may go on in the next block
+    sizes = [0] * order
+    last = np.full((1, order), -1)
+    for words, number in blocks:
+        new = np.logical_or.accumulate(words != np.concatenate([last, words[:-1]]), axis=1)
+        last = words[-1:]
+        places = words[:, 0]
+        np.add.at(unigrams, places, number)
+        for n in range(1, order):
+            real = words[:, n - 1] != EOS  # nothing comes after EOS
+            first = new[:, n] & real
+            keys[n].append(places[first] * vocab_size + words[first, n])
+            begun = np.cumsum(first)
+            sums = np.bincount(begun[real], number[real], len(keys[n][-1]) + 1)
+            sums[0] += going_on[n]
+            counts[n].append(sums[:-1])
+            going_on[n] = sums[-1]
+            places = sizes[n] + begun - 1
+            sizes[n] += len(keys[n][-1])
+    joined = [np.concatenate(parts) for parts in keys[1:]]
+    summed = [np.concatenate([*parts, going_on[n : n + 1]])[1:] for n, parts in enumerate(counts) if n]
+    return [np.arange(vocab_size), *joined], [unigrams, *summed]
+
+
+def _ends(keys: Sequence[Array], vocab_size: int) -> list[Array]:
+    """Where each n-gram without its first word is among those of the next lower order; of a unigram 0."""
+    ends = [np.zeros(vocab_size, np.int64)]
+    for lower, own in pairwise(keys):
+        contexts, words = np.divmod(own, vocab_size)
+        ends.append(np.searchsorted(lower, ends[-1][contexts] * vocab_size + words))
+    return ends
+
+
+def _adjusted(
+    keys: Sequence[Array], counts: Sequence[Array], ends: Sequence[Array], vocab_size: int
+) -> Iterator[Array]:
+    """Yield Kneser-Ney's counts of each order.
+
+    In the highest order, and where an n-gram begins with <s>, it is how often it occurs; elsewhere, how many
+    different words it occurs after. <s> itself is never predicted and has none.
+    """
+    start, stop = BOS, BOS + 1  # the n-grams that begin with <s>
+    for n in range(len(keys)):
+        if n + 1 < len(keys):
+            adjusted = np.bincount(ends[n + 1], minlength=len(keys[n])).astype(float)
+            adjusted[start:stop] = counts[n][start:stop]
+            start, stop = np.searchsorted(keys[n + 1], [start * vocab_size, stop * vocab_size])
+        else:
+            adjusted = counts[n]
+        yield adjusted if n else np.where(np.arange(vocab_size) == BOS, 0, adjusted)
+
+
+def _discounts(adjusted: Array) -> tuple[float, ...] | None:
+    """Chen and Goodman's discounts of counts of 1, of 2, and of 3 or more; None where the text gives none."""
+    n1, n2, n3, n4 = (float(np.count_nonzero(adjusted == count)) for count in (1, 2, 3, 4))
+    if not (n1 and n2 and n3):
+        return None
+    y = n1 / (n1 + 2 * n2)
+    discounts = (1 - 2 * y * n2 / n1, 2 - 3 * y * n3 / n2, 3 - 4 * y * n4 / n3)
+    return discounts if min(discounts) > 0 else None
+
+
+# ARPA.
+
+
+def write_arpa(
+    model: Sequence[NGrams], words: Sequence[str], file: BinaryIO, advance: Advance = lambda count: None
+) -> None:
+    """Write a model as an ARPA file.
+
+    Args:
+        model: from `estimate`.
+        words: by id, SPECIAL first.
+        file: to write to.
+        advance: is told how many n-grams have been written.
+    """
+    spellings = np.array(words, object)
+    header = [f"ngram {n}={np.count_nonzero(grams.kept)}" for n, grams in enumerate(model, start=1)]
+    file.write("\n".join(["\\data\\", *header, ""]).encode())
+    for n, grams in enumerate(model, start=1):
+        highest = n == len(model)
+        line = "%.6f\t" + " ".join(["%s"] * n) + ("" if highest else "\t%.6f") + "\n"
+        file.write(f"\n\\{n}-grams:\n".encode())
+        kept = np.flatnonzero(grams.kept)
+        for start in range(0, len(kept), _LINES):
+            rows = kept[start : start + _LINES]
+            columns = [grams.log_probs[rows], *_spell(model[:n], rows, spellings)]
+            columns += [] if highest else [grams.backoffs[rows]]
+            lines = map(line.__mod__, zip(*(column.tolist() for column in columns), strict=True))
+            file.write("".join(lines).encode())
+            advance(len(rows))
+    file.write(b"\n\\end\\\n")
+
+
+def _spell(model: Sequence[NGrams], rows: Array, spellings: Array) -> list[Array]:
+    """The words of the given n-grams of the highest order: first words, second words, and so on."""
+    columns = []
+    for grams in reversed(model):
+        rows, words = np.divmod(grams.keys[rows], len(spellings))
+        columns.append(spellings[words])
+    return columns[::-1]

@@ -1,0 +1,76 @@
+"""What was recognised in a recording: text, words with times and confidence, alternatives."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """A word of a transcript.
+
+    Args:
+        text: normalised.
+        start: when it begins, in seconds from the beginning of the recording (of the utterance, if that is a stretch).
+        end: when it ends, in seconds.
+        confidence: that it is right, from 0 to 1.
+    """
+
+    text: str
+    start: float
+    end: float
+    confidence: float
+
+
+@dataclass(frozen=True, slots=True)
+class Alternative:
+    """Another reading of the recording, and its score as the decoder ranks it (natural logarithm)."""
+
+    text: str
+    score: float
+
+
+@dataclass(frozen=True, slots=True)
+class Transcript:
+    """What was recognised in one recording.
+
+    Args:
+        words: in order.
+        alternatives: the readings there are, the best first; the first is the transcript itself.
+        duration: of the recording, in seconds.
+    """
+
+    words: tuple[Word, ...]
+    alternatives: tuple[Alternative, ...]
+    duration: float
+
+    @property
+    def text(self) -> str:
+        """The words, parted by spaces."""
+        return " ".join(word.text for word in self.words)
+
+    @property
+    def confidence(self) -> float | None:
+        """The mean of the words' confidences: the share of them to expect right. None without words."""
+        return sum(word.confidence for word in self.words) / len(self.words) if self.words else None
+
+    def as_dict(self) -> dict[str, Any]:
+        """The transcript under the names of `asr.transcribe --format json`."""
+        words = [
+            {
+                "text": word.text,
+                "start": round(word.start, 3),
+                "end": round(word.end, 3),
+                "confidence": round(word.confidence, 4),
+            }
+            for word in self.words
+        ]
+        return {
+            "text": self.text,
+            "duration": round(self.duration, 3),
+            "confidence": None if self.confidence is None else round(self.confidence, 4),
+            "score": round(self.alternatives[0].score, 4) if self.alternatives else None,
+            "words": words,
+            "alternatives": [{"text": one.text, "score": round(one.score, 4)} for one in self.alternatives],
+        }

@@ -1,0 +1,131 @@
+"""python -m asr.tune MODEL MANIFEST: find LM weight and word score on a dev set, calibrate confidence, keep both."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from asr.command import (
+    add_decoding,
+    audio_progress,
+    check_used,
+    complain,
+    complain_of,
+    decoder,
+    inference,
+    model_parser,
+    place,
+    run_command,
+)
+from asr.errors import InputError
+
+if TYPE_CHECKING:
+    from asr.recognizer import Recognizer
+    from asr.score import ErrorCounts
+    from asr.tuning import Confidence, Heard, Weights
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Tune; the status is 1 if an utterance could not be read, which then counts for nothing."""
+    parser = model_parser(
+        "tune",
+        "Find LM weight and word score on a dev set that was not trained on, calibrate the words' confidence there, "
+        "and write both into the model's bundle, with the language model and the other settings of the search.",
+        model="a run folder, or a bundle",
+    )
+    parser.add_argument("manifest", metavar="MANIFEST", help="JSONL, one utterance a line")
+    add_decoding(parser)
+    options = parser.parse_args(arguments)
+    from asr.bundle import check_replaceable, give_back, read_bundle, replace_bundle
+    from asr.checkpoint import BUNDLE, bundle_folder, bundle_recognizer, decoder_settings
+    from asr.manifest import read_good_lines
+    from asr.text import get_normalizer
+    from asr.tuning import hear
+
+    if Path(options.model).suffix == ".ckpt":
+        raise InputError(
+            f"{options.model}: what is tuned must be a bundle, or a run folder with one; it is a checkpoint."
+        )
+    how = inference(options)
+    for folder in (Path(options.model), Path(options.model) / BUNDLE):
+        give_back(folder)  # if an earlier tuning was killed while it wrote
+    folder = bundle_folder(Path(options.model))
+    bundle = read_bundle(folder)
+    settings = decoder_settings(bundle, decoder(options))
+    tuned = replace(bundle, config=bundle.config | {"decode": settings})
+    check_replaceable(folder, tuned, instead_of=bundle)  # before the search, which may take hours
+    recognizer = bundle_recognizer(tuned, folder)
+    check_used(recognizer, options)
+    place(recognizer, options)
+    utterances, errors = read_good_lines(options.manifest)
+    for error in errors:
+        complain(str(error))
+    with audio_progress("running the net", utterances) as advance:
+        heard, rejected = hear(recognizer, utterances, how, advance)
+    for one in rejected:
+        complain_of(one.utterance.id, one.reason)
+    normalize = get_normalizer(bundle.config["normalizer"])
+    if not any(normalize(one.utterance.text) for one in heard):
+        raise InputError(f"{options.manifest}: a dev set must hold texts, and audio that can be read; it holds none.")
+    settings |= _tune_weights(recognizer, heard)
+    confidence = _tune_confidence(recognizer, heard)
+    replace_bundle(
+        folder,
+        replace(
+            tuned,
+            config=tuned.config | {"decode": settings},
+            files=bundle.files | confidence.calibration.files(),
+            card=_card(bundle.card, options.manifest, settings, confidence),
+        ),
+        instead_of=bundle,
+    )
+    print(f"{folder}: written")
+    problems = len(rejected) + len(errors)
+    if problems:
+        complain(f"{problems} of {problems + len(heard)} could not be tuned on: see above.")
+    return 1 if problems else 0
+
+
+def _tune_weights(recognizer: "Recognizer", heard: "Sequence[Heard]") -> dict[str, Any]:
+    """Search for the weights, if there is a language model; return them as the decoder's settings."""
+    from asr.decode.beam import Beam
+    from asr.tuning import search_weights
+
+    if not isinstance(recognizer.decode, Beam) or not recognizer.decode.fusion.has_model:
+        print("no language model (--lm): no weights to find")
+        return {}
+
+    def tell(weights: "Weights", counts: "ErrorCounts") -> None:
+        said = f"LM weight {weights.lm_weight:.2f}, word score {weights.word_score:5.2f}"
+        print(f"{said}: WER {100 * counts.wer:6.2f} %, {counts.errors} errors", flush=True)
+
+    best = search_weights(recognizer, recognizer.decode, heard, tell)
+    print(f"taken: LM weight {best.lm_weight:.2f}, word score {best.word_score:.2f}")
+    return best._asdict()
+
+
+def _tune_confidence(recognizer: "Recognizer", heard: "Sequence[Heard]") -> "Confidence":
+    from asr.tuning import fit_confidence
+
+    confidence = fit_confidence(recognizer, heard)
+    said = f"confidence: {100 * confidence.right:.1f} % of {confidence.num_words} words are right"
+    means = f"it said {100 * confidence.before:.1f} %, and says {100 * confidence.after:.1f} % when calibrated"
+    auc = "not defined" if math.isnan(confidence.auc) else f"{confidence.auc:.3f}"
+    print(f"{said}; {means}; AUC {auc}")
+    return confidence
+
+
+def _card(card: str, manifest: str, settings: dict[str, Any], confidence: "Confidence") -> str:
+    """Add what was tuned to a model card, in place of what an earlier tuning said."""
+    lm = (
+        f"LM weight {settings['lm_weight']:g}, word score {settings['word_score']:g}" if settings.get("lm") else "no LM"
+    )
+    words = f"confidence calibrated on {confidence.num_words} words"
+    told = f"Tuned on {Path(manifest).name}: {settings['name']} search, {lm}; {words}."
+    kept = [line for line in card.rstrip().splitlines() if not line.startswith("Tuned on ")]
+    return "\n".join([*kept, "", told, ""]).replace("\n\n\n", "\n\n")
+
+
+if __name__ == "__main__":
+    run_command(main)

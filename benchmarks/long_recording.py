@@ -1,0 +1,219 @@
+"""python -m benchmarks.long_recording MODEL AUDIO...: time, memory and errors of long recordings.
+
+Memory is bounded by --batch-seconds, which is what is in the net at once, and by --window, whose square attention
+takes and of which two are decoded at once; it does not grow with the recording.
+"""
+
+import argparse
+import itertools
+import os
+import random
+import tempfile
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from multiprocessing import get_context
+from pathlib import Path
+
+import jiwer
+import soundfile
+import torch
+
+from asr.audio import find_audio, load_waveform
+from asr.checkpoint import load_recognizer
+from asr.command import inference, run_command
+from asr.data.sampler import BatchBounds
+from asr.long_form import SEGMENTERS
+from asr.manifest import Utterance, read_manifest
+from asr.recognizer import Inference, Recognizer, whole_file
+from asr.score import ErrorCounts, count_errors, total
+from asr.transcript import Transcript, Word
+from asr.windows import WindowBounds, cut_windows
+from benchmarks.plan import peak_memory
+
+SAMPLE_RATE = 16000  # of the recordings that are made
+NOISE = 3e-4  # standard deviation, of the pauses
+NEAR_SECONDS = 1.0  # of a seam
+COMPARED_SECONDS = (60, 120)  # length of recordings that are compared with one pass
+LENGTHS = ("minutes", "segment", "seconds", "real time x", "peak MB", "more MB", "words", "WER %")
+COMPARISON = ("segment", "words", "differing", "% of words", "near seams", "words there", "WER %", "one pass")
+
+
+@dataclass(frozen=True)
+class Recording:
+    """A WAV file made of utterances, and what is said in it; empty where that is not known."""
+
+    path: Path
+    text: str
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print a line for each length and way to cut; with --compare, a line for each way to cut."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.long_recording", description=__doc__)
+    parser.add_argument("model", metavar="MODEL", help="a run folder, a bundle, or a .ckpt")
+    parser.add_argument("audio", metavar="AUDIO", nargs="+", help="file, folder, or manifest, whose texts give a WER")
+    parser.add_argument("--minutes", type=float, nargs="+", default=[1, 10, 60], help="of the recordings (1 10 60)")
+    parser.add_argument("--segment", nargs="+", choices=sorted(SEGMENTERS), default=["windows", "silence"], dest="ways")
+    parser.add_argument("--pause", type=float, default=0.4, metavar="S", help="faint noise between utterances (0.4)")
+    parser.add_argument("--compare", action="store_true", help="with one pass over recordings of 1 to 2 minutes")
+    parser.add_argument("--recordings", type=int, default=10, metavar="N", help="that are compared (10)")
+    for name in ("--batch-seconds", "--window", "--context"):
+        parser.add_argument(name, type=float, metavar="S", help="as of asr.transcribe")
+    parser.set_defaults(segment="windows", num_workers=0)
+    given = parser.parse_args(arguments)
+    how = inference(given)
+    utterances = list(_utterances(given.audio))
+    bounds = f"windows of {how.windows.window_seconds:g} s, {how.windows.context_seconds:g} s of them context"
+    print(f"batch_seconds={how.batches.batch_seconds:g}, {bounds} at each end; pauses of {given.pause:g} s")
+    with tempfile.TemporaryDirectory() as folder:
+        if given.compare:
+            _print_comparison(given, utterances, how, Path(folder))
+        else:
+            _print_lengths(given, utterances, how, Path(folder))
+    return 0
+
+
+def _utterances(paths: Iterable[str]) -> Iterator[Utterance]:
+    for path in paths:
+        if path.endswith(".jsonl"):
+            yield from read_manifest(path)
+        else:
+            yield from (whole_file(file, str(file)) for file in find_audio(path))
+
+
+def concatenate(utterances: Iterable[Utterance], seconds: float, pause: float, path: Path) -> Recording:
+    """Write utterances, a pause behind each, until there are so many seconds."""
+    texts: list[str] = []
+    noise = NOISE * torch.randn(round(pause * SAMPLE_RATE), generator=torch.Generator().manual_seed(0))
+    with soundfile.SoundFile(path, "w", SAMPLE_RATE, channels=1, subtype="PCM_16") as file:
+        for one in utterances:
+            if file.tell() >= seconds * SAMPLE_RATE:
+                break
+            duration = None if one.offset is None else one.duration
+            file.write(load_waveform(one.audio_filepath, SAMPLE_RATE, offset=one.offset, duration=duration).numpy())
+            file.write(noise.numpy())
+            texts.append(one.text)
+    return Recording(path, " ".join(texts) if all(texts) else "")
+
+
+def _errors(recognizer: Recognizer, recording: Recording, transcript: Transcript) -> ErrorCounts:
+    return count_errors(recognizer.normalize(recording.text), transcript.text)
+
+
+def _percent(part: float, whole: float) -> str:
+    return f"{100 * part / whole:.2f}" if whole else "-"
+
+
+def _print_row(cells: Sequence[str]) -> None:
+    print("  ".join(f"{cell:>11}" for cell in cells), flush=True)
+
+
+# ---- how time and memory go with the length
+
+
+def _print_lengths(given: argparse.Namespace, utterances: list[Utterance], how: Inference, folder: Path) -> None:
+    _print_row(LENGTHS)
+    for minutes in given.minutes:
+        recording = concatenate(itertools.cycle(utterances), 60 * minutes, given.pause, folder / f"{minutes:g}.wav")
+        for way in given.ways:  # each in a fresh process, so that no freed memory is used again
+            with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as fresh:
+                row = fresh.submit(measure, given.model, recording, replace(how, segmenter=SEGMENTERS[way])).result()
+            _print_row([f"{minutes:g}", way, *row])
+
+
+def measure(model: str, recording: Recording, how: Inference) -> list[str]:
+    """Transcribe a recording; return its cells in a row of LENGTHS, behind the first two."""
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", 0)) or torch.get_num_threads())
+    recognizer = load_recognizer(model)
+    seconds = whole_file(recording.path, "").duration
+    once = min(seconds, how.windows.window_seconds)
+    recognizer.transcribe([load_waveform(recording.path, recognizer.features.sample_rate, duration=once)], how)
+    warm = peak_memory()  # as of getrusage, but that counts what the parent had before the child began
+    started = time.perf_counter()
+    [transcript] = recognizer.transcribe([recording.path], how)
+    took = time.perf_counter() - started
+    peak = peak_memory()
+    errors = _errors(recognizer, recording, transcript).errors if recording.text else 0
+    wer = _percent(errors, len(recognizer.normalize(recording.text).split()))
+    memory = [f"{peak / 1e6:.0f}", f"{(peak - warm) / 1e6:.0f}"]
+    return [f"{took:.1f}", f"{took / seconds:.4f}", *memory, str(len(transcript.words)), wer]
+
+
+# ---- how what comes out in windows differs from one pass
+
+
+@dataclass
+class Difference:
+    """Words that one pass and another way to cut do not share, summed over recordings."""
+
+    words: int = 0  # of one pass
+    words_near: int = 0  # to a seam
+    differing: int = 0
+    differing_near: int = 0
+
+    def count(self, whole: Sequence[Word], cut: Sequence[Word], seams: Sequence[float]) -> None:
+        """Add a recording."""
+
+        def near(word: Word) -> bool:
+            return any(word.start - NEAR_SECONDS <= seam <= word.end + NEAR_SECONDS for seam in seams)
+
+        self.words += len(whole)
+        self.words_near += sum(map(near, whole))
+        compared = jiwer.process_words(" ".join(one.text for one in whole), " ".join(one.text for one in cut))
+        for chunk in compared.alignments[0]:
+            if chunk.type != "equal":
+                spans = (whole[chunk.ref_start_idx : chunk.ref_end_idx], cut[chunk.hyp_start_idx : chunk.hyp_end_idx])
+                differing = max(spans, key=len)
+                self.differing += len(differing)
+                self.differing_near += sum(map(near, differing))
+
+
+def _print_comparison(given: argparse.Namespace, utterances: list[Utterance], how: Inference, folder: Path) -> None:
+    recognizer = load_recognizer(given.model)
+    draw = random.Random(0)
+    recordings = [
+        concatenate(
+            draw.sample(utterances, len(utterances)),
+            draw.uniform(*COMPARED_SECONDS),
+            given.pause,
+            folder / f"{number}.wav",
+        )
+        for number in range(given.recordings)
+    ]
+    longest = 2 * COMPARED_SECONDS[1]
+    at_once = Inference(BatchBounds(batch_seconds=longest, max_utterances=1), WindowBounds(longest, 0))
+    wholes = [recognizer.transcribe([recording.path], at_once)[0] for recording in recordings]
+    _print_row(COMPARISON)
+    for way in given.ways:
+        difference, cut_errors, whole_errors = Difference(), [], []
+        for recording, whole in zip(recordings, wholes, strict=True):
+            cut, seams = recognize_with_seams(recognizer, recording, replace(how, segmenter=SEGMENTERS[way]), way)
+            difference.count(whole.words, cut.words, seams)
+            cut_errors.append(_errors(recognizer, recording, cut))
+            whole_errors.append(_errors(recognizer, recording, whole))
+        known = all(recording.text for recording in recordings)
+        wers = [f"{100 * total(errors).wer:.2f}" if known else "-" for errors in (cut_errors, whole_errors)]
+        there = _percent(difference.words_near, difference.words)
+        near = _percent(difference.differing_near, difference.differing)
+        share = _percent(difference.differing, difference.words)
+        _print_row([way, str(difference.words), str(difference.differing), share, near, there, *wers])
+
+
+def recognize_with_seams(
+    recognizer: Recognizer, recording: Recording, how: Inference, way: str
+) -> tuple[Transcript, list[float]]:
+    """Transcribe a recording; return the seconds, too, at which windows, or segments, meet."""
+    utterance = whole_file(recording.path, "0")
+    [(_, segments)] = recognizer.segments([utterance], how)  # type: ignore[misc]
+    held = list(segments)
+    seams = [start for start, _ in held[1:]]
+    if way == "windows":
+        waveform = load_waveform(recording.path, recognizer.features.sample_rate)
+        samples = how.windows.samples(recognizer.features.sample_rate, recognizer.hop)
+        seams += [window.keep / recognizer.features.sample_rate for window in cut_windows([waveform], *samples)][1:]
+    return recognizer.transcript(utterance.duration, iter(held)), seams
+
+
+if __name__ == "__main__":
+    run_command(main)

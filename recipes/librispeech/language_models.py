@@ -1,0 +1,220 @@
+"""Fetch the n-gram language models published with LibriSpeech (OpenSLR 11), and put their words in lower case.
+
+    python -m recipes.librispeech.language_models --output-dir data/librispeech/lm --models 3-gram.pruned.1e-7 4-gram
+
+Each becomes `<output-dir>/<model>.arpa`. The published files are in capitals; what models are trained on here went
+through `asr.text.basic`, which writes lower case, and so do these words: `<UNK>` becomes `<unk>`, numbers stay.
+"""
+
+import argparse
+import gzip
+import sys
+import zlib
+from collections.abc import Iterator
+from functools import partial
+from io import BufferedIOBase
+from pathlib import Path
+
+from rich.progress import Progress
+
+from asr.errors import InputError
+from asr.files import UNFINISHED, write_whole
+from recipes.librispeech.download import (
+    MIRRORS,
+    Archive,
+    check_disk_space,
+    fetch_and_unpack,
+    mirror_url,
+    say,
+    transfer_progress,
+)
+
+LANGUAGE_MODELS_RESOURCE = 11  # OpenSLR's number
+# Bytes and MD5 of <model>.arpa.gz. Bytes: kaldi, egs/librispeech/s5/local/download_lm.sh. MD5: pytorch-database-prep by
+# S. Robertson (github.com/sdrobert), librispeech.py, whose sums of the subsets are those of OpenSLR's md5sum.txt.
+LANGUAGE_MODELS = {
+    "3-gram": (759636181, "74cbb837e582378c26c602e1c8cbcb9c"),
+    "3-gram.pruned.1e-7": (34094057, "9a0f1325bcaf3a0f7b7be4be10823c2a"),
+    "3-gram.pruned.3e-7": (13654242, "8f67ec741827742eee05799ab7605b50"),
+    "4-gram": (1355172078, "6abdcd5b055bd482e4f9defe91d40408"),
+}
+UNPACKED_PER_BYTE = 4.0  # an estimate on the safe side, since none is published; ARPA text shrinks about three-fold
+BLOCK_BYTES = 1 << 20
+BEGIN, END = b"\\data\\", b"\\end\\"  # of an ARPA file, but for empty lines
+
+# What may go wrong in lower case shows in pairs of neighbours: each byte is made a letter (a), a capital (A; the
+# apostrophe is one), white space between fields or words (a space), or none of these.
+_NEIGHBOURS = bytes(
+    ord("a") if byte in b"abcdefghijklmnopqrstuvwxyz"
+    else ord("A") if byte in b"ABCDEFGHIJKLMNOPQRSTUVWXYZ'"
+    else ord(" ") if byte in b" \t"
+    else ord("!") if byte >= 128
+    else ord(".")
+    for byte in range(256)
+)  # fmt: skip
+_WRONG = (b" a", b"Aa", b"!")  # a word that begins with, or goes on in, a small letter; a letter that is not ASCII
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command; returns the exit status."""
+    options = _parse(arguments)
+    try:
+        for path in fetch_language_models(
+            options.models, options.output_dir, options.mirror, keep_archives=options.keep_archives
+        ):
+            print(f"{path}: words in lower case, as asr.text.basic writes them.")
+        return 0
+    except InputError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except OSError as error:  # a folder that may not be read or written
+        named = f"{error.filename}: " if error.filename else ""
+        reason = error.strerror or str(error)
+        print(f"error: {named}{reason}. --output-dir must be writable, with room left.", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("interrupted; run the same command again to go on.", file=sys.stderr)
+        return 130
+
+
+def fetch_language_models(models: list[str], output_dir: Path, mirror: str, *, keep_archives: bool) -> list[Path]:
+    """Fetch and unpack the named language models into `output_dir`; returns their paths.
+
+    One that is there whole is left alone. An archive `<model>.arpa.gz` that lies there already is verified and used.
+    What is fetched goes to `<model>.arpa.gz.part`, and a later run goes on with it.
+
+    Args:
+        models: names, as in LANGUAGE_MODELS.
+        output_dir: made, if it is not there.
+        mirror: a name in MIRRORS, or the URL of a folder that holds the archives.
+        keep_archives: whether a fetched archive stays as `<model>.arpa.gz` after it has been unpacked.
+
+    Raises:
+        InputError: if a name or the mirror is unknown, the disk too small, another file in the place of a model, the
+            archive not to be had, not the published one, or not to be unpacked.
+    """
+    unknown = [model for model in models if model not in LANGUAGE_MODELS]
+    if unknown:
+        raise InputError(f"--models must be out of {', '.join(LANGUAGE_MODELS)}; got {', '.join(unknown)}.")
+    base_url = mirror_url(mirror, LANGUAGE_MODELS_RESOURCE)
+    output_dir.mkdir(parents=True, exist_ok=True)
+    paths = {model: output_dir / f"{model}.arpa" for model in models}
+    archives = {path: _archive(base_url, path) for path in paths.values() if not _is_whole(path)}
+    for path in archives:
+        path.with_name(f".{path.name}{UNFINISHED}").unlink(missing_ok=True)  # of a run that was killed
+    check_disk_space(
+        list(archives.values()),
+        unpacked_per_byte=UNPACKED_PER_BYTE,
+        keep_archives=keep_archives,
+        advice="Make room, give another --output-dir, or fetch fewer --models.",
+    )
+    with transfer_progress() as progress:
+        for path, archive in archives.items():
+            unpack = partial(unpack_arpa, path=path, progress=progress)
+            fetch_and_unpack(archive, path, unpack, progress, keep_archives=keep_archives)
+    return list(paths.values())
+
+
+def unpack_arpa(archive: Path, path: Path, progress: Progress) -> None:
+    """Unpack an ARPA file with its words in lower case, whole or not at all.
+
+    gzip's own checksum and length, at the end of the archive, are those of the text as it was published.
+
+    Raises:
+        InputError: if it is damaged, cut off, no ARPA file in capitals, or cannot be written; nothing is left then.
+    """
+    try:
+        with (
+            progress.open(archive, "rb", description=f"unpacking {archive.name}") as compressed,
+            gzip.GzipFile(fileobj=compressed) as text,
+        ):
+            write_whole(path, lambda out: out.writelines(lower_case(text)))
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise InputError(f"{archive}: must be a gzip file, whole and undamaged; {error}.") from None
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise InputError(
+            f"{archive}: must be unpacked to {path}; {reason}. Make room, or give another --output-dir."
+        ) from None
+    except InputError as error:
+        raise InputError(f"{archive}: {error}. It was not unpacked; choose another --mirror.") from None
+
+
+def lower_case(text: BufferedIOBase) -> Iterator[bytes]:
+    """The blocks of an ARPA file's text in lower case: its words in effect, since the rest is so already.
+
+    That is one to one, so that no two n-grams become the same, as long as every word is in ASCII capitals; checked.
+    (In numbers an exponent's E is all that can change, and means the same.)
+
+    Raises:
+        InputError: if the text has a word that is not in capitals, <unk> in both spellings, or an end missing.
+    """
+    tail, spellings = b"", set[bytes]()
+    for lines in _whole_lines(text):
+        if not tail and not lines.lstrip().startswith(BEGIN):
+            raise InputError(f"must be an ARPA file, which begins with {BEGIN.decode()}")
+        neighbours = lines.translate(_NEIGHBOURS)
+        position = max(neighbours.find(wrong) for wrong in _WRONG)
+        if position >= 0:
+            line = lines[lines.rfind(b"\n", 0, position) + 1 :].split(b"\n", 1)[0]
+            raise InputError(f"words must be in ASCII capitals to be put in lower case; it has the line {line!r}")
+        spellings |= {spelling for spelling in (b"<unk>", b"<UNK>") if spelling in lines}
+        if len(spellings) > 1:
+            raise InputError("the unknown word must be either <unk> or <UNK>; it has both")
+        yield lines.lower()
+        tail = (tail + lines)[-BLOCK_BYTES:]
+    if not tail.rstrip().endswith(END):
+        raise InputError(f"must be a whole ARPA file, which ends with {END.decode()}")
+
+
+def _whole_lines(text: BufferedIOBase) -> Iterator[bytes]:
+    """Blocks of about BLOCK_BYTES that end where a line does."""
+    begun = b""
+    while block := text.read(BLOCK_BYTES):
+        end = block.rfind(b"\n") + 1
+        if end:
+            yield begun + block[:end]
+            begun = b""
+        begun += block[end:]
+    if begun:
+        yield begun
+
+
+def _is_whole(path: Path) -> bool:
+    """Whether the language model is there: by both its ends, and by its case; it is written whole or not at all."""
+    if not path.exists():
+        return False
+    with path.open("rb") as text:
+        head = text.read(BLOCK_BYTES)
+        text.seek(max(0, path.stat().st_size - BLOCK_BYTES))
+        tail = text.read()
+    if not (head.lstrip().startswith(BEGIN) and tail.rstrip().endswith(END) and head + tail == (head + tail).lower()):
+        raise InputError(
+            f"{path}: must be one of these language models, whole and in lower case, to be left alone; it is not. "
+            "Move it away."
+        )
+    say(f"{path}: is there, whole; not fetched.")
+    _archive("", path).part.unlink(missing_ok=True)  # of a run that was killed after its last step but this
+    return True
+
+
+def _archive(base_url: str, path: Path) -> Archive:
+    size, md5 = LANGUAGE_MODELS[path.stem]
+    return Archive(f"{base_url}/{path.name}.gz", path.with_name(f"{path.name}.gz"), size, md5)
+
+
+def _parse(arguments: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m recipes.librispeech.language_models",
+        description="Fetch n-gram language models of LibriSpeech (OpenSLR 11), and put their words in lower case.",
+    )
+    add = parser.add_argument
+    add("--output-dir", type=Path, required=True, help="where <model>.arpa is written")
+    add("--models", nargs="+", required=True, metavar="NAME", help=f"which: {', '.join(LANGUAGE_MODELS)}")
+    add("--mirror", default="openslr", help=f"{', '.join(MIRRORS)}, or a base URL (default: openslr)")
+    add("--keep-archives", action="store_true", help="do not remove archives that are unpacked")
+    return parser.parse_args(arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,141 @@
+"""What beam search must maximise, written plainly, and what tests of it are made of."""
+
+import math
+import random
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from asr.decode.beam import Beam
+from asr.errors import InputError
+from asr.settings import default_settings
+from asr.text import verbatim
+from tests.test_ctc import collapse
+
+NUMBERS = ("lm_weight", "word_score", "unknown_score", "hotword_score")
+WIDE = {
+    "beam_size": 10**6,
+    "beam_threshold": math.inf,
+    "tokens_per_frame": 10**6,
+    "token_threshold": -math.inf,
+}  # nothing is left out
+
+
+class Pieces:
+    """As much of a tokenizer as a decoder asks for."""
+
+    def __init__(self, pieces: Sequence[str]) -> None:
+        self.pieces = pieces
+        self.vocab_size = len(pieces)
+
+    def encode(self, text: str) -> list[int]:
+        for character in text:
+            if character not in "".join(self.pieces):
+                raise InputError(f"{character!r} cannot be spelled")
+        return []
+
+
+def beam(pieces: Sequence[str], **settings: Any) -> Beam:
+    """Make a search of conf's settings, but for these."""
+    settings = {**default_settings("decode", "beam"), **settings}
+    del settings["name"]
+    return Beam(Pieces(pieces), verbatim, **settings)  # type: ignore[arg-type]
+
+
+def write_lines(path: Path, lines: Iterable[str]) -> str:
+    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    return str(path)
+
+
+class Trigrams:
+    """A language model of random figures, which are no probabilities: back-off is all there is to it."""
+
+    def __init__(self, words: Iterable[str], draw: random.Random) -> None:
+        self.words = ["<unk>", "<s>", "</s>", *words]
+        self.grams: dict[tuple[str, ...], float] = {(word,): draw.uniform(-3, -0.1) for word in self.words}
+        firsts = [word for word in self.words if word != "</s>"]
+        seconds = [word for word in self.words if word != "<s>"]
+        pairs = [pair for pair in product(firsts, seconds) if "<unk>" not in pair and draw.random() < 0.5]
+        triples = [(a, b, c) for (a, b), (other, c) in product(pairs, pairs) if b == other and draw.random() < 0.5]
+        self.grams |= {gram: draw.uniform(-3, -0.1) for gram in [*pairs, *triples]}
+        self.backoffs = {gram: draw.uniform(-1, 0) for gram in self.grams if len(gram) < 3 and gram[-1] != "</s>"}
+
+    def write(self, path: Path) -> str:
+        """Write it as an ARPA file."""
+        orders = [[gram for gram in self.grams if len(gram) == order] for order in (1, 2, 3)]
+        lines = ["\\data\\", *(f"ngram {order}={len(grams)}" for order, grams in enumerate(orders, start=1))]
+        for order, grams in enumerate(orders, start=1):
+            lines += ["", f"\\{order}-grams:"]
+            for gram in grams:
+                backoff = f"\t{self.backoffs.get(gram, 0.0):.9f}" if order < 3 else ""
+                lines.append(f"{self.grams[gram]:.9f}\t{' '.join(gram)}{backoff}")
+        return write_lines(path, [*lines, "", "\\end\\"])
+
+    def log_prob(self, context: Sequence[str], word: str) -> float:
+        """log p(word | context), natural."""
+        word = word if (word,) in self.grams else "<unk>"
+        context = tuple(one if (one,) in self.grams else "<unk>" for one in context)[-2:]
+        backoff = 0.0
+        while (*context, word) not in self.grams:
+            backoff += self.backoffs.get(context, 0.0)
+            context = context[1:]
+        return (self.grams[*context, word] + backoff) * math.log(10)
+
+    def sentence(self, words: Sequence[str]) -> float:
+        """Log-probability of words and the end behind them."""
+        history = ["<s>", *words, "</s>"]
+        return sum(self.log_prob(history[:number], history[number]) for number in range(1, len(history)))
+
+
+@dataclass
+class Fusion:
+    """Shallow fusion of whole hypotheses."""
+
+    pieces: Sequence[str]
+    model: Trigrams | None = None
+    lm_unit: str = "word"
+    lexicon: Sequence[str] | None = None
+    hotwords: Sequence[str] = ()
+    numbers: dict[str, float] = field(default_factory=lambda: dict.fromkeys(NUMBERS, 0.0))
+
+    def score(self, tokens: Sequence[int]) -> float | None:
+        """What a hypothesis has on top of its best path; None if it may not be."""
+        spelled = [self.pieces[token] for token in tokens]
+        words = "".join(spelled).split()
+        known = {word for phrase in self.hotwords for word in phrase.split()}
+        if self.lexicon is not None and not known.union(self.lexicon).issuperset(words):
+            return None
+        score = self.numbers["hotword_score"] * self.covered(words)
+        if self.model is not None:
+            score += self.numbers["word_score"] * len(words)
+        if self.model is not None and self.lm_unit == "token":
+            names = [piece.replace(" ", "\N{LOWER ONE EIGHTH BLOCK}") for piece in spelled]
+            score += self.numbers["lm_weight"] * self.model.sentence(names)
+        elif self.model is not None:
+            score += self.numbers["lm_weight"] * self.model.sentence(words)
+            if self.lexicon is None:
+                score += self.numbers["unknown_score"] * sum(w not in known.union(self.model.words) for w in words)
+        return score
+
+    def covered(self, words: Sequence[str]) -> int:
+        """How many words are part of a whole phrase."""
+        covered = set()
+        for begin, end in product(range(len(words)), range(1, len(words) + 1)):
+            if " ".join(words[begin:end]) in self.hotwords:
+                covered |= set(range(begin, end))
+        return len(covered)
+
+    def rank(self, log_probs: Tensor) -> dict[tuple[int, ...], float]:
+        """Score everything that log_probs (T', V) can write, the best first, by trying all paths."""
+        frames, best = log_probs.tolist(), dict[tuple[int, ...], float]()
+        for path in product(range(len(self.pieces)), repeat=len(frames)):
+            tokens = tuple(collapse(path))
+            log_prob = sum(frame[token] for frame, token in zip(frames, path, strict=True))
+            best[tokens] = max(best.get(tokens, -math.inf), log_prob)
+        fused = {tokens: self.score(tokens) for tokens in best}
+        scores = {tokens: best[tokens] + score for tokens, score in fused.items() if score is not None}
+        return dict(sorted(scores.items(), key=lambda pair: -pair[1]))

@@ -1,0 +1,87 @@
+"""A recogniser of the tones that nobody trained: its net is written by hand, and hears half a second at most.
+
+Its features are the real ones, of fixed normalisation, so whatever is done to recordings around it can be checked
+against what is in them: each letter, and when it begins.
+"""
+
+import functools
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from asr.build import build_features
+from asr.confidence import UNCALIBRATED
+from asr.decode.greedy import Greedy
+from asr.interfaces import BLANK_ID, Decoder
+from asr.lengths import Lengths, padding_mask
+from asr.recognizer import Recognizer
+from asr.text import basic
+from asr.tokenizer.char import Char
+from tests.conftest import resolved
+from tests.tones import PITCHES
+
+STRIDE = 4
+LOUD = 19.0  # log-mel energy: noise reaches 16, a tone 25
+SPACE_BEHIND = 5  # frames behind a letter in which silence may be a space; later it is a pause
+
+
+class Ear(nn.Module):
+    """Features (B, T, 80) to scores of blank, space and letters (B, T', 8): whichever pitch is loud."""
+
+    stride = STRIDE
+    output_dim = 2 + len(PITCHES)
+
+    def __init__(self) -> None:
+        super().__init__()
+        mel = [1127 * torch.tensor(1 + pitch / 700).log() for pitch in (20.0, 8000.0, *PITCHES.values())]
+        bins = torch.stack(mel[2:]).sub(mel[0]).div((mel[1] - mel[0]) / 81).sub(1).round()
+        self.bins = nn.Parameter(bins, requires_grad=False)
+
+    @staticmethod
+    def output_lengths(feature_lengths: Lengths) -> Lengths:
+        return -(-feature_lengths // STRIDE)
+
+    def forward(self, features: Tensor, feature_lengths: Tensor) -> tuple[Tensor, Tensor]:
+        energies = features[:, :, self.bins.long()]  # (B, T, letters)
+        energies = energies.masked_fill(padding_mask(feature_lengths, features.shape[1])[..., None], 0.0)
+        energies = nn.functional.pad(energies, (0, 0, 0, -features.shape[1] % STRIDE))
+        letters = energies.unflatten(1, (-1, STRIDE)).amax(dim=2) - LOUD  # (B, T', letters)
+        loud = letters.amax(dim=-1) > 0
+        silent = ~(loud | _earlier(loud, 1) | _earlier(loud, -1))
+        soon = torch.stack([_earlier(loud, number) for number in range(2, SPACE_BEHIND)]).any(dim=0)
+        blank = torch.zeros_like(letters[..., :1])
+        return torch.cat([blank, torch.where(silent & soon, 4.0, -8.0)[..., None], letters], dim=-1), (
+            self.output_lengths(feature_lengths)
+        )
+
+
+def _earlier(loud: Tensor, frames: int) -> Tensor:
+    """Whether it was loud so many frames before; False beyond the ends. (B, T')"""
+    return nn.functional.pad(loud, (frames, -frames))
+
+
+class LogSoftmax(nn.Module):
+    """The head."""
+
+    def forward(self, encoder_out: Tensor) -> Tensor:
+        return encoder_out.log_softmax(dim=-1)
+
+    def min_frames(self, tokens: list[int]) -> int:
+        return len(tokens)
+
+
+@functools.cache
+def _config() -> dict[str, Any]:
+    return {"features": resolved("features/normalize=training_set")["features"]}
+
+
+def listener(decode: Decoder | None = None) -> Recognizer:
+    """Make the recogniser."""
+    tokenizer = Char()
+    tokenizer.fit([" " + "".join(PITCHES)])
+    features = build_features(_config())
+    features.normalize.fit([torch.tensor([[-1.0], [1.0]]).expand(2, features.dim)])  # mean 0, deviation 1
+    decode = decode or Greedy(tokenizer, basic)
+    assert tokenizer.pieces[BLANK_ID + 1] == " "
+    return Recognizer(basic, tokenizer, features, Ear(), LogSoftmax(), decode, UNCALIBRATED).eval()

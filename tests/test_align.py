@@ -1,0 +1,189 @@
+"""Reference texts on their audio: when each word is said, which texts are wrong, and what cannot be aligned."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import soundfile
+
+from asr.align import main as align
+from asr.errors import InputError
+from asr.manifest import Utterance, read_manifest, write_manifest
+from tests.test_formats import read_by_praatio
+from tests.tones import GAP_SECONDS, LETTER_SECONDS, SAMPLE_RATE, speak
+
+FRAME = 0.04  # seconds
+
+
+def manifest(path: Path, utterances: list[Utterance], **texts: str) -> Path:
+    """Write a manifest with other texts for some ids."""
+    write_manifest(
+        path, [Utterance(one.audio_filepath, one.duration, texts.get(one.id, one.text), one.id) for one in utterances]
+    )
+    return path
+
+
+def true_times(text: str) -> list[tuple[float, float]]:
+    """When `speak` says each word."""
+    step, position, times = LETTER_SECONDS + GAP_SECONDS, 0, []
+    for word in text.split():
+        times.append((position * step, (position + len(word)) * step - GAP_SECONDS))
+        position += len(word) + 1
+    return times
+
+
+def test_words_are_where_they_are_said(fluent: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert align([str(fluent / "run"), str(fluent / "test.jsonl")]) == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    utterances = read_manifest(fluent / "test.jsonl")
+    assert [line["id"] for line in lines] == [one.id for one in utterances], "in the order of the manifest"
+    for line, utterance in zip(lines, utterances, strict=True):
+        assert line["text"] == utterance.text
+        words = [(word["start"], word["end"]) for word in line["words"]]
+        for (start, end), (true_start, true_end) in zip(words, true_times(utterance.text), strict=True):
+            assert start < end <= utterance.duration
+            # CTC marks a letter somewhere within it: a letter's length and a frame is what it may be off.
+            assert abs(start - true_start) <= LETTER_SECONDS + FRAME
+            assert abs(end - true_end) <= LETTER_SECONDS + FRAME
+        assert all(0 <= word["confidence"] <= 1 for word in line["words"])
+        # The score of its worst word, whose confidence is the exponential of it, rounded to four digits.
+        assert math.exp(line["score"]) == pytest.approx(min(word["confidence"] for word in line["words"]), abs=1e-4)
+
+
+def test_ctm_and_textgrid_hold_the_same_words(fluent: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    some = read_manifest(fluent / "test.jsonl")[:5]
+    path = str(manifest(tmp_path / "some.jsonl", some))
+    assert align([str(fluent / "run"), path, "--format", "ctm"]) == 0
+    marks = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert align([str(fluent / "run"), path, "--format", "textgrid", "--output-dir", str(tmp_path / "out")]) == 0
+    assert align([str(fluent / "run"), path, "--format", "json", "--output-dir", str(tmp_path / "out")]) == 0
+    for one in some:
+        mine = [mark for mark in marks if mark[0] == one.id]
+        assert [mark[4] for mark in mine] == one.text.split()
+        grid = read_by_praatio((tmp_path / "out" / f"{one.id}.TextGrid").read_text())
+        assert [text for _, _, text in grid if text] == one.text.split()
+        starts = [start for start, _, text in grid if text]
+        assert starts == pytest.approx([float(mark[2]) for mark in mine], abs=1e-3)
+        words = json.loads((tmp_path / "out" / f"{one.id}.json").read_text())["words"]
+        assert starts == pytest.approx([word["start"] for word in words], abs=1e-3)
+
+
+def planted(utterances: list[Utterance]) -> dict[str, str]:
+    """Wrong texts for 14 of the utterances: of each kind two or more, and each another text than what is said."""
+    long = [one for one in utterances if len(one.text.split()) >= 3]
+    wrong: dict[str, str] = {}
+    for number, one in enumerate(long[:12]):
+        words = one.text.split()
+        at = number % len(words)
+        if number % 3 == 0:
+            words[at] = "".join("fedcba"["abcdef".index(letter)] for letter in words[at])  # each letter another
+        elif number % 3 == 1:
+            words.insert(at, "fadbe" if words[at] != "fadbe" else "ebdaf")
+        else:
+            del words[at]
+        wrong[one.id] = " ".join(words)
+    one, other = long[12:14]  # swapped
+    return wrong | {one.id: other.text, other.id: one.text}
+
+
+def test_planted_errors_are_ranked_first(fluent: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    utterances = read_manifest(fluent / "test.jsonl")
+    wrong = planted(utterances)
+    assert len(utterances) == 60
+    assert len(wrong) == 14
+    path = manifest(tmp_path / "wrong.jsonl", utterances, **wrong)
+    assert align([str(fluent / "run"), str(path), "--worst", "14"]) == 0
+    captured = capsys.readouterr()
+    named = [line.split(maxsplit=2) for line in captured.err.splitlines()]
+    assert {name for _, name, _ in named} == wrong.keys()
+    scores = [float(score) for score, _, _ in named]
+    assert scores == sorted(scores), "the worst first"
+    assert all(text == wrong[name] for _, name, text in named)
+    by_id = {line["id"]: line["score"] for line in map(json.loads, captured.out.splitlines())}
+    best_wrong = max(by_id[name] for name in wrong)
+    worst_right = min(score for name, score in by_id.items() if name not in wrong)
+    assert best_wrong < worst_right - 1, "with a gap: no near thing"
+
+
+def test_a_wrong_word_is_the_one_of_least_confidence(
+    fluent: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one = next(one for one in read_manifest(fluent / "test.jsonl") if len(one.text.split()) == 4)
+    words = one.text.split()
+    words[2] = "".join("fedcba"["abcdef".index(letter)] for letter in words[2])
+    path = manifest(tmp_path / "wrong.jsonl", [one], **{one.id: " ".join(words)})
+    assert align([str(fluent / "run"), str(path)]) == 0
+    [line] = map(json.loads, capsys.readouterr().out.splitlines())
+    confidences = [word["confidence"] for word in line["words"]]
+    assert confidences.index(min(confidences)) == 2
+    assert confidences[2] < 0.01
+
+
+def test_what_cannot_be_aligned_is_a_line_each_and_the_rest_is_aligned(
+    fluent: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "empty.wav").touch()
+    (tmp_path / "text.wav").write_text("no audio")
+    soundfile.write(tmp_path / "good.flac", speak("abcd ef"), SAMPLE_RATE)
+    good: dict[str, Any] = {"audio_filepath": "good.flac", "duration": len(speak("abcd ef")) / SAMPLE_RATE}
+    good["text"] = "abcd ef"
+    bad = {
+        "unknown": {"text": "xyz"},
+        "no text": {"text": ""},
+        "nothing left": {"text": "!?"},
+        "too long": {"text": "abcdef " * 40},
+        "gone": {"audio_filepath": "gone.flac"},
+        "wrong duration": {"duration": 9.0},
+        "beyond": {"offset": 100.0},
+        "a folder": {"audio_filepath": "."},
+        "empty": {"audio_filepath": "empty.wav"},
+        "not audio": {"audio_filepath": "text.wav"},
+        "negative": {"duration": -1},
+        "infinite": {"duration": 1e300},
+        "number for text": {"text": 7},
+        "line\nbreak": {"text": ""},
+    }
+    lines = [json.dumps(good | {"id": name} | how) for name, how in bad.items()]
+    lines += ["{", "[]", json.dumps({"text": "abcd"}), json.dumps(good | {"id": "fine"})]
+    path = tmp_path / "bad.jsonl"
+    path.write_text("\n".join([json.dumps(good | {"id": "first"}), *lines]))
+    assert align([str(fluent / "run"), str(path), "--format", "txt", "--worst", "0"]) == 1
+    captured = capsys.readouterr()
+    assert captured.out == "first\tabcd ef\nfine\tabcd ef\n"
+    *errors, summary = captured.err.splitlines()
+    assert summary == "error: 17 of 19 could not be aligned: see above."
+    assert len(errors) == 17
+    assert all(line.startswith("error: ") for line in errors)
+    at = {"number for text": f"{path}:14", "line\nbreak": "line\\nbreak: "}
+    for name in [*bad, f"{path}:16:", f"{path}:17:", f"{path}:18:"]:
+        named = [line for line in errors if at.get(name, name) in line]
+        assert len(named) == 1, (name, captured.err)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--worst", "-1"], r"^--worst must not be negative; got -1\.$"),
+        (["--format", "textgrid"], r"^--format textgrid must have --output-dir for several recordings"),
+        (["--window", "0"], r"^--window must be positive; got 0\.0\.$"),
+    ],
+)
+def test_options_that_cannot_be_are_one_line(fluent: Path, options: list[str], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        align([str(fluent / "run"), str(fluent / "test.jsonl"), *options])
+
+
+def test_a_stretch_of_a_recording_has_times_of_its_own(
+    fluent: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As Transcript says: seconds from the beginning of the utterance."""
+    soundfile.write(tmp_path / "two.flac", speak("abcd efa dbcd ef"), SAMPLE_RATE)
+    step = LETTER_SECONDS + GAP_SECONDS
+    line = {"audio_filepath": "two.flac", "offset": 9 * step, "duration": 7 * step, "text": "dbcd ef"}
+    (tmp_path / "m.jsonl").write_text(json.dumps(line))
+    assert align([str(fluent / "run"), str(tmp_path / "m.jsonl")]) == 0
+    [aligned] = map(json.loads, capsys.readouterr().out.splitlines())
+    for word, (start, _) in zip(aligned["words"], true_times("dbcd ef"), strict=True):
+        assert abs(word["start"] - start) <= LETTER_SECONDS + FRAME

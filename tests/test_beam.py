@@ -1,0 +1,344 @@
+"""Beam search against greedy decoding, enumeration of all paths, and torchaudio's decoder."""
+
+import math
+import random
+from importlib.util import find_spec
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from asr.decode.greedy import Greedy
+from asr.errors import InputError
+from asr.interfaces import BLANK_ID, Hypothesis
+from asr.text import verbatim
+from tests.fusion import NUMBERS, WIDE, Fusion, Pieces, Trigrams, beam, write_lines
+
+needs_kenlm = pytest.mark.skipif(find_spec("flashlight") is None, reason="flashlight-text is not installed")
+
+LETTERS = ["", " ", "a", "b", "c"]
+SUBWORDS = ["", " a", "b", " ba", " ", "ab"]
+SOME_WORDS = ["a", "b", "ab", "ba", "aa", "bb", "bab", "aba", "abb", "c", "ca", "cab"]
+PHRASES = ["a", "b", "ab", "a b", "b a", "ab a", "a b a", "b a b", "bb a", "c"]
+
+
+def random_log_probs(*shape: int, scale: float = 2.0) -> Tensor:
+    return (scale * torch.randn(*shape)).log_softmax(dim=-1)
+
+
+def decode_one(search: Any, log_probs: Tensor) -> list[Hypothesis]:
+    [readings] = search(log_probs[None], torch.tensor([len(log_probs)]))
+    return readings
+
+
+def text(pieces: list[str], tokens: list[int]) -> str:
+    return " ".join("".join(pieces[token] for token in tokens).split())
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.integers(0, 2**32),
+    st.lists(st.integers(0, 30), min_size=1, max_size=4),
+    st.sampled_from([LETTERS, SUBWORDS, ["", "a"], ["", *map(chr, range(97, 160))]]),
+    st.integers(1, 70),
+)
+def test_a_beam_of_one_without_a_language_model_is_greedy(
+    seed: int, lengths: list[int], pieces: list[str], tokens_per_frame: int
+) -> None:
+    torch.manual_seed(seed)
+    log_probs, given = random_log_probs(len(lengths), max(lengths), len(pieces)), torch.tensor(lengths)
+    found = beam(pieces, beam_size=1, tokens_per_frame=tokens_per_frame)(log_probs, given)
+    expected = Greedy(Pieces(pieces), verbatim)(log_probs, given)  # type: ignore[arg-type]
+    assert [one.tokens for [one] in found] == [one.tokens for [one] in expected]
+    assert [one.score for [one] in found] == pytest.approx([one.score for [one] in expected], abs=1e-4)  # float32
+
+
+@needs_kenlm
+@pytest.mark.parametrize("hotwords", [False, True], ids=["plain", "hotwords"])
+@pytest.mark.parametrize("lexicon", [False, True], ids=["any words", "lexicon"])
+@pytest.mark.parametrize("lm_unit", [None, "word", "token"])
+@pytest.mark.parametrize("pieces", [LETTERS, SUBWORDS], ids=["letters", "subwords"])
+def test_a_wide_beam_finds_what_enumeration_of_all_paths_does(
+    tmp_path: Path, pieces: list[str], lm_unit: str | None, lexicon: bool, hotwords: bool
+) -> None:
+    for seed in range(4):
+        draw = random.Random(f"{pieces} {lm_unit} {lexicon} {hotwords} {seed}")
+        names = [piece.replace(" ", "\N{LOWER ONE EIGHTH BLOCK}") for piece in pieces[1:]]
+        model = Trigrams(draw.sample(names if lm_unit == "token" else SOME_WORDS, 4), draw) if lm_unit else None
+        plain = Fusion(
+            pieces,
+            model,
+            lm_unit or "word",
+            draw.sample(SOME_WORDS, 5) if lexicon else None,
+            draw.sample(PHRASES, 5) if hotwords else (),
+            {name: draw.uniform(0, 3) * (-1 if name == "unknown_score" else 1) for name in NUMBERS},
+        )
+        search = beam(
+            pieces,
+            **WIDE | plain.numbers,
+            lm=model.write(tmp_path / "lm.arpa") if model else None,
+            lm_unit=plain.lm_unit,
+            lexicon=write_lines(tmp_path / "lexicon.txt", plain.lexicon) if plain.lexicon else None,
+            hotwords=write_lines(tmp_path / "hotwords.txt", plain.hotwords) if hotwords else None,
+        )
+        torch.manual_seed(seed)
+        log_probs = random_log_probs(5 if len(pieces) < 6 else 4, len(pieces))
+        found, expected = decode_one(search, log_probs), plain.rank(log_probs)
+        assert {tuple(one.tokens): one.score for one in found} == pytest.approx(expected, abs=1e-4)  # KenLM: float32
+        assert [one.score for one in found] == sorted((one.score for one in found), reverse=True)
+
+
+@needs_kenlm
+def test_a_word_has_the_score_of_an_unknown_one_as_soon_as_no_known_word_begins_so(tmp_path: Path) -> None:
+    """Else unknown words, until they end, would drive the known ones out of the beam."""
+    lm = Trigrams(["ab", "abba"], random.Random(0)).write(tmp_path / "lm.arpa")
+    hotwords = write_lines(tmp_path / "hotwords.txt", ["cc"])
+    numbers = {"lm_weight": 0.0, "word_score": 0.0, "unknown_score": -7.0, "hotword_score": 0.0}
+    fusion = beam(LETTERS, lm=lm, hotwords=hotwords, **numbers).fusion
+    for word, gains in {
+        "abbac ": [0, 0, 0, 0, -7, 0],
+        "ba ": [-7, 0, 0],
+        "abb ab c": [0, 0, 0, -7, 0, 0, 0, 0],
+        "cca": [0, 0, -7],
+    }.items():
+        context, found = fusion.start(), []
+        for character in word:
+            context, gain = fusion.extend(context, LETTERS.index(character)) or pytest.fail("no lexicon forbids it")
+            found.append(gain)
+        assert found == gains
+        assert fusion.finish(context) == (-7.0 if word.endswith(" c") else 0.0)
+
+
+def forced_space(log_probs: Tensor) -> Tensor:
+    """Append a frame that can only be a space."""
+    last = torch.full_like(log_probs[:1], -1e4)
+    last[0, LETTERS.index(" ")] = 0.0
+    return torch.cat([log_probs, last])
+
+
+@needs_kenlm
+@pytest.mark.parametrize("seed", range(6))
+def test_words_and_scores_are_those_of_torchaudios_decoder_with_a_lexicon(tmp_path: Path, seed: int) -> None:
+    """It demands a space behind the last word, too, and so gets one; its LM weight is for log10."""
+    decoder = pytest.importorskip("torchaudio.models.decoder")
+    draw = random.Random(seed)
+    words = draw.sample(SOME_WORDS, 8)
+    lm = Trigrams(words[:6], draw).write(tmp_path / "lm.arpa")
+    lexicon = write_lines(tmp_path / "lexicon.txt", [f"{word} {' '.join(word)} |" for word in words])
+    weight, score = draw.uniform(0.2, 2), draw.uniform(-1, 2)
+    search = beam(LETTERS, **WIDE | {"beam_size": 2000}, lm=lm, lexicon=lexicon, lm_weight=weight, word_score=score)
+    other = decoder.ctc_decoder(
+        lexicon=lexicon,
+        tokens=["-", "|", "a", "b", "c"],
+        lm=lm,
+        beam_size=2000,
+        beam_threshold=1e6,
+        lm_weight=weight * math.log(10),
+        word_score=score,
+    )
+    for frames in (1, 6, 12):
+        log_probs = forced_space(random_log_probs(frames, len(LETTERS)))
+        [[expected]] = other(log_probs[None])
+        found = decode_one(search, log_probs)[0]
+        assert text(LETTERS, found.tokens).split() == expected.words
+        assert found.score == pytest.approx(expected.score, abs=1e-3)  # float32 sums
+
+
+@needs_kenlm
+@pytest.mark.parametrize("seed", range(6))
+def test_tokens_and_scores_are_those_of_torchaudios_decoder_without_a_lexicon(tmp_path: Path, seed: int) -> None:
+    """Its silence, which the language model is not asked for in the first frame, is made impossible.
+
+    The LM's dictionary is given, since the one it makes itself has the tokens in another order than the net.
+    """
+    decoder = pytest.importorskip("torchaudio.models.decoder")
+    draw = random.Random(seed)
+    names = ["\N{LOWER ONE EIGHTH BLOCK}", "a", "b", "c"]
+    lm = Trigrams(names[:3] if seed % 2 else names, draw).write(tmp_path / "lm.arpa")
+    weight = draw.uniform(0.2, 2)
+    search = beam(LETTERS, **WIDE | {"beam_size": 2000}, lm=lm, lm_unit="token", lm_weight=weight, word_score=0.0)
+    tokens = ["-", *names, "|"]
+    other = decoder.ctc_decoder(
+        lexicon=None,
+        tokens=tokens,
+        lm=lm,
+        lm_dict=write_lines(tmp_path / "tokens.txt", tokens),
+        beam_size=2000,
+        beam_threshold=1e5,
+        lm_weight=weight * math.log(10),
+    )
+    for frames in (1, 5, 9):
+        log_probs = random_log_probs(frames, len(LETTERS))
+        [[expected]] = other(torch.nn.functional.pad(log_probs, (0, 1), value=-1e6)[None])
+        found = decode_one(search, log_probs)[0]
+        assert found.tokens == [token for token in expected.tokens.tolist() if token != len(LETTERS)]
+        assert found.score == pytest.approx(expected.score, abs=1e-3)  # float32 sums
+
+
+FRAME = torch.tensor([[0.05, 0.5, 0.3, 0.1, 0.05]]).log()
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "tried"),
+    [
+        ("tokens_per_frame", 1, [1]),
+        ("tokens_per_frame", 3, [1, 2, 3]),
+        ("tokens_per_frame", 99, [1, 2, 3, 4]),
+        ("token_threshold", math.log(0.2), [1, 2]),
+        ("token_threshold", 0.0, [1]),
+    ],
+)
+def test_a_frame_tries_its_most_likely_tokens_and_blank(setting: str, value: float, tried: list[int]) -> None:
+    found = decode_one(beam(LETTERS, **WIDE | {setting: value}), FRAME)
+    assert sorted(one.tokens for one in found) == [[], *([token] for token in tried)]
+
+
+def test_beam_size_and_beam_threshold_bound_what_is_kept() -> None:
+    log_probs = random_log_probs(8, len(LETTERS))
+    everything = decode_one(beam(LETTERS, **WIDE), log_probs)
+    assert len(everything) > 1000
+    assert len(decode_one(beam(LETTERS, **WIDE | {"beam_size": 7}), log_probs)) == 7
+    near = decode_one(beam(LETTERS, **WIDE | {"beam_threshold": 3.0}), log_probs)
+    assert 1 < len(near) < 1000
+    assert near[-1].score >= near[0].score - 3.0
+    assert near == everything[: len(near)]  # without fusion a prefix never falls back behind its own frames
+    [only] = decode_one(beam(LETTERS, **WIDE | {"beam_threshold": 0.0}), log_probs)
+    assert only == everything[0]
+
+
+@pytest.mark.parametrize("junk", [math.nan, math.inf, -math.inf, 1e9])
+def test_what_stands_behind_the_end_is_never_read(junk: float) -> None:
+    log_probs, lengths = random_log_probs(4, 9, len(LETTERS)), torch.tensor([9, 0, 5, 1])
+    search = beam(LETTERS)
+    expected = [decode_one(search, one[:length]) for one, length in zip(log_probs, lengths.tolist(), strict=True)]
+    for one, length in zip(log_probs, lengths.tolist(), strict=True):
+        one[length:] = junk
+    assert search(log_probs, lengths) == expected
+    assert expected[1] == [Hypothesis([], 0.0)]
+
+
+@needs_kenlm
+def test_an_utterance_without_frames_is_an_empty_text_that_ends(tmp_path: Path) -> None:
+    model = Trigrams(["a"], random.Random(0))
+    search = beam(LETTERS, lm=model.write(tmp_path / "lm.arpa"), lm_weight=0.7)
+    [[empty]] = search(torch.zeros(1, 0, len(LETTERS)), torch.tensor([0]))
+    assert empty.tokens == []
+    assert empty.score == pytest.approx(0.7 * model.sentence([]), abs=1e-5)
+    assert search(torch.zeros(0, 3, len(LETTERS)), torch.zeros(0, dtype=torch.int64)) == []
+
+
+def test_impossible_tokens_are_never_written() -> None:
+    log_probs = random_log_probs(6, len(LETTERS))
+    log_probs[:, 2] = -math.inf
+    log_probs[3, 1:] = -math.inf
+    found = decode_one(beam(LETTERS, **WIDE), log_probs)
+    assert all(2 not in one.tokens and one.score > -math.inf for one in found)
+
+
+def test_where_only_the_beginning_of_a_word_is_left_the_words_before_it_are_the_answer(tmp_path: Path) -> None:
+    lexicon = write_lines(tmp_path / "lexicon.txt", ["ab", "abbb"])
+    hotwords = write_lines(tmp_path / "hotwords.txt", ["ab abbb"])
+    best = [2, 3, 1, 2]  # "ab a"
+    log_probs = torch.full((4, len(LETTERS)), -50.0)
+    log_probs[range(4), best] = 0.0
+    [found] = decode_one(beam(LETTERS, lexicon=lexicon, hotwords=hotwords, hotword_score=9.0), log_probs)
+    assert text(LETTERS, found.tokens) == "ab"
+    assert found.score == 0.0  # no bonus for half a phrase
+
+
+def test_words_are_parted_by_any_white_space(tmp_path: Path) -> None:
+    lexicon = write_lines(tmp_path / "lexicon.txt", ["a", "b"])
+    pieces = ["", "\N{NO-BREAK SPACE}", "a", "b"]
+    log_probs = torch.full((3, len(pieces)), -5.0)
+    log_probs[range(3), [2, 1, 3]] = 0.0
+    assert decode_one(beam(pieces, lexicon=lexicon), log_probs)[0].tokens == [2, 1, 3]
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("ab\nba b a\n\n  c  \nab\n", {"ab", "ba", "c"}),
+        ("\\data\\\nngram 1=2\n\n\\1-grams:\n-1\t<unk>\n-1\tab\n\n\\end\\\n", {"ab"}),
+    ],
+    ids=["list", "ARPA"],
+)
+def test_a_lexicon_is_a_list_of_words_or_a_model(tmp_path: Path, content: str, words: set[str]) -> None:
+    path = tmp_path / "lexicon"
+    path.write_text(content)
+    spelled = {text(LETTERS, list(one)) for n in range(4) for one in product(range(1, 5), repeat=n)}
+    search = beam(LETTERS, **WIDE, lexicon=str(path))
+    assert all((one in search.fusion.lexicon) == (one in words) for one in spelled)  # type: ignore[operator]
+    found = decode_one(search, random_log_probs(3, len(LETTERS)))
+    assert {word for one in found for word in text(LETTERS, one.tokens).split()} == words
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (None, "No such file or directory"),
+        (b"", "it holds none"),
+        (b"\n  \n", "it holds none"),
+        (b"\xff\xfe\x00", "it is not UTF-8 text"),
+        (b"\\data\\\nngram 1=1\n\n\\1-grams:\n-1\t<unk>\n\n\\end\\\n", "it holds none"),
+    ],
+)
+def test_a_lexicon_that_cannot_be_used_is_one_clear_error(tmp_path: Path, content: bytes | None, reason: str) -> None:
+    path = tmp_path / "lexicon.txt"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(InputError) as error:
+        beam(LETTERS, lexicon=str(path))
+    message = str(error.value)
+    assert message.startswith(f"{path}: a lexicon must ")
+    assert reason in message
+    assert "\n" not in message
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "must"),
+    [
+        ("beam_size", 0, "at least 1"),
+        ("tokens_per_frame", 0, "at least 1"),
+        ("beam_threshold", -1.0, "not be negative"),
+        ("beam_threshold", math.nan, "not be negative"),
+        ("hotword_score", -0.1, "not be negative"),
+        ("lm_unit", "phoneme", "one of word, token"),
+    ],
+)
+def test_a_setting_that_does_not_hold_is_an_error_of_its_name(setting: str, value: Any, must: str) -> None:
+    with pytest.raises(InputError, match=rf"decode\.{setting} must (be )?{must}; got {value!r}\."):
+        beam(LETTERS, **{setting: value})
+
+
+NAMES = ["", " ", *"abcdefghijklmnopqrstuvwxyz"]
+SAID = ["we met nguyen today", "the new guy went home", "no one knew them then", "again and again", "ten men", ""]
+
+
+def speak(said: str) -> Tensor:
+    """log_probs of a text: two frames a letter, and a blank; the g of "ng", as often, is rather not heard."""
+    rows = []
+    for number, character in enumerate(said):
+        probabilities = torch.rand(len(NAMES)) * 0.01
+        heard = 0.12 if said[max(number - 1, 0) : number + 1] == "ng" else 0.8
+        probabilities[NAMES.index(character)] = heard
+        probabilities[BLANK_ID] = 1 - heard
+        silent = torch.rand(len(NAMES)) * 0.01
+        silent[BLANK_ID] = 1.0
+        rows += [probabilities, probabilities, silent]
+    return (torch.stack(rows) if rows else torch.zeros(0, len(NAMES))).log().log_softmax(dim=-1)
+
+
+def test_a_hotword_mends_a_rare_name_and_harms_nothing_else(tmp_path: Path) -> None:
+    def heard(search: Any) -> list[str]:
+        torch.manual_seed(0)
+        return [text(NAMES, decode_one(search, speak(said))[0].tokens) for said in SAID]
+
+    phrases = write_lines(tmp_path / "hotwords.txt", ["nguyen", "agnes", "new york", "thenardier"])
+    without, boosted = heard(beam(NAMES)), heard(beam(NAMES, hotwords=phrases))
+    assert without == ["we met nuyen today", *SAID[1:]]
+    assert boosted == SAID

@@ -1,0 +1,175 @@
+"""Bundles with files for their decoder: written, moved, and refused where they come from a stranger."""
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from asr.bundle import read_bundle
+from asr.checkpoint import load_recognizer, write_bundle
+from asr.decode.beam import Beam
+from asr.errors import InputError
+from asr.ngram import main as ngram
+from asr.settings import default_settings
+from tests.test_average import save
+
+FILES = {"lm": "lm.arpa", "lexicon": "lexicon.txt", "hotwords": "hotwords.txt"}
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """What a beam search reads, under other names than a bundle's."""
+    folder = tmp_path_factory.mktemp("files")
+    (folder / "text").write_text("ab ba\nba cab\n")
+    ngram([str(folder / "text"), "-o", str(folder / "words.arpa"), "--order", "2"])
+    (folder / "words").write_text("ab\nba\ncab\n")
+    (folder / "names").write_text("cab ba\n")
+    return {"lm": folder / "words.arpa", "lexicon": folder / "words", "hotwords": folder / "names"}
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save(tmp_path_factory.mktemp("checkpoint") / "step=1.ckpt", texts=["abc ba"])
+
+
+@pytest.fixture
+def bundle(checkpoint: Path, files: dict[str, Path], tmp_path: Path) -> Path:
+    """Of an untrained net, with beam search and all its files; written as training does."""
+    settings = default_settings("decode", "beam") | {key: str(path) for key, path in files.items()}
+    write_bundle(tmp_path / "bundle", [checkpoint], "card", settings)
+    return tmp_path / "bundle"
+
+
+def with_setting(bundle: Path, key: str, value: Any) -> None:
+    config = json.loads((bundle / "config.json").read_text())
+    config["decode"][key] = value
+    (bundle / "config.json").write_text(json.dumps(config))
+
+
+def test_the_decoders_files_are_in_the_bundle_which_can_be_moved(
+    bundle: Path, files: dict[str, Path], tmp_path: Path
+) -> None:
+    for key, name in FILES.items():
+        assert (bundle / name).read_bytes() == files[key].read_bytes()
+    decode = json.loads((bundle / "config.json").read_text())["decode"]
+    assert {key: decode[key] for key in FILES} == FILES, "no path of the machine it was written on"
+    moved = bundle.rename(tmp_path / "elsewhere")
+    recognizer = load_recognizer(moved)
+    assert isinstance(recognizer.decode, Beam)
+    assert recognizer.decode.fusion.has_model
+    assert recognizer.decode.fusion.lexicon is not None
+    assert recognizer.decode.phrases == ["cab ba"]
+    [transcript] = recognizer.transcribe([torch.randn(16000)])
+    assert {word.text for word in transcript.words} <= {"ab", "ba", "cab"}
+
+
+def test_the_same_bundle_gives_the_same_bytes(bundle: Path, checkpoint: Path, files: dict[str, Path]) -> None:
+    settings = default_settings("decode", "beam") | {key: str(path) for key, path in files.items()}
+    write_bundle(bundle.with_name("again"), [checkpoint], "card", settings)
+    for file in bundle.iterdir():
+        assert (bundle.with_name("again") / file.name).read_bytes() == file.read_bytes()
+
+
+@pytest.mark.parametrize("key", FILES)
+@pytest.mark.parametrize(
+    "path",
+    ["/etc/passwd", "../lm.arpa", "../../etc/passwd", "./lm.arpa", "config.json", "weights.safetensors", "", 7, ["x"]],
+)
+def test_a_strangers_bundle_names_no_file_but_its_own(bundle: Path, key: str, path: Any) -> None:
+    (bundle.parent / "lm.arpa").write_bytes((bundle / "lm.arpa").read_bytes())
+    with_setting(bundle, key, path)
+    with pytest.raises(InputError, match=rf"^{bundle}: decode\.{key} must be the bundle's own file {FILES[key]}; got"):
+        load_recognizer(bundle)
+
+
+@pytest.mark.parametrize("key", FILES)
+def test_a_file_that_is_named_must_be_there(bundle: Path, key: str) -> None:
+    (bundle / FILES[key]).unlink()
+    with pytest.raises(InputError, match=rf"decode\.{key} must be the bundle's own file {FILES[key]}; got"):
+        load_recognizer(bundle)
+
+
+@pytest.mark.parametrize("name", [*FILES.values(), "characters.json", "weights.safetensors", "notes.txt"])
+def test_no_link_leads_out_of_a_bundle(bundle: Path, tmp_path: Path, name: str) -> None:
+    """What it leads to would be copied into the bundle by asr.tune, and be handed on with it."""
+    outside = tmp_path / "private"
+    (bundle / name).touch()
+    (bundle / name).rename(outside)
+    (bundle / name).symlink_to(outside)
+    with pytest.raises(InputError, match=rf"a bundle's files must lie in it; {name} is a link to .*private\. Copy"):
+        load_recognizer(bundle)
+    (bundle / name).unlink()
+    (bundle / name).symlink_to(name)
+    with pytest.raises(InputError, match=r"^\S+: ") as refused:
+        load_recognizer(bundle)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_bundle_may_be_reached_through_a_link(bundle: Path, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(bundle)
+    (bundle / "copy.txt").symlink_to("characters.json")
+    assert load_recognizer(tmp_path / "link").tokenizer.vocab_size > 0
+
+
+@pytest.mark.parametrize("content", [b"mmap lm http://kheafield.com/code format version 5\n\0", b"\x1f\x8b\x08", b""])
+def test_a_binary_is_no_language_model_of_a_bundle_whatever_its_name(
+    bundle: Path, checkpoint: Path, tmp_path: Path, content: bytes
+) -> None:
+    """KenLM maps a binary into memory as it is, and believes every offset in it."""
+    (bundle / "lm.arpa").write_bytes(content)
+    with pytest.raises(InputError, match=r"lm\.arpa: a bundle's language model must be ARPA; it is not"):
+        load_recognizer(bundle)
+    settings = default_settings("decode", "beam") | {"lm": str(bundle / "lm.arpa")}
+    with pytest.raises(InputError, match=r"lm\.arpa: a bundle's language model must be ARPA; it is not"):
+        write_bundle(tmp_path / "new", [checkpoint], "card", settings)
+    assert not (tmp_path / "new").exists()
+
+
+def test_paths_in_a_checkpoint_are_not_followed(files: dict[str, Path], tmp_path: Path) -> None:
+    """They are of the machine where it was trained; and a stranger's could name any file."""
+    overrides = ["decode=beam", *(f"decode.{key}={path}" for key, path in files.items())]
+    checkpoint = save(tmp_path / "step=1.ckpt", *overrides, texts=["abc ba"])
+    recognizer = load_recognizer(checkpoint)
+    assert isinstance(recognizer.decode, Beam)
+    assert not recognizer.decode.fusion.has_model
+    assert recognizer.decode.fusion.lexicon is None
+    assert recognizer.decode.phrases == []
+    write_bundle(tmp_path / "bundle", [checkpoint], "card")  # as asr.average does
+    assert not any((tmp_path / "bundle" / name).exists() for name in FILES.values())
+    assert load_recognizer(checkpoint, decode={"lm": str(files["lm"])}).decode.fusion.has_model, "but the user's own is"
+
+
+@pytest.mark.parametrize(
+    "content", ["{", "[1]", '{"slope": "x", "intercept": 1}', '{"slope": 1}', "null", '{"slope": NaN, "intercept": 0}']
+)
+def test_a_damaged_calibration_is_one_line(bundle: Path, content: str) -> None:
+    (bundle / "confidence.json").write_text(content)
+    with pytest.raises(InputError, match=r"confidence\.json must hold slope and intercept; it is damaged\.$"):
+        load_recognizer(bundle)
+
+
+def test_a_decoders_file_that_cannot_be_read_leaves_the_older_bundle(
+    bundle: Path, checkpoint: Path, files: dict[str, Path], tmp_path: Path
+) -> None:
+    before = {path.name: path.read_bytes() for path in bundle.iterdir()}
+    paths = {key: str(path) for key, path in files.items()} | {"lexicon": str(tmp_path / "gone")}
+    settings = default_settings("decode", "beam") | paths
+    with pytest.raises(InputError, match=r"bundle: a bundle must be written there; .*gone"):
+        write_bundle(bundle, [checkpoint], "card", settings)
+    assert {path.name: path.read_bytes() for path in bundle.iterdir()} == before
+    assert sorted(os.listdir(bundle.parent)) == ["bundle"]
+
+
+def test_reading_and_writing_again_changes_nothing(bundle: Path, tmp_path: Path) -> None:
+    from asr.bundle import replace_bundle
+
+    shutil.copytree(bundle, tmp_path / "copy")
+    held = read_bundle(bundle)
+    replace_bundle(bundle, held, instead_of=held)
+    for file in (tmp_path / "copy").iterdir():
+        assert (bundle / file.name).read_bytes() == file.read_bytes()
+    assert len(list(bundle.iterdir())) == len(list((tmp_path / "copy").iterdir()))

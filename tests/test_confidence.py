@@ -1,0 +1,199 @@
+"""Confidence: an entropy between 0 and 1, and a curve that makes it a probability."""
+
+import math
+from itertools import pairwise
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from asr.confidence import UNCALIBRATED, Calibration, auc, calibrate, frame_confidence, load_calibration
+from asr.errors import InputError
+from tests.listener import listener
+
+
+def tsallis(probabilities: list[float], index: float = 1 / 2) -> float:
+    """arXiv:2212.08703, section 3.3, with the entropy of section 3.2, term by term."""
+
+    def entropy(distribution: list[float]) -> float:
+        return sum(one**index for one in distribution if one > 0) - 1
+
+    size = len(probabilities)
+    return 1 - entropy(probabilities) / entropy([1 / size] * size)
+
+
+@settings(deadline=None)
+@given(scores=st.lists(st.floats(-30, 30), min_size=2, max_size=40))
+def test_a_frame_is_as_sure_as_its_normalised_entropy_is_small(scores: list[float]) -> None:
+    log_probs = torch.tensor([scores, scores[::-1]], dtype=torch.float64).log_softmax(dim=-1)
+    found = frame_confidence(log_probs)
+    assert found.shape == (2,)
+    assert ((found >= 0) & (found <= 1)).all()
+    assert float(found[0]) == pytest.approx(tsallis(log_probs[0].exp().tolist()), abs=1e-9)
+    assert float(found[1]) == pytest.approx(float(found[0]), abs=1e-9)
+
+
+def test_rounding_leads_beyond_neither_end() -> None:
+    for vocab_size in range(2, 200):
+        uniform = torch.zeros(1, vocab_size).log_softmax(dim=-1)
+        almost = torch.cat([torch.zeros(1, 1), torch.full((1, vocab_size - 1), -60.0)], dim=1).log_softmax(dim=-1)
+        assert all(0 <= float(frame_confidence(one)) <= 1 for one in (uniform, almost))
+
+
+@pytest.mark.parametrize("vocab_size", [2, 29, 5000])
+def test_uniform_is_0_and_certain_is_1(vocab_size: int) -> None:
+    uniform = torch.full((3, vocab_size), -math.log(vocab_size))
+    assert frame_confidence(uniform).tolist() == pytest.approx([0.0] * 3, abs=1e-4)  # float32
+    certain = torch.full((1, vocab_size), -math.inf)
+    certain[0, 1] = 0.0
+    assert frame_confidence(certain).tolist() == [1.0]
+    halves = torch.full((1, vocab_size), -math.inf)
+    halves[0, :2] = math.log(0.5)
+    assert 0.0 <= float(frame_confidence(halves)) < 1.0
+    assert frame_confidence(torch.zeros(0, vocab_size)).shape == (0,)
+
+
+def test_a_word_is_as_sure_as_all_of_its_tokens_together_at_their_clearest_calibrated() -> None:
+    recognizer = listener()
+    recognizer.calibration = Calibration(0.5, 0.3)
+    tokens = [2, 2, 0, 3, 1, 4]  # "ab c"
+    log_probs = torch.randn(6, 8, generator=torch.Generator().manual_seed(0))
+    log_probs[torch.arange(6), torch.tensor(tokens)] += 5.0
+    log_probs = log_probs.log_softmax(dim=-1)
+    words = recognizer.transcript(1.0, iter([(0.0, log_probs)])).words
+    assert [word.text for word in words] == ["ab", "c"]
+    sure = frame_confidence(log_probs).tolist()
+    assert [word.confidence for word in words] == [
+        pytest.approx(recognizer.calibration(max(sure[:2]) * sure[3])),
+        pytest.approx(recognizer.calibration(sure[5])),
+    ]
+
+
+# ---- the curve
+
+CURVES = st.builds(Calibration, st.floats(0, 200), st.floats(-50, 50))
+
+
+@given(curve=CURVES, confidences=st.lists(st.floats(0, 1), min_size=1).map(sorted))
+def test_a_curve_stays_between_0_and_1_and_keeps_the_order(curve: Calibration, confidences: list[float]) -> None:
+    found = [curve(confidence) for confidence in [0.0, *confidences, 1.0]]
+    assert all(0 <= one <= 1 for one in found)
+    assert all(one <= other for one, other in pairwise(found))
+
+
+@pytest.mark.parametrize("confidence", [0.001, 0.2, 0.5, 0.9, 0.999])
+def test_what_is_not_calibrated_is_as_it_was_and_a_curve_is_a_logistic_one(confidence: float) -> None:
+    assert UNCALIBRATED(confidence) == pytest.approx(confidence, abs=1e-12)
+    logit = math.log(confidence / (1 - confidence))
+    assert Calibration(2.0, -1.5)(confidence) == pytest.approx(1 / (1 + math.exp(1.5 - 2 * logit)))
+
+
+def drawn(curve: Calibration, count: int, seed: int) -> tuple[list[float], list[bool]]:
+    """Confidences, and words that are right as often as the curve says."""
+    generator = torch.Generator().manual_seed(seed)
+    confidences = torch.sigmoid(1.5 * torch.randn(count, generator=generator) + 1).tolist()
+    chances = torch.rand(count, generator=generator).tolist()
+    return confidences, [chance < curve(one) for one, chance in zip(confidences, chances, strict=True)]
+
+
+@pytest.mark.parametrize("planted", [Calibration(1.0, 0.0), Calibration(0.4, -1.0), Calibration(2.5, 1.2)])
+def test_a_planted_curve_is_found(planted: Calibration) -> None:
+    """Within four standard errors of 20 000 words, which are about 0.04 and 0.03."""
+    found = calibrate(*drawn(planted, 20_000, seed=1))
+    assert found.slope == pytest.approx(planted.slope, abs=0.16)
+    assert found.intercept == pytest.approx(planted.intercept, abs=0.12)
+
+
+def likelihood(curve: Calibration, confidences: list[float], right: list[bool]) -> float:
+    """With Platt's targets."""
+    count = sum(right)
+    hit, miss = (count + 1) / (count + 2), 1 / (len(right) - count + 2)
+    targets = [hit if one else miss for one in right]
+    pairs = [(curve(one), target) for one, target in zip(confidences, targets, strict=True)]
+    return sum(target * math.log(one) + (1 - target) * math.log(1 - one) for one, target in pairs)
+
+
+def test_no_curve_nearby_is_more_likely() -> None:
+    sample = drawn(Calibration(0.7, 0.5), 60, seed=2)
+    found = calibrate(*sample)
+    best = likelihood(found, *sample)
+    for slope, intercept in ((0.02, 0), (-0.02, 0), (0, 0.02), (0, -0.02)):
+        assert likelihood(Calibration(found.slope + slope, found.intercept + intercept), *sample) < best
+
+
+@pytest.mark.parametrize("right", [True, False])
+@pytest.mark.parametrize("confidences", [[0.9], [0.0, 1.0], [0.3, 0.5, 0.5, 0.99]])
+def test_words_that_are_all_right_or_all_wrong_make_nothing_certain(right: bool, confidences: list[float]) -> None:
+    """Platt's targets: (n + 1) / (n + 2) of n right ones."""
+    curve = calibrate(confidences, [right] * len(confidences))
+    expected = (len(confidences) + 1) / (len(confidences) + 2)
+    for confidence in (0.0, 0.5, *confidences, 1.0):
+        assert 0.0 < curve(confidence) < 1.0
+    assert all(curve(one) == pytest.approx(expected if right else 1 - expected, abs=0.01) for one in confidences)
+
+
+def test_confidences_that_divide_right_from_wrong_perfectly_give_a_curve_all_the_same() -> None:
+    curve = calibrate([0.5, 0.500001, 0.500002, 0.500003], [False, False, True, True])
+    assert all(0 <= curve(confidence) <= 1 for confidence in (0.0, 0.5, 1.0))
+    curve = calibrate([0.1] * 50 + [0.9] * 50, [False] * 50 + [True] * 50)
+    assert curve(0.1) < 0.05
+    assert curve(0.9) > 0.95
+
+
+def test_confidences_that_say_the_opposite_are_not_turned_round() -> None:
+    curve = calibrate([0.1, 0.2, 0.8, 0.9], [True, True, False, False])
+    assert curve(0.1) == curve(0.9) == pytest.approx(0.5)
+
+
+def test_without_words_there_is_nothing_to_calibrate_on() -> None:
+    with pytest.raises(InputError, match="confidence must be calibrated on words; none was recognised"):
+        calibrate([], [])
+
+
+def calibration_error(confidences: list[float], right: list[bool], bins: int = 10) -> float:
+    """How far confidence is from the share that is right, in the mean over ten bins of words."""
+    held: list[list[tuple[float, bool]]] = [[] for _ in range(bins)]
+    for confidence, is_right in zip(confidences, right, strict=True):
+        held[min(int(confidence * bins), bins - 1)].append((confidence, is_right))
+    gaps = [abs(sum(one for one, _ in some) - sum(is_right for _, is_right in some)) for some in held]
+    return sum(gaps) / len(right)
+
+
+def test_the_calibration_error_falls_on_words_that_were_not_calibrated_on() -> None:
+    truth = Calibration(0.5, -0.8)
+    curve = calibrate(*drawn(truth, 500, seed=3))
+    confidences, right = drawn(truth, 4000, seed=4)
+    before = calibration_error(confidences, right)
+    after = calibration_error([curve(one) for one in confidences], right)
+    assert before > 0.2
+    assert after < 0.06
+
+
+def test_a_bundle_keeps_the_curve() -> None:
+    curve = Calibration(0.7, -1 / 3)
+    assert load_calibration(curve.files()) == curve
+    assert load_calibration({}) == UNCALIBRATED
+
+
+@pytest.mark.parametrize(
+    "held", [b"", b"[]", b"{}", b'{"slope": 1}', b'{"slope": "x", "intercept": 0}', b'{"slope": NaN, "intercept": 0}']
+)
+def test_a_damaged_curve_is_refused(held: bytes) -> None:
+    with pytest.raises(InputError, match=r"confidence\.json must hold slope and intercept; it is damaged"):
+        load_calibration({"confidence.json": held})
+
+
+# ---- how well confidence tells right from wrong
+
+
+@given(words=st.lists(st.tuples(st.sampled_from([0.0, 0.25, 0.5, 0.7, 1.0]), st.booleans()), max_size=25))
+def test_auc_is_the_share_of_pairs_in_order(words: list[tuple[float, bool]]) -> None:
+    right = [confidence for confidence, is_right in words if is_right]
+    wrong = [confidence for confidence, is_right in words if not is_right]
+    found = auc([confidence for confidence, _ in words], [is_right for _, is_right in words])
+    if right and wrong:
+        pairs = [(one > other) + (one == other) / 2 for one in right for other in wrong]
+        assert found == pytest.approx(sum(pairs) / len(pairs))
+    else:
+        assert math.isnan(found)

@@ -1,0 +1,204 @@
+"""Hotwords: what they pay, character by character and in the end, and which are possible."""
+
+import random
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from asr.decode.beam import Beam
+from asr.decode.fusion import ShallowFusion
+from asr.decode.hotwords import Matches, Phrases
+from asr.errors import InputError
+from asr.settings import default_settings
+from asr.text import basic
+from tests.fusion import NUMBERS, Fusion, Pieces, Trigrams, beam, write_lines
+
+LETTERS = ["", " ", *"acdeknoqrtwyz"]
+NEW_YORK = ["new", "new york", "york city", "a new york"]
+
+
+def gains(phrases: list[str], text: str, score: float = 1.0) -> tuple[list[float], float]:
+    """What a text has been given after each character, and what it keeps at the end."""
+    fusion = ShallowFusion(LETTERS, None, False, None, Phrases(phrases, score), 0.0, 0.0, 0.0)
+    context, given = fusion.start(), [0.0]
+    for character in text:
+        extended = fusion.extend(context, LETTERS.index(character))
+        assert extended is not None
+        context = extended[0]
+        given.append(given[-1] + extended[1])
+    gain = fusion.finish(context)
+    assert gain is not None
+    return given[1:], given[-1] + gain
+
+
+def test_a_phrase_is_given_its_bonus_character_by_character() -> None:
+    given, kept = gains(["york"], "york", score=2.0)
+    assert given == pytest.approx([0.5, 1.0, 1.5, 2.0])
+    assert kept == 2.0
+
+
+def test_what_is_paid_for_already_is_not_given_again_on_approval() -> None:
+    given, kept = gains(["new", "new york"], "new york")
+    assert given == pytest.approx([1 / 3, 2 / 3, 1, 1, 1.25, 1.5, 1.75, 2])
+    assert kept == 2.0
+
+
+@pytest.mark.parametrize(
+    ("text", "given", "kept"),
+    [
+        ("yor", [0.25, 0.5, 0.75], 0),  # it ends before the phrase does
+        ("yord", [0.25, 0.5, 0.75, 0], 0),
+        ("yorke", [0.25, 0.5, 0.75, 1, 0], 0),  # not the end of the word
+        ("ayork", [0] * 5, 0),  # not the beginning of a word
+        ("york e", [0.25, 0.5, 0.75, 1, 1, 1], 1),
+        ("a york", [0, 0, 0.25, 0.5, 0.75, 1], 1),
+    ],
+)
+def test_half_a_phrase_is_paid_back_and_a_phrase_ends_with_its_last_word(
+    text: str, given: list[float], kept: float
+) -> None:
+    found = gains(["york"], text)
+    assert found[0] == pytest.approx(given)
+    assert found[1] == pytest.approx(kept)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("new", 1),
+        ("new yor", 1),
+        ("new york", 2),
+        ("york", 0),
+        ("york city", 2),
+        ("new york city", 3),
+        ("new  york", 2),  # runs of spaces are one
+        ("a new york city", 4),
+        ("new new york york city", 5),
+        ("a new", 1),
+    ],
+)
+def test_each_word_of_phrases_that_overlap_counts_once(text: str, words: int) -> None:
+    letters = text.replace("city", "cdty")
+    assert gains([phrase.replace("city", "cdty") for phrase in NEW_YORK], letters, score=3.0)[1] == pytest.approx(
+        3.0 * words
+    )
+
+
+@settings(deadline=None, max_examples=300)
+@given(
+    st.lists(st.lists(st.text("ac", min_size=1, max_size=3), min_size=1, max_size=4).map(" ".join), max_size=6),
+    st.text("ac  ", max_size=24),
+    st.floats(0, 9),
+)
+def test_the_gain_in_the_end_is_that_of_the_words_that_whole_phrases_cover(
+    phrases: list[str], text: str, score: float
+) -> None:
+    plain = Fusion(LETTERS, hotwords=phrases, numbers=dict.fromkeys(NUMBERS, 0.0) | {"hotword_score": score})
+    given, kept = gains(phrases, text, score)
+    assert kept == pytest.approx(plain.score([LETTERS.index(character) for character in text]), abs=1e-9)
+    assert all(gain >= -1e-9 for gain in given), "a beginning of a phrase is never a loss"
+    longest = max((len(phrase.split()) for phrase in phrases), default=0)
+    assert all(now - before <= longest * score + 1e-9 for before, now in pairwise([0.0, *given]))
+
+
+def test_a_run_of_spaces_neither_ends_a_match_nor_makes_one() -> None:
+    phrases = Phrases(["a c"], 1.0)
+    assert phrases.end_word(Matches()) == (Matches(), 0.0)
+
+
+def test_tokens_of_several_letters_and_words_match_as_their_letters_do() -> None:
+    pieces = ["", " new", " y", "ork ci", "ty", " new york", "a n"]
+    plain = Fusion(
+        pieces, hotwords=["new york", "york city", "a"], numbers=dict.fromkeys(NUMBERS, 0.0) | {"hotword_score": 1.0}
+    )
+    fusion = ShallowFusion(pieces, None, False, None, Phrases(plain.hotwords, 1.0), 0.0, 0.0, 0.0)
+    draw = random.Random(0)
+    for tokens in [[1, 2, 3, 4], [5, 2, 3, 4], [5, 5], *([draw.randrange(1, 7) for _ in range(5)] for _ in range(200))]:
+        context, given = fusion.start(), 0.0
+        for token in tokens:
+            context, gain = fusion.extend(context, token) or pytest.fail("no lexicon forbids it")
+            given += gain
+        assert given + (fusion.finish(context) or 0.0) == pytest.approx(plain.score(tokens), abs=1e-9)
+
+
+def test_a_lexicon_knows_the_words_of_hotwords(tmp_path: Path) -> None:
+    lexicon = write_lines(tmp_path / "lexicon.txt", ["dark", "teak"])
+    hotwords = write_lines(tmp_path / "hotwords.txt", ["new york", "zat"])
+    log_probs = torch.full((8, len(LETTERS)), -9.0)
+    log_probs[range(8), [LETTERS.index(character) for character in "new york"]] = 0.0
+
+    def text(**settings: str) -> str:
+        [readings] = beam(LETTERS, lexicon=lexicon, beam_size=500, **settings)(log_probs[None], torch.tensor([8]))
+        return "".join(LETTERS[token] for token in readings[0].tokens)
+
+    assert text() != "new york"
+    assert text(hotwords=hotwords) == "new york"
+
+
+def test_a_hotword_is_no_unknown_word(tmp_path: Path) -> None:
+    pytest.importorskip("flashlight.lib.text.decoder.kenlm")
+    model = Trigrams([], random.Random(0))
+    hotwords = write_lines(tmp_path / "hotwords.txt", ["a"])
+    settings = {
+        "lm": model.write(tmp_path / "lm.arpa"),
+        "lm_weight": 1.0,
+        "word_score": 0.0,
+        "unknown_score": -7.0,
+        "hotword_score": 0.0,
+    }
+    log_probs = torch.full((1, len(LETTERS)), -99.0)
+    log_probs[0, LETTERS.index("a")] = 0.0
+    scores = []
+    for path in (None, hotwords):
+        [readings] = beam(LETTERS, **settings, hotwords=path)(log_probs[None], torch.tensor([1]))
+        scores += [one.score for one in readings if one.tokens]
+    log_prob = model.sentence(["a"])  # that of <unk>
+    assert scores == pytest.approx([log_prob - 7.0, log_prob], abs=1e-5)
+
+
+def test_phrases_are_normalised_and_impossible_ones_are_named_with_the_reason(tmp_path: Path) -> None:
+    hotwords = write_lines(tmp_path / "hotwords.txt", ["  new   york ", "", "york\tkey", "Zoë", "new york", "42"])
+    search = beam(LETTERS, hotwords=hotwords)
+    assert search.phrases == ["new york", "york key"]
+    assert search.impossible == {"Zoë": "'Z' cannot be spelled", "42": "'4' cannot be spelled"}
+
+
+def test_a_phrase_of_which_nothing_is_left_is_impossible(tmp_path: Path) -> None:
+    settings = default_settings("decode", "beam") | {
+        "hotwords": write_lines(tmp_path / "names.txt", ["!!!", "New York!"])
+    }
+    del settings["name"]
+    search = Beam(Pieces(LETTERS), basic, **settings)  # type: ignore[arg-type]
+    assert search.phrases == ["new york"]
+    assert search.impossible == {"!!!": "nothing is left of it when it is normalised"}
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (None, "No such file or directory"),
+        (b"", "the file holds none"),
+        (b" \n\n\t\n", "the file holds none"),
+        (b"\xff\xfe\x00y", "it is not UTF-8 text"),
+        (b"new york\n\x80abc", "it is not UTF-8 text"),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_one_clear_error(tmp_path: Path, content: bytes | None, reason: str) -> None:
+    path = tmp_path / "hotwords.txt"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(InputError) as error:
+        beam(LETTERS, hotwords=str(path))
+    message = str(error.value)
+    assert message.startswith(f"{path}: hotwords must be ")
+    assert reason in message
+    assert "\n" not in message
+
+
+def test_a_folder_is_no_file_of_hotwords(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="hotwords must be a text file, a phrase a line; Is a directory"):
+        beam(LETTERS, hotwords=str(tmp_path))

@@ -1,0 +1,368 @@
+"""Fetching LibriSpeech's n-gram language models, from the same misbehaving server; unpacking them in lower case."""
+
+import errno
+import gzip
+import hashlib
+import io
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from asr.text import basic
+from recipes.librispeech import download, language_models
+from recipes.librispeech.download import Archive, check_disk_space, mirror_url
+from recipes.librispeech.language_models import LANGUAGE_MODELS, LANGUAGE_MODELS_RESOURCE, lower_case, main
+from tests.test_librispeech_download import CHECKOUT, Mirror, drop_before, hang_up, refuse
+
+MODEL = "3-gram.pruned.1e-7"
+
+# ---------------------------------------------------------------- a tiny language model, and a mirror of it
+
+
+def make_arpa(num_words: int = 10_000) -> bytes:
+    """A unigram model of made-up words; about 150 kB when compressed."""
+    rng = random.Random(0)
+    words = sorted({"".join(rng.choices("ABCDEFGHIJKLMNOPQRSTUVWXYZ'", k=8)) for _ in range(num_words)})
+    lines = [f"{-rng.uniform(1, 7):.7g}\t{word}\t{-rng.random():.7g}" for word in words]
+    special = ["-1.4\t</s>", "-99\t<s>\t-1.2", "-3.1\t<UNK>\t-5.1e-05", "-2.5\tTHE\t-0.3", "-4\t'TIS\t-0.1"]
+    bigrams = ["-0.4\t<s> THE", "-0.1\tTHE </s>", "-2.0\t<UNK> DON'T"]
+    head = ["", "\\data\\", f"ngram 1={len(words) + 5}", "ngram 2=3", "", "\\1-grams:"]
+    return "\n".join([*head, *special, *lines, "", "\\2-grams:", *bigrams, "", "\\end\\", ""]).encode()
+
+
+ARPA = make_arpa()
+ARCHIVE = gzip.compress(ARPA)
+
+
+def facts(archive: bytes) -> tuple[int, str]:
+    return len(archive), hashlib.md5(archive).hexdigest()
+
+
+@pytest.fixture
+def mirror(monkeypatch: pytest.MonkeyPatch) -> Iterator[Mirror]:
+    """A mirror of the tiny model, which for the test is the published one; and no waiting between attempts."""
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    monkeypatch.setitem(LANGUAGE_MODELS, MODEL, facts(ARCHIVE))
+    monkeypatch.setattr(download, "PAUSES_SECONDS", (0.0, 0.0, 0.0))
+    mirror = Mirror(ARCHIVE)
+    yield mirror
+    mirror.server.shutdown()
+    mirror.server.server_close()
+
+
+def publish(mirror: Mirror, monkeypatch: pytest.MonkeyPatch, archive: bytes) -> None:
+    """Let this be the archive, on the mirror and by its published checksum."""
+    mirror.content = archive
+    monkeypatch.setitem(LANGUAGE_MODELS, MODEL, facts(archive))
+
+
+def arguments(folder: Path, mirror: Mirror, *more: str) -> list[str]:
+    return ["--output-dir", str(folder / "lm"), "--models", MODEL, "--mirror", mirror.url, *more]
+
+
+def fetch(folder: Path, mirror: Mirror, *more: str) -> int:
+    return main(arguments(folder, mirror, *more))
+
+
+def lies_in(folder: Path) -> list[str]:
+    return sorted(path.name for path in (folder / "lm").iterdir())
+
+
+def arpa_of(folder: Path) -> Path:
+    path = folder / "lm" / f"{MODEL}.arpa"
+    path.parent.mkdir(exist_ok=True)
+    return path
+
+
+def part_of(folder: Path) -> Path:
+    return arpa_of(folder).with_name(f"{MODEL}.arpa.gz.part")
+
+
+def test_the_published_models_are_these_four_and_of_these_sizes():
+    megabytes = {name: round(size / 1e6) for name, (size, _) in LANGUAGE_MODELS.items()}
+    assert megabytes == {"3-gram": 760, "3-gram.pruned.1e-7": 34, "3-gram.pruned.3e-7": 14, "4-gram": 1355}
+    assert all(re.fullmatch("[0-9a-f]{32}", md5) for _, md5 in LANGUAGE_MODELS.values())
+    assert mirror_url("eu", LANGUAGE_MODELS_RESOURCE) == "https://openslr.elda.org/resources/11"
+
+
+# ---------------------------------------------------------------- fetching
+
+
+def test_a_language_model_is_fetched_verified_and_unpacked_in_lower_case(tmp_path, mirror, capsys):
+    assert fetch(tmp_path, mirror) == 0
+    assert lies_in(tmp_path) == [f"{MODEL}.arpa"]
+    assert arpa_of(tmp_path).read_bytes() == ARPA.lower()
+    captured = capsys.readouterr()
+    assert captured.out == f"{arpa_of(tmp_path)}: words in lower case, as asr.text.basic writes them.\n"
+    assert f"{MODEL}.arpa: verified and unpacked; the archive was removed (--keep-archives keeps it)" in captured.err
+
+
+def test_the_archive_is_kept_on_request_and_used_again(tmp_path, mirror, capsys):
+    assert fetch(tmp_path, mirror, "--keep-archives") == 0
+    assert (tmp_path / "lm" / f"{MODEL}.arpa.gz").read_bytes() == ARCHIVE
+    arpa_of(tmp_path).unlink()
+    assert fetch(tmp_path, mirror) == 0
+    assert lies_in(tmp_path) == [f"{MODEL}.arpa", f"{MODEL}.arpa.gz"]
+    assert mirror.starts == [0]
+    assert "is there already, verified and unpacked" in capsys.readouterr().err
+
+
+def test_a_language_model_that_is_there_whole_is_left_alone(tmp_path, mirror, capsys):
+    assert fetch(tmp_path, mirror) == 0
+    part_of(tmp_path).write_bytes(b"left by a run that was killed at the end")
+    before = arpa_of(tmp_path).stat()
+    assert fetch(tmp_path, mirror) == 0
+    assert arpa_of(tmp_path).stat() == before
+    assert lies_in(tmp_path) == [f"{MODEL}.arpa"]
+    assert mirror.starts == [0]
+    assert f"{MODEL}.arpa: is there, whole; not fetched." in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "content", [b"", ARPA, ARPA.lower()[:-10], ARPA.lower()[10:]], ids=["empty", "capitals", "no end", "no begin"]
+)
+def test_another_file_in_its_place_is_an_error_and_left_alone(tmp_path, mirror, capsys, content):
+    arpa_of(tmp_path).write_bytes(content)
+    assert fetch(tmp_path, mirror) == 1
+    assert "whole and in lower case, to be left alone; it is not. Move it away." in capsys.readouterr().err
+    assert arpa_of(tmp_path).read_bytes() == content
+    assert mirror.starts == []
+
+
+def test_a_transfer_that_breaks_off_goes_on_where_it_stopped(tmp_path, mirror):
+    mirror.answers = [drop_before(30_000), hang_up, drop_before(60_000)]
+    assert fetch(tmp_path, mirror) == 0
+    assert mirror.starts == [0, 30_000, 30_000, 60_000]
+    assert arpa_of(tmp_path).read_bytes() == ARPA.lower()
+
+
+def test_a_later_run_goes_on_with_the_part_of_an_earlier_one(tmp_path, mirror, capsys):
+    mirror.answers = [drop_before(30_000)]
+    mirror.otherwise = hang_up
+    assert fetch(tmp_path, mirror) == 1
+    assert "the same command goes on from them; or choose another --mirror." in capsys.readouterr().err
+    assert lies_in(tmp_path) == [f"{MODEL}.arpa.gz.part"]
+    mirror.answers, mirror.starts = [drop_before(len(ARCHIVE))], []
+    assert fetch(tmp_path, mirror) == 0
+    assert mirror.starts == [30_000]
+
+
+def test_a_mirror_without_the_model_is_not_asked_twice(tmp_path, mirror, capsys):
+    mirror.otherwise = refuse(404)
+    assert fetch(tmp_path, mirror) == 1
+    assert mirror.starts == [0]
+    assert f"{mirror.url}{MODEL}.arpa.gz: must be the archive; the server answered 404" in capsys.readouterr().err
+
+
+def test_a_page_in_place_of_the_model_is_refused_by_its_size(tmp_path, mirror, capsys):
+    mirror.content = b"<html>Please log in.</html>"
+    assert fetch(tmp_path, mirror) == 1
+    assert f"must have {len(ARCHIVE)} bytes; the server has 27. Choose another --mirror." in capsys.readouterr().err
+
+
+def test_an_archive_with_another_checksum_is_deleted_and_not_unpacked(tmp_path, mirror, capsys):
+    mirror.content = ARCHIVE[:-1] + bytes([ARCHIVE[-1] ^ 1])
+    assert fetch(tmp_path, mirror) == 1
+    assert f"must have the published MD5 {facts(ARCHIVE)[1]}; what came has" in capsys.readouterr().err
+    assert lies_in(tmp_path) == []
+
+
+def test_a_disk_that_is_too_small_is_said_before_anything_is_fetched(tmp_path, mirror, monkeypatch, capsys):
+    monkeypatch.setitem(LANGUAGE_MODELS, "3-gram", (10**15, "0" * 32))
+    monkeypatch.setitem(LANGUAGE_MODELS, "4-gram", (2 * 10**15, "0" * 32))
+    assert fetch(tmp_path, mirror, "--models", "3-gram", "4-gram") == 1
+    assert re.search(  # the larger archive, and 4 bytes of text for each byte of both
+        r"lm: must have 14000000\.0 GB free to fetch and unpack 3-gram\.arpa\.gz, 4-gram\.arpa\.gz; it has \d+\.\d GB"
+        r"\. Make room, give another --output-dir, or fetch fewer --models",
+        capsys.readouterr().err,
+    )
+    assert mirror.starts == []
+
+
+def test_what_a_killed_run_has_left_is_removed_before_the_disk_is_measured(tmp_path, mirror, monkeypatch, capsys):
+    arpa_of(tmp_path).with_name(f".{MODEL}.arpa.unfinished").write_bytes(ARPA[:1000])
+    monkeypatch.setitem(LANGUAGE_MODELS, MODEL, (10**15, "0" * 32))
+    assert fetch(tmp_path, mirror) == 1
+    assert "GB free to fetch and unpack" in capsys.readouterr().err
+    assert lies_in(tmp_path) == []
+
+
+def test_what_is_on_the_disk_already_need_not_fit_again(tmp_path, monkeypatch):
+    archive = Archive("", tmp_path / "a.gz", size=100, md5="")
+    archive.part.write_bytes(b"x" * 70)
+    usage = download.shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(download.shutil, "disk_usage", lambda folder: usage._replace(free=430))
+    check_disk_space([archive], unpacked_per_byte=4.0, keep_archives=False, advice="")
+    archive.part.write_bytes(b"x" * 69)
+    with pytest.raises(ValueError, match=r"to fetch and unpack a\.gz; it has"):
+        check_disk_space([archive], unpacked_per_byte=4.0, keep_archives=False, advice="")
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (["--models", "5-gram"], "--models must be out of 3-gram, 3-gram.pruned.1e-7, 3-gram.pruned.3e-7, 4-gram; got"),
+        (["--models", "3-gram", "3-gram.arpa"], "got 3-gram.arpa."),
+        (["--models", "3-gram", "--mirror", "moon"], "--mirror must be one of openslr, us, eu, cn, or an http(s) URL"),
+        (["--models", "3-gram", "--mirror", "file:///etc"], "or an http(s) URL; got 'file:///etc'."),
+    ],
+)
+def test_an_unknown_model_or_mirror_is_one_clear_line(tmp_path, capsys, given, message):
+    assert main(["--output-dir", str(tmp_path / "lm"), *given]) == 1
+    err = capsys.readouterr().err
+    assert message in err
+    assert err.count("\n") == 1
+    assert not (tmp_path / "lm").exists()
+
+
+def test_an_output_dir_that_cannot_be_made_is_one_clear_line(tmp_path, mirror, capsys):
+    (tmp_path / "lm").write_text("a file")
+    assert fetch(tmp_path, mirror) == 1
+    assert "lm: File exists. --output-dir must be writable, with room left." in capsys.readouterr().err
+
+
+# ---------------------------------------------------------------- lower case
+
+
+def in_lower_case(text: str) -> str:
+    return b"".join(lower_case(io.BytesIO(text.encode()))).decode()
+
+
+def arpa(*lines: str) -> str:
+    return "\n".join(["\\data\\", "ngram 1=1", "", "\\1-grams:", *lines, "", "\\end\\", ""])
+
+
+def test_words_are_in_lower_case_and_nothing_else_changes():
+    capitals = arpa("-99\t<s>\t-1.5e-05", "-1\t</s>", "-2\t<UNK>\t-0.3", "-3\tDON'T\t-4", "-0.5\tDON'T THE <UNK>")
+    small = arpa("-99\t<s>\t-1.5e-05", "-1\t</s>", "-2\t<unk>\t-0.3", "-3\tdon't\t-4", "-0.5\tdon't the <unk>")
+    assert in_lower_case(capitals) == small
+    assert basic("DON'T THE") == "don't the"
+
+
+@pytest.mark.parametrize("line", ["-1\tThe\t-2", "-1\tTHE cAT", "-1\tthe", "-1\tDON't", "-1\t'tis", "-1\tCAFÉ\t-2"])
+def test_a_word_that_is_not_in_ascii_capitals_is_refused_since_two_might_become_one(line):
+    with pytest.raises(ValueError, match="must be in ASCII capitals") as raised:
+        in_lower_case(arpa("-1\tTHE\t-2", line))
+    assert repr(line.encode()) in str(raised.value)
+
+
+def test_an_unknown_word_in_both_spellings_is_refused():
+    with pytest.raises(ValueError, match="must be either <unk> or <UNK>; it has both"):
+        in_lower_case(arpa("-1\t<UNK>", "-1\t<unk>"))
+
+
+@pytest.mark.parametrize("block_bytes", [1, 2, 3, 7, 64])
+def test_where_blocks_end_makes_no_difference(monkeypatch, block_bytes):
+    monkeypatch.setattr(language_models, "BLOCK_BYTES", block_bytes)
+    text = arpa("-99\t<s>\t-1.5e-05", "-2\t<UNK>\t-0.3", "-3\tDON'T\t-4")
+    blocks = list(language_models._whole_lines(io.BytesIO(text.encode())))
+    assert "".join(block.decode() for block in blocks) == text
+    assert all(block.endswith(b"\n") for block in blocks)
+
+
+# ---------------------------------------------------------------- unpacking
+
+NOT_CAPITALS = ARPA.replace(b"\tTHE\t", b"\tThe\t")
+
+
+@pytest.mark.parametrize(
+    ("archive", "message"),
+    [
+        (ARCHIVE[:90_000], "must be a gzip file, whole and undamaged; Compressed file ended before"),
+        (ARCHIVE[:-8] + b"\0\0\0\0" + ARCHIVE[-4:], "must be a gzip file, whole and undamaged; CRC check failed"),
+        (ARCHIVE[:-4] + b"\0\0\0\0", "must be a gzip file, whole and undamaged; Incorrect length"),
+        (ARCHIVE[:60_000] + b"\xff" * 64 + ARCHIVE[60_064:], "must be a gzip file, whole and undamaged; "),
+        (b"no archive at all" * 1000, "must be a gzip file, whole and undamaged; Not a gzipped file"),
+        (gzip.compress(b""), "must be a whole ARPA file, which ends with \\end\\"),
+        (gzip.compress(b"<html></html>"), "must be an ARPA file, which begins with \\data\\"),
+        (gzip.compress(ARPA[:90_000]), "must be a whole ARPA file, which ends with \\end\\"),
+        (
+            gzip.compress(NOT_CAPITALS),
+            "words must be in ASCII capitals to be put in lower case; it has the line b'-2.5",
+        ),
+    ],
+    ids=["cut off", "checksum", "length", "damaged", "not gzip", "empty", "not ARPA", "half", "not capitals"],
+)
+def test_an_archive_that_cannot_be_unpacked_leaves_no_model(tmp_path, mirror, monkeypatch, capsys, archive, message):
+    publish(mirror, monkeypatch, archive)
+    assert fetch(tmp_path, mirror) == 1
+    assert f"error: {part_of(tmp_path)}: {message}" in capsys.readouterr().err
+    assert lies_in(tmp_path) == [f"{MODEL}.arpa.gz.part"]
+
+
+def test_a_disk_that_is_full_leaves_no_model_and_the_next_run_need_not_fetch_again(
+    tmp_path, mirror, monkeypatch, capsys
+):
+    class FullDisk(io.FileIO):
+        def writelines(self, blocks):
+            self.write(next(iter(blocks)))
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    open_file = Path.open
+
+    def open_on_full_disk(path, mode="r", **rest):
+        return FullDisk(path, "w") if path.name.endswith(".unfinished") else open_file(path, mode, **rest)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "open", open_on_full_disk)
+        assert fetch(tmp_path, mirror) == 1
+    err = capsys.readouterr().err
+    assert f"must be unpacked to {arpa_of(tmp_path)}; No space left on device. Make room, or give another" in err
+    assert lies_in(tmp_path) == [f"{MODEL}.arpa.gz.part"]
+    assert fetch(tmp_path, mirror) == 0
+    assert mirror.starts == [0]
+
+
+# The command in a process of its own, with our tiny model, that stops in the midst of unpacking.
+PROGRAM = """
+import signal, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # where the tests run in the background, it is ignored
+from recipes.librispeech import language_models
+language_models.LANGUAGE_MODELS[{model!r}] = {facts}
+def stop(text, lower_case=language_models.lower_case):
+    yield next(lower_case(text))
+    print("half unpacked", flush=True)
+    time.sleep(60)
+language_models.lower_case = stop
+language_models.BLOCK_BYTES = 10_000
+sys.exit(language_models.main(sys.argv[1:]))
+"""
+
+
+def start(folder: Path, mirror: Mirror) -> subprocess.Popen[str]:
+    program = PROGRAM.format(model=MODEL, facts=facts(ARCHIVE))
+    command = [sys.executable, "-c", program, *arguments(folder, mirror)]
+    environment = os.environ | {"PYTHONPATH": str(CHECKOUT)}
+    pipe = subprocess.PIPE
+    process = subprocess.Popen(command, cwd=CHECKOUT, env=environment, stdout=pipe, stderr=pipe, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "half unpacked\n"
+    return process
+
+
+def test_a_killed_unpacking_leaves_no_model_and_the_next_run_completes_it(tmp_path, mirror):
+    process = start(tmp_path, mirror)
+    process.kill()
+    process.communicate(timeout=30)
+    assert lies_in(tmp_path) == [f".{MODEL}.arpa.unfinished", f"{MODEL}.arpa.gz.part"]
+    assert fetch(tmp_path, mirror) == 0
+    assert mirror.starts == [0]
+    assert lies_in(tmp_path) == [f"{MODEL}.arpa"]
+    assert arpa_of(tmp_path).read_bytes() == ARPA.lower()
+
+
+def test_an_interrupted_unpacking_cleans_up_and_exits_130_without_a_traceback(tmp_path, mirror):
+    process = start(tmp_path, mirror)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert err.endswith("interrupted; run the same command again to go on.\n")
+    assert "Traceback" not in err
+    assert lies_in(tmp_path) == [f"{MODEL}.arpa.gz.part"]

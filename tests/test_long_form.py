@@ -1,0 +1,292 @@
+"""Recordings of any length: one path to the transcript, whatever they come as, and what cannot be read is one line."""
+
+import itertools
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import soundfile
+import torch
+from torch import Tensor
+
+from asr.data.batch import Rejected
+from asr.data.sampler import BatchBounds
+from asr.errors import AudioError, InputError
+from asr.interfaces import Hypothesis
+from asr.long_form import SEGMENTERS
+from asr.manifest import Utterance
+from asr.recognizer import Inference, Recognizer, whole_file
+from asr.silence import cut_at_silences
+from asr.transcript import Alternative, Transcript
+from asr.windows import WindowBounds
+from tests.listener import listener
+from tests.tones import SAMPLE_RATE, sentences, speak
+
+SHORT = WindowBounds(window_seconds=3.0, context_seconds=0.5)
+BATCHES = BatchBounds(batch_seconds=10, max_utterances=8)
+WAYS = pytest.mark.parametrize("way", sorted(SEGMENTERS))
+
+
+def inference(way: str = "windows", nbest: int = 1, bounds: WindowBounds = SHORT) -> Inference:
+    return Inference(BATCHES, bounds, SEGMENTERS[way], nbest)
+
+
+def recording(texts: list[str], pause: float = 0.4, seed: int = 0) -> Tensor:
+    """Texts with a pause behind each, in noise; of whole 16-bit samples, so that a file holds the same."""
+    silence = torch.zeros(round(pause * SAMPLE_RATE))
+    waveform = torch.cat([part for text in texts for part in (torch.from_numpy(speak(text)), silence)])
+    noise = 0.003 * torch.randn(len(waveform), generator=torch.Generator().manual_seed(seed))
+    return ((waveform + noise) * 2**15).round() / 2**15
+
+
+def write(path: Path, waveform: Tensor) -> Path:
+    soundfile.write(path, waveform.numpy(), SAMPLE_RATE, subtype="PCM_16")
+    return path
+
+
+TEXTS = sentences(16, seed=4)
+
+
+@pytest.fixture(scope="module")
+def recognizer() -> Recognizer:
+    return listener()
+
+
+def recognized(recognizer: Recognizer, utterances: list[Utterance], how: Inference) -> dict[str, Transcript]:
+    results = list(recognizer.recognize(utterances, how))
+    assert not [one for one in results if isinstance(one, Rejected)]
+    return {utterance.id: transcript for utterance, transcript in results}  # type: ignore[misc]
+
+
+def same(one: Transcript, other: Transcript, shift: float = 0.0) -> None:
+    """Scores and confidences come from products whose sums go with the batch: 1e-4."""
+    assert one.text == other.text
+    assert one.duration == pytest.approx(other.duration)
+    for mine, theirs in zip(one.words, other.words, strict=True):
+        assert (mine.start, mine.end) == pytest.approx((theirs.start + shift, theirs.end + shift), abs=1e-6)
+        assert mine.confidence == pytest.approx(theirs.confidence, abs=1e-4)
+
+
+@WAYS
+def test_the_listener_hears_every_word_of_a_long_recording(recognizer: Recognizer, way: str) -> None:
+    [transcript] = recognizer.transcribe([recording(TEXTS)], inference(way))
+    assert transcript.text == " ".join(TEXTS)
+
+
+@WAYS
+@pytest.mark.parametrize("pause", [0.2, 1.0])
+def test_a_recording_is_recognised_the_same_whatever_it_comes_as(
+    recognizer: Recognizer, way: str, pause: float, tmp_path: Path
+) -> None:
+    """Alone, in a batch, by path, as a waveform, as a stretch of a longer file; short ones and long ones."""
+    how = inference(way)
+    for number, texts in enumerate((TEXTS[:1], TEXTS[:2], TEXTS[:9], [])):
+        waveform = recording(texts, pause) if texts else torch.zeros(300)
+        [alone] = recognizer.transcribe([waveform], how)
+        assert alone.text == " ".join(texts)
+        path = write(tmp_path / f"{number}.wav", waveform)
+        others: list[Path | Tensor] = [recording(TEXTS[3:7]), waveform, path, recording(TEXTS[5:6]), torch.zeros(0)]
+        transcripts = recognizer.transcribe(others, how)
+        same(transcripts[1], alone)
+        same(transcripts[2], alone)
+        around = write(tmp_path / "around.wav", torch.cat([recording(TEXTS[9:10]), waveform, recording(TEXTS[10:])]))
+        offset = len(recording(TEXTS[9:10])) / SAMPLE_RATE
+        stretch = Utterance(str(around), len(waveform) / SAMPLE_RATE, "", "part", offset=offset)
+        same(recognized(recognizer, [stretch, whole_file(path, "whole")], how)["part"], alone)
+
+
+@WAYS
+@pytest.mark.parametrize("samples", [-641, -1, 0, 1, 639, 640, 641, 3 * SAMPLE_RATE])
+def test_there_is_no_step_where_windows_begin(recognizer: Recognizer, way: str, samples: int) -> None:
+    waveform = recording([*TEXTS[:3], "ab", "cd", "ef"])[: 3 * SAMPLE_RATE + samples]
+    [expected] = recognizer.transcribe([waveform], inference(bounds=WindowBounds(60.0, 4.0)))
+    [transcript] = recognizer.transcribe([waveform], inference(way))
+    assert transcript.text == expected.text
+    if way == "windows":
+        same(transcript, expected)
+
+
+def test_mixed_lengths_come_back_in_the_order_given(recognizer: Recognizer) -> None:
+    waveforms = [recording(TEXTS[number : number + 1 + 4 * (number % 2)]) for number in range(8)]
+    transcripts = recognizer.transcribe(waveforms, inference())
+    expected = [" ".join(TEXTS[number : number + 1 + 4 * (number % 2)]) for number in range(8)]
+    assert [one.text for one in transcripts] == expected
+    assert [one.duration for one in transcripts] == [len(one) / SAMPLE_RATE for one in waveforms]
+
+
+@WAYS
+def test_progress_adds_up_to_the_duration(recognizer: Recognizer, way: str, tmp_path: Path) -> None:
+    """To a frame, and to what is behind the last frame, of each stretch."""
+    paths = [write(tmp_path / f"{count}.wav", recording(TEXTS[:count])) for count in (1, 2, 12)]
+    utterances = [whole_file(path, path.stem) for path in paths]
+    told: list[float] = []
+    list(recognizer.recognize(utterances, inference(way), told.append))
+    assert all(seconds >= 0 for seconds in told)
+    duration = sum(one.duration for one in utterances)
+    assert sum(told) == pytest.approx(duration, abs=0.04 * (len(told) + 1))
+    assert len(told) > len(paths), "a long one is told of in parts"
+
+
+def test_an_empty_waveform_is_an_empty_transcript(recognizer: Recognizer) -> None:
+    for samples in (0, 1, 399):
+        [transcript] = recognizer.transcribe([torch.zeros(samples)])
+        assert transcript == Transcript((), (Alternative("", 0.0),), samples / SAMPLE_RATE)
+        assert transcript.confidence is None
+
+
+@pytest.mark.parametrize("kind", [torch.float64, torch.float16])
+def test_waveforms_may_have_any_precision(recognizer: Recognizer, kind: torch.dtype) -> None:
+    waveforms = [recording(TEXTS[:1]).to(kind), recording(TEXTS[:8]).to(kind).requires_grad_()]
+    transcripts = recognizer.transcribe(waveforms, inference())
+    assert [one.text for one in transcripts] == [" ".join(TEXTS[:1]), " ".join(TEXTS[:8])]
+
+
+@pytest.mark.parametrize(
+    ("unfit", "message"),
+    [
+        (torch.tensor([0.0, math.nan, math.inf]), r"recording 1: samples must be finite; 2 are not\."),
+        (torch.zeros(2, 100), r"recording 1: must be a path, or a float tensor \(S,\) in \[-1, 1\]; got \(2, 100\)"),
+        (torch.zeros(100, dtype=torch.int16), r"recording 1: .*; got \(100,\) torch\.int16"),
+        (None, r"recording 1: .*; got <class 'NoneType'>"),
+    ],
+)
+def test_what_is_no_recording_is_refused_by_its_number(recognizer: Recognizer, unfit: Tensor, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        recognizer.transcribe([torch.zeros(1000), unfit])
+
+
+def test_a_net_that_computes_no_numbers_is_an_error_and_not_silence() -> None:
+    broken = listener()
+    broken.head = torch.nn.Threshold(math.inf, math.nan)  # type: ignore[assignment]
+    with pytest.raises(InputError, match="the net must compute numbers; it gave NaN"):
+        broken.transcribe([recording(TEXTS[:1])])
+
+
+# ---- recordings that turn out unreadable
+
+
+def truncated(path: Path) -> Path:
+    soundfile.write(path, recording(TEXTS * 2).numpy(), SAMPLE_RATE)
+    path.write_bytes(path.read_bytes()[:-5000])
+    return path
+
+
+def with_nan(path: Path) -> Path:
+    waveform = recording(TEXTS * 2)
+    waveform[-100] = math.nan
+    soundfile.write(path, waveform.numpy(), SAMPLE_RATE, subtype="FLOAT")
+    return path
+
+
+@WAYS
+@pytest.mark.parametrize(
+    ("spoil", "suffix", "message"),
+    [(truncated, "flac", "bad.flac: .*truncated"), (with_nan, "wav", "bad.wav: samples must be finite")],
+)
+def test_a_long_file_that_is_spoilt_late_is_one_line_and_stops_no_other(
+    recognizer: Recognizer, way: str, spoil: object, suffix: str, message: str, tmp_path: Path
+) -> None:
+    bad = spoil(tmp_path / f"bad.{suffix}")  # type: ignore[operator]
+    utterances = [whole_file(bad, "bad")]
+    utterances += [whole_file(write(tmp_path / f"{n}.wav", recording(TEXTS[:n])), str(n)) for n in (1, 9)]
+    assert utterances[0].duration > 5 * SHORT.window_seconds
+    results = list(recognizer.recognize(utterances, inference(way)))
+    [rejected] = [one for one in results if isinstance(one, Rejected)]
+    assert rejected.utterance.id == "bad"
+    assert "\n" not in rejected.reason
+    texts = {one[0].id: one[1].text for one in results if not isinstance(one, Rejected)}
+    assert texts == {"1": TEXTS[0], "9": " ".join(TEXTS[:9])}
+    with pytest.raises(AudioError, match=message):
+        recognizer.transcribe([bad], inference(way))
+
+
+@pytest.mark.parametrize("wrong", [0.5, 0.97, 1.03, 3.0])
+def test_a_long_file_that_is_not_as_long_as_its_manifest_says_is_rejected(
+    recognizer: Recognizer, wrong: float, tmp_path: Path
+) -> None:
+    path = write(tmp_path / "a.wav", recording(TEXTS))
+    utterance = Utterance(str(path), wrong * whole_file(path, "a").duration, "", "a")
+    [result] = recognizer.recognize([utterance], inference())
+    assert isinstance(result, Rejected)
+    assert "duration must be that of the audio" in result.reason
+
+
+# ---- alternatives of several segments
+
+
+class Readings:
+    """A decoder that reads into each segment in turn what it is given."""
+
+    def __init__(self, segments: list[list[Hypothesis]]) -> None:
+        self.segments = iter(segments)
+
+    def __call__(self, log_probs: Tensor, lengths: Tensor) -> list[list[Hypothesis]]:
+        return [next(self.segments)]
+
+
+def silent_segments(number: int) -> Iterator[tuple[float, Tensor]]:
+    flat = torch.zeros(40, 8).log_softmax(dim=-1)
+    return iter([(1.6 * position, flat) for position in range(number)])
+
+
+@pytest.mark.parametrize("nbest", [1, 2, 3, 5, 100])
+@pytest.mark.parametrize("seed", range(5))
+def test_alternatives_are_the_best_of_all_combinations_of_the_segments(seed: int, nbest: int) -> None:
+    draw = torch.Generator().manual_seed(seed)
+
+    def some() -> list[Hypothesis]:
+        tokens = [torch.randint(1, 4, (int(length),), generator=draw).tolist() for length in (0, 1, 1, 3, 4)]
+        scores = (-20 * torch.rand(len(tokens), generator=draw)).sort(descending=True).values.tolist()
+        shuffled = [tokens[position] for position in torch.randperm(len(tokens), generator=draw)]
+        return [Hypothesis(one, score) for one, score in zip(shuffled, scores, strict=True)]
+
+    segments = [some() for _ in range(3)]
+    recognizer = listener(Readings(segments))
+    pieces = recognizer.tokenizer.pieces
+    best: dict[str, float] = {}
+    for combined in itertools.product(*segments):
+        text = " ".join(" ".join("".join(pieces[token] for token in one.tokens) for one in combined).split())
+        score = sum(one.score for one in combined)
+        best[text] = max(best.get(text, -math.inf), score)
+    expected = sorted(best.items(), key=lambda one: -one[1])[:nbest]
+    transcript = recognizer.transcript(4.8, silent_segments(3), nbest)
+    assert [one.text for one in transcript.alternatives] == [text for text, _ in expected]
+    assert [one.score for one in transcript.alternatives] == pytest.approx([score for _, score in expected])
+    assert transcript.alternatives[0].text == transcript.text
+
+
+@WAYS
+def test_without_alternatives_the_best_is_the_text(recognizer: Recognizer, way: str) -> None:
+    [transcript] = recognizer.transcribe([recording(TEXTS)], inference(way, nbest=3))
+    assert [one.text for one in transcript.alternatives] == [transcript.text]
+
+
+# ---- at silences
+
+
+def test_stretches_between_silences_are_heard_each_by_itself(recognizer: Recognizer) -> None:
+    waveform = recording(TEXTS, pause=0.6)
+    utterance = Utterance("", len(waveform) / SAMPLE_RATE, "", "0")
+    [(_, segments)] = recognizer.segments([utterance], inference("silence"), {"0": waveform})  # type: ignore[misc]
+    for (begin, log_probs), (start, stretch) in zip(
+        segments, cut_at_silences([waveform], SAMPLE_RATE, max_seconds=SHORT.window_seconds), strict=True
+    ):
+        assert begin == start / SAMPLE_RATE
+        features = recognizer.features(stretch)
+        alone, _ = recognizer(features[None], torch.tensor([len(features)]))
+        torch.testing.assert_close(log_probs, alone[0], atol=1e-4, rtol=0)
+
+
+@WAYS
+@pytest.mark.parametrize(("batch_seconds", "most"), [(1.0, 1), (7.0, 2), (100.0, 8)])
+def test_no_more_is_in_the_net_at_once_than_a_batch_may_hold(way: str, batch_seconds: float, most: int) -> None:
+    """What bounds memory, however long the recording: windows of 3 s, 8 of them at most."""
+    recognizer = listener()
+    sizes: list[tuple[int, int]] = []
+    recognizer.encoder.register_forward_pre_hook(lambda _, given: sizes.append(given[0].shape[:2]))  # type: ignore[attr-defined]
+    how = Inference(BatchBounds(batch_seconds, 8), SHORT, SEGMENTERS[way])
+    recognizer.transcribe([recording(TEXTS * 3)], how)
+    assert all(batch == 1 or batch * frames <= 100 * batch_seconds for batch, frames in sizes)
+    assert all(frames <= 300 for _, frames in sizes)
+    assert most <= max(batch for batch, _ in sizes) <= 8

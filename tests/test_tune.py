@@ -1,0 +1,326 @@
+"""What a dev set is good for: LM weight and word score, calibrated confidence, and a bundle that keeps both."""
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from asr import bundle as bundles
+from asr.bundle import read_bundle
+from asr.checkpoint import load_recognizer
+from asr.confidence import UNCALIBRATED
+from asr.errors import InputError
+from asr.manifest import Utterance, read_manifest
+from asr.ngram import main as ngram
+from asr.transcribe import main as transcribe
+from asr.tune import main as tune
+from asr.tuning import LARGEST_WEIGHT, Heard, Weights, search_weights
+
+TUNED = ["README.md", "characters.json", "confidence.json", "config.json", "lm.arpa", "weights.safetensors"]
+
+
+@pytest.fixture
+def bundle(fluent: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(fluent / "run" / "bundle", tmp_path / "bundle"))
+
+
+@pytest.fixture
+def dev(fluent: Path) -> Path:
+    return fluent / "valid.jsonl"
+
+
+def model_of(path: Path, texts: list[str], order: int = 2) -> Path:
+    """Make a language model."""
+    text = path.with_suffix(".text")
+    text.write_text("".join(f"{one}\n" for one in texts))
+    assert ngram([str(text), "-o", str(path), "--order", str(order)]) == 0
+    return path
+
+
+@pytest.fixture
+def lm(dev: Path, tmp_path: Path) -> Path:
+    return model_of(tmp_path / "dev.arpa", [one.text for one in read_manifest(dev)])
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+
+
+def decode_of(bundle: Path) -> dict[str, Any]:
+    return dict(json.loads((bundle / "config.json").read_text())["decode"])
+
+
+# The search.
+
+
+def stub(errors: Callable[[Weights], int]) -> tuple[Any, Any, list[Heard]]:
+    """A recogniser that makes as many errors as told; every utterance is a hundred words."""
+    fusion = SimpleNamespace(lm_weight=0.5, word_score=0.0)
+
+    def hypotheses(log_probs: Any, lengths: Any) -> list[str]:
+        wrong = errors(Weights(fusion.lm_weight, fusion.word_score))
+        return [" ".join(["wrong"] * wrong + ["right"] * (100 - wrong))]
+
+    recognizer = SimpleNamespace(normalize=str, hypotheses=hypotheses)
+    utterance = Utterance("x.wav", 1.0, " ".join(["right"] * 100), "x")
+    return recognizer, SimpleNamespace(fusion=fusion), [Heard(utterance, [(0.0, torch.zeros(1, 2))])]
+
+
+@pytest.mark.parametrize(
+    ("optimum", "found"),
+    [
+        (Weights(0.5, 0.0), Weights(0.5, 0.0)),
+        (Weights(1.4, -0.75), Weights(1.4, -0.75)),
+        (Weights(2.9, 3.5), Weights(2.9, 3.5)),
+        (Weights(0.2, 2.25), Weights(0.2, 2.25)),
+        (Weights(-3.0, 0.0), Weights(0.0, 0.0)),  # a model that harms is not listened to
+        (Weights(9.0, 1.0), Weights(LARGEST_WEIGHT, 1.0)),
+    ],
+)
+def test_the_search_finds_the_least_errors(optimum: Weights, found: Weights) -> None:
+    def errors(weights: Weights) -> int:
+        distance = abs(weights.lm_weight - optimum.lm_weight) + abs(weights.word_score - optimum.word_score)
+        return min(100, round(10 * distance))
+
+    recognizer, decode, heard = stub(errors)
+    told: list[Weights] = []
+    best = search_weights(recognizer, decode, heard, lambda weights, counts: told.append(weights))
+    assert best == pytest.approx(found, abs=0.051)  # the finest steps are 0.1 and 0.25, on a grid from 0.5 and 0
+    assert (decode.fusion.lm_weight, decode.fusion.word_score) == best, "the decoder is left with them"
+    assert told[0] == Weights(0.5, 0.0)
+    assert len(set(told)) == len(told), "nothing is tried twice"
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_the_search_never_ends_worse_than_it_began_and_always_at_the_same(seed: int) -> None:
+    """On errors without any order."""
+
+    def errors(weights: Weights) -> int:
+        return hash((weights, seed)) % 101
+
+    recognizer, decode, heard = stub(errors)
+    best = search_weights(recognizer, decode, heard, lambda weights, counts: None)
+    assert errors(best) <= errors(Weights(0.5, 0.0))
+    again, decode, heard = stub(errors)
+    assert search_weights(again, decode, heard, lambda weights, counts: None) == best
+
+
+# The command.
+
+
+def test_the_bundle_holds_weights_model_and_calibration_and_uses_them_wherever_it_is(
+    bundle: Path, dev: Path, lm: Path, fluent: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert tune([str(bundle), str(dev), "--lm", str(lm), "--beam", "4"]) == 0
+    said = capsys.readouterr().out.splitlines()
+    tried = [line for line in said if line.startswith("LM weight ")]
+    errors = [int(line.split()[-2]) for line in tried]
+    assert len(tried) > 4
+    taken = next(line.removeprefix("taken: ") for line in said if line.startswith("taken: "))
+    [chosen] = [number for line, number in zip(tried, errors, strict=True) if _weights(line) == _weights(taken)]
+    assert chosen == min(errors) <= errors[0]
+    assert any(line.startswith("confidence: ") for line in said)
+    assert said[-1] == f"{bundle}: written"
+
+    assert sorted(contents(bundle)) == TUNED
+    assert (bundle / "lm.arpa").read_bytes() == lm.read_bytes()
+    decode = decode_of(bundle)
+    assert (decode["name"], decode["lm"], decode["beam_size"]) == ("beam", "lm.arpa", 4)
+    assert (decode["lm_weight"], decode["word_score"]) == _weights(taken)
+    card = (bundle / "README.md").read_text()
+    assert card.count("Tuned on valid.jsonl: beam search, LM weight ") == 1
+    assert "A speech recogniser trained by" in card
+
+    lm.unlink()
+    moved = bundle.rename(tmp_path / "moved")
+    recognizer = load_recognizer(moved)
+    assert recognizer.decode.fusion.has_model
+    assert (recognizer.decode.fusion.lm_weight, recognizer.decode.fusion.word_score) == _weights(taken)
+    assert recognizer.calibration != UNCALIBRATED
+    assert transcribe([str(moved), str(fluent / "test.jsonl")]) == 0
+    assert transcribe([str(moved), str(fluent / "test.jsonl"), "--decode", "greedy"]) == 0
+    assert transcribe([str(moved), str(fluent / "test.jsonl"), "--lm-weight", "0.1"]) == 0, "it has a model of its own"
+
+
+def _weights(line: str) -> tuple[float, float]:
+    """`LM weight 0.50, word score  0.00…`"""
+    words = line.replace(",", " ").replace(":", " ").split()
+    return float(words[2]), float(words[5])
+
+
+def test_without_lm_confidence_alone_is_tuned(bundle: Path, dev: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = decode_of(bundle)
+    assert tune([str(bundle), str(dev)]) == 0
+    assert "no language model (--lm): no weights to find" in capsys.readouterr().out
+    assert sorted(contents(bundle)) == [name for name in TUNED if name != "lm.arpa"]
+    assert decode_of(bundle) == before == {"name": "greedy"}
+
+
+def test_tuning_again_starts_from_the_bundles_own_settings_and_another_model_replaces_its(
+    bundle: Path, dev: Path, lm: Path, tmp_path: Path
+) -> None:
+    options = ["--beam", "4"]
+    assert tune([str(bundle), str(dev), "--lm", str(lm), *options]) == 0
+    once = contents(bundle)
+    assert tune([str(bundle), str(dev)]) == 0
+    assert contents(bundle) == once, "the same dev set and model: not a byte changes"
+
+    other = model_of(tmp_path / "other.arpa", ["fa fa", "be be be", "fa be"])
+    assert tune([str(bundle), str(dev), "--lm", str(other), "--lm-weight", "0.2"]) == 0
+    assert (bundle / "lm.arpa").read_bytes() == other.read_bytes()
+    assert sorted(contents(bundle)) == TUNED
+    assert (bundle / "README.md").read_text().count("Tuned on") == 1
+
+    assert tune([str(bundle), str(dev), "--decode", "greedy"]) == 0
+    assert "lm.arpa" not in contents(bundle), "greedy decoding reads none"
+    assert "no LM" in (bundle / "README.md").read_text()
+
+
+def test_a_run_folder_means_its_bundle(fluent: Path, dev: Path, tmp_path: Path) -> None:
+    shutil.copytree(fluent / "run" / "bundle", tmp_path / "run" / "bundle")
+    assert tune([str(tmp_path / "run"), str(dev)]) == 0
+    assert (tmp_path / "run" / "bundle" / "confidence.json").is_file()
+
+
+def test_what_is_bad_in_a_dev_set_is_named_and_the_rest_is_tuned_on(
+    bundle: Path, dev: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    good = [
+        json.dumps({"audio_filepath": one.audio_filepath, "duration": one.duration, "text": one.text, "id": one.id})
+        for one in read_manifest(dev)
+    ]
+    gone = json.dumps({"audio_filepath": "gone.wav", "duration": 1.0, "text": "ab", "id": "g"})
+    (tmp_path / "some.jsonl").write_text("\n".join([*good[:6], gone, "{"]))
+    assert tune([str(bundle), str(tmp_path / "some.jsonl")]) == 1
+    errors = capsys.readouterr().err.splitlines()
+    assert len(errors) == 3
+    assert errors[0].startswith(f"error: {tmp_path / 'some.jsonl'}:8: each line must be one JSON object")
+    assert errors[1] == f"error: g: {tmp_path / 'gone.wav'}: must be a readable audio file; there is no such file."
+    assert errors[2] == "error: 2 of 8 could not be tuned on: see above."
+    assert (bundle / "confidence.json").is_file()
+
+
+def silent(text: str) -> Callable[[Path, Path], list[str]]:
+    """A dev set of silence, with a text."""
+
+    def make(folder: Path, bundle: Path) -> list[str]:
+        import numpy as np
+        import soundfile
+
+        soundfile.write(folder / "silence.wav", np.zeros(16000), 16000)
+        (folder / "m.jsonl").write_text(
+            json.dumps({"audio_filepath": "silence.wav", "duration": 1.0, "text": text}) + "\n"
+        )
+        return [str(bundle), str(folder / "m.jsonl")]
+
+    return make
+
+
+def with_file(option: str, content: bytes) -> Callable[[Path, Path], list[str]]:
+    def make(folder: Path, bundle: Path) -> list[str]:
+        (folder / "file").write_bytes(content)
+        return [str(bundle), "DEV", option, str(folder / "file")]
+
+    return make
+
+
+def beside(name: str) -> Callable[[Path, Path], list[str]]:
+    def make(folder: Path, bundle: Path) -> list[str]:
+        (bundle / name).mkdir()
+        return [str(bundle), "DEV"]
+
+    return make
+
+
+KENLM = b"mmap lm http://kheafield.com/code format version 5\n\0"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (silent(""), r"m\.jsonl: a dev set must hold texts, and audio that can be read; it holds none\.$"),
+        (silent("ab cd"), r"confidence must be calibrated on words; none was recognised\.$"),
+        (with_file("--lm", KENLM), r"file: a bundle's language model must be ARPA; it is not\. A binary can be given"),
+        (with_file("--lm", b"text"), r"file: a bundle's language model must be ARPA; it is not"),
+        (with_file("--lexicon", b""), r"file: a lexicon must hold words; it holds none"),
+        (with_file("--hotwords", b""), r"file: hotwords must be phrases, one a line; the file holds none"),
+        (lambda folder, bundle: [str(bundle), "DEV", "--lm", "nowhere.arpa"], r"^nowhere\.arpa: .*No such file"),
+        (lambda folder, bundle: [str(bundle), "DEV", "--lm-weight", "1"], r"^--lm-weight must go with --lm; the model"),
+        (lambda folder, bundle: [str(bundle), "nowhere.jsonl"], r"^nowhere\.jsonl: no such manifest"),
+        (lambda folder, bundle: ["some.ckpt", "DEV"], r"^some\.ckpt: what is tuned must be a bundle, or a run folder"),
+        (lambda folder, bundle: [str(folder / "nowhere"), "DEV"], r"a model must be a run folder, a bundle or a"),
+        (beside("notes"), r"bundle: a folder that a bundle replaces must be empty, .*; it holds notes\."),
+    ],
+)
+def test_what_cannot_be_tuned_is_one_line_before_the_search_and_the_bundle_is_untouched(
+    bundle: Path, dev: Path, tmp_path: Path, arguments: Any, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def searched(*_: Any) -> None:
+        pytest.fail("the search, which takes hours, was begun")
+
+    monkeypatch.setattr("asr.tuning.search_weights", searched)
+    given = arguments(tmp_path, bundle)
+    before = {path: path.read_bytes() for path in bundle.iterdir() if path.is_file()}
+    with pytest.raises(InputError, match=message) as refused:
+        tune([str(dev) if one == "DEV" else one for one in given])
+    assert "\n" not in str(refused.value)
+    assert {path: path.read_bytes() for path in bundle.iterdir() if path.is_file()} == before
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+@pytest.mark.parametrize("call", [0, 3, 6, 7, 8, 9])
+def test_killed_while_it_writes_the_old_bundle_or_the_new_is_there_and_tuning_again_succeeds(
+    bundle: Path, dev: Path, lm: Path, call: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing more happens on the disk from the n-th of these calls on."""
+    calls: list[str] = []
+    whole = sorted(contents(bundle))
+
+    def or_die(function: Callable[..., Any]) -> Callable[..., Any]:
+        def called(*given: Any, **how: Any) -> Any:
+            calls.append(function.__name__)
+            if len(calls) > call:
+                raise Killed
+            return function(*given, **how)
+
+        return called
+
+    def rmtree(*given: Any, real: Any = shutil.rmtree, **how: Any) -> None:
+        if len(calls) <= call:
+            real(*given, **how)
+
+    options = [str(bundle), str(dev), "--lm", str(lm), "--beam", "2"]
+    with monkeypatch.context() as patched:
+        for name in ("rename", "fsync", "chmod"):
+            patched.setattr(bundles.os, name, or_die(getattr(os, name)))
+        patched.setattr(bundles.shutil, "rmtree", rmtree)
+        with pytest.raises(Killed):
+            tune(options)
+    places = [place for place in (bundle, bundle.with_name(".bundle.replaced")) if place.is_dir()]
+    assert places
+    for place in places:
+        read_bundle(place)
+        assert sorted(contents(place)) in (whole, TUNED)
+    assert tune(options) == 0
+    assert sorted(contents(bundle)) == TUNED
+    assert not any(path.name.startswith(".") for path in bundle.parent.iterdir())
+
+
+def test_a_tuned_bundle_is_not_thrown_away_by_training_on(fluent: Path, dev: Path, tmp_path: Path) -> None:
+    from asr.run import open_run_dir
+
+    shutil.copytree(fluent / "run" / "bundle", tmp_path / "run" / "bundle")
+    assert tune([str(tmp_path / "run"), str(dev)]) == 0
+    before = contents(tmp_path / "run" / "bundle")
+    with pytest.raises(InputError, match=r"must not hold a tuned bundle, .* Move .*bundle elsewhere, or remove it"):
+        open_run_dir(tmp_path / "run")
+    assert contents(tmp_path / "run" / "bundle") == before

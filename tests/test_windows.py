@@ -1,0 +1,315 @@
+"""Windows: every frame once, seams that leave no trace where the net's context is limited, cuts at pauses."""
+
+import itertools
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import soundfile
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from asr.build import build_features
+from asr.confidence import UNCALIBRATED
+from asr.data.sampler import BatchBounds
+from asr.decode.greedy import Greedy
+from asr.encoder.subsampling.strided_conv import StridedConv
+from asr.errors import InputError
+from asr.interfaces import BLANK_ID
+from asr.lengths import Lengths, padding_mask
+from asr.manifest import Utterance
+from asr.recognizer import Inference, Recognizer, whole_file
+from asr.text import basic
+from asr.tokenizer.char import Char
+from asr.windows import WindowBounds, cut_at_pauses, cut_windows, stitch
+from tests.conftest import resolved
+
+# ---- samples to windows, windows to frames
+
+
+@st.composite
+def cuts(draw: st.DrawFn) -> tuple[int, int]:
+    """Window and context, as numbers of frames."""
+    context = draw(st.integers(0, 5))
+    return draw(st.integers(2 * context + 1, 2 * context + 12)), context
+
+
+def in_blocks(draw: st.DrawFn, waveform: Tensor) -> list[Tensor]:
+    """The waveform in parts of any length, some of them empty."""
+    ends = draw(st.lists(st.integers(0, len(waveform)), max_size=8).map(sorted))
+    return list(waveform.tensor_split(ends))
+
+
+@given(data=st.data(), cut=cuts(), num_samples=st.integers(0, 300), hop=st.integers(1, 4))
+def test_windows_answer_for_every_sample_once_and_hear_the_context_around_it(
+    data: st.DataObject, cut: tuple[int, int], num_samples: int, hop: int
+) -> None:
+    window, context = (hop * frames for frames in cut)
+    waveform = torch.arange(num_samples, dtype=torch.float32)
+    windows = list(cut_windows(in_blocks(data.draw, waveform), window, context))
+    ends = [one.keep for one in windows[1:]] + [num_samples]
+    answered = [one.waveform[one.keep - one.start : end - one.start] for one, end in zip(windows, ends, strict=True)]
+    assert torch.equal(torch.cat(answered), waveform)
+    assert all(len(part) for part in answered) or num_samples == 0
+    for one, end in zip(windows, ends, strict=True):
+        assert torch.equal(one.waveform, waveform[one.start :][:window])
+        assert one.start % hop == one.keep % hop == 0
+        assert one.start <= max(0, one.keep - context)
+        assert one.start + len(one.waveform) >= min(num_samples, end + context)
+    assert len(windows) == max(1, math.ceil((num_samples - 2 * context) / (window - 2 * context)))
+
+
+def test_no_more_is_read_than_the_next_window_needs() -> None:
+    """Memory is bounded: a window comes before more than it and a block have been read, and holds only itself."""
+    read = 0
+
+    def blocks() -> Iterator[Tensor]:
+        nonlocal read
+        for _ in range(100):
+            read += 7
+            yield torch.zeros(7)
+
+    for window in cut_windows(blocks(), 50, 10):
+        assert read <= window.start + 50 + 7
+        assert window.waveform.untyped_storage().nbytes() <= 4 * (50 + 7)
+
+
+@given(cut=cuts(), num_frames=st.integers(0, 200))
+def test_stitched_windows_have_each_frame_once_and_in_order(cut: tuple[int, int], num_frames: int) -> None:
+    frames = torch.arange(num_frames, dtype=torch.float32)
+    windows = ((one.start, one.keep, one.waveform[:, None]) for one in cut_windows([frames], *cut))
+    assert torch.equal(torch.cat(list(stitch(windows)))[:, 0], frames)
+
+
+@pytest.mark.parametrize(("window", "context"), [(8, 4), (8, 5), (1, -1), (0, 0.1)])
+def test_a_window_that_is_all_context_is_refused(window: float, context: float) -> None:
+    with pytest.raises(InputError, match="context_seconds must be at least 0, and less than half of window_seconds"):
+        WindowBounds(window, context).samples(16000, 640)
+
+
+# ---- one pass and windows give the same log_probs
+
+RATE, SHIFT, LENGTH, STRIDE = 1000, 10, 25, 4  # Hz; samples, samples; feature frames
+HOP = STRIDE * SHIFT
+
+
+class Integers:
+    """Features whose every number is an integer: ten of a frame's samples as 8 bits would have them."""
+
+    dim = 10
+    sample_rate = RATE
+    frame_shift_seconds = SHIFT / RATE
+
+    def __call__(self, waveform: Tensor) -> Tensor:
+        frames = self.num_frames(len(waveform))
+        framed = waveform.unfold(0, LENGTH, SHIFT)[:frames] if frames else waveform.new_zeros(0, LENGTH)
+        return (framed[:, : 2 * self.dim : 2] * 128).round()
+
+    @staticmethod
+    def num_frames(num_samples: Lengths) -> Lengths:
+        frames = (num_samples - LENGTH) // SHIFT + 1
+        return frames * (frames > 0)
+
+
+class Limited(nn.Module):
+    """A convolution that hears `reach` feature frames to both sides of an encoder frame, of integer weights.
+
+    Sums of integers below 2**24 are exact in float32 in whatever order a library adds them.
+    """
+
+    stride = STRIDE
+
+    def __init__(self, dim: int, vocab_size: int, reach: int) -> None:
+        super().__init__()
+        self.conv = nn.Conv1d(dim, vocab_size, 2 * reach + 1, STRIDE, reach)
+        for weight in self.parameters():
+            weight.data = torch.randint(-3, 4, weight.shape, generator=torch.Generator().manual_seed(1)).float()
+
+    @staticmethod
+    def output_lengths(feature_lengths: Lengths) -> Lengths:
+        return -(-feature_lengths // STRIDE)
+
+    def forward(self, features: Tensor, feature_lengths: Tensor) -> tuple[Tensor, Tensor]:
+        heard = features.masked_fill(padding_mask(feature_lengths, features.shape[1])[..., None], 0.0)
+        return self.conv(heard.transpose(1, 2)).transpose(1, 2), self.output_lengths(feature_lengths)
+
+
+class Scaled(nn.Module):
+    """A head whose log_probs are a row's own affair, and not all at 0 or minus infinity."""
+
+    def forward(self, encoder_out: Tensor) -> Tensor:
+        return (encoder_out / 256).log_softmax(dim=-1)
+
+
+def stub(reach: int) -> Recognizer:
+    tokenizer = Char()
+    tokenizer.fit([" abcd"])
+    greedy = Greedy(tokenizer, basic)
+    encoder = Limited(Integers.dim, tokenizer.vocab_size, reach)
+    return Recognizer(basic, tokenizer, Integers(), encoder, Scaled(), greedy, UNCALIBRATED).eval()  # type: ignore[arg-type]
+
+
+def one_pass(recognizer: Recognizer, waveform: Tensor) -> Tensor:
+    features = recognizer.features(waveform)
+    if len(features) == 0:
+        return torch.zeros(0, recognizer.tokenizer.vocab_size)
+    with torch.inference_mode():
+        log_probs, lengths = recognizer(features[None], torch.tensor([len(features)]))
+    return log_probs[0, : lengths[0]]
+
+
+def joined(recognizer: Recognizer, utterance: Utterance, how: Inference, waveform: Tensor | None = None) -> Tensor:
+    """The segments put together, after checking that each begins where the one before has ended."""
+    waveforms = {} if waveform is None else {utterance.id: waveform}
+    [(_, segments)] = recognizer.segments([utterance], how, waveforms)  # type: ignore[misc]
+    held, frames = [], 0
+    for start, log_probs in segments:
+        assert start == pytest.approx(frames * recognizer.hop / recognizer.features.sample_rate)
+        held.append(log_probs)
+        frames += len(log_probs)
+    return torch.cat(held)
+
+
+@settings(max_examples=100, deadline=None)
+@given(cut=cuts(), num_samples=st.integers(0, 3000), reach=st.integers(0, 20), at_once=st.integers(1, 200))
+def test_stitched_log_probs_are_those_of_one_pass_to_the_bit(
+    cut: tuple[int, int], num_samples: int, reach: int, at_once: int
+) -> None:
+    window, context = cut
+    recognizer = stub(min(reach, STRIDE * context))
+    waveform = torch.rand(num_samples, generator=torch.Generator().manual_seed(num_samples)) * 2 - 1
+    how = Inference(BatchBounds(at_once * HOP / RATE, 5), WindowBounds(window * HOP / RATE, context * HOP / RATE))
+    stitched = joined(recognizer, Utterance("", num_samples / RATE, "", "0"), how, waveform)
+    assert torch.equal(stitched, one_pass(recognizer, waveform))
+
+
+@pytest.mark.parametrize("num_samples", [99, 1000, 41234])
+def test_so_are_those_of_a_file(num_samples: int, tmp_path: Path) -> None:
+    recognizer = stub(reach=8)
+    waveform = torch.randint(-(2**15), 2**15, (num_samples,)).float() / 2**15
+    soundfile.write(tmp_path / "a.wav", waveform.numpy(), RATE, subtype="PCM_16")
+    how = Inference(BatchBounds(2.0, 64), WindowBounds(0.4, 0.08))
+    expected = one_pass(recognizer, waveform)
+    assert torch.equal(joined(recognizer, whole_file(tmp_path / "a.wav", "0"), how), expected)
+    part = Utterance(str(tmp_path / "a.wav"), (num_samples - 50) / RATE, "", "0", offset=30 / RATE)
+    assert torch.equal(joined(recognizer, part, how), one_pass(recognizer, waveform[30:-20]))
+
+
+def test_a_context_that_is_too_short_shows() -> None:
+    recognizer = stub(reach=9)
+    waveform = torch.rand(1000)
+    how = Inference(windows=WindowBounds(0.4, 0.08))  # 8 feature frames
+    stitched = joined(recognizer, Utterance("", 1.0, "", "0"), how, waveform)
+    assert not torch.equal(stitched, one_pass(recognizer, waveform))
+
+
+class Front(nn.Module):
+    """The front-end of the shipped encoders, and nothing else."""
+
+    def __init__(self, dim: int, vocab_size: int) -> None:
+        super().__init__()
+        self.subsampling = StridedConv(dim, vocab_size, num_channels=4, dropout=0.0)
+        self.stride, self.output_lengths = self.subsampling.stride, self.subsampling.output_lengths
+
+    def forward(self, features: Tensor, feature_lengths: Tensor) -> tuple[Tensor, Tensor]:
+        return self.subsampling(features, feature_lengths)
+
+
+@pytest.mark.parametrize("num_samples", [16000, 41_234, 3 * 16000 + 639])
+def test_real_features_and_front_end_differ_by_rounding_alone(num_samples: int) -> None:
+    """The mel filters and the linear layer are matrix products, whose sums go with the number of rows: 1e-5."""
+    tokenizer = Char()
+    tokenizer.fit([" abcd"])
+    features = build_features({"features": resolved("features/normalize=training_set")["features"]})
+    features.normalize.fit([8 + 4 * torch.tensor([[-1.0], [1.0]]).expand(2, features.dim)])
+    encoder = Front(features.dim, tokenizer.vocab_size)
+    greedy = Greedy(tokenizer, basic)
+    recognizer = Recognizer(basic, tokenizer, features, encoder, nn.LogSoftmax(-1), greedy, UNCALIBRATED).eval()  # type: ignore[arg-type]
+    waveform = 0.1 * torch.randn(num_samples)
+    how = Inference(BatchBounds(2.0, 64), WindowBounds(0.48, 0.04))
+    stitched = joined(recognizer, Utterance("", num_samples / 16000, "", "0"), how, waveform)
+    torch.testing.assert_close(stitched, one_pass(recognizer, waveform), atol=1e-5, rtol=0)
+
+
+# ---- the stream to segments
+
+
+def stream(best: list[int], vocab_size: int = 4) -> Tensor:
+    """log_probs (T', V) whose best tokens are these; how sure they are varies."""
+    drawn = torch.rand(len(best), vocab_size, generator=torch.Generator().manual_seed(len(best)))
+    drawn[torch.arange(len(best)), best] += 2.0
+    return drawn.log_softmax(dim=-1)
+
+
+def collapse(best: list[int]) -> list[int]:
+    return [token for token, _ in itertools.groupby(best) if token != BLANK_ID]
+
+
+def longest_pause(best: list[int]) -> int:
+    """The middle of the first of the longest runs of blanks in the second half."""
+    half, runs, run = len(best) // 2, [], []
+    for frame in range(half, len(best) + 1):
+        if frame < len(best) and best[frame] == BLANK_ID:
+            run.append(frame)
+        elif run:
+            runs.append(run)
+            run = []
+    longest = max(runs, key=len)
+    return (longest[0] + longest[-1] + 1) // 2
+
+
+PATHS = st.lists(st.tuples(st.integers(0, 3), st.integers(1, 6)), max_size=25).map(
+    lambda runs: [token for token, frames in runs for _ in range(frames)]
+)
+
+
+@given(data=st.data(), best=PATHS, max_frames=st.integers(1, 20))
+def test_segments_are_all_frames_once_and_cut_in_pauses(data: st.DataObject, best: list[int], max_frames: int) -> None:
+    log_probs = stream(best)
+    segments = list(cut_at_pauses(in_blocks(data.draw, log_probs), max_frames))
+    assert torch.equal(torch.cat([segment for _, segment in segments]), log_probs)
+    assert all(len(segment) <= max_frames for _, segment in segments)
+    assert all(len(segment) for _, segment in segments) or not best
+    starts = [start for start, _ in segments]
+    assert starts == [0, *itertools.accumulate(len(segment) for _, segment in segments)][:-1]
+    for start, end in itertools.pairwise(starts):
+        searched = best[start : start + max_frames]
+        if BLANK_ID in searched[len(searched) // 2 :]:
+            assert end == start + max(1, longest_pause(searched))
+        else:
+            second_half = log_probs[start : start + max_frames, BLANK_ID][len(searched) // 2 :]
+            assert end == start + max(1, len(searched) // 2 + int(second_half.argmax()))
+    if all(best[start] == BLANK_ID or best[start] != best[start - 1] for start in starts[1:]):
+        bests = [segment.argmax(dim=-1).tolist() for _, segment in segments if len(segment)]
+        assert [token for part in bests for token in collapse(part)] == collapse(best)
+
+
+def test_pauses_are_preferred_to_blanks_between_letters() -> None:
+    first_half = [0, 0, 0, 0, 0, 0, 1, 1]
+    best = [*first_half, 2, 0, 1, 0, 0, 0, 2, 0, *first_half]
+    assert [start for start, _ in cut_at_pauses([stream(best)], 16)] == [0, 12]
+
+
+@pytest.mark.parametrize("max_frames", [1, 2, 7])
+def test_log_probs_that_are_no_numbers_come_to_an_end(max_frames: int) -> None:
+    segments = list(cut_at_pauses([torch.full((20, 4), math.nan)], max_frames))
+    assert sum(len(segment) for _, segment in segments) == 20
+    assert all(0 < len(segment) <= max_frames for _, segment in segments)
+
+
+def test_a_held_segment_is_all_that_is_kept() -> None:
+    """Memory is bounded: no more is taken from the stream than a segment and a piece, and segments are no views."""
+    taken = 0
+
+    def pieces() -> Iterator[Tensor]:
+        nonlocal taken
+        for _ in range(100):
+            taken += 10
+            yield stream([1, 1, 1, 0, 0, 0, 2, 2, 2, 2])
+
+    for start, segment in cut_at_pauses(pieces(), 35):
+        assert taken <= start + 35 + 10
+        assert segment.untyped_storage().nbytes() <= 4 * 4 * 35

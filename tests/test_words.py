@@ -1,0 +1,280 @@
+"""Words: the same as the text, and their times: those of the best path, and of the sounds themselves."""
+
+import itertools
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from asr.alignment import Span, frame_deficits, token_spans
+from asr.audio import load_waveform
+from asr.checkpoint import load_recognizer
+from asr.errors import InputError
+from asr.interfaces import BLANK_ID, Tokenizer
+from asr.manifest import read_manifest
+from asr.recognizer import Inference, Recognizer
+from asr.spelling import Spelt, spell
+from asr.text import NORMALIZERS
+from asr.tokenizer.char import Char
+from asr.windows import WindowBounds
+from tests.listener import listener
+from tests.test_tokenizer import FITTED
+from tests.test_train import trained  # noqa: F401
+from tests.tones import GAP_SECONDS, LETTER_SECONDS, SAMPLE_RATE, sentences, speak
+
+SHORT = sentences(20, seed=12, words=(1, 2))  # of 1.6 s at most, so that there is a pause wherever one is looked for
+TOLERANCE = 0.08  # seconds, by which a word may begin too early or too late
+
+# ---- the path
+
+
+def states(tokens: list[int]) -> list[int]:
+    """Tokens with blanks around them."""
+    return [state for token in tokens for state in (BLANK_ID, token)] + [BLANK_ID]
+
+
+def best_path(log_probs: Tensor, tokens: list[int]) -> tuple[float, list[int]]:
+    """Viterbi in loops: the log-probability of the best path that spells `tokens`, and which state is where."""
+    wanted = states(tokens)
+    scores = [[-math.inf] * len(wanted) for _ in log_probs]
+    came_from = [[0] * len(wanted) for _ in log_probs]
+    for frame, row in enumerate(log_probs.double().tolist()):
+        for state, token in enumerate(wanted):
+            if frame == 0:
+                scores[0][state] = row[token] if state < 2 else -math.inf
+                continue
+            before = [state] + [state - 1] * (state >= 1)
+            if state >= 2 and token not in (BLANK_ID, wanted[state - 2]):
+                before.append(state - 2)
+            came_from[frame][state] = max(before, key=lambda one: scores[frame - 1][one])
+            scores[frame][state] = scores[frame - 1][came_from[frame][state]] + row[token]
+    state = max(len(wanted) - 2, len(wanted) - 1, key=lambda one: scores[-1][one])
+    best, path = scores[-1][state], [state]
+    for frame in range(len(scores) - 1, 0, -1):
+        path.append(came_from[frame][path[-1]])
+    return best, path[::-1]
+
+
+def score(log_probs: Tensor, tokens: list[int], spans: list[Span]) -> float:
+    """The log-probability of the path in which these frames spell these tokens, and others the blank."""
+    path = [BLANK_ID] * len(log_probs)
+    for token, span in zip(tokens, spans, strict=True):
+        path[span.start : span.end] = [token] * (span.end - span.start)
+    return sum(float(log_probs[frame, token]) for frame, token in enumerate(path))
+
+
+ALIGNED = st.tuples(st.lists(st.integers(1, 3), max_size=6), st.integers(0, 8), st.integers(0, 10**6))
+
+
+@settings(deadline=None)
+@given(drawn=ALIGNED)
+def test_spans_are_the_best_path_that_spells_the_tokens(drawn: tuple[list[int], int, int]) -> None:
+    tokens, more, seed = drawn
+    repeats = sum(one == other for one, other in itertools.pairwise(tokens))
+    num_frames = len(tokens) + repeats + more
+    log_probs = 3 * torch.randn(num_frames, 4, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    log_probs = log_probs.log_softmax(dim=-1)
+    spans = token_spans(log_probs.float(), tokens)
+    assert len(spans) == len(tokens)
+    assert all(0 <= span.start < span.end <= num_frames for span in spans)
+    for (one, before), (other, after) in itertools.pairwise(zip(tokens, spans, strict=True)):
+        assert before.end + (one == other) <= after.start, "a blank parts a token from itself"
+    if tokens:
+        best, path = best_path(log_probs, tokens)
+        assert score(log_probs, tokens, spans) == pytest.approx(best, abs=1e-4)  # the search is in float32
+        assert spans == [
+            Span(path.index(state), len(path) - path[::-1].index(state)) for state in range(1, 2 * len(tokens), 2)
+        ]
+        deficits = frame_deficits(log_probs, tokens, spans)
+        assert (deficits <= 0).all()
+        loss = best - float(log_probs.max(dim=-1).values.sum())
+        assert float(deficits.sum()) == pytest.approx(loss, abs=1e-4)
+
+
+def test_what_the_net_writes_itself_has_no_deficit() -> None:
+    log_probs = torch.randn(50, 5).log_softmax(dim=-1)
+    tokens = [token for token, _ in itertools.groupby(log_probs.argmax(dim=-1).tolist()) if token != BLANK_ID]
+    assert (frame_deficits(log_probs, tokens, token_spans(log_probs, tokens)) == 0).all()
+
+
+def test_a_token_that_cannot_be_is_spelt_all_the_same() -> None:
+    log_probs = torch.zeros(6, 4)
+    log_probs[:, 2] = -math.inf
+    assert len(token_spans(log_probs, [1, 2, 3])) == 3
+
+
+def test_an_alignment_that_would_not_fit_into_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("asr.alignment.MAX_CELLS", 6 * 7 - 1)
+    with pytest.raises(InputError, match="short enough to be aligned at once; it has 6 frames and 3 tokens"):
+        token_spans(torch.zeros(6, 4), [1, 2, 3])
+
+
+# ---- tokens to words
+
+
+def odd_characters() -> Char:
+    """What normalises to nothing, to two words, or into the letter before it."""
+    tokenizer = Char()
+    marks = "\N{COMBINING ACUTE ACCENT}\N{COMBINING CEDILLA}\N{DEVANAGARI SIGN VIRAMA}"
+    quotes = "'\N{RIGHT SINGLE QUOTATION MARK}\N{EM DASH}-.\N{NO-BREAK SPACE}"
+    tokenizer.fit([" abeß½ﬁİक" + marks + quotes])
+    return tokenizer
+
+
+TOKENIZERS: dict[str, Tokenizer] = {**FITTED, "odd": odd_characters()}
+
+
+def written(tokens: list[int], vocab_size: int, repeat: int) -> Tensor:
+    """log_probs (T', V) whose best path spells the tokens, a blank between each two."""
+    path = [state for state in states(tokens) for _ in range(repeat)]
+    drawn = torch.rand(len(path), vocab_size, generator=torch.Generator().manual_seed(len(path)))
+    drawn[torch.arange(len(path)), path] += 3.0
+    return drawn.log_softmax(dim=-1)
+
+
+@pytest.mark.parametrize("normalizer", sorted(NORMALIZERS))
+@pytest.mark.parametrize("name", sorted(TOKENIZERS))
+@settings(deadline=None, max_examples=60)
+@given(data=st.data(), repeat=st.integers(1, 2))
+def test_the_words_are_those_of_the_validation_hypothesis(
+    name: str, normalizer: str, data: st.DataObject, repeat: int
+) -> None:
+    recognizer = listener()
+    recognizer.tokenizer, recognizer.normalize = TOKENIZERS[name], NORMALIZERS[normalizer]
+    pieces = recognizer.tokenizer.pieces
+    tokens = data.draw(st.lists(st.integers(1, len(pieces) - 1), max_size=12))
+    log_probs = written(tokens, len(pieces), repeat)
+    [hypothesis] = recognizer.hypotheses(log_probs[None], torch.tensor([len(log_probs)]))
+    transcript = recognizer.transcript(100.0, iter([(2.0, log_probs)]))
+    assert transcript.text == hypothesis == transcript.alternatives[0].text
+    assert transcript.text == " ".join(transcript.text.split())
+    spelt = " ".join("".join(pieces[token] for token in tokens).split())
+    assert hypothesis == " ".join(filter(None, (recognizer.normalize(word) for word in spelt.split())))
+    if normalizer == "verbatim":
+        assert hypothesis == spelt == recognizer.tokenizer.decode(tokens)
+    times = [time for word in transcript.words for time in (word.start, word.end)]
+    assert all(2.0 <= time <= 2.0 + 0.04 * len(log_probs) + 1e-9 for time in times)
+    assert all(word.start < word.end for word in transcript.words)
+    assert [word.start for word in transcript.words] == sorted(word.start for word in transcript.words)
+    assert all(0 <= word.confidence <= 1 for word in transcript.words)
+
+
+@given(pieces=st.lists(st.text("ab ", max_size=4), min_size=1, max_size=6), data=st.data())
+def test_each_word_is_within_the_tokens_that_spell_it(pieces: list[str], data: st.DataObject) -> None:
+    tokens = data.draw(st.lists(st.integers(0, len(pieces) - 1), max_size=10))
+    written_by = [(character, position) for position, token in enumerate(tokens) for character in pieces[token]]
+    expected = []
+    for is_space, group in itertools.groupby(written_by, key=lambda one: one[0] == " "):
+        if not is_space:
+            letters = list(group)
+            expected.append(Spelt("".join(letter for letter, _ in letters), letters[0][1], letters[-1][1]))
+    assert spell(tokens, pieces) == expected
+
+
+# ---- times
+
+
+def spoken(texts: list[str], pauses: list[float], seed: int = 0) -> tuple[Tensor, list[tuple[str, float]]]:
+    """Texts, each with a pause before it, in noise; and when each word begins, in seconds."""
+    parts, words, now = [], [], 0.0
+    for text, pause in zip(texts, pauses, strict=True):
+        parts += [torch.zeros(round(pause * SAMPLE_RATE)), torch.from_numpy(speak(text))]
+        begin = now + pause
+        for word in text.split():
+            words.append((word, begin))
+            begin += (len(word) + 1) * (LETTER_SECONDS + GAP_SECONDS)
+        now = sum(map(len, parts)) / SAMPLE_RATE
+    waveform = torch.cat(parts)
+    return waveform + 0.003 * torch.randn(len(waveform), generator=torch.Generator().manual_seed(seed)), words
+
+
+def share_within(found: list[float], expected: list[float]) -> float:
+    near = [abs(one - other) <= TOLERANCE for one, other in zip(found, expected, strict=True)]
+    return sum(near) / len(near)
+
+
+WINDOWS = {
+    "one pass": Inference(windows=WindowBounds(600.0, 0.0)),
+    "windows": Inference(windows=WindowBounds(3.0, 0.5)),
+    "windows that do not fit the frames": Inference(windows=WindowBounds(2.83, 0.47)),
+}
+
+
+@pytest.mark.parametrize("way", sorted(WINDOWS))
+def test_words_begin_and_end_when_they_sound(way: str) -> None:
+    texts = SHORT
+    waveform, words = spoken(texts, [0.3] * len(texts))
+    [transcript] = listener().transcribe([waveform], WINDOWS[way])
+    assert transcript.text == " ".join(texts)
+    assert share_within([word.start for word in transcript.words], [begin for _, begin in words]) == 1.0
+    ends = [begin + len(word) * (LETTER_SECONDS + GAP_SECONDS) - GAP_SECONDS for word, begin in words]
+    assert share_within([word.end for word in transcript.words], ends) == 1.0
+    for one, other in itertools.pairwise(transcript.words):
+        assert one.start < one.end <= other.start < other.end <= transcript.duration
+
+
+@pytest.mark.parametrize("way", sorted(WINDOWS))
+@pytest.mark.parametrize("silence", [0.5, 1.0, 3.7])
+def test_silence_that_is_inserted_moves_what_is_behind_it(way: str, silence: float) -> None:
+    texts = SHORT
+    pauses = [0.3] * len(texts)
+    for place in (0, 10):
+        moved = [pause + silence * (number == place) for number, pause in enumerate(pauses)]
+        before, _ = spoken(texts, pauses, seed=1)
+        after, words = spoken(texts, moved, seed=2)
+        [earlier], [later] = (listener().transcribe([waveform], WINDOWS[way]) for waveform in (before, after))
+        assert later.text == earlier.text == " ".join(texts)
+        assert share_within([word.start for word in later.words], [begin for _, begin in words]) == 1.0
+        first = len(" ".join(texts[:place]).split())
+        shifts = [two.start - one.start for one, two in zip(earlier.words, later.words, strict=True)]
+        assert share_within(shifts, [silence * (number >= first) for number in range(len(shifts))]) == 1.0
+
+
+def test_the_last_word_ends_within_the_recording() -> None:
+    """Its last frame begins before the end of the sound, but is longer than what is left."""
+    waveform = torch.from_numpy(speak("ab"))[: round(0.27 * SAMPLE_RATE)]
+    [transcript] = listener().transcribe([waveform])
+    assert transcript.words[-1].end <= transcript.duration == len(waveform) / SAMPLE_RATE
+
+
+def reference_starts(recognizer: Recognizer, log_probs: Tensor, tokens: list[int]) -> list[float]:
+    """When the words of `tokens` begin: the loops above, over one pass."""
+    _, path = best_path(log_probs, tokens)
+    firsts = [path.index(2 * position + 1) for position in range(len(tokens))]
+    spaced = [" ", *(recognizer.tokenizer.pieces[token] for token in tokens)]
+    return [
+        0.04 * firsts[position]
+        for position, (before, piece) in enumerate(itertools.pairwise(spaced))
+        if before.isspace() and not piece.isspace()
+    ]
+
+
+def one_pass(recognizer: Recognizer, waveform: Tensor) -> Tensor:
+    features = recognizer.features(waveform)
+    with torch.inference_mode():
+        log_probs, _ = recognizer(features[None], torch.tensor([len(features)]))
+    return log_probs[0]
+
+
+@pytest.mark.parametrize("way", sorted(WINDOWS))
+def test_words_begin_where_the_loops_put_them_in_one_pass(way: str) -> None:
+    recognizer = listener()
+    waveform, _ = spoken(SHORT[:8], [0.3, 0.5, 1.1, 0.2, 0.3, 2.0, 0.4, 0.3], seed=5)
+    [transcript] = recognizer.transcribe([waveform], WINDOWS[way])
+    log_probs = one_pass(recognizer, waveform)
+    [[hypothesis]] = recognizer.decode(log_probs[None], torch.tensor([len(log_probs)]))
+    expected = reference_starts(recognizer, log_probs, hypothesis.tokens)
+    assert [word.start for word in transcript.words] == pytest.approx(expected, abs=1e-6)
+
+
+def test_a_text_is_aligned_to_a_trained_net_as_the_loops_align_it(trained: Path, tones: Path) -> None:  # noqa: F811
+    recognizer = load_recognizer(trained)
+    for utterance in read_manifest(tones / "test.jsonl"):
+        log_probs = one_pass(recognizer, load_waveform(utterance.audio_filepath, SAMPLE_RATE))
+        tokens = recognizer.tokenizer.encode(utterance.text)
+        best, _ = best_path(log_probs, tokens)
+        assert score(log_probs, tokens, token_spans(log_probs, tokens)) == pytest.approx(best, abs=1e-3)
