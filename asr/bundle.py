@@ -8,7 +8,7 @@ state gives the same bytes.
 import json
 import os
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -80,7 +80,7 @@ def read_bundle(folder: Path) -> Bundle:
             raise InputError(f"{folder}: decode.{key} must be the bundle's own file {name}; got {given!r}.")
         config["decode"][key] = str(folder / name)
     bundle = Bundle(config, files, weights, card)
-    _check_is_arpa(bundle)
+    check_attachable(bundle.config["decode"])
     return bundle
 
 
@@ -102,7 +102,7 @@ def check_replaceable(folder: Path, bundle: Bundle, instead_of: Bundle | None = 
         InputError: as `replace_bundle`.
     """
     folder = folder.resolve()
-    _check_is_arpa(bundle)
+    check_attachable(bundle.config["decode"])
     _check_replaceable(folder, bundle.names | (instead_of.names if instead_of else set()))
     if not os.access(folder.parent, os.W_OK | os.X_OK):
         raise InputError(f"{folder}: a bundle must be written there; {folder.parent}: Permission denied")
@@ -124,7 +124,7 @@ def replace_bundle(folder: Path, bundle: Bundle, instead_of: Bundle | None = Non
             language model is not ARPA.
     """
     folder = folder.resolve()  # what a link points to is replaced, not the link
-    _check_is_arpa(bundle)
+    check_attachable(bundle.config["decode"])
     unfinished, replaced = (folder.with_name(f".{folder.name}{end}") for end in (UNFINISHED, REPLACED))
     try:
         give_back(folder)
@@ -148,11 +148,17 @@ def give_back(folder: Path) -> None:
         os.rename(replaced, folder)
 
 
-def _check_is_arpa(bundle: Bundle) -> None:
-    """KenLM maps its binaries into memory as they are: no format for what may come from a stranger."""
-    path = bundle.attached.get("lm")
-    if path is None:
+def check_attachable(decode: Mapping[str, Any]) -> None:
+    """Check that a bundle may hold the language model that a decoder's settings name, if they do.
+
+    KenLM maps its binaries into memory as they are: no format for what may come from a stranger.
+
+    Raises:
+        InputError: it is not ARPA, or cannot be read.
+    """
+    if decode.get("lm") is None:
         return
+    path = Path(decode["lm"])
     try:
         with path.open("rb") as file:
             head = file.read(64)

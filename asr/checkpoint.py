@@ -1,6 +1,7 @@
 """Checkpoints and bundles to recognisers, and checkpoints to bundles."""
 
 import json
+import logging
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -18,6 +19,8 @@ from asr.interfaces import Features, Tokenizer
 from asr.kept import kept_checkpoints
 from asr.recognizer import Recognizer
 from asr.settings import default_settings
+
+logger = logging.getLogger(__name__)
 
 BUNDLE = "bundle"  # its folder in a run folder
 CHECKPOINTS = "checkpoints"
@@ -64,6 +67,8 @@ def bundle_recognizer(bundle: Bundle, path: Path, device: str | torch.device = "
         recognizer.load_state_dict(bundle.weights)
     except KeyError as error:
         raise InputError(f"{path}: a model must hold {error.args[0]}; it is not there.") from None
+    except TypeError as error:  # a setting of another type than its component computes with
+        raise InputError(f"{path}: a model's settings must fit its components; {one_line(error)}") from None
     except RuntimeError as error:  # load_state_dict: names or shapes that do not fit the config
         raise InputError(f"{path}: the weights must fit the config; {one_line(error)}") from None
     return recognizer.to(device).eval()
@@ -192,7 +197,10 @@ def checkpoint_bundle(path: Path) -> Bundle:
     if not weights or not all(isinstance(weight, Tensor) for weight in weights.values()):
         raise InputError(f"{path}: the checkpoint is damaged: its weights must be tensors, and there must be some.")
     checked_config(config, path)
-    config["decode"] |= {key: None for key in ATTACHED if key in config["decode"]}  # paths where it was trained
+    files_named = {key: path for key in ATTACHED if (path := config["decode"].get(key)) is not None}
+    if files_named:  # paths where it was trained, if not a stranger's
+        logger.warning("%s: its decoder's files are not read: %s; give them if they are needed", path, files_named)
+        config["decode"] |= dict.fromkeys(files_named)
     return Bundle(config, files, weights, card="")
 
 

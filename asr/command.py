@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from asr.errors import InputError
+from asr.errors import InputError, is_out_of_memory
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 FULL = (errno.ENOSPC, errno.EDQUOT)
 INTERRUPTED = 130  # 128 + SIGINT, as shells count
 PRECISIONS = ("float32", "bfloat16", "float16")
+SHORTEST_WINDOW = 1.0  # seconds; in less there is no word to be heard
 BEAM_OPTIONS = {  # that stand for settings of decode=beam
     "beam": "beam_size",
     "lm": "lm",
@@ -96,6 +97,7 @@ def check_used(recognizer: "Recognizer", options: argparse.Namespace) -> None:
     for key, needed, is_there in (
         ("lm_unit", "lm", search.fusion.has_model),
         ("lm_weight", "lm", search.fusion.has_model),
+        ("word_score", "lm", search.fusion.has_model),
         ("hotword_score", "hotwords", has_hotwords),
     ):
         if not is_there and getattr(options, key, None) is not None:
@@ -153,6 +155,8 @@ def inference(options: argparse.Namespace) -> "Inference":
     for name, value in (("batch-seconds", options.batch_seconds), ("window", options.window), ("nbest", nbest)):
         if value is not None and not value > 0:
             raise InputError(f"--{name} must be positive; got {value}.")
+    if options.window is not None and options.window < SHORTEST_WINDOW:
+        raise InputError(f"--window must be at least {SHORTEST_WINDOW:g} seconds; got {options.window}.")
     standard = INFERENCE.windows
     window = standard.window_seconds if options.window is None else options.window
     context = min(standard.context_seconds, window / 4) if options.context is None else options.context
@@ -209,6 +213,11 @@ def run_command(command: Callable[[Sequence[str] | None], int]) -> None:
         sys.stdout.flush()
     except InputError as error:
         complain(str(error))
+        status = 1
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        complain(f"memory must suffice for a batch; lower --batch-seconds or --window. {str(error).splitlines()[0]}")
         status = 1
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)

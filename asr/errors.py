@@ -11,3 +11,11 @@ class InputError(ValueError):
 
 class AudioError(InputError):
     """One file, or one stretch of it, that cannot be used; the message is one line and names the file."""
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Tell whether an exception says that memory was not enough, on whatever device."""
+    texts = ("can't allocate memory", "out of memory", "ALLOC_FAILED", "std::bad_alloc")  # torch's, a RuntimeError
+    return isinstance(error, MemoryError) or (
+        isinstance(error, RuntimeError) and any(text in str(error) for text in texts)
+    )

@@ -26,7 +26,6 @@ ORDER = 3
 ORDERS = (2, 6)  # shortest and longest that KenLM reads
 UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 MIN_MEMORY = 1 << 20
-SPACE = "\N{LOWER ONE EIGHTH BLOCK}"  # for a space in a token: words of an ARPA file are parted by spaces
 _LINES = 1000  # between two looks at the progress
 MANIFEST = ".jsonl"
 _NAMED = 5  # unspellable lines that are named; the others are only counted
@@ -200,10 +199,11 @@ def _speller(options: argparse.Namespace) -> Speller:
 
         return _word_by_word(get_normalizer(options.normalizer))
     from asr.checkpoint import load_recognizer
+    from asr.decode.fusion import token_name
 
     recognizer = load_recognizer(options.tokens)
     normal, encode = _word_by_word(recognizer.normalize), recognizer.tokenizer.encode
-    spellings = [piece.replace(" ", SPACE) for piece in recognizer.tokenizer.pieces]
+    spellings = [token_name(piece) for piece in recognizer.tokenizer.pieces]
     return lambda line: [spellings[token] for token in encode(" ".join(normal(line)))]
 
 

@@ -69,7 +69,9 @@ def arrange(recordings: list[Recording], options: argparse.Namespace) -> list[Re
         make_output_dir(options.output_dir)
         recordings = [replace(one, place=_fitting(one.place, form.suffix)) for one in recordings]
         _check_unlike(
-            recordings, lambda one: str(one.place), f"would be written to the same file in {options.output_dir}"
+            recordings,
+            lambda one: str(one.place),
+            f"would be written to the same file in {options.output_dir}, so each needs its own --output-dir",
         )
         return recordings
     if form.single and len(recordings) > 1:

@@ -54,6 +54,7 @@ class Inference:
 
 
 INFERENCE = Inference()
+NO_NUMBERS = "the net must compute numbers; it gave NaN. Use float32, or weights that hold none."  # not silence
 NOTHING: Mapping[str, Tensor] = MappingProxyType({})
 
 
@@ -143,6 +144,8 @@ class Recognizer(nn.Module):
         Raises:
             InputError: naming the first recording that cannot be used.
         """
+        if isinstance(recordings, str | Path | Tensor):
+            raise InputError(f"recordings must be a list of paths and waveforms; got one {type(recordings).__name__}.")
         utterances: list[Utterance] = []
         waveforms: dict[str, Tensor] = {}
         for number, recording in enumerate(recordings):
@@ -187,7 +190,10 @@ class Recognizer(nn.Module):
         for batch in loader:
             yield from batch.rejected
             for utterance, log_probs in zip(batch.utterances, self._log_probs(batch), strict=True):
-                yield utterance, iter([(0.0, log_probs)])
+                if log_probs.isnan().any():
+                    yield Rejected(utterance, f"{utterance.audio_filepath}: {NO_NUMBERS}")
+                else:
+                    yield utterance, iter([(0.0, log_probs)])
         for utterance in utterances:
             if utterance.duration > how.windows.window_seconds:
                 yield utterance, self._long(utterance, how, waveforms.get(utterance.id))
@@ -197,7 +203,10 @@ class Recognizer(nn.Module):
         sample_rate = self.features.sample_rate
         blocks = stream_utterance(utterance, sample_rate) if waveform is None else iter([waveform])
         to_log_probs = partial(self._stream, bounds=how.batches)
-        yield from how.segmenter(blocks, to_log_probs, sample_rate, self.hop, how.windows)
+        for start, log_probs in how.segmenter(blocks, to_log_probs, sample_rate, self.hop, how.windows):
+            if log_probs.isnan().any():
+                raise AudioError(f"{utterance.audio_filepath}: {NO_NUMBERS}")
+            yield start, log_probs
 
     def _stream(self, waveforms: Iterable[Tensor], bounds: BatchBounds) -> Iterator[Tensor]:
         """Waveforms (S,) to log_probs (T', V), in order and a batch at a time."""
@@ -220,10 +229,7 @@ class Recognizer(nn.Module):
         moved = batch.to(self.device)
         with torch.autocast(self.device.type, self.precision, enabled=self.precision != torch.float32):
             log_probs, lengths = self(moved.features, moved.feature_lengths)
-        valid = [one[:length] for one, length in zip(log_probs.cpu(), lengths.tolist(), strict=True)]
-        if any(one.isnan().any() for one in valid):  # decoded, it would be blanks: silence, for all the user knows
-            raise InputError("the net must compute numbers; it gave NaN. Use float32, or weights that hold none.")
-        return valid
+        return [one[:length] for one, length in zip(log_probs.cpu(), lengths.tolist(), strict=True)]
 
     def transcript(
         self,
@@ -271,7 +277,9 @@ class Recognizer(nn.Module):
         best: dict[str, float] = {}
         for reading in readings:
             best.setdefault(self._text(reading), reading.score)
-        return [Alternative(text, score) for text, score in best.items()][:nbest]
+            if len(best) == nbest:
+                break
+        return [Alternative(text, score) for text, score in best.items()]
 
     def _text(self, reading: Hypothesis) -> str:
         words = [self.normalize(spelt.text) for spelt in spell(reading.tokens, self.tokenizer.pieces)]

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from asr.errors import AudioError, InputError
+from asr.errors import AudioError, InputError, is_out_of_memory
 
 if TYPE_CHECKING:
     from lightning.pytorch import Callback, Trainer
@@ -120,11 +120,13 @@ def _quieten_libraries() -> None:
 def _prepare(config: dict[str, Any], rank: int, world_size: int) -> Prepared:
     """Enter the run folder, read the corpus, fit the tokenizer; or take up what the first process did of it."""
     from asr import resume, run
+    from asr.bundle import check_attachable
     from asr.checkpoint import CHECKPOINTS, fitted_files
     from asr.corpus import prepare_if_absent, read_corpus
     from asr.text import get_normalizer
 
     run_dir, first = Path(config["run_dir"]), rank == 0
+    check_attachable(config["decode"])  # before the training whose bundle it would not fit into
     if first:
         prepare_if_absent(config["corpus"])
         run.open_run_dir(run_dir)
@@ -258,7 +260,7 @@ def _fit(
 
     from asr.interruption import Stopped
     from asr.launch import is_lost_connection, stop_others
-    from asr.trial import HINT, describe, is_out_of_memory
+    from asr.trial import HINT, describe
 
     try:
         trainer.fit(task, data, ckpt_path=resume.path if resume else None, weights_only=True)

@@ -143,6 +143,7 @@ class _Hotwords:
     def __init__(self, recognizer: "Recognizer") -> None:
         self.phrases: list[str] = getattr(recognizer.decode, "phrases", [])
         impossible: dict[str, str] = getattr(recognizer.decode, "impossible", {})
+        self._patterns = [re.compile(rf"(?<!\S){re.escape(phrase)}(?!\S)") for phrase in self.phrases]
         self.hits: Counter[str] = Counter()
         if self.phrases or impossible:
             of = len(self.phrases) + len(impossible)
@@ -152,8 +153,8 @@ class _Hotwords:
 
     def count(self, text: str) -> None:
         """Count the phrases in a transcript."""
-        for phrase in self.phrases:
-            self.hits[phrase] += len(re.findall(rf"(?<!\S){re.escape(phrase)}(?!\S)", text))
+        for phrase, pattern in zip(self.phrases, self._patterns, strict=True):
+            self.hits[phrase] += len(pattern.findall(text))
 
     def report(self) -> None:
         """Say what was recognised, the most frequent first."""

@@ -67,11 +67,3 @@ def describe(batch: Batch, frame_shift_seconds: float) -> str:
     seconds = batch.features.shape[1] * frame_shift_seconds
     shape = f"{len(batch)} utterances x {batch.features.shape[1]} frames"
     return f"{shape} ({seconds:.1f} s each, {len(batch) * seconds:.0f} s in all, {batch.tokens.shape[1]} tokens)"
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Tell whether an exception says that memory was not enough, on whatever device."""
-    if isinstance(error, torch.OutOfMemoryError | MemoryError):
-        return True
-    texts = ("can't allocate memory", "out of memory", "ALLOC_FAILED", "std::bad_alloc")
-    return isinstance(error, RuntimeError) and any(text in str(error) for text in texts)

@@ -54,6 +54,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     bundle = read_bundle(folder)
     settings = decoder_settings(bundle, decoder(options))
     tuned = replace(bundle, config=bundle.config | {"decode": settings})
+    if lost := bundle.attached.keys() - tuned.attached.keys():
+        kept = ", ".join(sorted(lost))
+        raise InputError(f"{folder}: tuning must keep the decoder's files ({kept}); leave out --decode greedy.")
     check_replaceable(folder, tuned, instead_of=bundle)  # before the search, which may take hours
     recognizer = bundle_recognizer(tuned, folder)
     check_used(recognizer, options)

@@ -47,7 +47,7 @@ def hear(
             continue
         utterance, segments = result
         try:
-            heard.append(Heard(utterance, list(segments)))
+            heard.append(Heard(utterance, [(start, log_probs.clone()) for start, log_probs in segments]))  # no padding
         except InputError as error:
             rejected.append(Rejected(utterance, str(error)))
         advance(utterance.duration)

@@ -2,6 +2,7 @@
 
 import math
 import random
+import re
 from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
@@ -13,10 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from asr.decode.beam import Beam
 from asr.decode.greedy import Greedy
 from asr.errors import InputError
 from asr.interfaces import BLANK_ID, Hypothesis
-from asr.text import verbatim
+from asr.settings import default_settings
+from asr.text import basic, verbatim
 from tests.fusion import NUMBERS, WIDE, Fusion, Pieces, Trigrams, beam, write_lines
 
 needs_kenlm = pytest.mark.skipif(find_spec("flashlight") is None, reason="flashlight-text is not installed")
@@ -302,16 +305,20 @@ def test_a_lexicon_that_cannot_be_used_is_one_clear_error(tmp_path: Path, conten
 @pytest.mark.parametrize(
     ("setting", "value", "must"),
     [
-        ("beam_size", 0, "at least 1"),
-        ("tokens_per_frame", 0, "at least 1"),
+        ("beam_size", 0, "at least 1, and whole"),
+        ("tokens_per_frame", 0, "at least 1, and whole"),
         ("beam_threshold", -1.0, "not be negative"),
-        ("beam_threshold", math.nan, "not be negative"),
+        ("beam_size", 2.5, "at least 1, and whole"),
+        ("beam_size", "x", "at least 1, and whole"),
+        ("beam_threshold", math.nan, "a number"),
+        ("lm_weight", "x", "a number"),
+        ("word_score", math.nan, "a number"),
         ("hotword_score", -0.1, "not be negative"),
         ("lm_unit", "phoneme", "one of word, token"),
     ],
 )
 def test_a_setting_that_does_not_hold_is_an_error_of_its_name(setting: str, value: Any, must: str) -> None:
-    with pytest.raises(InputError, match=rf"decode\.{setting} must (be )?{must}; got {value!r}\."):
+    with pytest.raises(InputError, match=rf"decode\.{setting} must (be )?{must}; got {re.escape(repr(value))}\."):
         beam(LETTERS, **{setting: value})
 
 
@@ -342,3 +349,44 @@ def test_a_hotword_mends_a_rare_name_and_harms_nothing_else(tmp_path: Path) -> N
     without, boosted = heard(beam(NAMES)), heard(beam(NAMES, hotwords=phrases))
     assert without == ["we met nuyen today", *SAID[1:]]
     assert boosted == SAID
+
+
+# ---- files of another spelling, which would find nothing
+
+
+def arpa(path: Path, words: list[str]) -> str:
+    unigrams = [f"-1.0\t{word}\t0.0" for word in ["<unk>", "<s>", *words]] + ["-1.0\t</s>"]
+    lines = ["\\data\\", f"ngram 1={len(unigrams)}", "ngram 2=1", "", "\\1-grams:", *unigrams]
+    return write_lines(path, [*lines, "", "\\2-grams:", f"-0.5\t<s> {words[0]}", "", "\\end\\"])
+
+
+def in_lower_case(**settings: Any) -> Beam:
+    numbers = {key: value for key, value in default_settings("decode", "beam").items() if key != "name"}
+    return Beam(Pieces(NAMES), basic, **numbers | settings)  # type: ignore[arg-type]
+
+
+def test_a_language_model_in_capitals_is_an_error_and_not_a_bad_result(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"must be words as the normaliser writes them\. .*; of 2, 0 are\.$"):
+        in_lower_case(lm=arpa(tmp_path / "lm.arpa", ["NEW", "GUY"]))
+    in_lower_case(lm=arpa(tmp_path / "lm.arpa", ["new", "guy", "'tis"]))
+
+
+def test_a_language_model_of_the_other_unit_is_an_error_and_not_a_bad_result(tmp_path: Path) -> None:
+    tokens, words = arpa(tmp_path / "tokens.arpa", ["\u2581", "a", "b"]), arpa(tmp_path / "words.arpa", ["new", "guy"])
+    with pytest.raises(InputError, match=r"or set lm_unit to token; of 3, 0 are\.$"):
+        in_lower_case(lm=tokens)
+    with pytest.raises(InputError, match=r"must be the tokenizer's tokens\. Leave lm_unit at word; of 2, 0 are\.$"):
+        in_lower_case(lm=words, lm_unit="token")
+    in_lower_case(lm=tokens, lm_unit="token")
+
+
+def test_a_lexicon_is_normalised_and_what_cannot_be_spelled_is_counted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    search = in_lower_case(lexicon=write_lines(tmp_path / "words.txt", ["NEW n u", "Zürich", "guy"]))
+    lexicon = search.fusion.lexicon
+    assert lexicon is not None
+    assert [word in lexicon for word in ("new", "guy", "NEW", "zürich")] == [True, True, False, False]
+    assert "1 of its words cannot be spelled by the tokenizer: Zürich" in caplog.text
+    with pytest.raises(InputError, match=r"a lexicon must hold words the tokenizer can spell; of 1, none\.$"):
+        in_lower_case(lexicon=write_lines(tmp_path / "none.txt", ["Zürich"]))

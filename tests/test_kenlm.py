@@ -1,5 +1,6 @@
 """N-gram models as KenLM reads them: scores, words, and files that are damaged."""
 
+import copy
 import gzip
 import math
 import os
@@ -147,3 +148,8 @@ def test_contexts_of_a_text_that_is_done_are_forgotten(arpa: Path) -> None:
     assert len(first.children) == 1
     assert len(second.children) == 0
     assert math.isfinite(asked.end(second))
+
+
+def test_a_copy_shares_the_model(arpa: Path) -> None:
+    model = NgramModel(arpa)  # a moving average of a training's weights copies the whole recogniser
+    assert copy.deepcopy({"decode": model})["decode"] is model

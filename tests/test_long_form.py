@@ -163,6 +163,31 @@ def test_a_net_that_computes_no_numbers_is_an_error_and_not_silence() -> None:
         broken.transcribe([recording(TEXTS[:1])])
 
 
+def test_an_utterance_of_which_the_net_computes_no_numbers_is_rejected_and_the_others_are_recognised(
+    tmp_path: Path,
+) -> None:
+    loud = listener()
+
+    def overflow(head: object, given: object, log_probs: torch.Tensor) -> torch.Tensor:
+        return torch.cat([torch.full_like(log_probs[:1], math.nan), log_probs[1:]])  # the first of the batch
+
+    loud.head.register_forward_hook(overflow)  # type: ignore[attr-defined]
+    utterances = []
+    for name in ("a", "b"):
+        sound = recording(TEXTS[:1])
+        soundfile.write(tmp_path / f"{name}.wav", sound.numpy(), 16000, subtype="FLOAT")
+        utterances.append(Utterance(str(tmp_path / f"{name}.wav"), len(sound) / 16000, "", name))
+    bad, good = loud.recognize(utterances)
+    assert isinstance(bad, Rejected)
+    assert "a.wav: the net must compute numbers" in bad.reason
+    assert good[0].id == "b"  # type: ignore[index]
+
+
+def test_one_path_is_no_list_of_them(recognizer: Recognizer) -> None:
+    with pytest.raises(InputError, match=r"recordings must be a list of paths and waveforms; got one str\."):
+        recognizer.transcribe("talk.wav")
+
+
 # ---- recordings that turn out unreadable
 
 

@@ -177,9 +177,10 @@ def test_tuning_again_starts_from_the_bundles_own_settings_and_another_model_rep
     assert sorted(contents(bundle)) == TUNED
     assert (bundle / "README.md").read_text().count("Tuned on") == 1
 
-    assert tune([str(bundle), str(dev), "--decode", "greedy"]) == 0
-    assert "lm.arpa" not in contents(bundle), "greedy decoding reads none"
-    assert "no LM" in (bundle / "README.md").read_text()
+    before = contents(bundle)
+    with pytest.raises(InputError, match=r"tuning must keep the decoder's files \(lm\); leave out --decode greedy"):
+        tune([str(bundle), str(dev), "--decode", "greedy"])
+    assert contents(bundle) == before, "it may be the only copy there is"
 
 
 def test_a_run_folder_means_its_bundle(fluent: Path, dev: Path, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -9,7 +10,7 @@ from weakref import ref
 
 from torch import Tensor
 
-from asr.decode.fusion import Context, ShallowFusion
+from asr.decode.fusion import Context, ShallowFusion, token_name
 from asr.decode.hotwords import Phrases
 from asr.decode.kenlm import NgramModel
 from asr.decode.lexicon import Words, read_lexicon
@@ -18,6 +19,8 @@ from asr.interfaces import BLANK_ID, Hypothesis, Tokenizer
 
 NEVER = -math.inf
 UNITS = ("word", "token")
+
+logger = logging.getLogger(__name__)
 
 Frame = list[tuple[int, float]]  # what is tried there: blank and tokens, and their log-probabilities
 
@@ -97,10 +100,14 @@ class Beam:
         hotword_score: float,
     ) -> None:
         for name, number in (("beam_size", beam_size), ("tokens_per_frame", tokens_per_frame)):
-            if number < 1:
-                raise InputError(f"decode.{name} must be at least 1; got {number}.")
-        for name, score in (("beam_threshold", beam_threshold), ("hotword_score", hotword_score)):
-            if not score >= 0:
+            if not isinstance(number, int) or number < 1:
+                raise InputError(f"decode.{name} must be at least 1, and whole; got {number!r}.")
+        scores = {"beam_threshold": beam_threshold, "hotword_score": hotword_score, "token_threshold": token_threshold}
+        scores |= {"lm_weight": lm_weight, "word_score": word_score, "unknown_score": unknown_score}
+        for name, score in scores.items():
+            if not isinstance(score, int | float) or math.isnan(score):
+                raise InputError(f"decode.{name} must be a number; got {score!r}.")
+            if score < 0 and name in ("beam_threshold", "hotword_score"):
                 raise InputError(f"decode.{name} must not be negative; got {score}.")
         if lm_unit not in UNITS:
             raise InputError(f"decode.lm_unit must be one of {', '.join(UNITS)}; got {lm_unit!r}.")
@@ -108,13 +115,16 @@ class Beam:
         self.beam_threshold = beam_threshold
         self.tokens_per_frame = min(tokens_per_frame, tokenizer.vocab_size)
         self.token_threshold = token_threshold
+        model = NgramModel(lm) if lm else None
+        if model is not None:
+            _check_spelling(model, str(lm), lm_unit, tokenizer, normalize)
         self.phrases, self.impossible = _read_phrases(hotwords, tokenizer, normalize) if hotwords else ([], {})
         boosted = Phrases(self.phrases, hotword_score)
         self.fusion = ShallowFusion(
             tokenizer.pieces,
-            NgramModel(lm) if lm else None,
+            model,
             lm_unit == "token",
-            Words([*read_lexicon(lexicon), *boosted.words]) if lexicon else None,
+            Words([*_writable(lexicon, tokenizer, normalize), *boosted.words]) if lexicon else None,
             boosted,
             lm_weight,
             word_score,
@@ -202,6 +212,41 @@ def _reach(beams: Beams, prefix: _Prefix, ending: int, score: float) -> None:
         paths = beams[prefix] = [NEVER, NEVER]
     if score > paths[ending]:
         paths[ending] = score
+
+
+def _check_spelling(
+    model: NgramModel, path: str, unit: str, tokenizer: Tokenizer, normalize: Callable[[str], str]
+) -> None:
+    """Check that a language model is of what is written here: another's capitals, or tokens, would never be found."""
+    if unit == "token":
+        names = {token_name(piece) for piece in tokenizer.pieces}
+        fitting, of = sum(word in names for word in model.words), "the tokenizer's tokens. Leave lm_unit at word"
+    else:
+        of = "words as the normaliser writes them. Make it of normalised text (asr.ngram), or set lm_unit to token"
+        fitting = sum(token_name(" ") not in word and normalize(word) == word for word in model.words)
+        if any(token_name(" ") in word for word in model.words):  # letters that are tokens may be words, too
+            fitting = 0
+    if fitting < len(model.words) / 2:
+        must = f"{path}: the entries of a language model must be {of}"
+        raise InputError(f"{must}; of {len(model.words)}, {fitting} are.")
+
+
+def _writable(path: str, tokenizer: Tokenizer, normalize: Callable[[str], str]) -> list[str]:
+    """Read a lexicon; return its words, normalised, that the tokenizer can spell, and say how many it cannot."""
+    words: list[str] = []
+    impossible: list[str] = []
+    for word in read_lexicon(path):
+        try:
+            tokenizer.encode(normalize(word))
+            words += normalize(word).split()
+        except InputError:
+            impossible.append(word)
+    if not words:
+        raise InputError(f"{path}: a lexicon must hold words the tokenizer can spell; of {len(impossible)}, none.")
+    if impossible:
+        shown = ", ".join(impossible[:3])
+        logger.warning("%s: %d of its words cannot be spelled by the tokenizer: %s, …", path, len(impossible), shown)
+    return words
 
 
 def _read_phrases(path: str, tokenizer: Tokenizer, normalize: Callable[[str], str]) -> tuple[list[str], dict[str, str]]:

@@ -5,7 +5,7 @@ import mmap
 import os
 import struct
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Set
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -56,9 +56,13 @@ class NgramModel:
             raise InputError(f"{path}: must be a whole language model; KenLM says: {_reason(error)}") from None
 
     @property
-    def words(self) -> Iterable[str]:
+    def words(self) -> Set[str]:
         """The words it knows."""
         return self._ids.keys() - set(NOT_WORDS)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "NgramModel":
+        """Copies of a recogniser, a moving average of it say, share the model: nothing changes it."""
+        return self
 
     def start(self) -> Any:
         """Begin a text, in the context <s>: anew for each, since contexts keep those that were reached from them."""

@@ -32,12 +32,7 @@ class SentencePiece:
         self.vocab_size = vocab_size
         self._model = b""
         self._processor = sentencepiece.SentencePieceProcessor()
-
-    @property
-    def pieces(self) -> list[str]:
-        """What each id spells; the blank nothing, and the unknown piece what `decode` makes of it."""
-        spelled = [self._processor.id_to_piece(token).replace(SPACE, " ") for token in range(2, self.vocab_size)]
-        return ["", self._processor.decode([UNKNOWN_ID]), *spelled]
+        self.pieces: list[str] = []  # of the blank nothing, of the unknown piece what `decode` makes of it
 
     def fit(self, texts: Iterable[str]) -> None:
         """Train on `texts`; one thread, so that the same texts give the same tokenizer, byte for byte.
@@ -101,3 +96,5 @@ class SentencePiece:
         if self._processor.vocab_size() != self.vocab_size:
             has = self._processor.vocab_size()
             raise InputError(f"tokenizer.vocab_size must be that of {FILE}, {has}; got {self.vocab_size}.")
+        spelled = [self._processor.id_to_piece(token).replace(SPACE, " ") for token in range(2, self.vocab_size)]
+        self.pieces = ["", self._processor.decode([UNKNOWN_ID]), *spelled]
