@@ -2,7 +2,8 @@
 
 import math
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,7 +11,6 @@ from typing import TYPE_CHECKING
 from asr.command import (
     audio_progress,
     complain,
-    complain_of,
     inference,
     load_model,
     model_parser,
@@ -18,7 +18,7 @@ from asr.command import (
     run_command,
 )
 from asr.errors import InputError
-from asr.output import Recording, Transcripts, add_output, arrange, plain_name, write
+from asr.output import Outcomes, Recording, add_output, arrange, in_order, plain_name, write
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from asr.manifest import Utterance
     from asr.recognizer import Inference, Recognizer
     from asr.transcript import Transcript
-
-CHUNK = 256  # utterances that are sorted by length and run together; they are written in the order of the manifest
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -55,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     recognizer = load_model(options)
     scores: list[tuple[float, str, str]] = []
     with audio_progress("aligning", utterances) as advance:
-        for recording, aligned in write(_align(recognizer, recordings, how, advance), options):
+        for recording, aligned in write(in_order(recordings, partial(_outcomes, recognizer, how, advance)), options):
             scores.append((aligned.alternatives[0].score, recording.name, aligned.text))
     for score, name, text in sorted(scores)[: options.worst]:
         print(printable(f"{score:8.2f}  {name}  {text}"), file=sys.stderr)
@@ -65,41 +63,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 1 if problems else 0
 
 
-def _align(
-    recognizer: "Recognizer", recordings: Sequence[Recording], how: "Inference", advance: Callable[[float], None]
-) -> Transcripts:
-    """Yield the aligned reference texts in order; complain of the utterances that cannot be aligned."""
-    for start in range(0, len(recordings), CHUNK):
-        chunk = recordings[start : start + CHUNK]
-        aligned: dict[str, Transcript] = {}
-        for utterance, outcome in _outcomes(recognizer, [one.utterance for one in chunk], how):
-            if isinstance(outcome, InputError):
-                complain_of(utterance.id, str(outcome))
-            else:
-                aligned[utterance.id] = outcome
-            advance(utterance.duration)
-        for recording in chunk:
-            if recording.name in aligned:
-                yield recording, aligned[recording.name]
-
-
 def _outcomes(
-    recognizer: "Recognizer", utterances: Sequence["Utterance"], how: "Inference"
-) -> Iterator[tuple["Utterance", "Transcript | InputError"]]:
+    recognizer: "Recognizer", how: "Inference", advance: Callable[[float], None], utterances: "list[Utterance]"
+) -> Outcomes:
+    """Yield each utterance's aligned reference text, or why it cannot be aligned."""
     import torch
 
     from asr.data.batch import Rejected
 
     for result in recognizer.segments(utterances, how):
         if isinstance(result, Rejected):
-            yield result.utterance, InputError(result.reason)
+            yield result.utterance, result.reason
+            advance(result.utterance.duration)
             continue
         utterance, segments = result
         try:
             log_probs = torch.cat([log_probs for _, log_probs in segments])
             yield utterance, aligned_reference(recognizer, utterance, log_probs)
         except InputError as error:
-            yield utterance, error
+            yield utterance, str(error)
+        advance(utterance.duration)
 
 
 def aligned_reference(recognizer: "Recognizer", utterance: "Utterance", log_probs: "Tensor") -> "Transcript":

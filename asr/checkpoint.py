@@ -43,7 +43,10 @@ def load_recognizer(
         InputError: there is no such model, or it is damaged, or it asks for what is not ours to build.
     """
     path = Path(model)
-    bundle = checkpoint_bundle(path) if path.suffix == ".ckpt" else read_bundle(bundle_folder(path))
+    if path.suffix == ".ckpt":
+        bundle = _without_files(checkpoint_bundle(path), path)
+    else:
+        bundle = read_bundle(bundle_folder(path))
     settings = decoder_settings(bundle, decode or {})
     return bundle_recognizer(replace(bundle, config=bundle.config | {"decode": settings}), path, device)
 
@@ -113,8 +116,12 @@ def write_bundle(
     bundles = [checkpoint_bundle(checkpoint) for checkpoint in checkpoints]
     _check_same_weights(checkpoints, bundles)
     weights = average([bundle.weights for bundle in bundles])
-    config = bundles[0].config | ({} if decode is None else {"decode": dict(decode)})
-    replace_bundle(Path(folder), Bundle(config, bundles[0].files, weights, card))
+    first = bundles[0]
+    if decode is None:
+        first = _without_files(first, checkpoints[0])
+    else:
+        first = replace(first, config=first.config | {"decode": dict(decode)})
+    replace_bundle(Path(folder), replace(first, weights=weights, card=card))
 
 
 def average(weights: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
@@ -197,11 +204,18 @@ def checkpoint_bundle(path: Path) -> Bundle:
     if not weights or not all(isinstance(weight, Tensor) for weight in weights.values()):
         raise InputError(f"{path}: the checkpoint is damaged: its weights must be tensors, and there must be some.")
     checked_config(config, path)
-    files_named = {key: path for key in ATTACHED if (path := config["decode"].get(key)) is not None}
-    if files_named:  # paths where it was trained, if not a stranger's
-        logger.warning("%s: its decoder's files are not read: %s; give them if they are needed", path, files_named)
-        config["decode"] |= dict.fromkeys(files_named)
     return Bundle(config, files, weights, card="")
+
+
+def _without_files(bundle: Bundle, checkpoint: Path) -> Bundle:
+    """Take a checkpoint's decoder without the files it read: paths of where it was trained, if not of a stranger's."""
+    decode = bundle.config["decode"]
+    files = {key: decode[key] for key in ATTACHED if decode.get(key) is not None}
+    if not files:
+        return bundle
+    named = ", ".join(f"{key}={name}" for key, name in files.items())
+    logger.warning("%s: its decoder goes without %s; give what it is to have", checkpoint, named)
+    return replace(bundle, config=bundle.config | {"decode": decode | dict.fromkeys(files)})
 
 
 def _to_tensor(content: bytes) -> Tensor:

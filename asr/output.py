@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from asr.command import complain_of
 from asr.errors import InputError
 from asr.files import UNFINISHED, write_whole
 from asr.formats import FORMATS, Format
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from asr.manifest import Utterance
     from asr.transcript import Transcript
 
+CHUNK = 256  # recordings that are sorted by length and run together; they are written in the order given
 MAX_NAME_BYTES = 255  # of a file's name, on nearly every file system
 KEPT_NAME_BYTES = 200  # of a longer one
 
@@ -37,6 +39,32 @@ class Recording:
 
 
 Transcripts = Iterator[tuple[Recording, "Transcript"]]
+Outcomes = Iterator[tuple["Utterance", "Transcript | str"]]
+
+
+def in_order(recordings: Sequence[Recording], outcomes: "Callable[[list[Utterance]], Outcomes]") -> Transcripts:
+    """Yield the transcripts of the recordings that have one, in the order given; complain of the others.
+
+    Args:
+        recordings: whose names may repeat, in several manifests.
+        outcomes: some utterances to what became of each, in any order: its transcript, or what is wrong with it.
+    """
+    for start in range(0, len(recordings), CHUNK):
+        chunk: dict[str, Recording] = {}
+        for recording in recordings[start : start + CHUNK]:
+            name = recording.name
+            while name in chunk:  # of another manifest, or the same file again
+                name += "'"
+            chunk[name] = recording
+        transcripts: dict[str, Transcript] = {}
+        for utterance, outcome in outcomes([replace(one.utterance, id=name) for name, one in chunk.items()]):
+            if isinstance(outcome, str):
+                complain_of(chunk[utterance.id].name, outcome)
+            else:
+                transcripts[utterance.id] = outcome
+        for name, recording in chunk.items():
+            if name in transcripts:
+                yield recording, transcripts[name]
 
 
 def add_output(parser: argparse.ArgumentParser, default: str) -> None:

@@ -5,6 +5,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,6 @@ from asr.command import (
     add_decoding,
     audio_progress,
     complain,
-    complain_of,
     inference,
     load_model,
     model_parser,
@@ -20,13 +20,12 @@ from asr.command import (
     run_command,
 )
 from asr.errors import InputError
-from asr.output import Recording, Transcripts, add_output, arrange, plain_name, write
+from asr.output import Outcomes, Recording, add_output, arrange, in_order, plain_name, write
 
 if TYPE_CHECKING:
+    from asr.manifest import Utterance
     from asr.recognizer import Inference, Recognizer
-    from asr.transcript import Transcript
 
-CHUNK = 256  # recordings that are sorted by length and recognised together; they are written in the order given
 MANIFEST = (".jsonl", ".json")
 
 
@@ -54,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     hotwords = _Hotwords(recognizer)
     num_written = 0
     with audio_progress("transcribing", [one.utterance for one in recordings]) as advance:
-        for _, transcript in write(_transcribe(recognizer, recordings, how, advance), options):
+        for _, transcript in write(in_order(recordings, partial(_outcomes, recognizer, how, advance)), options):
             num_written += 1
             hotwords.count(transcript.text)
     hotwords.report()
@@ -108,33 +107,14 @@ def _check_nbest(recognizer: "Recognizer", nbest: int) -> None:
         )
 
 
-def _transcribe(
-    recognizer: "Recognizer", recordings: Sequence[Recording], how: "Inference", advance: Callable[[float], None]
-) -> Transcripts:
-    """Yield the transcripts of the recordings that can be read, in order; complain of the others."""
+def _outcomes(
+    recognizer: "Recognizer", how: "Inference", advance: Callable[[float], None], utterances: "list[Utterance]"
+) -> Outcomes:
+    """Yield each utterance's transcript, or why it has none."""
     from asr.data.batch import Rejected
-    from asr.manifest import Utterance
 
-    for start in range(0, len(recordings), CHUNK):
-        chunk: dict[str, Recording] = {}
-        for recording in recordings[start : start + CHUNK]:
-            name = recording.name
-            while name in chunk:  # of another manifest, or the same file again
-                name += "'"
-            chunk[name] = recording
-        utterances = [
-            Utterance(one.utterance.audio_filepath, one.utterance.duration, "", name, one.utterance.offset)
-            for name, one in chunk.items()
-        ]
-        transcripts: dict[str, Transcript] = {}
-        for result in recognizer.recognize(utterances, how, advance):
-            if isinstance(result, Rejected):
-                complain_of(chunk[result.utterance.id].name, result.reason)
-            else:
-                transcripts[result[0].id] = result[1]
-        for name, recording in chunk.items():
-            if name in transcripts:
-                yield recording, transcripts[name]
+    for result in recognizer.recognize(utterances, how, advance):
+        yield (result.utterance, result.reason) if isinstance(result, Rejected) else result
 
 
 class _Hotwords:

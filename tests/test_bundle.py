@@ -129,11 +129,17 @@ def test_a_binary_is_no_language_model_of_a_bundle_whatever_its_name(
     assert not (tmp_path / "new").exists()
 
 
-def test_paths_in_a_checkpoint_are_not_followed(files: dict[str, Path], tmp_path: Path) -> None:
+def test_paths_in_a_checkpoint_are_not_followed(
+    files: dict[str, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """They are of the machine where it was trained; and a stranger's could name any file."""
     overrides = ["decode=beam", *(f"decode.{key}={path}" for key, path in files.items())]
     checkpoint = save(tmp_path / "step=1.ckpt", *overrides, texts=["abc ba"])
+    write_bundle(tmp_path / "trained", [checkpoint], "card", default_settings("decode", "beam"))
+    assert caplog.text == "", "training names the files itself"
     recognizer = load_recognizer(checkpoint)
+    named = ", ".join(f"{key}={files[key]}" for key in ("lm", "lexicon", "hotwords"))
+    assert f"{checkpoint}: its decoder goes without {named};" in caplog.text
     assert isinstance(recognizer.decode, Beam)
     assert not recognizer.decode.fusion.has_model
     assert recognizer.decode.fusion.lexicon is None

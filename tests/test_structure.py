@@ -47,6 +47,7 @@ PARTS = {
     "data.training": {"data.dataset", "data.position", "data.sampler", "data.selection"},
     "checkpoint": {"bundle"},
     "experiment": {"interruption"},
+    "output": {"command"},
 }
 LIGHTNING = {
     "train",
