@@ -46,20 +46,26 @@ class LogLines(Callback):
     def __init__(self, within_epochs: bool) -> None:
         self.within_epochs = within_epochs
         self._last = time.monotonic()
+        self._validated = False  # since the last line of an epoch's end
 
     def on_train_batch_end(self, trainer: pl.Trainer, *_: Any) -> None:
         """Lightning's hook."""
         if self.within_epochs and time.monotonic() - self._last > LINE_SECONDS:
-            self._log(trainer, f"batch {trainer.fit_loop.batch_idx + 1} of {trainer.num_training_batches}")
+            where = f"batch {trainer.fit_loop.batch_idx + 1} of {trainer.num_training_batches}"
+            self._log(trainer, where, TRAINING)
+
+    def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Lightning's hook."""
+        self._validated = True
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Lightning's hook, after the epoch's validation."""
-        self._log(trainer, "done")
+        """Lightning's hook, after the epoch's validation, if it has one."""
+        self._log(trainer, "done", TRAINING + VALIDATION if self._validated else TRAINING)
+        self._validated = False
 
-    def _log(self, trainer: pl.Trainer, where: str) -> None:
+    def _log(self, trainer: pl.Trainer, where: str, text: str) -> None:
         self._last = time.monotonic()
         metrics = {key: float(value) for key, value in trainer.callback_metrics.items()}
         if trainer.is_global_zero and "train/loss" in metrics:
-            text = TRAINING + VALIDATION if where == "done" and "valid/wer" in metrics else TRAINING
             at = f"epoch {trainer.current_epoch + 1} {where}, step {trainer.global_step}"
             logger.info("%s: %s", at, text.format_map(metrics))

@@ -1,10 +1,13 @@
 """A GPU computes what the CPU computes; run where there is one."""
 
+import json
 from pathlib import Path
 
 import pytest
 import torch
+import yaml
 
+from asr import evaluate
 from asr.build import build_features, build_recognizer, build_tokenizer
 from asr.train import train
 from tests.conftest import TINY, resolved, tone_corpus
@@ -27,10 +30,11 @@ def test_log_probs_and_gradients_are_those_of_the_cpu(encoder: str) -> None:
         recognizer.to(device).zero_grad()
         log_probs, _ = recognizer(features.to(device), lengths.to(device))
         log_probs.square().mean().backward()
-        gradients = [parameter.grad.cpu() for parameter in recognizer.parameters()]  # type: ignore[union-attr]
+        gradients = [parameter.grad.detach().clone().cpu() for parameter in recognizer.parameters()]  # type: ignore[union-attr]
         results.append((log_probs.detach().cpu(), gradients))
-    torch.testing.assert_close(results[1][0][0], results[0][0][0], rtol=0, atol=1e-9)
-    torch.testing.assert_close(results[1][1], results[0][1], rtol=1e-7, atol=1e-9)
+    # The sines of the positions are float32 on both, and not the same in the last digit.
+    torch.testing.assert_close(results[1][0][0], results[0][0][0], rtol=0, atol=1e-5)
+    torch.testing.assert_close(results[1][1], results[0][1], rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("how", [["trainer=gpu"], ["trainer=ddp", "trainer.devices=1"]])
@@ -59,10 +63,13 @@ def test_a_batch_without_a_frame_is_finite_and_has_no_gradient(dtype: torch.dtyp
 
 
 def test_too_large_a_batch_is_described(tones: Path, tmp_path: Path) -> None:
-    tiny = [override for override in TINY if not override.startswith(("trainer.accelerator", "encoder.dim"))]
-    huge = ["encoder.dim=8192", "encoder.num_layers=64", "trainer=gpu", f"run_dir={tmp_path / 'run'}"]
-    with pytest.raises(ValueError, match=r"memory must hold"):
-        train(resolved(*huge[:3], *tiny, *tone_corpus(tones), *huge[3:]))
+    tiny = [override for override in TINY if not override.startswith("trainer.accelerator")]
+    torch.cuda.set_per_process_memory_fraction(1e-4)  # some megabytes, whatever the card
+    try:
+        with pytest.raises(ValueError, match=r"memory must hold"):
+            train(resolved("trainer=gpu", *tiny, *tone_corpus(tones), f"run_dir={tmp_path / 'run'}"))
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
 
 
 def test_a_run_on_a_gpu_goes_on_from_its_checkpoint(tones: Path, tmp_path: Path) -> None:
@@ -72,3 +79,42 @@ def test_a_run_on_a_gpu_goes_on_from_its_checkpoint(tones: Path, tmp_path: Path)
     train(resolved(*common, "trainer.max_epochs=2", "resume.allow=[trainer.max_epochs]"))
     train(resolved(*common, "trainer.max_epochs=2", f"run_dir={tmp_path / 'whole'}"))
     assert losses(tmp_path / "run") == pytest.approx(losses(tmp_path / "whole"), rel=0.02)  # atomic sums, bf16
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.float64, 1e-10)])
+@pytest.mark.parametrize("norm", ["masked_batch_norm", "layer_norm"])
+def test_padding_changes_nothing(norm: str, dtype: torch.dtype, tolerance: float) -> None:
+    config = resolved("encoder=conformer_s", f"encoder/norm={norm}", "encoder.num_layers=4")
+    tokenizer = build_tokenizer(config)
+    tokenizer.fit(["abcdef"])
+    recognizer = build_recognizer(config, tokenizer, build_features(config)).to("cuda", dtype).eval()
+    lengths = torch.tensor([700, 411, 64, 9, 1], device="cuda")
+    features = torch.randn(5, 700, 80, device="cuda", dtype=dtype)
+    junk = features.clone()
+    for one, length in zip(junk, lengths, strict=True):
+        one[length:] = torch.tensor([torch.nan, torch.inf, -torch.inf, 1e30], device="cuda").repeat(20)
+    with torch.inference_mode():
+        together, out_lengths = recognizer(junk, lengths)
+        for row, length in enumerate(lengths.tolist()):
+            alone, _ = recognizer(features[row : row + 1, :length], lengths[row : row + 1])
+            torch.testing.assert_close(together[row, : out_lengths[row]], alone[0], rtol=0, atol=tolerance * 10)
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16", "float16"])
+def test_evaluate_hears_on_a_gpu_what_it_hears_on_the_cpu(precision: str, fluent: Path, tmp_path: Path) -> None:
+    run, manifest = str(fluent / "run"), str(fluent / "test.jsonl")
+    heard = []
+    for name, options in (("cpu", ["--device", "cpu"]), ("gpu", ["--device", "cuda", "--precision", precision])):
+        assert evaluate.main([run, manifest, *options, "--output-dir", str(tmp_path / name)]) == 0
+        lines = (tmp_path / name / "test.utterances.jsonl").read_text().splitlines()
+        heard.append([json.loads(line) for line in lines])
+    different = sum(one["hypothesis"] != other["hypothesis"] for one, other in zip(*heard, strict=True))
+    assert different <= (0 if precision == "float32" else 1), f"{different} of {len(heard[0])} texts are others"
+
+
+def test_the_bundle_of_a_gpu_is_one_for_any_machine(tones: Path, tmp_path: Path) -> None:
+    tiny = [override for override in TINY if not override.startswith("trainer.accelerator")]
+    run_dir = tmp_path / "run"
+    train(resolved("trainer=gpu", *tiny, *tone_corpus(tones), "trainer.max_epochs=1", f"run_dir={run_dir}"))
+    assert yaml.safe_load((run_dir / "config.yaml").read_text())["trainer"]["accelerator"] == "gpu"
+    assert evaluate.main([str(run_dir), str(tones / "test.jsonl"), "--device", "cpu"]) == 0
