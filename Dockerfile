@@ -14,6 +14,6 @@ COPY pyproject.toml README.md LICENSE ./
 COPY asr asr
 COPY conf conf
 COPY recipes recipes
-RUN pip install --no-cache-dir '.[lm,mini]'
+RUN pip install --no-cache-dir '.[lm,mini,serve]'
 
 ENTRYPOINT ["python", "-m", "asr.train"]

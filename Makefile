@@ -12,7 +12,7 @@ RUN := $(BIN)/python -m
 
 demo: .venv/ready
 	$(RUN) asr.train run_dir=runs/demo
-	$(RUN) asr.evaluate runs/demo data/mini/test.jsonl --output-dir runs/demo/evaluation
+	$(RUN) asr.evaluate runs/demo data/mini/test.jsonl --output-dir runs/demo/evaluation --report runs/demo/evaluation/report.html
 	$(RUN) asr.transcribe runs/demo data/mini/audio/test/test-00001.flac
 
 test: .venv/ready

@@ -18,7 +18,13 @@ The stages an utterance passes through, in order:
         greedy.py, beam.py      the best path, or a search with language model, lexicon and hotwords
     alignment.py            log_probs, token ids                -> frames of each token
     transcript.py           words, times, confidence, alternatives
-    score.py                word errors                         -> ErrorCounts -> WER
+    score.py                errors of words and characters      -> ErrorCounts -> WER, CER
+    scored.py               an utterance with its errors        -> a line of NAME.utterances.jsonl, and back
+    analysis.py             all of them: rates, breakdowns, confusions, calibration
+        bootstrap.py, reliability.py    how sure the rates are, and the words
+    comparison.py           the same utterances by two models   -> difference, p-value
+    report/                 pages that a person reads: of an evaluation, of a comparison, of a training run
+        web/                    what all pages are made of: style, charts, table, player
 
 What holds them together:
 
@@ -30,9 +36,11 @@ What holds them together:
     task.py, data/module.py Lightning: the training step, the loaders of each epoch
     saving.py, resume.py    when a checkpoint is written, and how a run goes on from one
     launch.py               one process or many
-    run.py, progress.py     the run folder, and what a person sees of a run
-    train.py, plan.py, average.py, ngram.py, tune.py, evaluate.py, transcribe.py, align.py
-                            the commands: python -m asr.<command>
+    run.py, run_folder.py   the run folder
+    progress.py, metrics.py, examples.py    what a person sees of a run
+    server/                 the page and the HTTP endpoint of asr.serve
+    train.py, training_report.py, plan.py, average.py, ngram.py, tune.py, evaluate.py, compare.py, transcribe.py,
+    align.py, serve.py      the commands: python -m asr.<command>
 """
 
 from typing import TYPE_CHECKING, Any

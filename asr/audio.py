@@ -131,6 +131,19 @@ def audio_info(path: str | Path) -> AudioInfo:
         return AudioInfo(sound.samplerate, sound.channels, num_samples)
 
 
+def declared_seconds(path: str | Path) -> float | None:
+    """Say how long a file is by its headers alone; None if they do not say, and only decoding would tell.
+
+    No more than this can be decoded from it, whatever it holds.
+
+    Raises:
+        AudioError: as `load_waveform`, for faults that show without decoding.
+    """
+    with _opened(path) as (sound, _):
+        num_samples = _num_samples(sound)
+        return None if num_samples is None else num_samples / sound.samplerate
+
+
 def find_audio(path: str | Path) -> list[Path]:
     """List a file itself, or the audio files (by AUDIO_SUFFIXES) anywhere below a folder, sorted by path.
 

@@ -34,15 +34,18 @@ BEAM_OPTIONS = {  # that stand for settings of decode=beam
 
 
 def model_parser(
-    command: str, description: str, model: str = "a run folder, a bundle, or a .ckpt"
+    command: str, description: str, model: str = "a run folder, a bundle, or a .ckpt", workers: bool = True
 ) -> argparse.ArgumentParser:
-    """Make a parser that knows MODEL, and what bounds its memory."""
+    """Make a parser that knows MODEL, and what bounds its memory; with `workers` other processes may read audio."""
     parser = argparse.ArgumentParser(prog=f"python -m asr.{command}", description=description)
     parser.add_argument("model", metavar="MODEL", help=model)
     net = parser.add_argument_group("running the net")
     net.add_argument("--device", default="auto", help="cpu, cuda, cuda:1, …; auto: cuda if there is one (default)")
     net.add_argument("--precision", choices=PRECISIONS, default="float32", help="of its products (default float32)")
-    net.add_argument("--num-workers", type=int, default=0, metavar="N", help="processes that read audio (default 0)")
+    if workers:
+        net.add_argument("--num-workers", type=int, default=0, metavar="N", help="processes to read audio (default 0)")
+    else:
+        parser.set_defaults(num_workers=0)
     net.add_argument("--batch-seconds", type=float, metavar="S", help="audio at once, padded: what bounds memory (200)")
     net.add_argument("--window", type=float, metavar="S", help="longer recordings are recognised in windows of it (30)")
     net.add_argument("--context", type=float, metavar="S", help="heard at each end of a window, but not taken (4)")

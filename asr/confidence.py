@@ -105,23 +105,6 @@ def calibrate(confidences: Sequence[float], right: Sequence[bool]) -> Calibratio
     return Calibration(slope, intercept)
 
 
-def auc(confidences: Sequence[float], right: Sequence[bool]) -> float:
-    """Return how often a right word has more confidence than a wrong one (a tie is half); nan without one of each."""
-    pairs = sorted(zip(confidences, right, strict=True))
-    num_right, num_wrong = sum(right), len(right) - sum(right)
-    ranks, position = 0.0, 0
-    while position < len(pairs):
-        behind = position
-        while behind < len(pairs) and pairs[behind][0] == pairs[position][0]:
-            behind += 1
-        mean_rank = (position + 1 + behind) / 2
-        ranks += mean_rank * sum(is_right for _, is_right in pairs[position:behind])
-        position = behind
-    if not num_right or not num_wrong:
-        return math.nan
-    return (ranks - num_right * (num_right + 1) / 2) / (num_right * num_wrong)
-
-
 def _logit(confidence: float) -> float:
     bounded = min(max(confidence, 1 - CEILING), CEILING)
     return math.log(bounded / (1 - bounded))

@@ -1,5 +1,7 @@
 """The exceptions that are meant for the person at the keyboard."""
 
+import reprlib
+
 
 class InputError(ValueError):
     """Something the user gave does not hold.
@@ -7,6 +9,13 @@ class InputError(ValueError):
     The message is complete in itself: what must hold, what was given, what to do. Commands print it as one line
     and exit with status 1; any other exception is a fault of ours and keeps its traceback.
     """
+
+
+def shown(value: object) -> str:
+    """What was given, as Python writes it, for an error's message; its middle is left out if it is long."""
+    short = reprlib.Repr()
+    short.maxstring, short.maxother, short.maxlevel = 80, 80, 2
+    return short.repr(value)
 
 
 class AudioError(InputError):

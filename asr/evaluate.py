@@ -1,16 +1,38 @@
 """python -m asr.evaluate MODEL MANIFEST...: report the word error rate on manifests."""
 
 import json
+import math
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from asr.command import add_decoding, audio_progress, complain, inference, load_model, model_parser, run_command
+from asr.command import (
+    add_decoding,
+    audio_progress,
+    complain,
+    inference,
+    load_model,
+    model_parser,
+    printable,
+    run_command,
+)
 from asr.errors import InputError
+from asr.files import write_whole, write_whole_text
 from asr.output import make_output_dir
+from asr.report.options import add_report, audio_budget, write_output
+from asr.table import lay_out, percent, percent_interval, short_name
 
 if TYPE_CHECKING:
     from asr.evaluation import Evaluation
+    from asr.recognizer import Inference, Recognizer
+
+WIDTH = 100  # columns of a terminal
+ALL = "all manifests"
+TITLES = (
+    *("manifest", "utterances", "words", "WER %", "95 % interval", "raw %", "CER %"),
+    *("subst.", "ins.", "del."),
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -18,8 +40,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = model_parser("evaluate", "Report the word error rate of a model on manifests.")
     parser.add_argument("manifests", metavar="MANIFEST", nargs="+", help="JSONL, one utterance a line")
     parser.add_argument("--output-dir", metavar="DIR", type=Path, help="gets NAME.wer.json and NAME.utterances.jsonl")
+    add_report(parser)
     add_decoding(parser)
     options = parser.parse_args(arguments)
+    budget = audio_budget(options)
     from asr.manifest import read_manifest
 
     names = [Path(path).stem for path in options.manifests]
@@ -30,60 +54,123 @@ def main(arguments: Sequence[str] | None = None) -> int:
         make_output_dir(options.output_dir)
     how = inference(options)
     recognizer = load_model(options)
-    from asr.evaluation import evaluate
+    from asr.evaluation import evaluate, together
 
     evaluations: dict[str, Evaluation] = {}
+    summaries: list[tuple[str, dict[str, Any]]] = []
     for name, utterances in manifests.items():
         with audio_progress(name, utterances) as advance:
-            evaluations[name] = evaluate(recognizer, utterances, how, advance)
+            evaluations[name] = evaluate(recognizer, name, utterances, how, advance)
+        found = summary(evaluations[name])
+        summaries.append((name, found))
         if options.output_dir:
-            write(options.output_dir, name, evaluations[name])
-    print(table(evaluations))
+            write(options.output_dir, evaluations[name], name, found)
+    if len(evaluations) > 1:
+        summaries.append((ALL, summary(together(list(evaluations.values())))))
+    print(table(summaries), flush=True)
     for name, evaluation in evaluations.items():
         for rejected in evaluation.rejected:
             complain(f"{name}: not scored: {rejected.reason}")
+    if options.report:
+        facts = [("Model", str(options.model)), ("Manifests", ", ".join(options.manifests))]
+        write_output("--report", options.report, report(recognizer, evaluations, facts, budget, how))
     return 1 if any(evaluation.rejected for evaluation in evaluations.values()) else 0
 
 
-def write(output_dir: Path, name: str, evaluation: "Evaluation") -> None:
+def summary(evaluation: "Evaluation") -> dict[str, Any]:
+    """Return what NAME.wer.json holds."""
+    seconds, factor = evaluation.audio_seconds, evaluation.real_time_factor
+    return evaluation.as_dict() | {
+        "audio_seconds": seconds,
+        "real_time_factor": factor if math.isfinite(factor) else None,
+    }
+
+
+def write(output_dir: Path, evaluation: "Evaluation", name: str, summary: Mapping[str, Any]) -> None:
     """Write <name>.wer.json and <name>.utterances.jsonl."""
-    timing = {"audio_seconds": evaluation.audio_seconds, "real_time_factor": evaluation.real_time_factor}
-    summary = json.dumps(evaluation.as_dict() | timing, indent=2)
-    lines = [json.dumps(one.as_dict(), ensure_ascii=False) for one in evaluation.scored]
+    lines = "".join(json.dumps(one.as_dict(), ensure_ascii=False) + "\n" for one in evaluation.scored)
+    content = lines.encode("utf-8", "surrogateescape")
     try:
-        (output_dir / f"{name}.wer.json").write_text(summary + "\n", encoding="utf-8")
-        text = "\n".join([*lines, ""])
-        (output_dir / f"{name}.utterances.jsonl").write_text(text, encoding="utf-8", errors="surrogateescape")
+        write_whole_text(output_dir / f"{name}.wer.json", json.dumps(summary, indent=2) + "\n")
+        write_whole(output_dir / f"{name}.utterances.jsonl", lambda file: file.write(content))
     except OSError as error:
         raise InputError(f"--output-dir must be a folder that can be written to; {error}.") from None
 
 
-def table(evaluations: "Mapping[str, Evaluation]") -> str:
-    """Lay the results out, a line a manifest."""
-    titles = (
-        "manifest",
-        "utterances",
-        "words",
-        "WER %",
-        "substituted",
-        "inserted",
-        "deleted",
-        "audio h",
-        "real time x",
-    )
-    rows = [titles]
-    for name, evaluation in evaluations.items():
-        counts = evaluation.counts
-        edits = (str(counts.substitutions), str(counts.insertions), str(counts.deletions))
-        hours, factor = f"{evaluation.audio_seconds / 3600:.2f}", f"{evaluation.real_time_factor:.4f}"
-        size = (str(counts.utterances), str(counts.reference_words), f"{100 * counts.wer:.2f}")
-        rows.append((name, *size, *edits, hours, factor))
-    widths = [max(len(row[column]) for row in rows) for column in range(len(titles))]
-    first, *others = widths
-    return "\n".join(
-        "  ".join([row[0].ljust(first), *(cell.rjust(width) for cell, width in zip(row[1:], others, strict=True))])
-        for row in rows
-    )
+def report(
+    recognizer: "Recognizer",
+    evaluations: "Mapping[str, Evaluation]",
+    facts: Sequence[tuple[str, str]],
+    budget: float,
+    how: "Inference",
+) -> str:
+    """Make the page, with recordings of the utterances with the most errors as far as the budget (bytes) goes."""
+    from asr.evaluation import together
+    from asr.report.clips import record_with_posteriors
+    from asr.report.evaluation import About, evaluation_report
+
+    everything = together(list(evaluations.values()))
+    utterances = [one.utterance for one in everything.scored]
+    order = sorted(range(len(utterances)), key=lambda position: -everything.scored[position].counts.errors)
+    with audio_progress("recordings", utterances) as advance:
+        clips = record_with_posteriors(recognizer, utterances, order, budget, how, advance)
+    more = [("Texts normalised by", everything.normalizer), ("Decoder", decoder_name(recognizer))]
+    missing = [f"{name}: {one.reason}" for name, each in evaluations.items() for one in each.rejected]
+    title = f"Evaluation of {Path(facts[0][1]).resolve().name}"
+    return evaluation_report(everything.scored, About(title, [*facts, *more], missing), clips)
+
+
+def decoder_name(recognizer: "Recognizer") -> str:
+    """Say how hypotheses were found."""
+    from asr.decode.beam import Beam
+
+    search = recognizer.decode
+    if not isinstance(search, Beam):
+        return "greedy: the best path"
+    parts = [f"beam search, {search.beam_size} hypotheses"]
+    fusion = search.fusion
+    parts += [f"language model, weight {fusion.lm_weight:g}"] if fusion.has_model else []
+    parts += ["lexicon"] if fusion.lexicon is not None else []
+    parts += [f"{len(search.phrases)} hotwords"] if search.phrases else []
+    return ", ".join(parts)
+
+
+def table(summaries: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
+    """Lay the results out, a line a manifest, and say below what the columns mean."""
+    rows: list[tuple[str, ...]] = [TITLES]
+    for name, one in summaries:
+        edits = (str(one[kind]) for kind in ("substitutions", "insertions", "deletions"))
+        sizes = (str(one["utterances"]), str(one["reference_words"]))
+        scores = (
+            percent(one["wer"]),
+            percent_interval(one["wer_interval"]),
+            percent(one["raw_wer"]),
+            percent(one["cer"]),
+        )
+        rows.append((short_name(printable(name)), *sizes, *scores, *edits))
+    return "\n".join([*lay_out(rows), "", *notes(summaries)])
+
+
+def notes(summaries: Sequence[tuple[str, Mapping[str, Any]]]) -> list[str]:
+    """Say how texts were normalised, what the intervals are of, and how long it took."""
+    _, last = summaries[-1]  # of all
+    said = [
+        f"Texts are normalised by {last['normalizer']!r}; raw: the WER of texts as written, with case and punctuation."
+    ]
+    said.append("95 % interval: bootstrap over utterances.")
+    if any(one["utterances"] and one["wer_interval"] is None for _, one in summaries):
+        said[-1] = f"{said[-1][:-1]} (-: too few of them, or no errors)."
+    overs = [
+        f"{short_name(printable(name))} {percent_interval(one['wer_speaker_interval'])} ({one['speakers']} speakers)"
+        for name, one in summaries
+        if one["wer_speaker_interval"]
+    ]
+    if overs:
+        said[-1] = f"{said[-1][:-1]}; over speakers: {', '.join(overs)}."
+    if last["real_time_factor"] is not None:
+        hours = last["audio_seconds"] / 3600
+        said.append(f"{hours:.2f} h of audio, in {last['real_time_factor']:.4f} of the time it lasts.")
+    return [textwrap.fill(one, WIDTH, subsequent_indent="  ", break_on_hyphens=False) for one in said]
 
 
 if __name__ == "__main__":

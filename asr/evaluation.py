@@ -1,58 +1,72 @@
 """What a recogniser makes of a manifest: hypotheses beside references, errors, and the time it took."""
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from asr.analysis import rates
 from asr.data.batch import Rejected
 from asr.manifest import Utterance
 from asr.recognizer import INFERENCE, Inference, Recognizer
-from asr.score import ErrorCounts, count_errors, total
-from asr.transcript import Transcript
+from asr.score import ErrorCounts, total
+from asr.scored import Scored, score
 
-
-@dataclass(frozen=True, slots=True)
-class Scored:
-    """One utterance beside what was recognised in it; both texts normalised."""
-
-    utterance: Utterance
-    reference: str
-    transcript: Transcript
-    counts: ErrorCounts
-
-    def as_dict(self) -> dict[str, Any]:
-        """A line of <manifest>.utterances.jsonl."""
-        errors = {key: value for key, value in self.counts.as_dict().items() if key not in ("wer", "utterances")}
-        about = {"id": self.utterance.id, "speaker": self.utterance.speaker, "duration": self.utterance.duration}
-        texts = {"reference": self.reference, "hypothesis": self.transcript.text}
-        words = self.transcript.as_dict()
-        return about | texts | errors | {"confidence": words["confidence"], "words": words["words"]}
+CHARACTER_COUNTS = ("substitutions", "insertions", "deletions", "reference_length")
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """A manifest's utterances, in its order: the scored ones, and those that could not be read."""
+    """The utterances of a manifest, or of several, in their order: the scored ones, and those that could not be read.
+
+    Args:
+        scored: with their errors.
+        rejected: with the reason.
+        wall_seconds: it took, reading included.
+        normalizer: what references and hypotheses were normalised by.
+    """
 
     scored: list[Scored]
     rejected: list[Rejected]
     wall_seconds: float
+    normalizer: str
 
     @property
     def counts(self) -> ErrorCounts:
-        """Errors summed over the scored utterances."""
+        """Word errors summed over the scored utterances."""
         return total(one.counts for one in self.scored)
 
-    def as_dict(self) -> dict[str, float | int | None]:
-        """Return the counts, and how many utterances are not in them, under the names of results.json."""
-        return {**self.counts.as_dict(), "not_scored": len(self.rejected)}
+    def as_dict(self) -> dict[str, Any]:
+        """Return the rates with their intervals, and how many utterances are not in them, as in results.json."""
+        found = rates(self.scored)
+        words, characters, raw = found["words"], found["characters"], found["raw_words"]
+        return {
+            "wer": words["rate"],
+            "wer_interval": words["interval"],
+            "wer_speaker_interval": words["speaker_interval"],
+            "substitutions": words["substitutions"],
+            "insertions": words["insertions"],
+            "deletions": words["deletions"],
+            "reference_words": words["reference_length"],
+            "cer": characters["rate"],
+            "cer_interval": characters["interval"],
+            "cer_speaker_interval": characters["speaker_interval"],
+            "characters": {key: characters[key] for key in CHARACTER_COUNTS},
+            "raw_wer": raw["rate"],
+            "raw_wer_interval": raw["interval"],
+            "normalizer": self.normalizer,
+            "utterances": len(self.scored),
+            "speakers": len({one.utterance.speaker for one in self.scored} - {None}),
+            "not_scored": len(self.rejected),
+        }
 
     def summary(self) -> str:
         """Say the WER, and what it is not of."""
         counts = self.counts
-        wer = f"{100 * counts.wer:.2f} %" if counts.utterances else "not measured"
+        wer = f"{100 * counts.rate:.2f} %" if math.isfinite(counts.rate) else "not measured"
         missing = f"; {len(self.rejected)} utterances could not be read" if self.rejected else ""
-        return f"WER {wer} of {counts.reference_words} words{missing}"
+        return f"WER {wer} of {counts.reference_length} words{missing}"
 
     @property
     def audio_seconds(self) -> float:
@@ -62,11 +76,22 @@ class Evaluation:
     @property
     def real_time_factor(self) -> float:
         """Wall seconds a second of audio, reading it included."""
-        return self.wall_seconds / self.audio_seconds if self.audio_seconds else float("nan")
+        return self.wall_seconds / self.audio_seconds if self.audio_seconds else math.nan
+
+
+def together(evaluations: Sequence[Evaluation]) -> Evaluation:
+    """Make one evaluation of those of several manifests, by one recogniser."""
+    return Evaluation(
+        [scored for one in evaluations for scored in one.scored],
+        [rejected for one in evaluations for rejected in one.rejected],
+        sum(one.wall_seconds for one in evaluations),
+        evaluations[0].normalizer,
+    )
 
 
 def evaluate(
     recognizer: Recognizer,
+    subset: str,
     utterances: Sequence[Utterance],
     how: Inference = INFERENCE,
     advance: Callable[[float], None] = lambda seconds: None,
@@ -75,6 +100,7 @@ def evaluate(
 
     Args:
         recognizer: in eval mode.
+        subset: what the manifest is called.
         utterances: with their texts as written.
         how: see `asr.recognizer`.
         advance: told how many seconds of audio were done, as they are.
@@ -86,14 +112,11 @@ def evaluate(
         if isinstance(result, Rejected):
             rejected[result.utterance.id] = result
         else:
-            scored[result[0].id] = _compare(recognizer, *result)
+            utterance, transcript = result
+            scored[utterance.id] = score(utterance, subset, recognizer.normalize(utterance.text), transcript)
     return Evaluation(
         [scored[one.id] for one in utterances if one.id in scored],
         [rejected[one.id] for one in utterances if one.id in rejected],
         time.monotonic() - started,
+        recognizer.normalize.__name__,
     )
-
-
-def _compare(recognizer: Recognizer, utterance: Utterance, transcript: Transcript) -> Scored:
-    reference = recognizer.normalize(utterance.text)
-    return Scored(utterance, reference, transcript, count_errors(reference, transcript.text))

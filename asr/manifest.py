@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from asr.errors import InputError
+from asr.errors import InputError, shown
 
 REQUIRED_KEYS = ("audio_filepath", "duration", "text")
 MAX_SECONDS = 1e9  # 30 years: more is a mistake
@@ -69,18 +69,17 @@ def read_good_lines(
         raise InputError(f"{path}: no such manifest. Give the path of a JSONL file, one utterance a line.")
     utterances: list[Utterance] = []
     problems: list[InputError] = []
-    first_line: dict[str, int] = {}
-    for number, line in _lines(path):
-        where = f"{path}:{number}"
+    first_line: dict[str, str] = {}
+    for where, line in named_lines(path, "a manifest"):
         try:
-            utterance = _parse_line(line, where, path.parent, required)
+            utterance = parse_utterance(parse_object(line, where), where, path.parent, required)
             if utterance.id in first_line:
-                earlier = first_line[utterance.id]
+                earlier = first_line[utterance.id].rpartition(":")[2]
                 raise InputError(f"{where}: ids must be unique; {utterance.id!r} stands already in line {earlier}.")
         except InputError as error:
             problems.append(error)
             continue
-        first_line[utterance.id] = number
+        first_line[utterance.id] = where
         utterances.append(utterance)
     if not utterances and not problems:
         raise InputError(f"{path}: a manifest must hold at least one utterance; it is empty.")
@@ -107,18 +106,33 @@ def write_manifest(path: str | Path, utterances: Iterable[Utterance]) -> None:
         raise
 
 
-def _lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Lines that are not blank, with their numbers; a byte order mark, as Windows writes, is no part of the first."""
+def named_lines(path: Path, what: str) -> Iterator[tuple[str, str]]:
+    """Read the lines that are not blank, each with its place (`file:line`), as errors name it.
+
+    A byte order mark, as Windows writes, is no part of the first; bytes that are not UTF-8 become lone surrogates.
+
+    Args:
+        path: of the file.
+        what: it is to be, with its article.
+
+    Raises:
+        InputError: it cannot be read.
+    """
     try:
         with path.open(encoding="utf-8-sig", errors="surrogateescape") as lines:
             for number, line in enumerate(lines, start=1):
                 if line.strip():
-                    yield number, line
+                    yield f"{path}:{number}", line
     except OSError as error:
-        raise InputError(f"{path}: must be a manifest that can be read; {error.strerror}.") from None
+        raise InputError(f"{path}: must be {what} that can be read; {error.strerror}.") from None
 
 
-def _parse_line(line: str, where: str, folder: Path, required: Sequence[str]) -> Utterance:
+def parse_object(line: str, where: str) -> dict[str, Any]:
+    """Read a line of JSON.
+
+    Raises:
+        InputError: naming the place, for a line that is not one JSON object.
+    """
     try:
         entry = json.loads(line)
     except json.JSONDecodeError as error:
@@ -129,21 +143,40 @@ def _parse_line(line: str, where: str, folder: Path, required: Sequence[str]) ->
         raise InputError(f"{must}; it holds too long a number, or is nested too deep.") from None
     if not isinstance(entry, dict):
         raise InputError(f"{where}: each line must be one JSON object; got {type(entry).__name__}.")
+    return entry
+
+
+def parse_utterance(
+    entry: dict[str, Any], where: str, folder: Path, required: Sequence[str] = REQUIRED_KEYS
+) -> Utterance:
+    """Make an utterance of what a line holds.
+
+    Args:
+        entry: its keys; others than ours are left alone.
+        where: its place, for errors.
+        folder: that relative audio paths are relative to.
+        required: keys it must have.
+
+    Raises:
+        InputError: it is not one.
+    """
     missing = [key for key in required if key not in entry]
     if missing:
         raise InputError(f"{where}: must have the keys {', '.join(required)}; missing {', '.join(missing)}.")
     if "text" not in required and entry.get("text") is None:
-        entry["text"] = ""
+        entry = entry | {"text": ""}
     for key in ("audio_filepath", "text"):
         if not isinstance(entry[key], str):
-            raise InputError(f"{where}: {key} must be a string; got {entry[key]!r}.")
+            raise InputError(f"{where}: {key} must be a string; got {shown(entry[key])}.")
     audio_filepath, offset, utterance_id = entry["audio_filepath"], entry.get("offset"), entry.get("id")
     if utterance_id is None:
         utterance_id = audio_filepath if offset is None else f"{audio_filepath}@{offset}"
     utterance_id = str(utterance_id)
-    for key, value in (("audio_filepath", audio_filepath), ("text", entry["text"]), ("id", utterance_id)):
-        if re.search("[\ud800-\udc7f\udd00-\udfff]", value):  # \udc80 to \udcff are bytes that are not UTF-8
-            raise InputError(f"{where}: {key} must be Unicode text; it holds half a surrogate pair: {value!r}.")
+    speaker = entry.get("speaker")
+    speaker = None if speaker is None else str(speaker)
+    texts = {"audio_filepath": audio_filepath, "text": entry["text"], "id": utterance_id, "speaker": speaker or ""}
+    for key, value in texts.items():
+        check_unicode(value, f"{where}: {key}")
     named = f"(id {utterance_id!r})"
     duration = _number(entry["duration"], f"{where}: duration", named)
     if duration <= 0:
@@ -152,15 +185,24 @@ def _parse_line(line: str, where: str, folder: Path, required: Sequence[str]) ->
         offset = _number(offset, f"{where}: offset", named)
         if offset < 0:
             raise InputError(f"{where}: offset must not be negative; got {offset!r} {named}.")
-    speaker = entry.get("speaker")
     return Utterance(
         audio_filepath=os.path.join(folder, audio_filepath),
         duration=duration,
         text=entry["text"],
         id=utterance_id,
         offset=offset,
-        speaker=None if speaker is None else str(speaker),
+        speaker=speaker,
     )
+
+
+def check_unicode(text: str, what: str) -> None:
+    """Check that a text can be written again.
+
+    Raises:
+        InputError: it holds half of a surrogate pair.
+    """
+    if re.search("[\ud800-\udc7f\udd00-\udfff]", text):  # \udc80 to \udcff are bytes that are not UTF-8
+        raise InputError(f"{what} must be Unicode text; it holds half a surrogate pair: {shown(text)}.")
 
 
 def _number(value: Any, what: str, named: str) -> float:

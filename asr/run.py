@@ -22,11 +22,9 @@ from asr.files import UNFINISHED, remove_unfinished, write_whole, write_whole_te
 from asr.interfaces import Features, Tokenizer
 from asr.kept import by_wer, damage, kept_checkpoints, select
 from asr.manifest import Utterance
+from asr.run_folder import CONFIG, EXAMPLES, FITTED, LOG, METRICS, RESULTS
 
 logger = logging.getLogger(__name__)
-
-CONFIG, LOG, METRICS, RESULTS = "config.yaml", "train.log", "metrics.csv", "results.json"
-FITTED, FAULTS = "fitted", "faults"
 
 
 def open_run_dir(run_dir: Path) -> None:
@@ -72,7 +70,8 @@ def begin_anew(run_dir: Path) -> None:
         must = f"run_dir={run_dir} must be new, or have checkpoints to go on from; it has a bundle and no checkpoint"
         raise InputError(f"{must}. Give another run_dir, or remove {run_dir}.")
     shutil.rmtree(run_dir / FITTED, ignore_errors=True)
-    (run_dir / METRICS).unlink(missing_ok=True)
+    for name in (METRICS, EXAMPLES):
+        (run_dir / name).unlink(missing_ok=True)
 
 
 def fitted_front_end(
@@ -163,7 +162,7 @@ def test_bundle(bundle: Path, tests: Mapping[str, Sequence[Utterance]], device: 
     results: dict[str, Evaluation] = {}
     lines = {}
     for name, utterances in tests.items():
-        evaluation = evaluate(recognizer, utterances)
+        evaluation = evaluate(recognizer, name, utterances)
         for rejected in evaluation.rejected:
             logger.warning("%s: not scored: %s", name, rejected.reason)
         results[name] = evaluation

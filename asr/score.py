@@ -1,22 +1,31 @@
-"""Word errors: counted by utterance, summed over a set, divided once."""
+"""Errors of words and of characters: counted by utterance, summed over a set, divided once."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Literal
 
 import jiwer
 
 
 @dataclass(frozen=True, slots=True)
 class ErrorCounts:
-    """Word errors of any number of utterances; sums of these, over utterances or ranks, are these again."""
+    """Errors of any number of utterances, in words or in characters; sums, over utterances or ranks, are these again.
+
+    Args:
+        substitutions: words (or characters) that were recognised as another.
+        insertions: recognised out of nothing.
+        deletions: not recognised.
+        reference_length: words (or characters) of the references.
+        utterances: how many.
+    """
 
     substitutions: int = 0
     insertions: int = 0
     deletions: int = 0
-    reference_words: int = 0
+    reference_length: int = 0
     utterances: int = 0
 
     def __add__(self, other: ErrorCounts) -> ErrorCounts:
@@ -25,7 +34,7 @@ class ErrorCounts:
 
     def as_tuple(self) -> tuple[int, int, int, int, int]:
         """The counts in the order of the fields: what ranks exchange."""
-        return self.substitutions, self.insertions, self.deletions, self.reference_words, self.utterances
+        return self.substitutions, self.insertions, self.deletions, self.reference_length, self.utterances
 
     @property
     def errors(self) -> int:
@@ -33,42 +42,81 @@ class ErrorCounts:
         return self.substitutions + self.insertions + self.deletions
 
     @property
-    def wer(self) -> float:
-        """Word error rate as a fraction; without a reference word 0 if nothing was recognised, else infinite."""
+    def rate(self) -> float:
+        """WER, or CER, as a fraction: without a reference 0 if nothing was recognised, else infinite.
+
+        Not a number where there is no utterance.
+        """
         if self.utterances == 0:
             return math.nan
-        if self.reference_words == 0:
-            return float("inf") if self.errors else 0.0
-        return self.errors / self.reference_words
+        if self.reference_length == 0:
+            return math.inf if self.errors else 0.0
+        return self.errors / self.reference_length
 
     def as_dict(self) -> dict[str, float | int | None]:
-        """The counts under the names of results.json; a WER that is not finite is null, as JSON knows no infinity."""
+        """The counts as JSON can hold them: a rate that is not finite is null."""
         return {
-            "wer": self.wer if math.isfinite(self.wer) else None,
+            "rate": self.rate if math.isfinite(self.rate) else None,
             "substitutions": self.substitutions,
             "insertions": self.insertions,
             "deletions": self.deletions,
-            "reference_words": self.reference_words,
-            "utterances": self.utterances,
+            "errors": self.errors,
+            "reference_length": self.reference_length,
         }
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """One step from the reference to the hypothesis: a word of each, or None where it has none."""
+
+    kind: Literal["equal", "substitution", "insertion", "deletion"]
+    reference: str | None
+    hypothesis: str | None
 
 
 def count_errors(reference: str, hypothesis: str) -> ErrorCounts:
     """Align two texts by words (split at white space) with the fewest edits, through jiwer."""
-    words, recognised = reference.split(), hypothesis.split()
-    alignment = jiwer.process_words(" ".join(words), " ".join(recognised))
+    words = reference.split()
+    alignment = jiwer.process_words(" ".join(words), " ".join(hypothesis.split()))
     return ErrorCounts(alignment.substitutions, alignment.insertions, alignment.deletions, len(words), 1)
+
+
+def count_characters(reference: str, hypothesis: str) -> ErrorCounts:
+    """Align two texts by characters with the fewest edits, through jiwer.
+
+    A character is a Unicode code point, so a combining mark is one of its own; the space between two words counts as
+    one, however wide it is, and white space at the ends as none.
+    """
+    characters = " ".join(reference.split())
+    alignment = jiwer.process_characters(characters, " ".join(hypothesis.split()))
+    return ErrorCounts(alignment.substitutions, alignment.insertions, alignment.deletions, len(characters), 1)
+
+
+def align_words(reference: str, hypothesis: str) -> list[Edit]:
+    """Lead one text over into the other, word by word; it is the alignment whose errors `count_errors` counts.
+
+    Each word of both texts is in exactly one edit, in its order.
+    """
+    words, recognised = reference.split(), hypothesis.split()
+    edits: list[Edit] = []
+    for chunk in jiwer.process_words(" ".join(words), " ".join(recognised)).alignments[0]:
+        expected = words[chunk.ref_start_idx : chunk.ref_end_idx]
+        got = recognised[chunk.hyp_start_idx : chunk.hyp_end_idx]
+        match chunk.type:
+            case "equal":
+                edits += [Edit("equal", *pair) for pair in zip(expected, got, strict=True)]
+            case "substitute":
+                edits += [Edit("substitution", *pair) for pair in zip(expected, got, strict=True)]
+            case "insert":
+                edits += [Edit("insertion", None, word) for word in got]
+            case "delete":
+                edits += [Edit("deletion", word, None) for word in expected]
+    return edits
 
 
 def right_words(reference: str, hypothesis: str) -> list[bool]:
     """Tell which words of the hypothesis the alignment pairs with the same word of the reference."""
-    words = hypothesis.split()
-    right = [False] * len(words)
-    alignment = jiwer.process_words(" ".join(reference.split()), " ".join(words))
-    for chunk in alignment.alignments[0]:
-        if chunk.type == "equal":
-            right[chunk.hyp_start_idx : chunk.hyp_end_idx] = [True] * (chunk.hyp_end_idx - chunk.hyp_start_idx)
-    return right
+    return [edit.kind == "equal" for edit in align_words(reference, hypothesis) if edit.hypothesis is not None]
 
 
 def total(counts: Iterable[ErrorCounts]) -> ErrorCounts:

@@ -15,13 +15,15 @@ from torch.nn.utils import clip_grad_norm_
 
 from asr.checkpoint import CHECKPOINT_KEY
 from asr.data.batch import Batch, Rejected
+from asr.examples import ExamplesFile, Recognised
 from asr.interfaces import BLANK_ID, Schedule
 from asr.launch import fail_together, gather
 from asr.lengths import padding_mask
 from asr.recognizer import Recognizer
 from asr.score import ErrorCounts, count_errors, total
 from asr.seeds import derive_seed
-from asr.window import Window
+from asr.stopwatch import Stopwatch
+from asr.window import StepSums, Window
 
 logger = logging.getLogger(__name__)
 
@@ -60,6 +62,8 @@ class RecognitionTask(pl.LightningModule):
         unreadable: how many utterances may be skipped.
         extra: what a checkpoint keeps beside the weights (`checkpoint_extra`).
         faults: folder for batches whose loss is not finite.
+        waiting: runs while the training process waits for a batch.
+        examples: which utterances are followed from validation to validation, and where they are kept.
     """
 
     def __init__(
@@ -72,6 +76,8 @@ class RecognitionTask(pl.LightningModule):
         unreadable: Unreadable,
         extra: Mapping[str, Any],
         faults: Path,
+        waiting: Stopwatch,
+        examples: ExamplesFile,
     ) -> None:
         super().__init__()
         self.recognizer = recognizer
@@ -84,6 +90,8 @@ class RecognitionTask(pl.LightningModule):
         self._unreadable = unreadable
         self._extra = extra
         self._faults = faults
+        self._waiting = waiting
+        self._examples = examples
         self._window = Window()
         self._valid = _ValidationSums()
         self._last_step_time = time.monotonic()
@@ -101,6 +109,10 @@ class RecognitionTask(pl.LightningModule):
         log_probs, lengths = self.recognizer(batch.features, batch.feature_lengths)
         return self.recognizer.head.losses(log_probs, lengths, batch.tokens, batch.token_lengths)
 
+    def on_train_start(self) -> None:
+        """Lightning's hook; what was done before is no step's time."""
+        self._last_step_time = time.monotonic()
+
     def on_train_epoch_start(self) -> None:
         """Lightning's hook; also called where the rest of an epoch is planned anew."""
         if self.current_epoch != self._unreadable.epoch:
@@ -113,7 +125,7 @@ class RecognitionTask(pl.LightningModule):
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """Sum the losses of a batch, scaled so that DDP's mean and Lightning's accumulation give the sum again."""
         losses = self.losses(batch) if len(batch) else self._stand_in()
-        self._window.add(batch, losses.detach(), self.recognizer.features.frame_shift_seconds)
+        self._window.add(batch, losses.detach())
         return losses.sum() * (self.trainer.world_size * self.trainer.accumulate_grad_batches)
 
     def configure_gradient_clipping(
@@ -124,23 +136,31 @@ class RecognitionTask(pl.LightningModule):
     ) -> None:
         """Lightning's hook, once an optimizer step: divide the gradients by the tokens of the window, then clip."""
         window, self._window = self._window, Window()
-        loss, tokens, seconds, skipped = self.trainer.strategy.reduce(window.sums(), reduce_op="sum").tolist()
-        if skipped:
-            self._skip(window.rejected, int(skipped))
+        now = time.monotonic()
+        mine = window.sums(self._waiting.take(), now - self._last_step_time)
+        self._last_step_time = now
+        sums = StepSums(*self.trainer.strategy.reduce(mine, reduce_op="sum").tolist())  # where the host waits
+        if sums.skipped:
+            self._skip(window.rejected, int(sums.skipped))
         parameters = [parameter for parameter in self.parameters() if parameter.grad is not None]
         for parameter in parameters:
-            parameter.grad /= max(tokens, 1)
+            parameter.grad.div_(max(sums.tokens, 1))  # type: ignore[union-attr]  # as just chosen
         norm = clip_grad_norm_(parameters, gradient_clip_val or float("inf"))
-        if not math.isfinite(loss) or not bool(norm.isfinite()):  # of the sum over ranks: all of them know
+        if not math.isfinite(sums.loss) or not bool(norm.isfinite()):  # of the sum over ranks: all of them know
             self._stop_not_finite(window)
+        self._log_step(sums, norm, optimizer.param_groups[0]["lr"])
+
+    def _log_step(self, sums: StepSums, norm: Tensor, learning_rate: float) -> None:
+        seconds = sums.frames * self.recognizer.features.frame_shift_seconds
         self._log_place(self.global_step + 1)  # behind this step
-        self.log("train/loss", loss / max(tokens, 1), prog_bar=True)
+        self.log("train/loss", sums.loss / max(sums.tokens, 1), prog_bar=True)
         self.log("train/grad_norm", norm)
-        self.log("train/learning_rate", optimizer.param_groups[0]["lr"])
+        self.log("train/learning_rate", learning_rate)
         self.log("train/skipped_utterances", float(self.skipped))
-        now = time.monotonic()
-        self.log("train/audio_seconds_per_second", seconds / (now - self._last_step_time), prog_bar=True)
-        self._last_step_time = now
+        speed = seconds * self.trainer.world_size / sums.wall_seconds
+        self.log("train/audio_seconds_per_second", speed, prog_bar=True)
+        self.log("train/padding", sums.padding)
+        self.log("train/data_wait", sums.data_wait)
 
     def on_validation_epoch_start(self) -> None:
         """Lightning's hook."""
@@ -158,6 +178,12 @@ class RecognitionTask(pl.LightningModule):
         references = [utterance.text for utterance in batch.utterances]  # normalised when the manifest was read
         counts = total(count_errors(*texts) for texts in zip(references, hypotheses, strict=True))
         self._valid.add(counts, losses, batch.token_lengths, log_probs, lengths)
+        epoch, step = self.current_epoch + 1, self.global_step
+        self._valid.examples += [
+            Recognised(step, epoch, utterance.id, *texts)
+            for utterance, *texts in zip(batch.utterances, references, hypotheses, strict=True)
+            if utterance.id in self._examples.ids
+        ]
 
     def on_validation_epoch_end(self) -> None:
         """Lightning's hook; sums over ranks, divided once."""
@@ -171,10 +197,17 @@ class RecognitionTask(pl.LightningModule):
             fail_together(
                 self.trainer, "validation must have an utterance that can be read; all were skipped, as named above."
             )
+        examples = gather(self.trainer, self._valid.examples)
+        if self.trainer.is_global_zero:
+            self._examples.append(examples)
         self._log_place(self.global_step)
-        self.log("valid/wer", counts.wer, prog_bar=True)
+        self.log("valid/wer", counts.rate, prog_bar=True)
         self.log("valid/loss", loss / max(1, tokens))
         self.log("valid/blank_ratio", blanks / max(1, frames))
+
+    def on_validation_end(self) -> None:
+        """Lightning's hook, when the checkpoint is written, too: no step's time."""
+        self._last_step_time = time.monotonic()
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Lightning's hook; a checkpoint is enough to transcribe with."""
@@ -232,6 +265,7 @@ class _ValidationSums:
         self.counts = ErrorCounts()
         self.loss, self.tokens, self.blanks, self.frames = 0.0, 0, 0, 0
         self.rejected: list[Rejected] = []
+        self.examples: list[Recognised] = []
 
     def add(
         self, counts: ErrorCounts, losses: Tensor, token_lengths: Tensor, log_probs: Tensor, lengths: Tensor

@@ -52,10 +52,13 @@ def train(config: dict[str, Any]) -> None:
     from asr.checkpoint import CHECKPOINTS, checkpoint_extra, fitted_files
     from asr.data.module import SpeechData
     from asr.data.position import start_of_epoch
+    from asr.examples import ExamplesFile, choose_examples
     from asr.interruption import StopRequest
     from asr.launch import first_then_all
     from asr.recompute import recompute_blocks
+    from asr.report.training import leave_report
     from asr.resume import Run
+    from asr.run_folder import EXAMPLES, FAULTS
     from asr.saving import Saving
     from asr.task import RecognitionTask, Unreadable
 
@@ -82,6 +85,9 @@ def train(config: dict[str, Any]) -> None:
     step = resume.step if resume else 0
     total_steps = resume.run.total_steps if resume and not changed else _total_steps(trainer, data, position, step)
     logger.info("%d steps: the smaller of trainer.max_epochs and trainer.max_steps, where both are set", total_steps)
+    examples = ExamplesFile(run_dir / EXAMPLES, choose_examples(corpus.valid))
+    if trainer.is_global_zero:
+        examples.cut(step)
     task = RecognitionTask(
         recognizer,
         partial(build.build_optimizer, config),
@@ -90,7 +96,9 @@ def train(config: dict[str, Any]) -> None:
         seed,
         Unreadable(data.max_skipped, position.epoch, position.skipped),
         checkpoint_extra(config, fitted_files(tokenizer, features)),
-        run_dir / run.FAULTS,
+        run_dir / FAULTS,
+        data.waiting,
+        examples,
     )
     folder, stop = run_dir / CHECKPOINTS, StopRequest(speaks=trainer.is_global_zero)
     this_run = Run(settings, total_steps, resume.run.id if resume else secrets.token_hex(8))
@@ -109,6 +117,7 @@ def train(config: dict[str, Any]) -> None:
         results = run.test_bundle(bundle, corpus.tests, trainer.strategy.root_device)
         for name, evaluation in results.items():
             print(f"{name}: {evaluation.summary()}")
+        leave_report(run_dir)
 
 
 def _quieten_libraries() -> None:
@@ -214,13 +223,13 @@ def _equip(
     from lightning.pytorch.callbacks import EMAWeightAveraging
     from lightning.pytorch.loggers import TensorBoardLogger
 
-    from asr import run
     from asr.early_stopping import Patience
     from asr.metrics import MetricsFile
+    from asr.run_folder import METRICS
     from asr.trial import LargestBatchFirst
 
     tensorboard = TensorBoardLogger(run_dir, name="tensorboard", version="", purge_step=step + 1)
-    trainer.loggers = [MetricsFile(run_dir / run.METRICS, step), tensorboard]
+    trainer.loggers = [MetricsFile(run_dir / METRICS, step), tensorboard]
     callbacks: list[Callback] = [LargestBatchFirst(data.worst_batches)]
     if config["ema"]["decay"] is not None:
         callbacks.append(EMAWeightAveraging(decay=config["ema"]["decay"]))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 
@@ -55,22 +55,20 @@ class Transcript:
         """The mean of the words' confidences: the share of them to expect right. None without words."""
         return sum(word.confidence for word in self.words) / len(self.words) if self.words else None
 
+    def rounded(self) -> Transcript:
+        """The transcript as it is written: times to a millisecond, confidence to four digits."""
+        words = (
+            Word(word.text, round(word.start, 3), round(word.end, 3), round(word.confidence, 4)) for word in self.words
+        )
+        return replace(self, words=tuple(words))
+
     def as_dict(self) -> dict[str, Any]:
         """The transcript under the names of `asr.transcribe --format json`."""
-        words = [
-            {
-                "text": word.text,
-                "start": round(word.start, 3),
-                "end": round(word.end, 3),
-                "confidence": round(word.confidence, 4),
-            }
-            for word in self.words
-        ]
         return {
             "text": self.text,
             "duration": round(self.duration, 3),
             "confidence": None if self.confidence is None else round(self.confidence, 4),
             "score": round(self.alternatives[0].score, 4) if self.alternatives else None,
-            "words": words,
+            "words": [asdict(word) for word in self.rounded().words],
             "alternatives": [{"text": one.text, "score": round(one.score, 4)} for one in self.alternatives],
         }

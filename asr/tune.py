@@ -101,7 +101,7 @@ def _tune_weights(recognizer: "Recognizer", heard: "Sequence[Heard]") -> dict[st
 
     def tell(weights: "Weights", counts: "ErrorCounts") -> None:
         said = f"LM weight {weights.lm_weight:.2f}, word score {weights.word_score:5.2f}"
-        print(f"{said}: WER {100 * counts.wer:6.2f} %, {counts.errors} errors", flush=True)
+        print(f"{said}: WER {100 * counts.rate:6.2f} %, {counts.errors} errors", flush=True)
 
     best = search_weights(recognizer, recognizer.decode, heard, tell)
     print(f"taken: LM weight {best.lm_weight:.2f}, word score {best.word_score:.2f}")

@@ -7,12 +7,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from asr.confidence import UNCALIBRATED, Calibration, auc, calibrate
+from asr.confidence import UNCALIBRATED, Calibration, calibrate
 from asr.data.batch import Rejected
 from asr.decode.beam import Beam
 from asr.errors import InputError
 from asr.manifest import Utterance
 from asr.recognizer import Inference, Recognizer
+from asr.reliability import auc
 from asr.score import ErrorCounts, count_errors, right_words, total
 
 FIRST_STEPS = (0.4, 1.0)  # of LM weight and word score

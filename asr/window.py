@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -10,26 +11,60 @@ from asr.data.batch import Batch, Rejected
 from asr.files import write_whole
 
 
+class StepSums(NamedTuple):
+    """What an optimizer step was computed of, summed over its batches and over all ranks.
+
+    Args:
+        loss: of the utterances.
+        tokens: of their references.
+        frames: of features, without padding.
+        padded_frames: of features, with padding.
+        skipped: utterances that could not be read.
+        waited_seconds: that the ranks waited for batches.
+        wall_seconds: of the ranks, since the step before.
+    """
+
+    loss: float
+    tokens: float
+    frames: float
+    padded_frames: float
+    skipped: float
+    waited_seconds: float
+    wall_seconds: float
+
+    @property
+    def padding(self) -> float:
+        """The share of the frames that is padding."""
+        return 1 - self.frames / self.padded_frames if self.padded_frames else 0.0
+
+    @property
+    def data_wait(self) -> float:
+        """The share of the time in which the ranks waited for batches."""
+        return self.waited_seconds / self.wall_seconds if self.wall_seconds else 0.0
+
+
 @dataclass
 class Window:
     """The batches of one accumulation window, the losses of their utterances, and what could not be read."""
 
     batches: list[tuple[Batch, Tensor]] = field(default_factory=list)
     rejected: list[Rejected] = field(default_factory=list)
-    seconds: Tensor | float = 0.0
 
-    def add(self, batch: Batch, losses: Tensor, frame_shift_seconds: float) -> None:
+    def add(self, batch: Batch, losses: Tensor) -> None:
         """Add a batch and the losses of its utterances, (B,)."""
         self.batches.append((batch, losses))
         self.rejected += batch.rejected
-        self.seconds = self.seconds + batch.feature_lengths.sum() * frame_shift_seconds
 
-    def sums(self) -> Tensor:
-        """Sum loss, tokens, seconds of audio, utterances skipped, (4,)."""
+    def sums(self, waited_seconds: float, wall_seconds: float) -> Tensor:
+        """Sum what `StepSums` holds, in its order, (7,); it stays on the device, and nothing waits for it."""
         loss = torch.stack([losses.double().sum() for _, losses in self.batches]).sum()
         tokens = torch.stack([batch.token_lengths.sum() for batch, _ in self.batches]).sum()
-        skipped = torch.tensor(float(len(self.rejected)), dtype=torch.float64, device=loss.device)
-        return torch.stack([loss, tokens.double(), torch.as_tensor(self.seconds).double(), skipped])
+        frames = torch.stack([batch.feature_lengths.sum() for batch, _ in self.batches]).sum()
+        padded_frames = sum(batch.features.shape[0] * batch.features.shape[1] for batch, _ in self.batches)
+        known = (float(padded_frames), float(len(self.rejected)), waited_seconds, wall_seconds)
+        # A number that is filled in on the device does not wait for it, as one that is copied there would.
+        filled = [loss.new_full((), number) for number in known]
+        return torch.stack([loss, tokens.double(), frames.double(), *filled])
 
     def not_finite(self) -> list[str]:
         """List the utterances whose loss is not finite."""

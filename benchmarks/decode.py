@@ -86,7 +86,7 @@ def decode_all(recognizer: Recognizer, decode: Any, heard: Sequence[Heard]) -> t
     seconds = time.perf_counter() - began
     pairs = zip(heard, texts, strict=True)
     counts = total(count_errors(recognizer.normalize(one.utterance.text), " ".join(text)) for one, text in pairs)
-    return counts.wer, seconds
+    return counts.rate, seconds
 
 
 def all_decoders(

@@ -193,7 +193,7 @@ def _print_comparison(given: argparse.Namespace, utterances: list[Utterance], ho
             cut_errors.append(_errors(recognizer, recording, cut))
             whole_errors.append(_errors(recognizer, recording, whole))
         known = all(recording.text for recording in recordings)
-        wers = [f"{100 * total(errors).wer:.2f}" if known else "-" for errors in (cut_errors, whole_errors)]
+        wers = [f"{100 * total(errors).rate:.2f}" if known else "-" for errors in (cut_errors, whole_errors)]
         there = _percent(difference.words_near, difference.words)
         near = _percent(difference.differing_near, difference.differing)
         share = _percent(difference.differing, difference.words)

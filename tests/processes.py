@@ -14,6 +14,7 @@ from typing import Any
 SERVER = multiprocessing.get_context("forkserver")
 SERVER.set_forkserver_preload(["asr.train", "asr.plan", "asr.task", "asr.data.module", "asr.saving", "asr.run"])
 PATIENCE = 120  # seconds, for what should take a few
+OF_THE_CLOCK = ("train/audio_seconds_per_second", "train/data_wait")
 
 
 def _train(
@@ -112,7 +113,13 @@ def metrics(run_dir: Path) -> list[dict[str, str]]:
     """The lines of metrics.csv, without what depends on the clock."""
     with (run_dir / "metrics.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
-    return [{name: value for name, value in row.items() if name != "train/audio_seconds_per_second"} for row in rows]
+    return [{name: value for name, value in row.items() if name not in OF_THE_CLOCK} for row in rows]
+
+
+def examples(run_dir: Path) -> list[str]:
+    """The lines of examples.jsonl; none before the first validation."""
+    path = run_dir / "examples.jsonl"
+    return path.read_text().splitlines() if path.is_file() else []
 
 
 def bundle(run_dir: Path) -> dict[str, bytes]:

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from asr.confidence import UNCALIBRATED, Calibration, auc, calibrate, frame_confidence, load_calibration
+from asr.confidence import UNCALIBRATED, Calibration, calibrate, frame_confidence, load_calibration
 from asr.errors import InputError
 from tests.listener import listener
 
@@ -182,18 +182,3 @@ def test_a_bundle_keeps_the_curve() -> None:
 def test_a_damaged_curve_is_refused(held: bytes) -> None:
     with pytest.raises(InputError, match=r"confidence\.json must hold slope and intercept; it is damaged"):
         load_calibration({"confidence.json": held})
-
-
-# ---- how well confidence tells right from wrong
-
-
-@given(words=st.lists(st.tuples(st.sampled_from([0.0, 0.25, 0.5, 0.7, 1.0]), st.booleans()), max_size=25))
-def test_auc_is_the_share_of_pairs_in_order(words: list[tuple[float, bool]]) -> None:
-    right = [confidence for confidence, is_right in words if is_right]
-    wrong = [confidence for confidence, is_right in words if not is_right]
-    found = auc([confidence for confidence, _ in words], [is_right for _, is_right in words])
-    if right and wrong:
-        pairs = [(one > other) + (one == other) / 2 for one in right for other in wrong]
-        assert found == pytest.approx(sum(pairs) / len(pairs))
-    else:
-        assert math.isnan(found)

@@ -20,7 +20,7 @@ from safetensors.torch import load_file
 
 from asr.kept import kept_checkpoints
 from tests.conftest import ROOT, TINY, resolved, tone_corpus
-from tests.processes import bundle, finish, goings_on, kill, metrics, start, steps_logged, wait_for
+from tests.processes import bundle, examples, finish, goings_on, kill, metrics, start, steps_logged, wait_for
 
 EVERY_STEPS = 3
 KILLS = 10
@@ -69,6 +69,7 @@ def test_a_run_killed_at_ten_random_moments_ends_with_the_bits_of_one_that_was_n
     assert finish(start(config(parts, tones, *processes), tmp_path / "parts.log", world_size=world_size)) == 0
     assert bundle(parts) == bundle(whole)
     assert metrics(parts) == metrics(whole)
+    assert examples(parts) == examples(whole)
     steps = [row["step"] for row in metrics(parts)]
     assert len(steps) == len(set(steps))
     resumed_from += goings_on(parts)[-1:]
@@ -265,6 +266,7 @@ def test_a_run_goes_on_from_every_checkpoint_that_it_writes(how: list[str], tone
         restarts += 1
     assert bundle(parts) == bundle(whole)
     assert metrics(parts) == metrics(whole)
+    assert examples(parts) == examples(whole)
     assert restarts >= len(metrics(whole))
 
 
@@ -336,6 +338,7 @@ def test_a_run_killed_in_any_of_its_phases_ends_with_the_same_bits(where: str, t
     assert finish(start(config(parts, tones, *short), tmp_path / "log")) == 0, (tmp_path / "log").read_text()
     assert bundle(parts) == bundle(whole)
     assert metrics(parts) == metrics(whole)
+    assert examples(parts) == examples(whole)
     assert (parts / "results.json").read_bytes() == (whole / "results.json").read_bytes()
     left = {path.name for path in parts.rglob("*") if path.is_file()}
     assert {name for name in left if not name.startswith("events.")} == {

@@ -21,20 +21,34 @@ from tests.conftest import CONF, ROOT, resolved
 
 # A module imports only from layers below its own; within a layer none imports another, but for the lines of PARTS.
 LAYERS = [
-    ["errors", "files", "lengths", "processes", "seeds", "settings", "interfaces", "manifest", "transcript"],
+    [
+        *("errors", "files", "lengths", "processes", "seeds", "settings", "interfaces", "manifest", "transcript"),
+        *("run_folder", "web"),
+    ],
     ["audio", "containers", "resampling", "text", "formats", "kneser_ney"],
     [
         *("features", "augment", "tokenizer", "encoder", "head", "decode", "score", "schedule", "recompute"),
-        *("alignment", "confidence", "spelling", "windows", "silence"),
+        *("alignment", "confidence", "spelling", "windows", "silence", "bootstrap", "reliability"),
     ],
-    ["data.batch", "data.dataset", "data.position", "data.sampler", "data.selection", "data.training", "long_form"],
-    ["recognizer", "corpus"],
-    ["build", "evaluation", "tuning", "kept"],
-    ["bundle", "checkpoint"],
-    ["resume", "run"],
-    ["interruption", "launch", "command", "output", "experiment", "progress", "metrics", "early_stopping", "window"],
-    ["task", "data.module", "saving", "trial"],
-    ["train", "plan", "average", "ngram", "tune", "align", "evaluate", "transcribe"],
+    [
+        *("data.batch", "data.dataset", "data.position", "data.sampler", "data.selection", "data.training"),
+        *("long_form", "scored"),
+    ],
+    ["recognizer", "corpus", "analysis"],
+    ["build", "evaluation", "tuning", "kept", "comparison", "report.clips"],
+    ["bundle", "checkpoint", "report.evaluation"],
+    ["resume", "run", "report.comparison"],
+    [
+        *("interruption", "launch", "command", "output", "experiment", "progress", "metrics", "early_stopping"),
+        *("window", "table", "side_by_side", "report.options"),
+    ],
+    ["stopwatch", "examples", "report.curves", "report.training_log"],
+    ["report.training_charts", "report.training_examples"],
+    ["task", "data.module", "saving", "trial", "report.training", "server"],
+    [
+        *("train", "plan", "average", "ngram", "tune", "align", "evaluate", "compare", "transcribe", "serve"),
+        "training_report",
+    ],
 ]
 PARTS = {
     "interfaces": {"lengths"},
@@ -48,6 +62,7 @@ PARTS = {
     "checkpoint": {"bundle"},
     "experiment": {"interruption"},
     "output": {"command"},
+    "side_by_side": {"command"},
 }
 LIGHTNING = {
     "train",
@@ -122,6 +137,12 @@ def test_the_wheel_holds_every_package() -> None:
     listed = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
     there = {".".join(path.parent.relative_to(ROOT).parts) for path in (ROOT / "asr").rglob("__init__.py")}
     assert set(listed) == there | {"asr.conf"}
+
+
+def test_the_wheel_holds_what_pages_are_made_of() -> None:
+    patterns = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]["asr.web"]
+    files = {path.name for path in (ROOT / "asr" / "web").iterdir() if path.is_file() and path.suffix != ".py"}
+    assert files == {path.name for pattern in patterns for path in (ROOT / "asr" / "web").glob(pattern)}
 
 
 def test_only_training_knows_lightning_and_hydra() -> None:
@@ -234,7 +255,10 @@ def test_every_experiment_composes_and_builds(experiment: str) -> None:
     assert yaml.safe_load((CONF / "experiment" / f"{experiment}.yaml").read_text())["run_dir"].startswith("runs/")
 
 
-@pytest.mark.parametrize("command", ["transcribe", "evaluate", "average", "ngram", "tune", "align"])
+HELPFUL = ["serve", "transcribe", "evaluate", "compare", "training_report", "average", "ngram", "tune", "align"]
+
+
+@pytest.mark.parametrize("command", HELPFUL)
 def test_help_of_a_command_imports_no_torch(command: str) -> None:
     run = f"runpy.run_module('asr.{command}', run_name='__main__')"
     code = f"import sys, runpy\nsys.argv = ['{command}', '--help']\ntry: {run}\nexcept SystemExit: pass\n"

@@ -18,6 +18,7 @@ from asr.interfaces import Features
 from asr.interruption import SIGNALS
 from asr.manifest import Utterance
 from asr.seeds import derive_seed
+from asr.stopwatch import Stopwatch
 
 logger = logging.getLogger(__name__)
 NAMED = 5  # dropped utterances that are named in the log, of each reason
@@ -27,7 +28,7 @@ class SpeechData(pl.LightningDataModule):
     """Training and validation batches.
 
     The trainer must ask for a new training loader each epoch (`reload_dataloaders_every_n_epochs=1`): a loader
-    carries out the plan of one epoch.
+    carries out the plan of one epoch. `waiting` runs while the training process waits for a training batch.
 
     Args:
         train: utterances to train on, texts normalised.
@@ -81,6 +82,7 @@ class SpeechData(pl.LightningDataModule):
             jitter=jitter,
         )
         _report_dropped(self._training_set.dropped, len(train))
+        self.waiting = Stopwatch()
         self.max_skipped = max_bad_fraction * len(self._training_set)
         self._bounds = BatchBounds(batch_seconds, max_utterances, max_squared_seconds)
         self._features, self._reference = features, reference
@@ -101,7 +103,7 @@ class SpeechData(pl.LightningDataModule):
         if plan.kept_speed and plan.epoch == self._position.epoch:  # said once
             what = "keep speed 1.0, since at the factor drawn their frames would be too few, or their batch too long"
             logger.info("epoch %d: %d of %d utterances %s", plan.epoch + 1, plan.kept_speed, len(self._train), what)
-        return self._loader(self._train, EpochSampler(plan, self.trainer.global_rank, position.batch))
+        return self._loader(self._train, EpochSampler(plan, self.trainer.global_rank, position.batch), self.waiting)
 
     def val_dataloader(self) -> DataLoader[Batch]:
         """Lightning's hook."""
@@ -109,7 +111,7 @@ class SpeechData(pl.LightningDataModule):
         rank, world_size = self.trainer.global_rank, self.trainer.world_size
         durations = [utterance.duration for utterance in self._valid.utterances]
         batches = plan_evaluation(durations, self._bounds, rank=rank, world_size=world_size)
-        return self._loader(self._valid, BatchSampler(batches))
+        return self._loader(self._valid, BatchSampler(batches), Stopwatch())
 
     def position_at(self, epoch: int, batch: int, skipped: int) -> Position:
         """Return what a checkpoint keeps once each rank has done `batch` batches of the epoch's present stretch.
@@ -154,8 +156,8 @@ class SpeechData(pl.LightningDataModule):
             self._planned = (stretch, self._training_set.epoch(position))
         return self._planned[1]
 
-    def _loader(self, dataset: SpeechDataset, sampler: Sampler[list[Item]]) -> DataLoader[Batch]:
-        return _Loader(
+    def _loader(self, dataset: SpeechDataset, sampler: Sampler[list[Item]], waiting: Stopwatch) -> DataLoader[Batch]:
+        loader = _Loader(
             dataset,  # type: ignore[arg-type]
             batch_sampler=sampler,
             collate_fn=collate,
@@ -163,6 +165,8 @@ class SpeechData(pl.LightningDataModule):
             pin_memory=torch.cuda.is_available(),
             worker_init_fn=_start_worker,
         )
+        loader.waiting = waiting
+        return loader
 
 
 class _Loader(DataLoader[Batch]):
@@ -172,8 +176,17 @@ class _Loader(DataLoader[Batch]):
     batches, for nothing.
     """
 
+    waiting: Stopwatch  # runs while somebody waits for a batch
+
     def __iter__(self) -> Iterator[Batch]:  # type: ignore[override]
-        yield from super().__iter__()
+        with self.waiting:
+            batches = super().__iter__()
+        while True:
+            with self.waiting:
+                batch = next(batches, None)
+            if batch is None:
+                return
+            yield batch
 
 
 def _start_worker(worker: int) -> None:

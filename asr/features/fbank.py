@@ -39,8 +39,8 @@ class Fbank:
         self.dim = num_mel_bins
         self.frame_shift_seconds = frame_shift_seconds
         self.normalize = normalize()
-        self._window = int(sample_rate * frame_length_seconds + 1e-6)  # samples; Kaldi rounds down
-        self._shift = int(sample_rate * frame_shift_seconds + 1e-6)
+        self.window = int(sample_rate * frame_length_seconds + 1e-6)  # samples; Kaldi rounds down
+        self.shift = int(sample_rate * frame_shift_seconds + 1e-6)
 
     def __call__(self, waveform: Tensor) -> Tensor:
         """Waveform (S,) in [-1, 1] to normalised features (T, F)."""
@@ -54,12 +54,12 @@ class Fbank:
             waveform[None] * INT16_SCALE,
             sample_frequency=self.sample_rate,
             num_mel_bins=self.dim,
-            frame_length=1000 * (self._window + 0.5) / self.sample_rate,  # ms, which it rounds down to samples
-            frame_shift=1000 * (self._shift + 0.5) / self.sample_rate,
+            frame_length=1000 * (self.window + 0.5) / self.sample_rate,  # ms, which it rounds down to samples
+            frame_shift=1000 * (self.shift + 0.5) / self.sample_rate,
             snip_edges=True,
         )
 
     def num_frames(self, num_samples: Lengths) -> Lengths:
         """Frames T that `num_samples` samples (an int, or a tensor of them) give."""
-        frames = (num_samples - self._window) // self._shift + 1
+        frames = (num_samples - self.window) // self.shift + 1
         return frames * (frames > 0)

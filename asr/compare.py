@@ -1,0 +1,133 @@
+"""python -m asr.compare A.utterances.jsonl B.utterances.jsonl: tell whether one model is better than another."""
+
+import argparse
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from asr.command import audio_progress, printable, run_command
+from asr.errors import InputError
+from asr.report.options import add_report, audio_budget, check_output, write_output
+from asr.table import lay_out, percent, percent_interval, probability, short_name
+
+if TYPE_CHECKING:
+    from asr.scored import Scored
+
+TOP = 10
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Compare two evaluations of the same manifest."""
+    options = parse(arguments)
+    budget = audio_budget(options)
+    from asr.comparison import compare
+    from asr.scored import read_scored
+
+    a, b = read_scored(options.a), read_scored(options.b)
+    comparison = compare(a, b)
+    print("\n".join([*headline(comparison, options.a, options.b), *changes(comparison, a, b, options.top)]))
+    if options.json:
+        write_output("--json", options.json, json.dumps(comparison, indent=2, allow_nan=False) + "\n")
+    if options.report:
+        write_output("--report", options.report, report(a, b, comparison, (options.a, options.b), budget))
+    return 0
+
+
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m asr.compare", description="Tell whether one model has fewer errors than another."
+    )
+    written = "NAME.utterances.jsonl, written by asr.evaluate --output-dir"
+    parser.add_argument("a", metavar="A", help=f"of the first model: {written}")
+    parser.add_argument("b", metavar="B", help="of the second model, on the same utterances")
+    parser.add_argument("--top", type=int, default=TOP, metavar="N", help=f"utterances to show (default {TOP})")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="gets all figures")
+    add_report(parser)
+    options = parser.parse_args(arguments)
+    if options.top < 0:
+        raise InputError(f"--top must not be negative; got {options.top}.")
+    if options.json:
+        check_output("--json", options.json, "figures.json")
+    return options
+
+
+def report(
+    a: "Sequence[Scored]",
+    b: "Sequence[Scored]",
+    comparison: Mapping[str, Any],
+    paths: Sequence[str],
+    budget: float,
+) -> str:
+    """Make the page, with recordings of the utterances that changed most as far as the budget (bytes) goes."""
+    from asr.comparison import match
+    from asr.report.clips import record
+    from asr.report.comparison import comparison_report
+    from asr.report.evaluation import About
+
+    utterances = [one.utterance for one in a]
+    changes = [(abs(two.counts.errors - one.counts.errors), one.counts.errors) for one, two in match(a, b)]
+    order = sorted(range(len(changes)), key=lambda position: changes[position], reverse=True)
+    with audio_progress("recordings", utterances) as advance:
+        clips = record(utterances, order, budget, advance=advance)
+    about = About("Comparison of two models", [("A", paths[0]), ("B", paths[1])])
+    return comparison_report(a, b, comparison, about, clips)
+
+
+def headline(comparison: Mapping[str, Any], a: str, b: str) -> list[str]:
+    """Say both rates, their difference, whether it could be chance, and how often each model is the better one."""
+    rows: list[tuple[str, ...]] = [("", "WER %", "95 % interval", "errors", "subst.", "ins.", "del.")]
+    for which, path in (("a", a), ("b", b)):
+        words = comparison[which]
+        counts = (str(words[key]) for key in ("errors", "substitutions", "insertions", "deletions"))
+        name = f"{which.upper()} {short_name(printable(path), 40)}"
+        rows.append((name, percent(words["rate"]), percent_interval(words["interval"]), *counts))
+    words = f"{comparison['utterances']} utterances, {comparison['a']['reference_length']} words"
+    return [*lay_out(rows), "", f"B less A, {words}: {difference(comparison)}", *lay_out(chances(comparison))]
+
+
+def chances(comparison: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    """Say for each unit to draw from whether the difference could be chance, and how often each model is better."""
+    rows: list[tuple[str, ...]] = [("over", "95 % interval, points", "p", "A better", "B better", "as good")]
+    for unit, prefix in (("utterances", ""), ("speakers", "speaker_")):
+        wins, interval = comparison[f"{unit[:-1]}_wins"], comparison["difference"][f"{prefix}interval"]
+        if wins is None:
+            rows.append((unit, "not all are known", *"----"))
+            continue
+        points = "too few to say" if interval is None else " to ".join(f"{100 * end:+.2f}" for end in interval)
+        p_value = comparison["difference"][f"{prefix}p_value"]
+        rows.append((unit, points, probability(p_value), *(str(wins[key]) for key in ("a", "b", "tie"))))
+    return rows
+
+
+def difference(comparison: Mapping[str, Any]) -> str:
+    """Say the difference in points and, where there is something to compare it with, relative to A."""
+    rate, base = comparison["difference"]["rate"], comparison["a"]["rate"]
+    if rate is None:
+        return "no rate, for there are no words in the references"
+    relative = f" ({100 * rate / base:+.1f} % relative)" if base else ""
+    return f"{100 * rate:+.2f} points{relative}"
+
+
+def changes(comparison: Mapping[str, Any], a: "Sequence[Scored]", b: "Sequence[Scored]", top: int) -> list[str]:
+    """Show the utterances that changed most: the reference, and both hypotheses aligned with it."""
+    rows = comparison["changed"][:top]
+    if not rows:
+        return []
+    from asr.side_by_side import LEGEND, side_by_side
+
+    firsts, seconds = ({(one.subset, one.utterance.id): one for one in some} for some in (a, b))
+    of = len(comparison["changed"])
+    lines = ["", f"Of {of} that changed, the {len(rows)} that changed most. {LEGEND}"]
+    for row in rows:
+        key = (row["subset"], row["id"])
+        one, two = firsts[key], seconds[key]
+        errors = f"{one.counts.errors} errors in A, {two.counts.errors} in B"
+        lines += ["", printable(f"{row['id']} ({row['subset']}), {row['change']:+d}: {errors}")]
+        lines += side_by_side(one.reference, one.transcript.text, two.transcript.text)
+    return lines
+
+
+if __name__ == "__main__":
+    run_command(main)

@@ -1,0 +1,151 @@
+"""The report of a comparison: two models side by side, on one page."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from asr.analysis import figures
+from asr.comparison import match
+from asr.report.evaluation import About, attached, counted, handed_over, intervals, rate, recordings, row
+from asr.scored import Scored
+from asr.web import utterances
+from asr.web.chart import Axis, Column, Dot, column_chart, interval_chart, percent, scatter_chart
+from asr.web.figures import facts, figure
+from asr.web.page import escape, page, visible
+
+if TYPE_CHECKING:
+    from asr.report.clips import Clips
+
+NAMES = ("A", "B")
+KINDS = {
+    "better": "B better",
+    "worse": "A better",
+    "same": "as many errors",
+    "substitutions": "with substitutions",
+    "insertions": "with insertions",
+    "deletions": "with deletions",
+    "none": "both without errors",
+    "audio": "with a recording",
+}
+METHODS = (
+    "Both models recognised the same utterances, and their hypotheses are compared with the same references. The "
+    "difference is the WER of B less that of A, so that a negative one means that B is better. Its interval of 95 % "
+    "confidence and its p-value (two-sided) are of a paired bootstrap, which draws utterances or, where speakers are "
+    "known, whole speakers (Bisani and Ney 2004): a small p-value means that a difference as large would be rare if "
+    "the models were equally good. Words are aligned with the fewest edits (jiwer)."
+)
+
+
+def comparison_report(
+    a: Sequence[Scored], b: Sequence[Scored], comparison: Mapping[str, Any], about: About, clips: Clips
+) -> str:
+    """Make the page.
+
+    Args:
+        a: of the first model.
+        b: of the second, in any order.
+        comparison: what `asr.comparison.compare` finds of both.
+        about: the labels.
+        clips: of utterances, by their position in `a`.
+    """
+    pairs = match(a, b)
+    rows = [row(one, [one, two]) for one, two in pairs]
+    subsets, speakers = {one.subset for one in a}, {one.utterance.speaker for one in a} - {None}
+    body = "".join(
+        [
+            f"<main><header><h1>{escape(about.title)}</h1>{headline(comparison)}{facts(about.facts)}</header>",
+            f"<section><h2>Where they differ</h2>{_charts(pairs, comparison)}</section>",
+            utterances.section(KINDS, len(subsets) > 1, bool(speakers)),
+            f'<p class="note">{escape(recordings(len(a), clips, "that changed most"))}</p>',
+            f'<section><h2>How it is computed</h2><p class="note">{escape(METHODS)}</p></section></main>',
+        ]
+    )
+    return page(about.title, body, utterances.SCRIPTS, {"report": handed_over(NAMES, rows, clips)}, attached(clips))
+
+
+def headline(comparison: Mapping[str, Any]) -> str:
+    """Both rates, and how sure their difference is."""
+    found = comparison["difference"]
+    sure = [*chance(found, "", "utterances"), *chance(found, "speaker_", "speakers")]
+    wins = [
+        f"{noun}s: {one['a']:,} better in A, {one['b']:,} in B, {one['tie']:,} as good"
+        for noun, one in (("utterance", comparison["utterance_wins"]), ("speaker", comparison["speaker_wins"]))
+        if one
+    ]
+    change = "-" if found["rate"] is None else f"{100 * found['rate']:+.2f}"
+    size = f"{counted(comparison['a']['reference_length'], 'word')}, {counted(comparison['utterances'], 'utterance')}"
+    parts = [figure("difference", "Difference in WER, B less A", change, sure, main=True, unit="points")]
+    for which in ("a", "b"):
+        words = comparison[which]
+        label = f"WER of {which.upper()}"
+        parts.append(figure(f"wer_{which}", label, rate(words["rate"]), intervals(words)))
+    more = comparison["b"]["errors"] - comparison["a"]["errors"]
+    parts.append(figure("errors", "Errors of B less those of A", f"{more:+,}", [size, *wins]))
+    return f'<div class="headline">{"".join(parts)}</div>'
+
+
+def chance(found: Mapping[str, Any], prefix: str, over: str) -> list[str]:
+    """The interval of the difference and its p-value, if there are any."""
+    interval, p_value = found[f"{prefix}interval"], found[f"{prefix}p_value"]
+    if interval is None:
+        return []
+    small = "p < 0.001" if p_value < 0.001 else f"p = {p_value:.3f}"
+    return [f"{100 * interval[0]:+.2f} to {100 * interval[1]:+.2f}, {small}, over {over}"]
+
+
+def _charts(pairs: Sequence[tuple[Scored, Scored]], comparison: Mapping[str, Any]) -> str:
+    # Durations are those of A: by others, as of a manifest measured anew, B would have other bins.
+    by_a = figures([one for one, _ in pairs])["by"]
+    by_b = figures([replace(two, utterance=one.utterance) for one, two in pairs])["by"]
+    charts = [
+        _kinds(comparison),
+        _beside("Short and long utterances", "duration", by_a["duration"], by_b["duration"]),
+        _beside("Slow and fast speech", "words a second", by_a["speaking_rate"], by_b["speaking_rate"]),
+        _beside("By subset", "subset", by_a["subset"], by_b["subset"]) if len(by_a["subset"]) > 1 else "",
+        _changes(pairs),
+        _speakers(comparison["speakers"]) if comparison["speakers"] else "",
+    ]
+    return f'<div class="charts">{"".join(charts)}</div>'
+
+
+def _kinds(comparison: Mapping[str, Any]) -> str:
+    columns = [
+        Column(f"{kind[:3]}. {name}", comparison[which][kind], note=f"{kind} of {name}", style=style)
+        for kind in ("substitutions", "insertions", "deletions")
+        for name, which, style in zip(NAMES, ("a", "b"), (1, 2), strict=True)
+    ]
+    return column_chart("Kinds of error", Axis("substitutions, insertions, deletions"), Axis("words"), columns)
+
+
+def _beside(title: str, name: str, a: Sequence[Mapping[str, Any]], b: Sequence[Mapping[str, Any]]) -> str:
+    """The rates of both, a row each; their bins are the same, since they are of the same utterances."""
+    columns = []
+    for one, two in zip(a, b, strict=True):
+        for which, found, style in zip(NAMES, (one, two), (1, 2), strict=True):
+            note = f"{counted(found['reference_length'], 'word')}, {counted(found['utterances'], 'utterance')}"
+            label = visible(found["name"]).replace(" words/s", "")
+            columns.append(Column(f"{label}, {which}", found["rate"], found["interval"], note, style))
+    return interval_chart(title, Axis("word error rate", percent), columns, f"WER by {name}, A over B", name)
+
+
+def _changes(pairs: Sequence[tuple[Scored, Scored]]) -> str:
+    changes = [two.counts.errors - one.counts.errors for one, two in pairs]
+    columns = [Column("<-4", sum(change < -4 for change in changes), note="B has at least 5 errors fewer")]
+    for change in range(-4, 5):
+        columns.append(Column(f"{change:+d}" if change else "0", changes.count(change), note="errors of B less A"))
+    columns.append(Column(">4", sum(change > 4 for change in changes), note="B has at least 5 errors more"))
+    x, y = Axis("errors of B less those of A"), Axis("utterances")
+    return column_chart("How much utterances changed", x, y, columns, "Left of 0, B is better")
+
+
+def _speakers(rows: Sequence[Mapping[str, Any]]) -> str:
+    dots = []
+    for one in rows:
+        length = one["reference_length"]
+        a, b = (one[key] / length if length else None for key in ("a_errors", "b_errors"))
+        note = f"{one['a_errors']:,} and {one['b_errors']:,} errors of {counted(length, 'word')}"
+        dots.append(Dot(visible(one["name"]), a, b, note))
+    x, y = Axis("WER of A", percent), Axis("WER of B", percent)
+    return scatter_chart("Speaker by speaker", x, y, dots, "Below the line, B is better", diagonal=True)

@@ -1,0 +1,247 @@
+"""The report of a training run: curves, examples, warnings and settings, on one page."""
+
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from asr.examples import Recognised, read_examples
+from asr.files import write_whole_text
+from asr.report.curves import Curve, read_curves
+from asr.report.training_charts import charts, missing, smoothing
+from asr.report.training_examples import examples
+from asr.report.training_log import TrainingLog, read_log
+from asr.run_folder import CONFIG, EXAMPLES, LOG, METRICS, REPORT, RESULTS
+from asr.web.chart import number
+from asr.web.figures import facts, figure
+from asr.web.page import escape, page
+
+logger = logging.getLogger(__name__)
+
+MOST_WARNINGS = 200
+
+
+@dataclass(frozen=True)
+class Record:
+    """What the files of a run folder say; each may be absent, and then has nothing to say.
+
+    Args:
+        name: of the folder.
+        config: config.yaml, as text.
+        settings: the same, as it is read.
+        curves: metrics.csv.
+        examples: examples.jsonl.
+        results: results.json, by test manifest.
+        log: train.log.
+    """
+
+    name: str
+    config: str
+    settings: Mapping[str, Any]
+    curves: Mapping[str, Curve]
+    examples: Sequence[Recognised]
+    results: Mapping[str, Mapping[str, Any]]
+    log: TrainingLog
+
+
+def leave_report(run_dir: Path) -> None:
+    """Make the page of a run that has ended; a page that cannot be made is a warning, since the run itself is whole."""
+    path = run_dir / REPORT
+    try:
+        write_whole_text(path, training_page(read_record(run_dir)))
+    except OSError as error:
+        logger.warning("%s could not be written, and nothing else is missing: %s", path, error.strerror)
+    except Exception:  # whatever is wrong with a page, a training that may have taken days has succeeded
+        logger.warning("%s could not be made, and nothing else is missing", path, exc_info=True)
+    else:
+        logger.info("report written to %s", path)
+
+
+def read_record(run_dir: Path) -> Record:
+    """Read what there is of a run.
+
+    Raises:
+        OSError: a file is there and cannot be read.
+    """
+    config = _text(run_dir / CONFIG)
+    return Record(
+        run_dir.resolve().name,
+        config,
+        _settings(config),
+        read_curves(run_dir / METRICS),
+        read_examples(run_dir / EXAMPLES),
+        _results(_text(run_dir / RESULTS)),
+        read_log(run_dir / LOG),
+    )
+
+
+def training_page(record: Record) -> str:
+    """Put the page of a run together."""
+    title = f"Training run {record.name}"
+    clip = _at(record.settings, "trainer", "gradient_clip_val")
+    drawn = charts(record.curves, clip if isinstance(clip, int | float) else None)
+    parts = [
+        f"<main><header><h1>{escape(title)}</h1>",
+        f'<div class="headline">{"".join(_headline(record))}</div>{facts(_facts(record))}</header>',
+        "<section><h2>Curves</h2>",
+        f'<p class="note">{escape(" ".join(notes))}</p>' if (notes := _notes(record)) else "",
+        f'<div class="charts">{"".join(drawn)}</div></section>',
+        "<section><h2>What was recognised on the way</h2>",
+        examples(record.examples),
+        "</section><section><h2>Warnings, and what was left out</h2>",
+        _warnings(record),
+        "</section><section><h2>Settings</h2>",
+        _config(record),
+        "</section></main>",
+    ]
+    return page(title, "\n".join(parts), scripts=["chart.js"])
+
+
+def _headline(record: Record) -> list[str]:
+    log, curves = record.log, record.curves
+    tiles = _test_tiles(record.results) + _validation_tiles(curves.get("valid/wer", Curve([], [])), not record.results)
+    if (step := _last_step(curves)) is not None:
+        epochs = curves.get("epoch")
+        detail = [f"epoch {epochs.values[-1]:,.0f}"] if epochs is not None and len(epochs) else []
+        tiles.append(figure("steps", "Optimizer steps", f"{step:,}", detail))
+    if log.passes is not None and log.train_hours is not None:
+        hours = f"about {number(round(log.passes * log.train_hours, 1))} h"
+        detail = [f"{number(round(log.passes, 2))} times {log.train_hours:g} h"]
+        tiles.append(figure("audio", "Audio heard", hours, detail))
+    if log.wall_seconds is not None:
+        tiles.append(figure("time", "Time", _duration(log.wall_seconds), [_starts(log.starts)]))
+    return tiles
+
+
+def _test_tiles(results: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    tiles: list[str] = []
+    for name, result in results.items():
+        words = result.get("reference_words")
+        over = {"utterances": result.get("wer_interval"), "speakers": result.get("wer_speaker_interval")}
+        details = [
+            f"{100 * edges[0]:.2f} to {100 * edges[1]:.2f} % over {what}" for what, edges in over.items() if edges
+        ]
+        details += [f"{words:,} words"] if isinstance(words, int) else []
+        tiles.append(figure("wer", f"WER, {name}", _rate(result.get("wer")), details, main=not tiles))
+    return tiles
+
+
+def _validation_tiles(wers: Curve, main: bool) -> list[str]:
+    if not len(wers):
+        return []
+    best, last = wers.values.index(min(wers.values)), len(wers) - 1
+    where = [f"step {wers.steps[best]:,}{', the last one' if best == last else ''}"]
+    tiles = [figure("best_wer", "Best validation WER", _rate(wers.values[best]), where, main)]
+    if best != last:
+        where = [f"step {wers.steps[last]:,}"]
+        tiles.append(figure("last_wer", "Last validation WER", _rate(wers.values[last]), where))
+    return tiles
+
+
+def _rate(value: Any) -> str:
+    return f"{100 * value:.2f} %" if isinstance(value, int | float) else "-"
+
+
+def _facts(record: Record) -> list[tuple[str, str]]:
+    """Name the model and the data, as far as the files tell."""
+    log, settings = record.log, record.settings
+    pairs = []
+    if log.parameters is not None:
+        pairs.append(("Model", f"{log.encoder}, {log.parameters:,} parameters, {log.tokens:,} tokens"))
+    if (corpus := _at(settings, "corpus", "name")) is not None:
+        pairs.append(("Corpus", str(corpus)))
+    if log.train_utterances is not None:
+        pairs.append(("Trained on", f"{log.train_utterances:,} utterances, {log.train_hours:g} h"))
+        pairs.append(("Validated on", f"{log.valid_utterances:,} utterances"))
+    if isinstance(trainer := settings.get("trainer"), Mapping):
+        keys = ("accelerator", "devices", "num_nodes", "strategy", "precision")
+        pairs.append(("Trainer", ", ".join(f"{key}={trainer[key]}" for key in keys if key in trainer)))
+    if not record.results:
+        pairs.append(("Not tested", f"there is no {RESULTS}: the run has not ended, or had no test manifest"))
+    return pairs
+
+
+def _notes(record: Record) -> list[str]:
+    """Say what the curves are, and what there is not."""
+    curves = record.curves
+    if _last_step(curves) is None:
+        return [f"No step was logged: {METRICS} is not there, or empty."]
+    notes = []
+    if (width := smoothing(curves)) > 1:
+        notes.append(f"Training curves: the mean of {width} neighbouring points, the points themselves behind it.")
+    if absent := missing(curves):
+        notes.append(f"Not in {METRICS}, and so not here: {', '.join(absent)}.")
+    for name, curve in curves.items():
+        if curve.not_finite:
+            notes.append(f"{name} was not a finite number in {curve.not_finite:,} lines, which are left out.")
+    return notes
+
+
+def _warnings(record: Record) -> str:
+    skipped = record.curves.get("train/skipped_utterances")
+    most = max(skipped.values, default=0.0) if skipped is not None else 0.0
+    lines = [f"Up to {most:,.0f} utterances of an epoch could not be read, and were skipped."] if most else []
+    warnings = record.log.warnings
+    for message, times in list(warnings.items())[:MOST_WARNINGS]:
+        lines.append(f"{message} ({times} times)" if times > 1 else message)
+    if len(warnings) > MOST_WARNINGS:
+        lines.append(f"… and {len(warnings) - MOST_WARNINGS:,} more, in {LOG}")
+    if not lines:
+        nothing = f"{LOG} tells of no warning: nothing was dropped or skipped."
+        return f"<p>{nothing if record.log.starts else f'There is no {LOG}, or it tells of no start.'}</p>"
+    return f"<ul>{''.join(f'<li>{escape(line)}</li>' for line in lines)}</ul>"
+
+
+def _config(record: Record) -> str:
+    if not record.config:
+        return f"<p>There is no {CONFIG}.</p>"
+    text = f'<div class="table-scroll" tabindex="0"><pre>{escape(record.config)}</pre></div>'
+    return f"<details><summary>{CONFIG}, every setting of the run</summary>{text}</details>"
+
+
+def _last_step(curves: Mapping[str, Curve]) -> int | None:
+    return max((curve.steps[-1] for curve in curves.values() if len(curve)), default=None)
+
+
+def _duration(seconds: float) -> str:
+    minutes = round(seconds / 60)
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def _starts(starts: int) -> str:
+    return f"in {starts} starts" if starts > 1 else "in one go"
+
+
+def _text(path: Path) -> str:
+    return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+
+
+def _settings(text: str) -> Mapping[str, Any]:
+    try:
+        found = yaml.safe_load(text)
+    except yaml.YAMLError:  # it is shown as it is
+        return {}
+    return found if isinstance(found, Mapping) else {}
+
+
+def _results(text: str) -> dict[str, Mapping[str, Any]]:
+    """Read results.json; what is no result is left out."""
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return {}
+    pairs = found.items() if isinstance(found, dict) else ()
+    return {name: result for name, result in pairs if isinstance(result, dict)}
+
+
+def _at(settings: Mapping[str, Any], *keys: str) -> Any:
+    found: Any = settings
+    for key in keys:
+        found = found.get(key) if isinstance(found, Mapping) else None
+    return found

@@ -1,0 +1,138 @@
+"""The curves of a run as charts: loss, errors, gradient, learning rate, speed, padding, waiting, blank."""
+
+from collections.abc import Mapping
+from statistics import fmean, median
+
+from asr.report.curves import Curve
+from asr.web.chart import Axis, Series, line_chart, number, percent
+
+LOGGED = {  # column of metrics.csv: what it is called where it is missed
+    "train/loss": "the training loss",
+    "valid/loss": "the validation loss",
+    "valid/wer": "the validation WER",
+    "train/grad_norm": "the gradient norm",
+    "train/learning_rate": "the learning rate",
+    "train/audio_seconds_per_second": "the speed",
+    "train/padding": "padding",
+    "train/data_wait": "waiting for data",
+    "valid/blank_ratio": "the blank ratio",
+}
+STEP = Axis("optimizer step", low=0)
+SMOOTH = 40  # a line is the mean of this part of its points
+RAW_BUCKETS, SMOOTH_BUCKETS = 120, 80
+MUCH_WAITING = 0.05
+WIDE = 30  # from here on, greatest over least, an axis is logarithmic
+
+
+def charts(curves: Mapping[str, Curve], clip: float | None) -> list[str]:
+    """Draw what was logged, a chart for each kind.
+
+    Args:
+        curves: by the columns of metrics.csv; a chart whose columns have no number is left out.
+        clip: norm that gradients were clipped to, None: they were not, or it is not known.
+    """
+    there = {name: curve for name, curve in curves.items() if len(curve)}
+    drawn = [_loss(there), _wer(there), _gradient(there, clip)]
+    if "train/learning_rate" in there:
+        rate = there["train/learning_rate"]
+        title = f"Learning rate: {_short(max(rate.values))} at most, {_short(rate.values[-1])} at the end"
+        drawn.append(line_chart(title, STEP, Axis("learning rate"), [Series("learning rate", _points(rate))]))
+    if "train/audio_seconds_per_second" in there:
+        title = f"Speed: {_short(median(there['train/audio_seconds_per_second'].values))} s of audio a second"
+        note = "the median of the steps logged"
+        drawn.append(_one(there, "train/audio_seconds_per_second", title, Axis("audio seconds a second"), note))
+    if "train/padding" in there:
+        title = f"Padding: {percent(fmean(there['train/padding'].values))} of a batch's frames in the mean"
+        drawn.append(_one(there, "train/padding", title, Axis("padding", percent), "over all processes"))
+    if "train/data_wait" in there:
+        title = f"Waiting for data: {percent(fmean(there['train/data_wait'].values))} of a step's time in the mean"
+        note = "more of data.num_workers may help" if fmean(there["train/data_wait"].values) > MUCH_WAITING else ""
+        drawn.append(_one(there, "train/data_wait", title, Axis("waiting", percent), note))
+    if "valid/blank_ratio" in there:
+        blanks = there["valid/blank_ratio"]
+        title = f"Blank: {percent(blanks.values[-1])} of the frames in the last validation"
+        series = [Series("validation", _points(blanks), dots=_few(blanks))]
+        drawn.append(line_chart(title, STEP, Axis("blank frames", percent), series))
+    return [chart for chart in drawn if chart]
+
+
+def missing(curves: Mapping[str, Curve]) -> list[str]:
+    """Name what is in no chart, since it was not logged or never a number."""
+    return [words for name, words in LOGGED.items() if not len(curves.get(name, Curve([], [])))]
+
+
+def smoothing(curves: Mapping[str, Curve]) -> int:
+    """Return how many neighbouring points the lines of the training curves are the mean of."""
+    return _width(curves.get("train/loss", Curve([], [])))
+
+
+def _loss(there: Mapping[str, Curve]) -> str:
+    names = {"train/loss": "training", "valid/loss": "validation"}
+    those = {names[name]: there[name] for name in names if name in there}
+    if not those:
+        return ""
+    widths = {"training": _width(those["training"]) if "training" in those else 1, "validation": 1}
+    ends = [f"{_short(fmean(one.values[-widths[name] :]))} in {name}" for name, one in those.items()]
+    series = [_series(name, one, smooth=name == "training") for name, one in those.items()]
+    return _log_chart(f"Loss at the end: {' and '.join(ends)}", Axis("loss per token"), series, "")
+
+
+def _wer(there: Mapping[str, Curve]) -> str:
+    if "valid/wer" not in there:
+        return ""
+    wer = there["valid/wer"]
+    best = min(wer.values)
+    at = wer.steps[wer.values.index(best)]
+    title = f"Validation WER: {percent(wer.values[-1])} at the end"
+    title += ", the best" if at == wer.steps[-1] else f", {percent(best)} at best, at step {at:,}"
+    series = [Series("validation", _points(wer), dots=_few(wer))]
+    return line_chart(title, STEP, Axis("word error rate", percent), series)
+
+
+def _gradient(there: Mapping[str, Curve], clip: float | None) -> str:
+    if "train/grad_norm" not in there:
+        return ""
+    norms = there["train/grad_norm"]
+    title = f"Gradient norm: {_short(median(norms.values))} in the median, {_short(max(norms.values))} at most"
+    clipped = [value for value in norms.values if clip is not None and value > clip]
+    note = (
+        f"before it was clipped to {number(clip)}, in {len(clipped):,} of {len(norms):,} steps logged" if clip else ""
+    )
+    return _log_chart(title, Axis("gradient norm"), [_series("gradient norm", norms, smooth=True)], note)
+
+
+def _one(there: Mapping[str, Curve], name: str, title: str, axis: Axis, note: str) -> str:
+    return line_chart(title, STEP, axis, [_series(axis.label, there[name], smooth=True)], note)
+
+
+def _log_chart(title: str, axis: Axis, series: list[Series], note: str) -> str:
+    """Draw with a logarithmic axis where the values are of several magnitudes."""
+    values = [value for one in series for _, value in [*one.points, *one.raw] if value is not None]
+    if min(values) > 0 and max(values) / min(values) >= WIDE:
+        axis = Axis(f"{axis.label} (logarithmic)", axis.write, log=True)
+    return line_chart(title, STEP, axis, series, note)
+
+
+def _series(name: str, curve: Curve, smooth: bool) -> Series:
+    if smooth and _width(curve) > 1:
+        line = curve.smoothed(_width(curve)).thinned(SMOOTH_BUCKETS)
+        return Series(name, _points(line), raw=_points(curve.thinned(RAW_BUCKETS)))
+    return Series(name, _points(curve), dots=_few(curve))
+
+
+def _width(curve: Curve) -> int:
+    return max(1, len(curve) // SMOOTH) // 2 * 2 + 1 if len(curve) >= 2 * SMOOTH else 1
+
+
+def _short(value: float) -> str:
+    """Three digits, which are enough for a title."""
+    return number(float(f"{value:.3g}"))
+
+
+def _few(curve: Curve) -> bool:
+    return len(curve) <= SMOOTH
+
+
+def _points(curve: Curve) -> list[tuple[float, float | None]]:
+    thin = curve.thinned(RAW_BUCKETS)
+    return list(zip(thin.steps, thin.values, strict=True))

@@ -1,0 +1,88 @@
+"""How a few utterances were recognised in the course of a training, as part of its page."""
+
+from collections.abc import Sequence
+
+from asr.examples import Recognised
+from asr.score import Edit, align_words
+from asr.web.page import escape
+
+MOST_ROWS = 8  # of an utterance
+
+LEGEND = (
+    '<p class="note">Marked: <span class="sub">substituted</span> <span class="ins">inserted</span> '
+    '<span class="del">deleted</span>. Validations in a row with the same hypothesis are one line.</p>'
+)
+
+
+def examples(found: Sequence[Recognised]) -> str:
+    """Make a table for each utterance: its reference, and what validation after validation made of it."""
+    if not found:
+        return (
+            "<p>There is no examples.jsonl, or it is empty: there was no validation, or an earlier version made it.</p>"
+        )
+    by_id: dict[str, list[Recognised]] = {}
+    for one in found:
+        by_id.setdefault(one.id, []).append(one)
+    tables = "".join(f"<div>{_table(name, lines)}</div>" for name, lines in by_id.items())
+    return f'{LEGEND}<div class="examples">{tables}</div>'
+
+
+def stretches(lines: Sequence[Recognised]) -> list[tuple[Recognised, Recognised]]:
+    """Join validations in a row that gave the same hypothesis: the first and the last of each stretch."""
+    joined: list[tuple[Recognised, Recognised]] = []
+    for line in lines:
+        if joined and joined[-1][0].hypothesis == line.hypothesis:
+            joined[-1] = (joined[-1][0], line)
+        else:
+            joined.append((line, line))
+    return joined
+
+
+def _table(name: str, lines: Sequence[Recognised]) -> str:
+    rows = stretches(lines)
+    shown = rows
+    if len(rows) > MOST_ROWS:
+        shown = [rows[place * (len(rows) - 1) // (MOST_ROWS - 1)] for place in range(MOST_ROWS)]
+    reference = lines[-1].reference
+    body = [
+        _row(f"{first.step:,}" + (f" to {last.step:,}" if last is not first else ""), first) for first, last in shown
+    ]
+    left_out = len(rows) - len(shown)
+    note = f'<p class="note">{left_out:,} lines between these are left out.</p>' if left_out else ""
+    return (
+        f'<h3><bdi>{escape(name)}</bdi></h3><div class="table-scroll" tabindex="0"><table>'
+        '<thead><tr><th scope="col">step</th><th scope="col" class="number">errors</th>'
+        '<th scope="col">recognised</th></tr></thead>'
+        f'<tbody>{"".join(body)}<tr><th scope="row">reference</th><td class="number">of {len(reference.split()):,}</td>'
+        f"<td><bdi>{escape(reference) or _nothing()}</bdi></td></tr></tbody></table></div>{note}"
+    )
+
+
+def _row(steps: str, line: Recognised) -> str:
+    edits = align_words(line.reference, line.hypothesis)
+    errors = sum(edit.kind != "equal" for edit in edits)
+    text = " ".join(map(_marked, edits)) or _nothing()
+    return f'<tr><th scope="row">{steps}</th><td class="number">{errors}</td><td><bdi>{text}</bdi></td></tr>'
+
+
+def _marked(edit: Edit) -> str:
+    """One word, marked by colour and line, and for a screen reader in words."""
+    match edit.kind:
+        case "equal":
+            return escape(edit.hypothesis)
+        case "substitution":
+            told = f"instead of {edit.reference}"
+            return _span("sub", edit.hypothesis, told)
+        case "insertion":
+            return _span("ins", edit.hypothesis, "inserted")
+        case "deletion":
+            return _span("del", edit.reference, "deleted")
+
+
+def _span(kind: str, word: str | None, told: str) -> str:
+    hidden = f'<span class="hidden-text"> ({escape(told)})</span>'
+    return f'<span class="{kind}" title="{escape(told)}">{escape(word)}{hidden}</span>'
+
+
+def _nothing() -> str:
+    return '<span class="muted">nothing</span>'

@@ -1,0 +1,10 @@
+"""The names of what lies in a run folder, in the order in which a run writes them."""
+
+LOG = "train.log"
+FITTED = "fitted"  # folder: what tokenizer and features learnt
+CONFIG = "config.yaml"
+METRICS = "metrics.csv"
+EXAMPLES = "examples.jsonl"
+FAULTS = "faults"  # folder: batches whose loss is not finite
+RESULTS = "results.json"
+REPORT = "report.html"

@@ -1,0 +1,152 @@
+"""python -m asr.serve MODEL: a page in the browser, and an HTTP endpoint, that turn recordings into text."""
+
+import argparse
+import errno
+import importlib.util
+import math
+import os
+import socket
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from asr.command import add_decoding, inference, load_model, model_parser, printable, run_command
+from asr.errors import InputError
+
+if TYPE_CHECKING:
+    from asr.recognizer import Inference, Recognizer
+    from asr.server.pages import Example
+
+PACKAGES = ("fastapi", "fastapi_offline", "uvicorn", "python_multipart", "prometheus_client")  # the extra `serve`
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+MOST_AT_ONCE = 8  # recordings; more of them make each wait longer, and hardly more of them a second
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Serve until SIGINT or SIGTERM; what has been taken is finished."""
+    options = _parser().parse_args(arguments)
+    missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
+    if missing:
+        raise InputError(f"asr.serve must have {', '.join(missing)}; not installed. pip install '.[serve]'")
+    _check(options)
+    how = _bounds(options)
+    with _bound_socket(options.host, options.port) as server_socket:
+        recognizer = load_model(options)
+        _tell(options, recognizer)
+        examples = _examples(options.example, options.max_seconds)
+        _serve(options, recognizer, how, examples, server_socket)
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = model_parser("serve", "Serve a page and an HTTP endpoint for speech recognition.", workers=False)
+    server = parser.add_argument_group("the server")
+    server.add_argument("--host", default="127.0.0.1", help="address to listen at (default 127.0.0.1: this machine)")
+    server.add_argument("--port", type=int, default=8000, help="0: any that is free (default 8000)")
+    server.add_argument("--example", action="append", default=[], metavar="FILE", help="for the page; may be repeated")
+    server.add_argument("--max-megabytes", type=float, default=100, metavar="N", help="of an upload (default 100)")
+    server.add_argument("--max-seconds", type=float, default=600, metavar="S", help="of a recording (default 600)")
+    server.add_argument("--upload-seconds", type=float, default=60, metavar="S", help="for an upload (default 60)")
+    server.add_argument("--queue", type=int, default=64, metavar="N", help="recordings that may wait (default 64)")
+    server.add_argument(
+        "--max-batch",
+        type=int,
+        default=MOST_AT_ONCE,
+        metavar="N",
+        help=f"recordings recognised together; 1: each alone (default {MOST_AT_ONCE})",
+    )
+    server.add_argument("--num-threads", type=int, metavar="N", help="of the net, on a CPU (default: torch's choice)")
+    server.add_argument("--stop-seconds", type=float, default=30, metavar="S", help="to finish in (default 30)")
+    add_decoding(parser)
+    return parser
+
+
+def _check(options: argparse.Namespace) -> None:
+    for key in ("max_megabytes", "max_seconds", "upload_seconds", "queue", "max_batch", "num_threads", "stop_seconds"):
+        value = getattr(options, key)
+        if value is not None and not 0 < value < math.inf:
+            raise InputError(f"--{key.replace('_', '-')} must be positive, and finite; got {value}.")
+    if not 0 <= options.port < 1 << 16:
+        raise InputError(f"--port must be between 0 and 65535; got {options.port}.")
+
+
+def _bounds(options: argparse.Namespace) -> "Inference":
+    """As of the other commands, but for the number of recordings in a batch."""
+    from dataclasses import replace
+
+    how = inference(options)
+    return replace(how, batches=replace(how.batches, max_utterances=options.max_batch))
+
+
+def _bound_socket(host: str, port: int) -> socket.socket:
+    """Take the address before the model is loaded; who connects meanwhile is answered after that."""
+    must = "--host and --port must be an address of this machine that is free"
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        bound = socket.socket(family, kind, protocol)
+        try:
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            bound.bind(address)
+            bound.listen()  # another server could be bound to it, too, until one of them listens
+        except OSError:
+            bound.close()
+            raise
+    except (OSError, UnicodeError) as error:
+        in_use = isinstance(error, OSError) and error.errno == errno.EADDRINUSE
+        reason = "it is in use; choose another --port" if in_use else getattr(error, "strerror", None) or str(error)
+        raise InputError(f"{must}; got {host}:{port}: {reason}.") from None
+    return bound
+
+
+def _tell(options: argparse.Namespace, recognizer: "Recognizer") -> None:
+    """Say what may not be as it was meant."""
+    impossible: dict[str, str] = getattr(recognizer.decode, "impossible", {})
+    for phrase, reason in impossible.items():
+        print(printable(f"hotwords: {phrase!r} cannot be recognised: {reason}"), file=sys.stderr)
+    if options.host not in LOOPBACK:
+        print("note: whoever can reach --host can use the server; it asks for no password", file=sys.stderr)
+
+
+def _examples(paths: Sequence[str], max_seconds: float) -> "tuple[Example, ...]":
+    from asr.recognizer import whole_file
+    from asr.server.pages import Example
+
+    for path in paths:
+        seconds = whole_file(path, path).duration
+        if seconds > max_seconds:
+            raise InputError(f"--example must be within --max-seconds {max_seconds:g}; {path} has {seconds:.1f} s.")
+    return tuple(Example(Path(path).stem, Path(path)) for path in paths)
+
+
+def _serve(
+    options: argparse.Namespace,
+    recognizer: "Recognizer",
+    how: "Inference",
+    examples: "tuple[Example, ...]",
+    server_socket: socket.socket,
+) -> None:
+    from asr.server.app import Service, make_app
+    from asr.server.jobs import Jobs
+    from asr.server.metrics import Metrics
+    from asr.server.run import serve
+    from asr.server.upload import Limits, Uploads
+
+    metrics = Metrics()
+    jobs = Jobs(recognizer, how, queue=options.queue, num_threads=options.num_threads, told=metrics.batch)
+    limits = Limits(round(options.max_megabytes * 1e6), options.max_seconds, options.upload_seconds)
+    uploads = Uploads(limits, options.queue, metrics.uploading)
+    service = Service(_name(options.model), recognizer, jobs, uploads, metrics, examples)
+    serve(make_app(service), jobs, server_socket, service.name, options.stop_seconds)
+
+
+def _name(model: str) -> str:
+    """What a model is called: its folder, without those it lies in."""
+    path = Path(os.path.abspath(model))
+    return path.parent.name if path.name == "bundle" else path.stem if path.suffix == ".ckpt" else path.name
+
+
+if __name__ == "__main__":
+    run_command(main)

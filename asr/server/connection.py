@@ -1,0 +1,75 @@
+"""What is done for every request, whatever it asks for: a line in the log, a count, and headers."""
+
+import logging
+import time
+from collections.abc import Callable, MutableMapping
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from asr.command import printable
+from asr.server.metrics import CLIENT_GONE
+
+SHOWN = 80  # characters of an address in the log
+
+HEADERS = (
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cache-control", b"no-store"),
+)
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
+    "media-src 'self' blob:; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+
+logger = logging.getLogger("asr.server")
+
+
+class Connection:
+    """The outermost layer of the application (ASGI).
+
+    What a client still sends when it has been refused is read and thrown away by uvicorn, for a while, so that it gets
+    to read why.
+
+    Args:
+        app: the layer within.
+        answered: told the address, the status and the seconds of each request.
+    """
+
+    def __init__(self, app: ASGIApp, answered: Callable[[str, int, float], object]) -> None:
+        self._app = app
+        self._answered = answered
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        began = time.perf_counter()
+        status = CLIENT_GONE
+
+        async def sent(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message = {**message, "headers": _with_headers(list(message.get("headers", [])))}
+            await send(message)
+
+        try:
+            await self._app(scope, receive, sent)
+        finally:
+            seconds = time.perf_counter() - began
+            self._answered(scope["path"], status, seconds)
+            logger.info("%s", _line(scope, status, seconds))
+
+
+def _with_headers(headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    there = {name.lower() for name, _ in headers}
+    policy = (b"content-security-policy", POLICY.encode())
+    return headers + [(name, value) for name, value in (*HEADERS, policy) if name not in there]
+
+
+def _line(scope: MutableMapping[str, object], status: int, seconds: float) -> str:
+    client = scope.get("client")
+    address = client[0] if isinstance(client, tuple) else "-"
+    path = str(scope["path"])
+    path = path if len(path) <= SHOWN else path[:SHOWN] + "…"
+    return printable(f"{address} {scope['method']} {path} {status} {seconds:.3f} s")

@@ -1,0 +1,246 @@
+"""The recordings that wait, and the one thread that recognises them: short ones together, long ones bit by bit.
+
+Short recordings, of a window at most, are taken in the order in which they came, as many at once as a batch holds.
+A long one goes through the net a window at a time, and whenever a segment of it is decoded a batch of the short ones
+that have come meanwhile is recognised. So a short recording waits for one segment of a long one at most (two windows),
+not for its end; and as a long one always gets its next segment after one batch, short ones cannot hold it up for ever.
+Long ones wait for each other.
+"""
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+
+import torch
+
+from asr.data.batch import Rejected
+from asr.data.sampler import BatchBounds
+from asr.errors import AudioError
+from asr.long_form import Segments
+from asr.manifest import Utterance
+from asr.recognizer import Inference, Recognizer
+from asr.transcript import Transcript
+
+GATHER_SECONDS = 0.005  # a batch waits so long for others to come
+
+logger = logging.getLogger(__name__)
+
+
+class QueueFullError(Exception):
+    """So many recordings wait already that another is not taken."""
+
+
+class StoppedError(Exception):
+    """The thread has ended, or is about to; what waited is not recognised any more."""
+
+
+class _GoneError(Exception):
+    """Nobody waits for this recording any more."""
+
+
+@dataclass(eq=False)
+class Job:
+    """One recording that somebody waits for.
+
+    Args:
+        utterance: where its audio is; its id is unlike that of any other job.
+        nbest: how many alternatives its transcript has, at most.
+        outcome: gets the transcript, an AudioError, StoppedError, or whatever went wrong.
+    """
+
+    utterance: Utterance
+    nbest: int = 1
+    outcome: "Future[Transcript]" = field(default_factory=Future)
+    gone: bool = False
+
+
+class Jobs:
+    """The queue, and the thread behind it.
+
+    Args:
+        recognizer: used by the thread alone.
+        how: its `batches` bound what is recognised together.
+        queue: how many recordings may wait.
+        num_threads: that the net computes with; None: as many as torch finds right.
+        told: called with the number of recordings in each batch.
+    """
+
+    def __init__(
+        self,
+        recognizer: Recognizer,
+        how: Inference,
+        *,
+        queue: int,
+        num_threads: int | None = None,
+        told: Callable[[int], object] = lambda number: None,
+    ) -> None:
+        self._recognizer = recognizer
+        self._how = how
+        window = how.windows.window_seconds
+        self._how_long = replace(how, batches=BatchBounds(batch_seconds=window, max_utterances=1))
+        self._queue = queue
+        self._num_threads = num_threads
+        self._told = told
+        self._changed = threading.Condition()
+        self._short: deque[Job] = deque()
+        self._long: deque[Job] = deque()
+        self._taken: set[Job] = set()
+        self._stopped = False
+        self._thread = threading.Thread(target=self._run, name="net", daemon=True)
+
+    def start(self) -> None:
+        """Begin to take jobs."""
+        self._thread.start()
+
+    @property
+    def waiting(self) -> int:
+        """How many recordings wait."""
+        return len(self._short) + len(self._long)
+
+    @property
+    def alive(self) -> bool:
+        """Whether jobs are taken."""
+        return self._thread.is_alive() and not self._stopped
+
+    @property
+    def full(self) -> bool:
+        """Whether another recording would be refused."""
+        return self.waiting >= self._queue
+
+    def submit(self, job: Job) -> None:
+        """Put a recording into the queue.
+
+        Raises:
+            QueueFullError: it is full.
+            StoppedError: nobody would take it.
+        """
+        with self._changed:
+            if not self.alive:
+                raise StoppedError
+            if self.full:
+                raise QueueFullError
+            is_long = job.utterance.duration > self._how.windows.window_seconds
+            (self._long if is_long else self._short).append(job)
+            self._changed.notify()
+
+    def withdraw(self, job: Job) -> bool:
+        """Say that nobody waits for a recording any more; tell whether it had not been begun."""
+        with self._changed:
+            job.gone = True
+            for queue in (self._short, self._long):
+                if job in queue:
+                    queue.remove(job)
+                    return True
+            return False
+
+    def stop(self) -> None:
+        """Take no more, and give up what waits and what has been begun."""
+        with self._changed:
+            self._stopped = True
+            for job in (*self._short, *self._long, *self._taken):
+                _settle(job, StoppedError())
+            self._short.clear()
+            self._long.clear()
+            self._changed.notify()
+
+    def join(self, seconds: float) -> None:
+        """Wait until the thread has ended, but no longer than so many seconds."""
+        self._thread.join(seconds)
+
+    # ---- in the thread
+
+    def _run(self) -> None:
+        if self._num_threads is not None:
+            torch.set_num_threads(self._num_threads)
+        try:
+            while self._wait():
+                self._short_ones()
+                self._long_one()
+        finally:  # whatever happens, nobody waits for a thread that is dead
+            self.stop()
+
+    def _wait(self) -> bool:
+        """Wait for work, and a moment for more to come with it; False: there will be none."""
+        with self._changed:
+            self._changed.wait_for(lambda: self.waiting or self._stopped)
+            most = self._how.batches.max_utterances
+            if not self._long and len(self._short) < most:
+                self._changed.wait_for(lambda: len(self._short) >= most or self._stopped, GATHER_SECONDS)
+            return not self._stopped
+
+    def _short_ones(self) -> None:
+        """Recognise a batch of those that wait, if any do."""
+        jobs = self._take_batch()
+        if jobs:
+            self._told(len(jobs))
+            self._recognize(jobs, self._how)
+
+    def _take_batch(self) -> list[Job]:
+        """The first short ones, as many as a batch holds when all are padded to the longest."""
+        bounds = self._how.batches
+        taken: list[Job] = []
+        longest = 0.0
+        with self._changed:
+            while self._short and len(taken) < bounds.max_utterances:
+                longest = max(longest, self._short[0].utterance.duration)
+                if taken and longest * (len(taken) + 1) > bounds.batch_seconds:
+                    break
+                taken.append(self._short.popleft())
+            self._taken.update(taken)
+        return taken
+
+    def _long_one(self) -> None:
+        with self._changed:
+            if not self._long:
+                return
+            job = self._long.popleft()
+            self._taken.add(job)
+        self._told(1)
+        self._recognize([job], self._how_long)
+
+    def _recognize(self, jobs: Sequence[Job], how: Inference) -> None:
+        """Settle these jobs, one way or another."""
+        by_id = {job.utterance.id: job for job in jobs}
+        try:
+            for result in self._recognizer.segments([job.utterance for job in jobs], how):
+                if isinstance(result, Rejected):
+                    _settle(by_id[result.utterance.id], AudioError(result.reason))
+                    continue
+                utterance, segments = result
+                self._decode(by_id[utterance.id], segments)
+        except Exception as error:  # a fault of ours, or too little memory: those of this batch hear of it
+            logger.exception("a batch of %d failed", len(jobs))
+            for job in jobs:
+                _settle(job, error)
+        with self._changed:
+            self._taken.difference_update(jobs)
+
+    def _decode(self, job: Job, segments: Segments) -> None:
+        try:
+            duration = job.utterance.duration
+            _settle(job, self._recognizer.transcript(duration, self._with_breaks(job, segments), job.nbest))
+        except (AudioError, _GoneError) as error:  # a long recording is read while it is recognised
+            _settle(job, error)
+
+    def _with_breaks(self, job: Job, segments: Segments) -> Iterator[tuple[float, torch.Tensor]]:
+        """Pass segments on; between those of a long recording others get their turn."""
+        is_long = job.utterance.duration > self._how.windows.window_seconds
+        for segment in segments:
+            if job.gone or self._stopped:
+                raise _GoneError
+            yield segment
+            if is_long:
+                self._short_ones()
+
+
+def _settle(job: Job, outcome: Transcript | Exception) -> None:
+    """Give a job its outcome, unless it has one, or is given one at this moment by another thread."""
+    with suppress(InvalidStateError):
+        if isinstance(outcome, Exception):
+            job.outcome.set_exception(outcome)
+        else:
+            job.outcome.set_result(outcome)

@@ -1,0 +1,56 @@
+"""What the server counts, as Prometheus reads it."""
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from asr.server.jobs import Jobs
+
+CLIENT_GONE = 499  # as nginx counts a client that did not wait for its answer
+SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
+BATCHES = (1, 2, 4, 8, 16, 32, 64)
+OTHER = "other"  # any address that the server does not have
+
+
+class Metrics:
+    """Counters of one server; each has a registry of its own."""
+
+    def __init__(self) -> None:
+        self._registry = CollectorRegistry()
+        self._requests = Counter("asr_requests", "Requests answered.", ["path", "status"], registry=self._registry)
+        self._seconds = Histogram(
+            "asr_transcribe_seconds",
+            "From a request for a transcript to its answer, upload included; answers of 200 only.",
+            buckets=SECONDS,
+            registry=self._registry,
+        )
+        self._batches = Histogram(
+            "asr_batch_recordings", "Recordings recognised together.", buckets=BATCHES, registry=self._registry
+        )
+        self._audio = Counter("asr_audio_seconds", "Audio recognised and handed out.", registry=self._registry)
+        self._waiting = Gauge("asr_waiting_recordings", "Recordings that wait for the net.", registry=self._registry)
+        self._uploads = Gauge("asr_uploads", "Uploads on their way in.", registry=self._registry)
+
+    def watch(self, jobs: Jobs) -> None:
+        """Read the length of the queue when somebody asks for it."""
+        self._waiting.set_function(lambda: jobs.waiting)
+
+    def batch(self, number: int) -> None:
+        """Count a batch of so many recordings."""
+        self._batches.observe(number)
+
+    def recognized(self, audio_seconds: float) -> None:
+        """Count a recording that was recognised."""
+        self._audio.inc(audio_seconds)
+
+    def answered(self, path: str, status: int, seconds: float) -> None:
+        """Count a request; `path` is one of the server's own addresses, or OTHER."""
+        self._requests.labels(path, str(status)).inc()
+        if path == "/transcribe" and status == 200:
+            self._seconds.observe(seconds)
+
+    def uploading(self, change: int) -> None:
+        """Count an upload that begins (1) or ends (-1)."""
+        self._uploads.inc(change)
+
+    def text(self) -> bytes:
+        """The page that Prometheus reads."""
+        return generate_latest(self._registry)

@@ -1,0 +1,109 @@
+"""What a browser gets: the demo, its examples, and the description of the endpoint."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from fastapi import FastAPI, HTTPException, Response
+from fastapi import Path as InPath
+from fastapi.responses import FileResponse, HTMLResponse
+from fastapi_offline import FastAPIOffline
+from starlette.routing import Mount
+from starlette.types import ASGIApp
+
+from asr.server.upload import Limits
+from asr.web.page import asset, escape, page
+
+SCRIPTS = ("fbank.js", "picture.js", "player.js", "recorder.js", "serve.js")
+
+ALLOWED = {"connect-src": "'self'", "script-src": "'self'"}  # to ask, and for the recorder's part in the audio thread
+# What the header allows is this origin; the page's own policy allows no script and no style but those it was made of.
+DEMO_POLICY = "default-src 'self' 'unsafe-inline' data: blob:; base-uri 'none'; frame-ancestors 'none'"
+# Swagger UI sets style attributes, and has its pictures in its style.
+DOCS_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; connect-src 'self'; "
+    "img-src 'self' data:; base-uri 'none'; frame-ancestors 'none'"
+)
+DOCS = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<link rel="icon" href="data:,">
+<link rel="stylesheet" href="/docs/assets/swagger-ui.css">
+<title>asr: the endpoint</title>
+</head>
+<body>
+<div id="swagger-ui"></div>
+<script src="/docs/assets/swagger-ui-bundle.js"></script>
+<script src="/docs/start.js"></script>
+</body>
+</html>
+"""
+DOCS_START = """SwaggerUIBundle({ dom_id: "#swagger-ui", url: "/openapi.json", deepLinking: true, validatorUrl: null });
+"""
+EXAMPLE = '<button type="button" class="example" data-number="{number}">{name}</button>'
+
+
+@dataclass(frozen=True)
+class Example:
+    """A recording that the page offers, under a name of its own."""
+
+    name: str
+    path: Path
+
+
+def add_pages(app: FastAPI, model: str, limits: Limits, examples: tuple[Example, ...]) -> None:
+    """Add what is for people to an application."""
+    demo = demo_page(model, limits, examples)
+
+    @app.get("/", include_in_schema=False)
+    async def show_demo() -> Response:
+        return HTMLResponse(demo, headers={"content-security-policy": DEMO_POLICY})
+
+    @app.get("/examples/{number}", include_in_schema=False)
+    async def show_example(number: Annotated[int, InPath()]) -> Response:
+        if not 0 <= number < len(examples):
+            raise HTTPException(404, f"there are {len(examples)} examples, counted from 0; got {number}.")
+        return FileResponse(examples[number].path, media_type="application/octet-stream")
+
+    @app.get("/docs", include_in_schema=False)
+    async def show_docs() -> Response:
+        return HTMLResponse(DOCS, headers={"content-security-policy": DOCS_POLICY})
+
+    @app.get("/docs/start.js", include_in_schema=False)
+    async def start_docs() -> Response:
+        return Response(DOCS_START, media_type="text/javascript")
+
+    @app.get("/collector.js", include_in_schema=False)
+    async def collector() -> Response:
+        return Response(asset("collector.js"), media_type="text/javascript")
+
+    app.mount("/docs/assets", _swagger_assets())
+
+
+def _swagger_assets() -> ASGIApp:
+    """Swagger UI, as the package fastapi-offline carries it: FastAPI's own page would load it from elsewhere."""
+    carrier = FastAPIOffline(docs_url=None, redoc_url=None, static_url="/assets")
+    return next(route.app for route in carrier.routes if isinstance(route, Mount))
+
+
+def demo_page(model: str, limits: Limits, examples: tuple[Example, ...]) -> str:
+    """Make the demo's page."""
+    body = asset("serve.html").format(
+        model=f"<strong>{escape(model)}</strong>",
+        seconds=f"{limits.max_seconds:g}",
+        megabytes=f"{limits.max_bytes / 1e6:g}",
+        examples="\n".join(
+            EXAMPLE.format(number=number, name=escape("Example" if len(examples) == 1 else f"Example: {one.name}"))
+            for number, one in enumerate(examples)
+        ),
+    )
+    data = {
+        "settings": {
+            "max_bytes": limits.max_bytes,
+            "max_seconds": limits.max_seconds,
+            "examples": [one.name for one in examples],
+        }
+    }
+    return page("Speech to text", body, SCRIPTS, data, allow=ALLOWED)

@@ -1,0 +1,233 @@
+"""From a request's body to an utterance, within limits: bytes, seconds to send them, seconds of audio.
+
+What is uploaded lies in a temporary file that has no name (the system removes it with its last descriptor, even if
+the server is killed); it is opened under /dev/fd. The name that the client gives is only handed back in the answer.
+"""
+
+import asyncio
+import errno
+import itertools
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import ExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from tempfile import SpooledTemporaryFile
+from typing import Any, NamedTuple, cast
+
+from anyio import CapacityLimiter, to_thread
+from fastapi import HTTPException, Request
+from starlette.datastructures import FormData, UploadFile
+from starlette.exceptions import HTTPException as StarletteHTTPException
+from starlette.types import Message
+
+from asr.audio import declared_seconds, stream_waveform
+from asr.command import FULL, printable
+from asr.errors import AudioError
+from asr.manifest import Utterance
+from asr.recognizer import whole_file
+
+FORM = "multipart/form-data"
+FIELD = "file"
+MOST_PARTS = 10  # of a form; it needs one
+NUM_EXAMINED = 2  # files whose headers are checked at a time: MP3 and Ogg files are held in memory for that
+SHOWN = 40  # characters of a client's own words in an answer
+EXAMINED_RATE = 16000  # Hz, for counting seconds; any would do
+
+_number = itertools.count()
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a request may ask for.
+
+    Args:
+        max_bytes: of its body.
+        max_seconds: of audio.
+        upload_seconds: that the body may take to come.
+    """
+
+    max_bytes: int
+    max_seconds: float
+    upload_seconds: float
+
+
+class Upload(NamedTuple):
+    """A recording that came in: the name it was sent under, and the utterance that it is."""
+
+    name: str
+    utterance: Utterance
+
+
+class UnusableError(HTTPException):
+    """A request that cannot be answered; the answer is its one line."""
+
+
+class Uploads:
+    """Takes recordings in, a bounded number at a time.
+
+    Args:
+        limits: of each.
+        most: how many may be on their way in at a time.
+        told: called with 1 when one begins, with -1 when it is in, or has failed.
+    """
+
+    def __init__(self, limits: Limits, most: int, told: Callable[[int], object]) -> None:
+        self.limits = limits
+        self._most = most
+        self._told = told
+        self._coming = 0
+        self._examiners = CapacityLimiter(NUM_EXAMINED)
+
+    @property
+    def full(self) -> bool:
+        """Whether so many are coming in that there should be no other."""
+        return self._coming >= self._most
+
+    @asynccontextmanager
+    async def receive(self, request: Request) -> AsyncIterator[Upload]:
+        """Receive a recording; its file is there until the context is left.
+
+        Args:
+            request: whose body has not been read.
+
+        Raises:
+            UnusableError: the form, the file, or their size is not what it must be.
+            ClientDisconnect: nobody is there to be answered.
+        """
+        with ExitStack() as coming:
+            self._count(1)
+            coming.callback(self._count, -1)
+            with _enough_space():
+                form = await _form(request, self.limits)
+            try:
+                upload = await self._examined(_only_file(form))
+                coming.close()
+                yield upload
+            finally:
+                await form.close()
+
+    def _count(self, change: int) -> None:
+        self._coming += change
+        self._told(change)
+
+    async def _examined(self, file: UploadFile) -> Upload:
+        spooled = cast("SpooledTemporaryFile[bytes]", file.file)
+        with _enough_space():
+            path = await to_thread.run_sync(_path, spooled)
+        try:
+            utterance = await to_thread.run_sync(_examine, path, self.limits.max_seconds, limiter=self._examiners)
+        except AudioError as error:
+            raise unusable(error, path) from None
+        return Upload(file.filename or "", utterance)
+
+
+def unusable(error: AudioError, path: str) -> UnusableError:
+    """Say what is wrong with a recording, without the name that it has here."""
+    return UnusableError(422, printable(str(error).replace(path, FIELD)))
+
+
+@contextmanager
+def _enough_space() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (*FULL, errno.EFBIG):
+            raise
+        raise UnusableError(507, "the server has no space left for uploads. Try a smaller file, or later.") from None
+
+
+async def _form(request: Request, limits: Limits) -> FormData:
+    kind, _, rest = request.headers.get("content-type", "").partition(";")
+    if kind.strip().lower() != FORM:
+        got = f"got {_shown(kind)}" if kind else "it has no content type"
+        raise UnusableError(415, f"the body must be {FORM} with a recording in the field `{FIELD}`; {got}.")
+    if "boundary=" not in rest.lower():
+        raise UnusableError(400, f"{FORM} must name its boundary; the content type has none.")
+    declared = request.headers.get("content-length", "")
+    if declared.isdecimal() and int(declared) > limits.max_bytes:
+        raise _too_large(limits)
+    counted = Request(request.scope, _counting(request.receive, limits))
+    try:
+        async with asyncio.timeout(limits.upload_seconds):
+            return await counted.form(max_files=MOST_PARTS, max_fields=MOST_PARTS)
+    except TimeoutError:
+        must = f"the upload must be over within {limits.upload_seconds:g} seconds"
+        raise UnusableError(408, f"{must}; it was not. Send a smaller file, FLAC say.") from None
+    except UnusableError:
+        raise
+    except StarletteHTTPException as error:  # which FastAPI's is a kind of
+        raise UnusableError(400, f"the body must be well-formed {FORM}; {_lower(error.detail)}.") from None
+    except (ValueError, AssertionError) as error:  # what the parser stumbles over without a word of its own
+        raise UnusableError(400, f"the body must be well-formed {FORM}; it is not.") from error
+
+
+def _too_large(limits: Limits) -> UnusableError:
+    return UnusableError(413, f"the body must be at most {limits.max_bytes / 1e6:g} megabytes; it is larger.")
+
+
+def _counting(receive: Callable[[], Awaitable[Message]], limits: Limits) -> Callable[[], Awaitable[Message]]:
+    """Receive a body that is refused as soon as it is too large, whatever length it declared."""
+    received = 0
+
+    async def counted() -> Message:
+        nonlocal received
+        message = await receive()
+        received += len(message.get("body", b""))
+        if received > limits.max_bytes:
+            raise _too_large(limits)
+        return message
+
+    return counted
+
+
+def _only_file(form: FormData) -> UploadFile:
+    """The file in the field that it must be in, if nothing else is in the form."""
+    must = f"the form must hold one recording, in the field `{FIELD}`"
+    items = form.multi_items()
+    found = [(name, value) for name, value in items if name == FIELD]
+    others = [name for name, _ in items if name != FIELD]
+    if not found:
+        got = f"got {', '.join(map(_shown, others))}" if others else "it is empty"
+        raise UnusableError(422, f"{must}; {got}.")
+    if len(found) > 1:
+        raise UnusableError(422, f"{must}; got {len(found)} of them. Send each in a request of its own.")
+    if others:
+        raise UnusableError(422, f"{must}, and nothing else; got {', '.join(map(_shown, others))} beside it.")
+    file: Any = found[0][1]
+    if not isinstance(file, UploadFile):
+        raise UnusableError(422, f"{must}; that field holds text, as it has no file name. With curl: -F {FIELD}=@NAME.")
+    return file
+
+
+def _path(spooled: "SpooledTemporaryFile[bytes]") -> str:
+    """Have a file on disk, and say under which name it can be opened while its descriptor is open."""
+    spooled.rollover()
+    spooled.flush()
+    return f"/dev/fd/{spooled.fileno()}"
+
+
+def _examine(path: str, max_seconds: float) -> Utterance:
+    """Make the file an utterance, without decoding more than may be: its header need not say how long it is."""
+    seconds = declared_seconds(path)
+    if seconds is None:
+        samples = 0
+        for block in stream_waveform(path, EXAMINED_RATE):
+            samples += len(block)
+            _check_seconds(samples / EXAMINED_RATE, max_seconds, at_least="at least ")
+    else:
+        _check_seconds(seconds, max_seconds)
+    return whole_file(path, f"upload {next(_number)}")
+
+
+def _check_seconds(seconds: float, max_seconds: float, at_least: str = "") -> None:
+    if seconds > max_seconds:
+        must = f"the recording must be at most {max_seconds:g} seconds long"
+        raise UnusableError(413, f"{must}; it is {at_least}{seconds:.1f}. Cut it, or use python -m asr.transcribe.")
+
+
+def _shown(text: str) -> str:
+    """A client's own words, on one line and not too many of them."""
+    return repr(printable(text if len(text) <= SHOWN else text[:SHOWN] + "…"))
+
+
+def _lower(sentence: str) -> str:
+    return sentence[:1].lower() + sentence[1:].rstrip(".")

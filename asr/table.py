@@ -1,0 +1,40 @@
+"""Results as text: columns, and numbers as a person reads them."""
+
+from collections.abc import Sequence
+
+from rich.cells import cell_len, set_cell_size
+
+WIDEST_NAME = 20
+
+
+def lay_out(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Make lines of rows: the first column to the left, the others, which are numbers, to the right."""
+    first, *others = [max(cell_len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return ["  ".join([set_cell_size(row[0], first), *map(str.rjust, row[1:], others)]) for row in rows]
+
+
+def short_name(name: str, width: int = WIDEST_NAME) -> str:
+    """Leave out the middle of a name that is too wide for a column; both ends are what tells names apart."""
+    if cell_len(name) <= width:
+        return name
+    end = name
+    while cell_len(end) > (width - 1) // 2:
+        end = end[1:]
+    return set_cell_size(name, width - 1 - cell_len(end)).rstrip() + "…" + end
+
+
+def percent(rate: float | None) -> str:
+    """Write a fraction as a percentage, without its sign; a rate that is none as -."""
+    return "-" if rate is None else f"{100 * rate:.2f}"
+
+
+def percent_interval(interval: Sequence[float] | None) -> str:
+    """Write an interval of fractions as percentages."""
+    return "-" if interval is None else f"{percent(interval[0])} to {percent(interval[1])}"
+
+
+def probability(value: float | None) -> str:
+    """Write a p-value, as precisely as a bootstrap knows it; one that is none as -."""
+    if value is None:
+        return "-"
+    return "< 0.001" if value < 0.001 else f"{value:.3f}"

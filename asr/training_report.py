@@ -1,0 +1,40 @@
+"""python -m asr.training_report RUN_DIR: a run as one page; training makes it at its end, this makes it at any time."""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from asr.command import run_command
+from asr.errors import InputError
+from asr.files import write_whole_text
+from asr.report.training import read_record, training_page
+from asr.run_folder import CONFIG, METRICS, REPORT
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Make the page of a run, whether it has ended or not."""
+    parser = argparse.ArgumentParser(
+        prog="python -m asr.training_report", description="Make the page of a training run, ended or not."
+    )
+    parser.add_argument("run_dir", metavar="RUN_DIR", type=Path, help="of asr.train")
+    parser.add_argument("--output", metavar="FILE", type=Path, help=f"the page (default RUN_DIR/{REPORT})")
+    options = parser.parse_args(arguments)
+    if not (options.run_dir / METRICS).is_file() and not (options.run_dir / CONFIG).is_file():
+        must = f"RUN_DIR must be a run folder, with {CONFIG} and {METRICS}"
+        raise InputError(f"{must}; got {str(options.run_dir)!r}. Give the run_dir of asr.train.")
+    try:
+        record = read_record(options.run_dir)
+    except OSError as error:
+        raise InputError(f"RUN_DIR must hold files that can be read; {error}.") from None
+    path = options.output or options.run_dir / REPORT
+    try:
+        write_whole_text(path, training_page(record))
+    except OSError as error:
+        must = f"--output must be a file that can be written; {path}: {error.strerror}"
+        raise InputError(f"{must}. Make room, or give another one.") from None
+    print(path)
+    return 0
+
+
+if __name__ == "__main__":
+    run_command(main)

@@ -1,0 +1,299 @@
+"""Charts as inline SVG, with their values as a table below; colours and type from style.css, no script needed.
+
+    line_chart("Loss falls until step 900", Axis("step"), Axis("loss"), [Series("train", [(0, 7.1), (10, 5.2)])])
+    column_chart("WER by duration", Axis("seconds"), Axis("WER", percent), [Column("0-2", 0.12, (0.1, 0.15))])
+    interval_chart("WER by speaker", Axis("WER", percent), columns)             lying, for many names
+    histogram("WER of utterances", Axis("WER", percent), Axis("utterances"), edges, [("all", counts)])
+    scatter_chart("Each speaker", Axis("WER of A", percent), Axis("WER of B", percent), [Dot("anna", 0.1, 0.2)])
+
+Each gives a `<figure class="chart">`, to stand in a `<div class="charts">`. A title says what there is to see. Values
+that are None or not finite are left out of the drawing, and are "-" in the table.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from asr.web.page import escape
+from asr.web.plane import (
+    BOTTOM,
+    CHARACTER,
+    HEIGHT,
+    MOST_POINTS,
+    TOP,
+    WIDTH,
+    Plane,
+    circle,
+    label,
+    line_style,
+    rect,
+    shorten,
+)
+from asr.web.scale import NONE, Axis, number, percent
+
+__all__ = [
+    "Axis",
+    "Column",
+    "Dot",
+    "Series",
+    "column_chart",
+    "histogram",
+    "interval_chart",
+    "line_chart",
+    "number",
+    "percent",
+    "scatter_chart",
+]
+
+NAMED_ROWS = 40  # of an interval chart; more are thinner, and named on hover and in the table only
+TABLE_ROWS = 60  # of a line chart's table
+
+
+@dataclass(frozen=True)
+class Series:
+    """Points (x, y) joined by a line.
+
+    Args:
+        name: in the legend and the table.
+        points: in order of x; a y that is None is a gap.
+        raw: points drawn faintly behind it, in the same colour: what it is the smooth form of.
+        intervals: (low, high) of each point, drawn as a band.
+        dots: mark each point.
+    """
+
+    name: str
+    points: Sequence[tuple[float, float | None]]
+    raw: Sequence[tuple[float, float | None]] = ()
+    intervals: Sequence[tuple[float, float] | None] = ()
+    dots: bool = False
+
+
+@dataclass(frozen=True)
+class Column:
+    """A value under a name.
+
+    Args:
+        name: at the axis.
+        value: of the bar or dot.
+        interval: of 95 % confidence, if there is one.
+        note: what more is told on hover, and in the table.
+        style: its colour, where there are several kinds; names must tell them apart, too.
+    """
+
+    name: str
+    value: float | None
+    interval: Sequence[float] | None = None
+    note: str = ""
+    style: int = 1
+
+
+@dataclass(frozen=True)
+class Dot:
+    """One mark of a scatter chart, and what more is told on hover."""
+
+    name: str
+    x: float | None
+    y: float | None
+    note: str = ""
+
+
+def line_chart(
+    title: str, x: Axis, y: Axis, series: Sequence[Series], note: str = "", diagonal: bool = False, zero: bool = True
+) -> str:
+    """Draw lines over a number.
+
+    Args:
+        title: what there is to see.
+        x: the axis along the bottom.
+        y: the axis at the left.
+        series: six at most can be told apart.
+        note: more about it, in small print.
+        diagonal: draw y = x as well.
+        zero: begin y at 0, so that heights can be compared.
+    """
+    points = [point for one in series for point in [*one.points, *one.raw]]
+    heights = [value for _, value in points] + [
+        edge for one in series for pair in one.intervals if pair for edge in pair
+    ]
+    plane = Plane(x, y, [at for at, _ in points], heights, y_zero=zero)
+    drawn = [*plane.y_ticks(), *plane.x_ticks(), *plane.names()]
+    drawn += [plane.diagonal()] if diagonal else []
+    behind = [plane.path(one.raw, f"faint s{index % 6 + 1}") for index, one in enumerate(series) if one.raw]
+    front = [mark for index, one in enumerate(series, start=1) for mark in _line(plane, one, index)]
+    legend = [(one.name, index) for index, one in enumerate(series, start=1)] if len(series) > 1 else []
+    return _figure(title, note, drawn + behind + front, _line_rows(x, y, series), legend)
+
+
+def column_chart(title: str, x: Axis, y: Axis, columns: Sequence[Column], note: str = "") -> str:
+    """Draw a bar for each of a few names, with whiskers for intervals."""
+    plane = Plane(x, y, [], [edge for one in columns for edge in (one.value, *(one.interval or ()))])
+    room = (plane.right - plane.left) / max(len(columns), 1)
+    width = min(room * 0.66, 46.0)
+    drawn = [*plane.y_ticks(), *plane.names()]
+    for index, one in enumerate(columns):
+        centre = plane.left + (index + 0.5) * room
+        drawn.append(label(centre, plane.bottom + 17, shorten(one.name, room), "middle"))
+        if one.value is None or not math.isfinite(one.value):
+            drawn.append(label(centre, plane.bottom - 6, NONE, "middle"))
+            continue
+        drawn.append(plane.column(centre, width, one.value, f"s{one.style}") if one.value else "")
+        if one.interval:
+            drawn.append(plane.whisker(centre, one.interval[0], one.interval[1]))
+        drawn.append(rect("hit", centre - room / 2, plane.top, room, plane.bottom - plane.top, _told(y, one)))
+    return _figure(title, note, drawn, _column_rows(x.label, y, columns))
+
+
+def histogram(
+    title: str, x: Axis, y: Axis, edges: Sequence[float], series: Sequence[tuple[str, Sequence[int]]], note: str = ""
+) -> str:
+    """Draw how many there are between each two edges; several series are stacked, the first at the bottom."""
+    places = range(len(edges) - 1)
+    plane = Plane(
+        Axis(x.label, x.write, edges[0], edges[-1]),
+        y,
+        edges,
+        [sum(counts[at] for _, counts in series) for at in places],
+    )
+    drawn = [*plane.y_ticks(), *plane.x_ticks(), *plane.names()]
+    for at in places:
+        left, right, floor = plane.x(edges[at]), plane.x(edges[at + 1]), 0
+        for style, (_, counts) in enumerate(series, start=1):
+            top, under = plane.y(floor + counts[at]), plane.y(floor)
+            drawn.append(rect(f"bar s{style}", left, top, right - left, under - top) if counts[at] else "")
+            floor += counts[at]
+        told = [f"{x.label}: {x.write(edges[at])} to {x.write(edges[at + 1])}"]
+        told += [f"{name}: {counts[at]:,}" for name, counts in series]
+        drawn.append(rect("hit", left, plane.top, right - left, plane.bottom - plane.top, "\n".join(told)))
+    rows = [["from", "to", *(name for name, _ in series)]]
+    rows += [
+        [x.write(edges[at]), x.write(edges[at + 1]), *(f"{counts[at]:,}" for _, counts in series)] for at in places
+    ]
+    legend = [(name, style) for style, (name, _) in enumerate(series, start=1)] if len(series) > 1 else []
+    return _figure(title, note, drawn, rows, legend, blocks=True)
+
+
+def interval_chart(title: str, x: Axis, rows: Sequence[Column], note: str = "", name: str = "name") -> str:
+    """Draw a row for each name, in the given order: a dot for its value, a line for its interval.
+
+    Args:
+        title: what there is to see.
+        x: the axis of the values.
+        rows: from top to bottom; beyond NAMED_ROWS they are thin, and named on hover and in the table only.
+        note: more about it, in small print.
+        name: what the rows are, for the table.
+    """
+    step = 17.0 if len(rows) <= NAMED_ROWS else max(2.0, min(8.0, 300.0 / len(rows)))
+    step = min(24.0, max(step, 160.0 / max(len(rows), 1)))  # few rows stand apart
+    names = [shorten(one.name, 120.0) if len(rows) <= NAMED_ROWS else "" for one in rows]
+    left = 14.0 + max([len(one) * CHARACTER for one in names], default=0.0)
+    height = TOP + step * max(len(rows), 1) + BOTTOM
+    values = [edge for one in rows for edge in (one.value, *(one.interval or ()))]
+    plane = Plane(x, Axis(""), values, [], x_zero=True, left=left, height=height)
+    drawn = [*plane.x_ticks(grid=True), *plane.names()]
+    for index, one in enumerate(rows):
+        middle = TOP + (index + 0.5) * step
+        drawn.append(label(left - 8, middle + 4, names[index], "end") if names[index] else "")
+        if one.value is None or not math.isfinite(one.value):
+            continue
+        if one.interval:
+            ends = f"M{plane.x(one.interval[0]):.1f} {middle:.1f}H{plane.x(one.interval[1]):.1f}"
+            thin = " thin" if len(rows) > NAMED_ROWS else ""
+            drawn.append(f'<path class="whisker{thin}" d="{ends}"/>')
+        drawn.append(circle(f"mark s{one.style}", plane.x(one.value), middle, min(4.0, max(1.5, step / 2.6))))
+        drawn.append(rect("hit", 0, middle - step / 2, plane.right, step, _told(x, one)))
+    return _figure(title, note, drawn, _column_rows(name, x, rows), height=height)
+
+
+def scatter_chart(title: str, x: Axis, y: Axis, dots: Sequence[Dot], note: str = "", diagonal: bool = False) -> str:
+    """Draw a dot for each name; with a diagonal both axes have the same bounds, so that it means equality."""
+    across, up = [one.x for one in dots], [one.y for one in dots]
+    if diagonal:
+        across = up = across + up
+    plane = Plane(x, y, across, up, x_zero=diagonal)
+    drawn = [*plane.y_ticks(), *plane.x_ticks(), *plane.names()]
+    drawn += [plane.diagonal()] if diagonal else []
+    for one in dots:
+        if one.x is not None and one.y is not None and math.isfinite(one.x) and math.isfinite(one.y):
+            told = [one.name, f"{x.label}: {x.write(one.x)}", f"{y.label}: {y.write(one.y)}", one.note]
+            place = plane.x(one.x), plane.y(one.y)
+            drawn.append(circle("mark see-through s1", *place, 4.5, "\n".join(filter(None, told))))
+    rows = [["", x.label, y.label, ""]] + [[one.name, x.write(one.x), y.write(one.y), one.note] for one in dots]
+    return _figure(title, note, drawn, rows)
+
+
+def _line(plane: Plane, series: Series, number: int) -> list[str]:
+    """A line, its band, and a mark that tells the values of each point."""
+    style = line_style(number)
+    band = [(at, pair) for (at, _), pair in zip(series.points, series.intervals, strict=False) if pair]
+    drawn = [plane.band(band, style)] if band else []
+    drawn.append(plane.path(series.points, style))
+    known = [(at, value) for at, value in series.points if value is not None and math.isfinite(value)]
+    x, y = plane.x.axis, plane.y.axis
+    for at, value in known[:: math.ceil(len(known) / MOST_POINTS) or 1]:
+        place = plane.x(at), plane.y(value)
+        told = f"{series.name}\n{x.label}: {x.write(at)}\n{y.label}: {y.write(value)}"
+        drawn.append(circle(f"mark {style.split()[0]}", *place, 3.5) if series.dots or len(known) == 1 else "")
+        drawn.append(circle("hit", *place, 7, told))
+    return drawn
+
+
+def _told(axis: Axis, one: Column) -> str:
+    interval = f"95 % interval: {_interval(axis, one)}" if one.interval else ""
+    return "\n".join(filter(None, [one.name, f"{axis.label}: {axis.write(one.value)}", interval, one.note]))
+
+
+def _interval(axis: Axis, one: Column) -> str:
+    return f"{axis.write(one.interval[0])} to {axis.write(one.interval[1])}" if one.interval else NONE
+
+
+def _column_rows(name: str, axis: Axis, columns: Sequence[Column]) -> list[list[str]]:
+    rows = [[one.name, axis.write(one.value), _interval(axis, one), one.note] for one in columns]
+    return [[name, axis.label, "95 % interval", ""], *rows]
+
+
+def _line_rows(x: Axis, y: Axis, series: Sequence[Series]) -> list[list[str]]:
+    """A table of the lines' values; of each long one every so many-th, the first and last among them."""
+    most = max(2, TABLE_ROWS // max(1, len(series)))
+    chosen: set[float] = set()
+    for one in series:
+        at = [place for place, _ in one.points]
+        chosen.update(at if len(at) <= most else (at[round(row * (len(at) - 1) / (most - 1))] for row in range(most)))
+    places = sorted(chosen)
+    values = [dict(one.points) for one in series]
+    names = [y.label] if len(series) == 1 else [one.name for one in series]
+    return [[x.label, *names]] + [[x.write(at), *(y.write(one.get(at)) for one in values)] for at in places]
+
+
+def _figure(
+    title: str,
+    note: str,
+    drawn: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    legend: Sequence[tuple[str, int]] = (),
+    *,
+    blocks: bool = False,
+    height: float = HEIGHT,
+) -> str:
+    """The chart with its title, legend and table."""
+    head, *body = rows
+    heads = "".join(f'<th scope="col">{escape(cell)}</th>' for cell in head)
+    cells = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in body)
+    entries = "".join(f"<li>{_sample(style, blocks)}{escape(name)}</li>" for name, style in legend)
+    about = f"{title}. The values are in the table below."
+    return "".join(
+        [
+            f'<figure class="chart{" tall" if height > 1.6 * HEIGHT else ""}"><figcaption>{escape(title)}',
+            f'<span class="note">{escape(note)}</span>' if note else "",
+            "</figcaption>",
+            f'<ul class="legend" aria-hidden="true">{entries}</ul>' if legend else "",
+            f'<svg viewBox="0 0 {WIDTH:g} {height:g}" role="img" aria-label="{escape(about)}">{"".join(drawn)}</svg>',
+            '<details><summary>Values</summary><div class="table-scroll" tabindex="0">',
+            f"<table><thead><tr>{heads}</tr></thead><tbody>{cells}</tbody></table></div></details></figure>",
+        ]
+    )
+
+
+def _sample(style: int, block: bool) -> str:
+    """How a series looks, for the legend."""
+    shape = rect(f"bar s{style}", 4, 0, 12, 10) if block else f'<path class="line {line_style(style)}" d="M1 5H21"/>'
+    return f'<svg viewBox="0 0 22 10" aria-hidden="true">{shape}</svg>'

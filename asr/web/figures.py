@@ -1,0 +1,42 @@
+"""What a report says in words and numbers: big figures, facts by name, lists of what is frequent."""
+
+from collections.abc import Sequence
+
+from asr.web.page import escape
+
+
+def figure(name: str, label: str, value: str, details: Sequence[str], main: bool = False, unit: str = "") -> str:
+    """A big number; what reads the page by program finds its value under `name`."""
+    unit = f' <span class="unit">{escape(unit)}</span>' if unit else ""
+    below = "".join(f'<span class="detail">{escape(one)}</span>' for one in details)
+    return (
+        f'<div class="figure{" main" if main else ""}"><span class="label">{escape(label)}</span>'
+        f'<span class="value"><span data-figure="{escape(name)}">{escape(value)}</span>{unit}</span>{below}</div>'
+    )
+
+
+def facts(pairs: Sequence[tuple[str, str]]) -> str:
+    """What was measured, by name."""
+    return '<dl class="facts">' + "".join(f"<dt>{escape(a)}</dt><dd>{escape(b)}</dd>" for a, b in pairs) + "</dl>"
+
+
+def frequent(title: str, heads: Sequence[str], rows: Sequence[Sequence[str]], shown: int = 12) -> str:
+    """A list of what is frequent, the last column a number; what comes after the first ones is folded away."""
+    if not rows:
+        return f"<div><h3>{escape(title)}</h3><p class='note'>none</p></div>"
+    tables = [_table(heads, rows[:shown])]
+    if len(rows) > shown:
+        more = f"<details><summary>{len(rows) - shown} more</summary>{_table(heads, rows[shown:])}</details>"
+        tables.append(more)
+    return f'<div class="counted"><h3>{escape(title)}</h3>{"".join(tables)}</div>'
+
+
+def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    *names, last = (f'<th scope="col">{escape(head)}</th>' for head in heads)
+    lines = []
+    for row in rows:
+        *cells, number = (escape(cell) for cell in row)
+        texts = "".join(f"<td><bdi>{cell}</bdi></td>" for cell in cells)
+        lines.append(f'<tr>{texts}<td class="number">{number}</td></tr>')
+    last = last.replace("<th", '<th class="number"')
+    return f"<table><thead><tr>{''.join(names)}{last}</tr></thead><tbody>{''.join(lines)}</tbody></table>"

@@ -1,0 +1,98 @@
+/* What is drawn below the words of a player: a ruler, the waveform, the log-mel picture.
+
+     Picture.ruler(canvas, width, from, scale, colour)
+     Picture.wave(canvas, width, {samples, rate, peak}, from, scale, colour)
+     Picture.mel(canvas, width, {fbank, range, settings}, from, scale)      range: Picture.range(fbank)
+     Picture.fit(canvas, width, height)    the canvas's context, which measures in CSS pixels
+     Picture.clock(seconds)                as text
+
+   A canvas shows `width` pixels from the time `from` (seconds) on, `scale` pixels a second. */
+"use strict";
+const Picture = (() => {
+  const WAVE_HEIGHT = 72, MEL_HEIGHT = 128, RULER_HEIGHT = 20;
+  // From quiet to loud; the lightness only grows, so that it can be read without colour.
+  const COLOURS = [[8, 10, 30], [52, 20, 92], [125, 35, 115], [196, 60, 90], [240, 110, 60], [252, 180, 80], [252, 245, 200]];
+
+  const clock = (seconds) => {
+    const whole = Math.max(0, seconds), minutes = Math.floor(whole / 60);
+    return minutes ? `${minutes}:${(whole % 60).toFixed(1).padStart(4, "0")}` : `${whole.toFixed(2)} s`;
+  };
+
+  /* Fit a canvas to what is seen, and make its context measure in CSS pixels. */
+  function fit(canvas, width, height) {
+    const ratio = devicePixelRatio || 1;
+    canvas.width = Math.round(width * ratio);
+    canvas.height = Math.round(height * ratio);
+    canvas.style.width = `${width}px`;
+    canvas.style.height = `${height}px`;
+    const context = canvas.getContext("2d");
+    context.scale(ratio, ratio);
+    return context;
+  }
+
+  /* As high as it is loud, where `peak` fills the height. */
+  function wave(canvas, width, { samples, rate, peak }, from, scale, colour) {
+    const context = fit(canvas, width, WAVE_HEIGHT), middle = WAVE_HEIGHT / 2;
+    context.fillStyle = colour;
+    for (let x = 0; x < width; x++) {
+      const first = Math.floor((from + x / scale) * rate), last = Math.floor((from + (x + 1) / scale) * rate);
+      if (first >= samples.length) break;
+      const step = Math.max(1, Math.floor((last - first) / 400));
+      let low = 0, high = 0;
+      for (let i = first; i < last && i < samples.length; i += step) {
+        low = Math.min(low, samples[i]);
+        high = Math.max(high, samples[i]);
+      }
+      const top = middle - (high / peak) * middle, bottom = middle - (low / peak) * middle;
+      context.fillRect(x, top, 1, Math.max(1, bottom - top));
+    }
+  }
+
+  /* Seconds, at steps that leave room for their labels. */
+  function ruler(canvas, width, from, scale, colour) {
+    const context = fit(canvas, width, RULER_HEIGHT);
+    const step = [0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 300, 600, 3600].find((one) => one * scale > 55) ?? 3600;
+    context.font = "11px system-ui, sans-serif";
+    context.fillStyle = colour;
+    for (let k = Math.ceil(from / step); (k * step - from) * scale < width; k++) {
+      const x = (k * step - from) * scale;
+      context.fillRect(x, 0, 1, 5);
+      if (k) context.fillText(step < 1 ? `${(k * step).toFixed(1)} s` : clock(k * step).replace(/\.0+/, ""), x + 4, 14);
+    }
+  }
+
+  function colourOf(share) {
+    const at = Math.min(Math.max(share, 0), 1) * (COLOURS.length - 1), low = Math.min(Math.floor(at), COLOURS.length - 2);
+    return COLOURS[low].map((value, i) => value + (COLOURS[low + 1][i] - value) * (at - low));
+  }
+
+  /* The range of energies, from at most 400 frames: the quietest twentieth is black, the loudest two-hundredth white. */
+  function range(fbank) {
+    const all = [], step = Math.max(1, Math.ceil(fbank.numFrames / 400));
+    for (let t = 0; t < fbank.numFrames; t += step) all.push(...fbank.frame(t));
+    all.sort((a, b) => a - b);
+    return [all[Math.floor(all.length * 0.05)] ?? 0, all[Math.floor(all.length * 0.995)] ?? 1];
+  }
+
+  function mel(canvas, width, { fbank, range: [low, high], settings }, from, scale) {
+    const context = fit(canvas, width, MEL_HEIGHT), bins = settings.num_mel_bins;
+    const picture = context.createImageData(Math.ceil(width), bins);
+    for (let x = 0; x < width; x++) {
+      const middle = (from + (x + 0.5) / scale) * settings.sample_rate;
+      const t = Math.round((middle - settings.window / 2) / settings.shift);
+      if (t < 0 || t >= fbank.numFrames) continue;
+      fbank.frame(t).forEach((energy, bin) => {
+        const [r, g, b] = colourOf((energy - low) / (high - low || 1));
+        picture.data.set([r, g, b, 255], 4 * ((bins - 1 - bin) * picture.width + x));
+      });
+    }
+    const small = document.createElement("canvas");
+    small.width = picture.width;
+    small.height = bins;
+    small.getContext("2d").putImageData(picture, 0, 0);
+    context.imageSmoothingEnabled = false;
+    context.drawImage(small, 0, 0, width, MEL_HEIGHT);
+  }
+
+  return { ruler, wave, mel, range, fit, clock };
+})();

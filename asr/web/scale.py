@@ -1,0 +1,99 @@
+"""Axes of charts: round ticks, how a value is written, where it lies."""
+
+import math
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+NONE = "-"  # how a value that is not there is written
+
+
+def number(value: float | None) -> str:
+    """Write a number in four digits, or as many as a whole number has, with a thousands separator."""
+    if value is None or not math.isfinite(value):
+        return NONE
+    if value == int(value) and abs(value) < 1e9:
+        return f"{int(value):,}"
+    return f"{value:.4g}" if abs(value) < 1e4 else f"{value:,.0f}"
+
+
+def percent(value: float | None) -> str:
+    """Write a fraction as a percentage with one decimal."""
+    if value is None or not math.isfinite(value):
+        return NONE
+    return f"{100 * value:.1f} %"
+
+
+@dataclass(frozen=True)
+class Axis:
+    """What runs along an axis.
+
+    Args:
+        label: with the unit.
+        write: how a value is written, None as well.
+        low: where the axis begins; None: from the values.
+        high: where it ends.
+        log: a logarithmic one.
+    """
+
+    label: str
+    write: Callable[[float | None], str] = number
+    low: float | None = None
+    high: float | None = None
+    log: bool = False
+
+    def tick(self, value: float) -> str:
+        """Write a value at the axis, where round numbers need no decimals."""
+        return re.sub(r"\.0+(?=\D|$)", "", self.write(value))
+
+
+class Scale:
+    """Values to positions.
+
+    Args:
+        axis: whose.
+        values: that must have room; those that are not finite are passed over.
+        start: position of the lowest.
+        end: position of the highest.
+        zero: the axis begins at 0, unless a value is below or the axis is logarithmic.
+    """
+
+    def __init__(self, axis: Axis, values: Iterable[float | None], start: float, end: float, zero: bool) -> None:
+        self.axis, self.start, self.end = axis, start, end
+        usable = [one for one in values if one is not None and math.isfinite(one) and (one > 0 or not axis.log)]
+        low = min(usable, default=1.0 if axis.log else 0.0) if axis.low is None else axis.low
+        high = max([*usable, low], default=1.0) if axis.high is None else axis.high
+        if zero and not axis.log and axis.low is None:
+            low = min(low, 0.0)
+        if high <= low:
+            high = low * 10 if axis.log else low + (abs(low) or 1.0)
+        ticks = log_ticks(low, high) if axis.log else round_ticks(low, high)
+        self.low = min(low, ticks[0]) if axis.low is None else low
+        self.high = max(high, ticks[-1]) if axis.high is None else high
+        slack = 1e-6 * (self.high - self.low)
+        self.ticks = [tick for tick in ticks if self.low - slack <= tick <= self.high + slack]
+
+    def __call__(self, value: float) -> float:
+        low, high = self.low, self.high
+        if self.axis.log:
+            value, low, high = math.log(max(value, low)), math.log(low), math.log(high)
+        share = (value - low) / (high - low)
+        return self.start + min(max(share, 0.0), 1.0) * (self.end - self.start)
+
+
+def round_ticks(low: float, high: float, count: int = 5) -> list[float]:
+    """About `count` round numbers that cover low .. high."""
+    raw = (high - low) / count
+    power = 10.0 ** math.floor(math.log10(raw))
+    step = power * next(one for one in (1, 2, 2.5, 5, 10) if one * power >= raw * 0.999)
+    first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
+    return [round(index * step, 12) for index in range(first, last + 1)]
+
+
+def log_ticks(low: float, high: float) -> list[float]:
+    """Powers of ten within low .. high, with two and five times them where they are few; or those around it."""
+    first, last = math.floor(math.log10(low) + 1e-9), math.ceil(math.log10(high) - 1e-9)
+    factors = (1, 2, 5) if last - first <= 2 else (1,)
+    ticks = [factor * 10.0**power for power in range(first, last + 1) for factor in factors]
+    inside = [tick for tick in ticks if low * 0.999 <= tick <= high * 1.001]
+    return inside if len(inside) >= 2 else [10.0**first, 10.0**last]

@@ -1,0 +1,53 @@
+"""The utterances of a report: the table that a browser makes of them, and what it opens."""
+
+import base64
+from collections.abc import Mapping
+
+from asr.web.page import escape
+
+# fbank.js to report.js, each after those that it uses.
+SCRIPTS = (
+    "chart.js",
+    "fbank.js",
+    "picture.js",
+    "posterior.js",
+    "player.js",
+    "alignment.js",
+    "table.js",
+    "detail.js",
+    "report.js",
+)
+
+
+def section(kinds: Mapping[str, str], with_subsets: bool, with_speakers: bool) -> str:
+    """The filters, and where report.js puts the table.
+
+    Args:
+        kinds: of utterances to choose, by the name that report.js knows them under.
+        with_subsets: there are several to choose from.
+        with_speakers: some are known.
+    """
+    options = "".join(f'<option value="{escape(name)}">{escape(label)}</option>' for name, label in kinds.items())
+    everything = '<option value="">all</option>'
+    return "".join(
+        [
+            '<section><h2 id="all-utterances">Utterances</h2>',
+            '<form id="filters" class="filters no-print" role="search">',
+            '<label class="grow">Search',
+            '<input name="search" type="search" placeholder="id, reference, hypothesis" autocomplete="off"></label>',
+            f'<label>Subset<select name="subset">{everything}</select></label>' if with_subsets else "",
+            f'<label>Speaker<select name="speaker">{everything}</select></label>' if with_speakers else "",
+            f'<label>Which<select name="kind">{everything}{options}</select></label>',
+            '<label>Errors, at least<input name="least" type="number" min="0" step="1" inputmode="numeric"></label>',
+            '<button type="reset">Reset</button></form>',
+            '<output id="found" aria-live="polite"></output>',
+            '<div id="utterances"><noscript><p>The table needs JavaScript, which this browser does not run.</p>',
+            "</noscript></div></section>",
+        ]
+    )
+
+
+def attachments(audio: Mapping[int, bytes], posteriors: Mapping[int, bytes]) -> dict[str, str]:
+    """Recordings, and what the net heard, under the names that report.js looks for, in base64."""
+    found = {f"clip-{row}": base64.b64encode(content).decode() for row, content in audio.items()}
+    return found | {f"posterior-{row}": base64.b64encode(content).decode() for row, content in posteriors.items()}

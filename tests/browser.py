@@ -1,0 +1,116 @@
+"""A real headless browser for the tests of pages; where there is none they are skipped, and say so.
+
+A test module that uses the fixture imports it: `from tests.browser import browser  # noqa: F401`.
+"""
+
+import shutil
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ARGUMENTS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--autoplay-policy=no-user-gesture-required",
+]
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+
+
+def launched(*more: str) -> Iterator[Any]:
+    """Start Chromium, with more arguments if need be, and end it; skip where it, or playwright, is not there."""
+    sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install '.[test]'")
+    if CHROMIUM is None:
+        pytest.skip("needs Chromium: apt-get install chromium")
+    with sync_api.sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=[*ARGUMENTS, *more])
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """Chromium, headless."""
+    yield from launched()
+
+
+@dataclass
+class Visit:
+    """A page that is open, what its console complained of, and every address it asked for."""
+
+    page: Any
+    complaints: list[str] = field(default_factory=list)
+    requests: list[str] = field(default_factory=list)
+
+
+def visit(browser: Any, address: str | Path, width: int = 1280, height: int = 900, scheme: str = "light") -> Visit:
+    """Open a file, or an address, in a window of this size; the network is as it is."""
+    context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme)
+    page = context.new_page()
+    seen = Visit(page)
+    page.on("console", lambda message: seen.complaints.append(message.text) if message.type != "log" else None)
+    page.on("pageerror", lambda error: seen.complaints.append(str(error)))
+    page.on("request", lambda request: seen.requests.append(request.url))
+    page.goto(address.resolve().as_uri() if isinstance(address, Path) else address)
+    return seen
+
+
+def wait_until(page: Any, expression: str, seconds: float = 15.0) -> None:
+    """Wait until a JavaScript expression holds; playwright's own wait needs eval, which our pages forbid."""
+    end = time.monotonic() + seconds
+    while not page.evaluate(expression):
+        assert time.monotonic() < end, f"never came true: {expression}"
+        page.wait_for_timeout(20)
+
+
+CONTRAST = """() => {
+  const parse = (text) => {
+    const [r, g, b, a = 1] = text.match(/[\\d.]+/g).map(Number);
+    return { rgb: [r, g, b], a };
+  };
+  const light = ({ rgb }) => {
+    const [r, g, b] = rgb.map((one) => {
+      const part = one / 255;
+      return part <= 0.03928 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4;
+    });
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const behind = (element) => {
+    for (let at = element; at; at = at.parentElement) {
+      const colour = parse(getComputedStyle(at).backgroundColor);
+      if (colour.a === 1) return colour;
+      if (colour.a > 0) throw new Error(`see-through background of ${at.outerHTML.slice(0, 80)}`);
+    }
+    return { rgb: [255, 255, 255], a: 1 };
+  };
+  const poor = [];
+  for (const element of document.querySelectorAll("body *")) {
+    const own = [...element.childNodes].some((node) => node.nodeType === 3 && node.textContent.trim());
+    if (!own || !element.checkVisibility() || element.closest("script, style, :disabled")) continue;
+    const style = getComputedStyle(element);
+    const text = parse(element instanceof SVGElement ? style.fill : style.color);
+    const [a, b] = [light(text), light(behind(element))].sort((x, y) => y - x);
+    const ratio = (a + 0.05) / (b + 0.05);
+    const large = parseFloat(style.fontSize) >= 24;
+    if (ratio < (large ? 3 : 4.5)) poor.push(`${ratio.toFixed(2)} ${element.outerHTML.slice(0, 120)}`);
+  }
+  return poor;
+}"""
+
+
+def poor_contrasts(page: Any) -> list[str]:
+    """Texts in sight whose contrast is below WCAG 2's AA: 4.5, and 3 for large text; each with its ratio."""
+    return page.evaluate(CONTRAST)
+
+
+def overflow(page: Any) -> int:
+    """CSS pixels by which the page is wider than its window."""
+    return page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")

@@ -1,0 +1,130 @@
+"""Real server processes for tests: `python -m asr.serve` on a free port, with what it logs."""
+
+import contextlib
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from tests.conftest import ROOT
+
+PATIENCE = 60  # seconds, for what should take a few
+
+
+@dataclass
+class Server:
+    """A server that answers.
+
+    Args:
+        address: http://127.0.0.1:PORT
+        process: its own.
+        log: file of what it writes on stderr.
+        scratch: folder that it puts temporary files into.
+    """
+
+    address: str
+    process: "subprocess.Popen[str]"
+    log: Path
+    scratch: Path
+
+    @property
+    def port(self) -> int:
+        return int(self.address.rsplit(":", 1)[1])
+
+    def post(self, content: bytes, name: str = "said.wav", **query: Any) -> httpx.Response:
+        """Send one recording."""
+        return httpx.post(f"{self.address}/transcribe", files={"file": (name, content)}, params=query, timeout=PATIENCE)
+
+    def get(self, path: str) -> httpx.Response:
+        return httpx.get(f"{self.address}{path}", timeout=PATIENCE)
+
+    def connect(self) -> socket.socket:
+        """Open a connection to write to it by hand."""
+        return socket.create_connection(("127.0.0.1", self.port), timeout=PATIENCE)
+
+    def metric(self, name: str) -> float:
+        """Read the sum of a metric over its labels."""
+        found = re.findall(rf"^{re.escape(name)}(?:\{{.*\}})? (\S+)$", self.get("/metrics").text, re.MULTILINE)
+        return sum(map(float, found))
+
+    def wait_for_log(self, pattern: str) -> str:
+        """Wait until a line of the log matches; return it."""
+        end = time.monotonic() + PATIENCE
+        while True:
+            for line in self.log.read_text().splitlines():
+                if re.search(pattern, line):
+                    return line
+            assert time.monotonic() < end, f"no line matches {pattern!r} in:\n{self.log.read_text()}"
+            time.sleep(0.02)
+
+    def stop(self, number: int = signal.SIGTERM) -> int:
+        """Send a signal, and return the exit status."""
+        self.process.send_signal(number)
+        return self.process.wait(PATIENCE)
+
+
+@contextlib.contextmanager
+def serving(model: Path, *arguments: str | Path) -> Iterator[Server]:
+    """Start a server, wait until it answers, and end it."""
+    with tempfile.TemporaryDirectory() as folder:
+        log, scratch = Path(folder, "log"), Path(folder, "scratch")
+        scratch.mkdir()
+        command = [sys.executable, "-m", "asr.serve", str(model), "--port", "0", *map(str, arguments)]
+        with log.open("w") as errors:
+            process = subprocess.Popen(
+                command,
+                cwd=ROOT,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                env={**os.environ, "TMPDIR": str(scratch)},
+            )
+        try:
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            found = re.search(r"http://\S+", line)
+            assert found, f"{line}{log.read_text()}"
+            yield Server(found[0], process, log, scratch)
+        finally:
+            process.kill()
+            process.wait()
+            if process.stdout is not None:
+                process.stdout.close()
+
+
+def multipart(content: bytes, name: str = 'name="file"; filename="a.wav"', boundary: str = "b0undary") -> bytes:
+    """A form of one part, as bytes on the wire."""
+    head = f"--{boundary}\r\nContent-Disposition: form-data; {name}\r\n\r\n".encode()
+    return head + content + f"\r\n--{boundary}--\r\n".encode()
+
+
+def request_head(*lines: str, boundary: str = "b0undary") -> bytes:
+    """The head of an upload, with more lines."""
+    own = ["POST /transcribe HTTP/1.1", "Host: x", f"Content-Type: multipart/form-data; boundary={boundary}"]
+    return "\r\n".join([*own, *lines, "", ""]).encode()
+
+
+def answer(connection: socket.socket) -> tuple[int, bytes]:
+    """Read a whole answer: its status and its body."""
+    raw = b""
+    while b"\r\n\r\n" not in raw:
+        piece = connection.recv(65536)
+        assert piece, f"the server closed the connection after {raw!r}"
+        raw += piece
+    head, _, body = raw.partition(b"\r\n\r\n")
+    length = int(re.search(rb"(?i)content-length: (\d+)", head)[1])  # type: ignore[index]
+    while len(body) < length:
+        piece = connection.recv(65536)
+        assert piece, f"the server closed the connection after {len(body)} of {length} bytes"
+        body += piece
+    return int(head.split()[1]), body

@@ -1,0 +1,231 @@
+"""Figures of an evaluation against plain loops over its lines."""
+
+import json
+import math
+import time
+from bisect import bisect_right
+from collections import Counter
+from itertools import pairwise
+from typing import Any
+
+import jiwer
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from asr.analysis import NO_SPEAKER, SECONDS, WORDS_A_SECOND, choose_edges, figures
+from asr.bootstrap import FEWEST
+from asr.scored import Scored
+from tests.scoring import scored, simulated
+
+
+@pytest.fixture(scope="module")
+def rows() -> list[Scored]:
+    return simulated(300, seed=1)
+
+
+@pytest.fixture(scope="module")
+def found(rows: list[Scored]) -> dict[str, Any]:
+    return figures(rows)
+
+
+def test_json_can_hold_figures_of_anything() -> None:
+    nothing = scored("", "")
+    for some in ([], [nothing], [scored("", "a b")], [scored("a", "")], [scored("a", "b")] * 7, simulated(30, seed=1)):
+        again = json.loads(json.dumps(figures(some), allow_nan=False))
+        assert again == figures(some)
+        assert again["utterances"] == len(some)
+
+
+def test_rates_are_those_of_all_errors_by_all_words(rows: list[Scored], found: dict[str, Any]) -> None:
+    references, hypotheses = [row.reference for row in rows], [row.transcript.text for row in rows]
+    assert found["words"]["rate"] == pytest.approx(jiwer.wer(references, hypotheses), abs=1e-12)
+    assert found["characters"]["rate"] == pytest.approx(jiwer.cer(references, hypotheses), abs=1e-12)
+    by_jiwer = jiwer.process_words(references, hypotheses)
+    for kind in ("substitutions", "insertions", "deletions"):
+        assert found["words"][kind] == getattr(by_jiwer, kind)
+    assert found["words"]["reference_length"] == 300 * 20
+    assert found["raw_words"] == found["words"], "these texts are written as they are normalised"
+    assert found["wrong_utterances"] == sum(one != other for one, other in zip(references, hypotheses, strict=True))
+    assert found["speakers"] == 20
+    assert found["audio_seconds"] == pytest.approx(sum(row.utterance.duration for row in rows))
+    for kind in ("words", "characters", "raw_words"):
+        for interval in ("interval", "speaker_interval"):
+            low, high = found[kind][interval]
+            assert low < found[kind]["rate"] < high < low + 0.05
+
+
+def test_texts_as_written_are_counted_beside() -> None:
+    found = figures([scored("the cat sat", "the cat sat", text="The cat sat.")])
+    assert (found["words"]["rate"], found["raw_words"]["rate"]) == (0.0, 2 / 3)
+
+
+@pytest.mark.parametrize("known", [0, 20, FEWEST - 1])
+def test_there_is_an_interval_over_speakers_only_where_enough_are_known_in_every_utterance(known: int) -> None:
+    rows = [
+        scored("a b", "a c", name=str(number), speaker=str(number) if number < known else None) for number in range(40)
+    ]
+    assert figures(rows)["words"]["speaker_interval"] is None
+    assert figures(rows)["speakers"] == known
+    few = [scored("a b", "a c", name=str(number), speaker=str(number % (FEWEST - 1))) for number in range(40)]
+    assert figures(few)["words"]["speaker_interval"] is None
+    enough = [scored("a b", "a c", name=str(number), speaker=str(number % FEWEST)) for number in range(40)]
+    assert figures(enough)["words"]["speaker_interval"] == [0.5, 0.5]
+
+
+# ---- breakdowns
+
+
+@pytest.mark.parametrize("kind", ["subset", "speaker", "duration", "speaking_rate"])
+def test_rows_of_a_breakdown_hold_every_utterance_once(kind: str, rows: list[Scored], found: dict[str, Any]) -> None:
+    table = found["by"][kind]
+    assert sum(row["utterances"] for row in table) == len(rows)
+    for key in ("errors", "reference_length"):
+        assert sum(row[key] for row in table) == found["words"][key]
+    assert len({row["name"] for row in table}) == len(table)
+    for row in table:
+        assert row["rate"] == row["errors"] / row["reference_length"]
+        assert row["interval"][0] <= row["rate"] <= row["interval"][1]
+
+
+def test_speakers_are_in_the_order_of_their_names_and_the_unknown_last() -> None:
+    names = ["b", None, "a", "b", None]
+    rows = [scored("a b", "a", name=str(number), speaker=name) for number, name in enumerate(names)]
+    table = figures(rows)["by"]["speaker"]
+    assert [(row["name"], row["utterances"]) for row in table] == [("a", 1), ("b", 2), (NO_SPEAKER, 2)]
+    assert figures([scored("a", "a")])["by"]["speaker"] == []
+
+
+def test_subsets_are_in_the_order_given() -> None:
+    rows = [scored("a", "b", subset=subset, name=str(number)) for number, subset in enumerate("zazb")]
+    assert [(row["name"], row["errors"]) for row in figures(rows)["by"]["subset"]] == [("z", 2), ("a", 1), ("b", 1)]
+
+
+def test_durations_are_divided_at_round_seconds(rows: list[Scored], found: dict[str, Any]) -> None:
+    for row in found["by"]["duration"]:
+        low, _, high, unit = row["name"].split()
+        assert unit == "s"
+        inside = [one for one in rows if float(low) <= one.utterance.duration < float(high)]
+        assert row["utterances"] == len(inside)
+        assert row["errors"] == sum(one.counts.errors for one in inside)
+
+
+def test_speaking_rate_is_words_of_the_reference_a_second() -> None:
+    slow = [scored("a b", "a", name=f"slow {number}", duration=4.0) for number in range(10)]
+    fast = [scored("a b c d e f", "a b", name=f"fast {number}", duration=2.0) for number in range(10)]
+    table = figures(slow + fast)["by"]["speaking_rate"]
+    assert [(row["name"], row["errors"]) for row in table] == [("0.5 to 1 words/s", 10), ("1 to 3.25 words/s", 40)]
+
+
+@given(
+    numbers=st.lists(
+        st.one_of(st.floats(0, 1e9), st.floats(0.5, 20), st.sampled_from([2.0, 3.0, math.inf])), min_size=1
+    ),
+    edges=st.sampled_from([SECONDS, WORDS_A_SECOND]),
+)
+def test_bins_are_few_and_none_is_nearly_empty(numbers: list[float], edges: tuple[float, ...]) -> None:
+    chosen = choose_edges(numbers, edges)
+    assert set(chosen) <= set(edges)
+    assert chosen == sorted(set(chosen))
+    assert chosen[0] <= min(numbers)
+    assert max(numbers) < chosen[-1] or chosen[-1] == math.inf
+    bins = Counter(bisect_right(chosen[1:-1], number) for number in numbers)
+    assert len(bins) == len(chosen) - 1 <= 8, "every bin has something in it"
+    assert len(bins) == 1 or min(bins.values()) >= max(5, len(numbers) / 8)
+
+
+def test_recordings_beyond_any_edge_have_a_bin() -> None:
+    rows = [scored("a", "a", name=str(number), duration=1e8) for number in range(6)]
+    rows += [scored("a b c", "a", name=f"short {number}", duration=5e-324) for number in range(6)]
+    table = figures(rows)["by"]
+    assert [row["name"] for row in table["duration"]] == ["0 to 0.5 s", "0.5 s and more"]
+    assert sum(row["utterances"] for row in table["speaking_rate"]) == 12
+
+
+# ---- confusions, calibration, histograms
+
+
+def test_confusions_are_counted_and_the_most_frequent_come_first() -> None:
+    rows = [
+        scored("the zoo sat", "the shoe sat", name="1"),
+        scored("a zoo is", "a shoe is oh", name="2"),
+        scored("the dog", "dog", name="3"),
+        scored("dog the", "fog", name="4"),
+        scored("a", "a oh", name="5"),
+    ]
+    assert figures(rows)["confusions"] == {
+        "substitutions": [
+            {"reference": "zoo", "hypothesis": "shoe", "count": 2},
+            {"reference": "dog", "hypothesis": "fog", "count": 1},
+        ],
+        "insertions": [{"word": "oh", "count": 2}],
+        "deletions": [{"word": "the", "count": 2}],
+    }
+
+
+def test_no_more_than_50_of_a_kind_are_listed_and_those_as_frequent_stand_by_the_alphabet() -> None:
+    rows = [scored(f"w{number}", f"v{number}", name=str(number)) for number in reversed(range(100, 180))]
+    listed = figures(rows)["confusions"]["substitutions"]
+    assert [one["reference"] for one in listed] == [f"w{number}" for number in range(100, 150)]
+
+
+def test_calibration_is_of_every_word_that_was_recognised(rows: list[Scored], found: dict[str, Any]) -> None:
+    words: list[tuple[float, bool]] = []
+    for row in rows:
+        alignment = jiwer.process_words(row.reference, row.transcript.text).alignments[0]
+        right = {
+            index
+            for chunk in alignment
+            if chunk.type == "equal"
+            for index in range(chunk.hyp_start_idx, chunk.hyp_end_idx)
+        }
+        words += [(word.confidence, index in right) for index, word in enumerate(row.transcript.words)]
+    calibration = found["calibration"]
+    assert calibration["words"] == len(words)
+    assert calibration["accuracy"] == pytest.approx(sum(right for _, right in words) / len(words))
+    assert calibration["mean_confidence"] == pytest.approx(sum(confidence for confidence, _ in words) / len(words))
+    pairs = [(one > other) + (one == other) / 2 for one, yes in words if yes for other, no in words if not no]
+    assert calibration["auc"] == pytest.approx(sum(pairs) / len(pairs))
+    gap = 0.0
+    for one in calibration["bins"]:
+        inside = [right for confidence, right in words if one["from"] <= confidence <= one["to"]]
+        assert (one["words"], one["accuracy"]) == (len(inside), pytest.approx(sum(inside) / len(inside)))
+        gap += abs(one["confidence"] - one["accuracy"]) * len(inside) / len(words)
+    assert calibration["ece"] == pytest.approx(gap)
+    for one in found["distribution"]["confidence"]:
+        inside = [
+            right
+            for confidence, right in words
+            if one["from"] <= confidence < one["to"] or confidence == one["to"] == 1
+        ]
+        assert (one["right"], one["wrong"]) == (sum(inside), len(inside) - sum(inside))
+
+
+def test_without_a_word_there_is_no_calibration_and_without_a_wrong_one_no_auc() -> None:
+    assert figures([scored("a", "")])["calibration"] is None
+    assert figures([scored("a", "a")])["calibration"]["auc"] is None
+
+
+def test_a_word_that_is_sure_is_in_the_last_bin() -> None:
+    histogram = figures([scored("a b", "a c", confidences=[1.0, 0.0])])["distribution"]["confidence"]
+    assert (histogram[-1]["right"], histogram[0]["wrong"]) == (1, 1)
+    assert sum(one["right"] + one["wrong"] for one in histogram) == 2
+
+
+def test_utterances_are_counted_by_their_wer_the_perfect_and_the_hopeless_apart() -> None:
+    ten = "a b c d e f g h i j"
+    hypotheses = [ten, "x" + ten[1:], "x x" + ten[3:], "", f"{ten} {ten}", f"{ten} {ten} {ten}"]
+    rows = [scored(ten, hypothesis, name=str(number)) for number, hypothesis in enumerate(hypotheses)]
+    rows += [scored("", "oh", name="out of nothing"), scored("", "", name="silence")]
+    histogram = figures(rows)["distribution"]["wer"]
+    assert [one["utterances"] for one in histogram] == [2, 1, 1, 0, 0, 0, 0, 0, 0, 0, 2, 2]
+    assert (histogram[0]["from"], histogram[0]["to"], histogram[-1]["to"]) == (0.0, 0.0, None)
+    assert all(one["to"] == other["from"] for one, other in pairwise(histogram))
+
+
+def test_figures_of_5000_utterances_take_seconds() -> None:
+    """It took 3 s on one core; the bound leaves room for a busy machine."""
+    rows = simulated(5000, seed=2)
+    started = time.process_time()
+    figures(rows)
+    assert time.process_time() - started < 10

@@ -1,0 +1,217 @@
+"""Intervals and p-values against plain loops, against kaldialign, and against simulations that know the truth."""
+
+import kaldialign
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from asr.bootstrap import FEWEST, by_cluster, difference, intervals, resample
+
+Array = NDArray[np.float64]
+
+
+def column(values: list[float] | Array) -> Array:
+    return np.asarray(values, dtype=np.float64)[:, None]
+
+
+def simulated(generator: np.random.Generator, utterances: int) -> tuple[Array, Array]:
+    """Errors and lengths of utterances of 5 to 35 words with a WER of 10 %, some harder than others."""
+    lengths = generator.integers(5, 36, utterances)
+    return generator.binomial(lengths, generator.beta(2, 18, utterances)).astype(float), lengths.astype(float)
+
+
+def plain_draws(sums: Array, draws: int, seed: int) -> Array:
+    """Row after row, drawn with replacement and summed."""
+    generator = np.random.default_rng(seed)
+    found = []
+    for _ in range(draws):
+        drawn = [0.0] * sums.shape[1]
+        for _ in range(len(sums)):
+            row = sums[generator.integers(len(sums))]
+            drawn = [one + other for one, other in zip(drawn, row, strict=True)]
+        found.append(drawn)
+    return np.array(found)
+
+
+def test_draws_are_spread_as_those_of_a_plain_loop() -> None:
+    """Means and deviations of 4,000 draws of each; a standard error of these means is 1/63 of the deviation."""
+    errors, lengths = simulated(np.random.default_rng(0), 40)
+    sums = np.stack([errors, lengths], axis=1)
+    fast, plain = resample(sums, 4000, seed=1), plain_draws(sums, 4000, seed=2)
+    deviation = plain.std(axis=0)
+    assert (np.abs(fast.mean(axis=0) - plain.mean(axis=0)) < 0.1 * deviation).all()
+    assert fast.std(axis=0) == pytest.approx(deviation, rel=0.06)
+    assert np.corrcoef(fast.T)[0, 1] == pytest.approx(np.corrcoef(plain.T)[0, 1], abs=0.06)
+    by_plain = np.percentile(plain[:, 0] / plain[:, 1], (2.5, 97.5))
+    assert intervals(column(errors), column(lengths))[0] == pytest.approx(by_plain, rel=0.05)
+
+
+def test_every_draw_has_as_many_rows_as_there_are_in_chunks_of_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    ones = np.ones((7, 1))
+    for chunk in (1, 7, 20, 1000):
+        monkeypatch.setattr("asr.bootstrap.CHUNK", chunk)
+        assert resample(ones, 33).tolist() == [[7.0]] * 33
+        seen = resample(np.eye(7), 500)
+        assert (seen.sum(axis=1) == 7).all()
+        assert seen.mean(axis=0) == pytest.approx(np.ones(7), abs=0.25), "each row as often as another"
+
+
+def test_an_interval_is_kaldialigns() -> None:
+    """Within 5 % of its width: kaldialign takes the mean and 1.96 deviations of 10,000 draws."""
+    generator = np.random.default_rng(3)
+    errors, lengths = simulated(generator, 600)
+    references = [["a"] * int(length) for length in lengths]
+    hypotheses = [
+        ["b"] * int(wrong) + ["a"] * int(length - wrong) for wrong, length in zip(errors, lengths, strict=True)
+    ]
+    theirs = kaldialign.bootstrap_wer_ci(references, hypotheses)
+    low, high = intervals(column(errors), column(lengths))[0] or (0, 0)
+    width = theirs["ci95max"] - theirs["ci95min"]
+    assert low == pytest.approx(theirs["ci95min"], abs=0.05 * width)
+    assert high == pytest.approx(theirs["ci95max"], abs=0.05 * width)
+
+
+def test_the_same_results_have_the_same_interval_and_another_seed_nearly_so() -> None:
+    errors, lengths = simulated(np.random.default_rng(4), 100)
+    (first,), (again,) = intervals(column(errors), column(lengths)), intervals(column(errors), column(lengths))
+    (other,) = intervals(column(errors), column(lengths), seed=1)
+    assert first == again != other
+    assert first == pytest.approx(other, rel=0.03)
+
+
+def test_several_kinds_of_errors_get_each_its_own_interval() -> None:
+    errors, lengths = simulated(np.random.default_rng(5), 50)
+    both = intervals(np.stack([errors, 2 * errors], axis=1), np.stack([lengths, lengths], axis=1))
+    assert both[0] == intervals(column(errors), column(lengths))[0]
+    assert both[1] == pytest.approx([2 * end for end in both[0] or ()])
+
+
+@pytest.mark.parametrize(
+    ("errors", "lengths", "expected"),
+    [
+        ([], [], None),
+        ([1.0] * (FEWEST - 1), [10.0] * (FEWEST - 1), None),  # too few to draw from
+        ([1.0] * FEWEST, [10.0] * FEWEST, (0.1, 0.1)),
+        ([0.0] * 9, [10.0] * 9, None),  # without an error nobody knows how many there might have been
+        ([1.0] * 9, [0.0] * 9, None),  # no words in the references
+        ([3.0] * 5, [0.0] * 4 + [1.0], (3.0, 15.0)),  # draws without the one that has a word have no rate
+    ],
+)
+def test_where_there_is_nothing_to_say_there_is_no_interval(
+    errors: list[float], lengths: list[float], expected: tuple[float, float] | None
+) -> None:
+    found = intervals(column(errors), column(lengths))[0]
+    if expected == (3.0, 15.0):
+        assert found is not None
+        assert found[0] >= 3.0
+        assert found[1] == 15.0
+    else:
+        assert found == expected
+        same = difference(*(np.array(some) for some in (errors, errors, lengths)))
+        assert (same is None) == (len(errors) < FEWEST or not sum(lengths)), "to differ in nothing needs no error"
+
+
+def test_clusters_are_summed_as_by_a_plain_loop_in_the_order_of_their_names() -> None:
+    sums = np.arange(12.0).reshape(6, 2)
+    names = ["b", "a", "é", "b", "a", "\U0001f600"]
+    expected = {name: [0.0, 0.0] for name in sorted(names)}
+    for name, row in zip(names, sums, strict=True):
+        expected[name] = [one + other for one, other in zip(expected[name], row, strict=True)]
+    assert by_cluster(sums, names).tolist() == list(expected.values())
+    assert by_cluster(sums[:0], []).shape == (0, 2)
+
+
+# ---- simulations
+
+
+def test_the_interval_over_utterances_holds_the_true_rate_about_as_often_as_it_says() -> None:
+    """90 % to 98 % of 400 times; it was 93.4 % of 2,000 times, and the standard error is 1.2 %."""
+    generator = np.random.default_rng(6)
+    hits = 0
+    for _ in range(400):
+        errors, lengths = simulated(generator, 200)
+        low, high = intervals(column(errors), column(lengths), draws=500)[0] or (1, 0)
+        hits += low <= 0.1 <= high
+    assert 0.90 <= hits / 400 <= 0.98
+
+
+def test_only_the_interval_over_speakers_holds_the_rate_of_other_speakers() -> None:
+    """20 speakers of 30 utterances; each has a WER of its own, 10 % in the mean over all the speakers there are."""
+    generator = np.random.default_rng(7)
+    names = [str(speaker) for speaker in range(20) for _ in range(30)]
+    hits = {"utterances": 0, "speakers": 0}
+    for _ in range(200):
+        wer = np.repeat(generator.beta(4, 36, 20), 30)
+        lengths = generator.integers(5, 36, 600)
+        errors = generator.binomial(lengths, wer)
+        sums = np.stack([errors, lengths], axis=1).astype(float)
+        for unit, units in (("utterances", sums), ("speakers", by_cluster(sums, names))):
+            low, high = intervals(units[:, :1], units[:, 1:], draws=300)[0] or (1, 0)
+            hits[unit] += low <= 0.1 <= high
+    assert hits["speakers"] / 200 >= 0.88  # it was 92.6 % of 2,000 times
+    assert hits["utterances"] / 200 <= 0.6
+
+
+def errors_of_2600(generator: np.random.Generator) -> tuple[Array, Array]:
+    """Done-when of the comparison: 2,600 utterances of 20 words, WER 10 %."""
+    return generator.binomial(20, 0.1, 2600).astype(float), np.full(2600, 20.0)
+
+
+def every_20th_corrected(errors: Array) -> Array:
+    """Take away the 20th error, the 40th, and so on, counted through the utterances."""
+    before = np.concatenate([[0], errors.cumsum()[:-1]])
+    return errors - ((before + errors) // 20 - before // 20)
+
+
+DRAWS = 1000  # of each bootstrap: ten times fewer than a comparison makes, for time
+
+
+def test_every_20th_error_corrected_is_found_significant() -> None:
+    generator = np.random.default_rng(8)
+    found = 0
+    for number in range(200):
+        a, lengths = errors_of_2600(generator)
+        b = every_20th_corrected(a)
+        assert a.sum() - b.sum() == a.sum() // 20
+        result = difference(a, b, lengths, DRAWS, seed=number)
+        assert result is not None
+        found += result.p_value < 0.05
+    assert found >= 0.95 * 200
+
+
+def test_systems_that_differ_by_chance_are_rarely_found_significant() -> None:
+    """A and B exchanged at random in each utterance: of such, 5 % should have p < 0.05."""
+    generator = np.random.default_rng(9)
+    found = 0
+    for number in range(500):
+        a, lengths = errors_of_2600(generator)
+        b = every_20th_corrected(a)
+        swap = generator.random(2600) < 0.5
+        result = difference(np.where(swap, b, a), np.where(swap, a, b), lengths, DRAWS, seed=number)
+        assert result is not None
+        found += result.p_value < 0.05
+    assert 0.02 * 500 <= found <= 0.07 * 500
+
+
+def test_a_p_value_is_two_sided_never_0_and_1_where_nothing_differs() -> None:
+    generator = np.random.default_rng(10)
+    a, lengths = errors_of_2600(generator)
+    better, worse = difference(a, a - (a > 0), lengths), difference(a - (a > 0), a, lengths)
+    assert better is not None
+    assert worse is not None
+    assert better.p_value == worse.p_value == pytest.approx(2 / 10_001)
+    assert better.interval == pytest.approx([-end for end in reversed(worse.interval)])
+    assert better.interval[1] < 0
+    same = difference(a, a, lengths)
+    assert same is not None
+    assert (same.interval, same.p_value) == ((0.0, 0.0), 1.0)
+
+
+def test_one_changed_utterance_proves_nothing() -> None:
+    """In a third of the draws it is not there."""
+    a, lengths = np.full(100, 2.0), np.full(100, 20.0)
+    b = a.copy()
+    b[17] = 0
+    found = difference(a, b, lengths)
+    assert found is not None
+    assert found.p_value == pytest.approx(2 * (1 - 1 / 100) ** 100, abs=0.03)

@@ -1,0 +1,320 @@
+"""Two models compared: figures against plain loops, the command by hand, and what it says to bad input."""
+
+import json
+import os
+import random
+import resource
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from asr.compare import main
+from asr.comparison import compare
+from asr.errors import InputError
+from asr.score import align_words
+from asr.scored import Scored
+from asr.side_by_side import WIDTH, side_by_side
+from tests.conftest import ROOT
+from tests.scoring import scored, simulated, write_scored
+
+
+def every_20th_error_corrected(rows: Sequence[Scored]) -> list[Scored]:
+    """Undo the 20th error, the 40th, and so on, counted through the utterances."""
+    found, count = [], 0
+    for row in rows:
+        hypothesis = row.transcript.text
+        for _ in range(row.counts.errors):
+            count += 1
+            if count % 20 == 0:
+                hypothesis = one_error_less(row.reference, hypothesis)
+        one = row.utterance
+        found.append(scored(row.reference, hypothesis, name=one.id, speaker=one.speaker, duration=one.duration))
+    return found
+
+
+def one_error_less(reference: str, hypothesis: str) -> str:
+    """Undo the first error of an alignment."""
+    words: list[str] = []
+    undone = False
+    for edit in align_words(reference, hypothesis):
+        if edit.kind != "equal" and not undone:
+            undone = True
+            words += [edit.reference] if edit.reference else []
+        elif edit.hypothesis:
+            words.append(edit.hypothesis)
+    return " ".join(words)
+
+
+@pytest.fixture(scope="module")
+def a() -> list[Scored]:
+    return simulated(2600, seed=1)
+
+
+@pytest.fixture(scope="module")
+def b(a: list[Scored]) -> list[Scored]:
+    return every_20th_error_corrected(a)
+
+
+def test_52000_words_with_every_20th_error_corrected_differ_significantly(a: list[Scored], b: list[Scored]) -> None:
+    """Done-when 2; the 200 draws of it, and the 500 under the null, are in test_bootstrap.py."""
+    found = compare(a, b)
+    assert found["a"]["reference_length"] == 52_000
+    assert found["a"]["rate"] == pytest.approx(0.1, abs=0.02)
+    assert found["a"]["errors"] - found["b"]["errors"] == found["a"]["errors"] // 20
+    assert found["difference"]["p_value"] < 0.05
+    assert found["difference"]["speaker_p_value"] < 0.05
+    assert found["difference"]["interval"][1] < 0
+
+
+def test_models_exchanged_in_each_utterance_at_random_do_not(a: list[Scored], b: list[Scored]) -> None:
+    draw = random.Random(0)
+    exchanged = [pair if draw.random() < 0.5 else pair[::-1] for pair in zip(a, b, strict=True)]
+    found = compare([one for one, _ in exchanged], [two for _, two in exchanged])
+    assert found["difference"]["p_value"] > 0.05
+
+
+def test_figures_are_those_of_plain_loops(a: list[Scored], b: list[Scored]) -> None:
+    found = compare(a, list(reversed(b)))  # in any order
+    pairs = [(one.counts.errors, two.counts.errors) for one, two in zip(a, b, strict=True)]
+    assert found["utterances"] == 2600
+    assert found["utterance_wins"] == {
+        "a": sum(one < two for one, two in pairs),
+        "b": sum(one > two for one, two in pairs),
+        "tie": sum(one == two for one, two in pairs),
+    }
+    words = sum(one.counts.reference_length for one in a)
+    assert found["difference"]["rate"] == pytest.approx(sum(two - one for one, two in pairs) / words)
+    speakers: dict[str, list[int]] = {}
+    for row, (one, two) in zip(a, pairs, strict=True):
+        sums = speakers.setdefault(str(row.utterance.speaker), [0, 0, 0, 0])
+        for place, value in enumerate((one, two, row.counts.reference_length, 1)):
+            sums[place] += value
+    keys = ("a_errors", "b_errors", "reference_length", "utterances")
+    assert found["speakers"] == [
+        {"name": name, **dict(zip(keys, sums, strict=True))} for name, sums in sorted(speakers.items())
+    ]
+    assert found["speaker_wins"]["b"] == sum(one > two for one, two, _, _ in speakers.values())
+    assert sum(found["speaker_wins"].values()) == 20
+    changes = {row.utterance.id: two - one for row, (one, two) in zip(a, pairs, strict=True) if one != two}
+    assert {row["id"]: row["change"] for row in found["changed"]} == changes
+    sizes = [abs(row["change"]) for row in found["changed"]]
+    assert sizes == sorted(sizes, reverse=True)
+
+
+def test_the_one_less_the_other_is_minus_the_other_less_the_one(a: list[Scored], b: list[Scored]) -> None:
+    there, back = compare(a[:200], b[:200]), compare(b[:200], a[:200])
+    assert there["difference"]["rate"] == -back["difference"]["rate"]
+    assert there["difference"]["interval"] == pytest.approx([-end for end in reversed(back["difference"]["interval"])])
+    assert there["difference"]["p_value"] == back["difference"]["p_value"]
+
+
+def test_json_can_hold_a_comparison_of_anything() -> None:
+    silent = [scored("", "a", name=str(number)) for number in range(9)]
+    quiet = [scored("", "", name=str(number)) for number in range(9)]
+    for one, two in ((silent, quiet), (silent[:1], quiet[:1]), ([scored("a", "b")], [scored("a", "a", speaker="s")])):
+        found = compare(one, two)
+        assert json.loads(json.dumps(found, allow_nan=False)) == found
+        assert found["difference"]["p_value"] is None, "no words, or too few utterances"
+        assert found["speaker_wins"] is None
+        assert found["speakers"] == []
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda rows: rows[1:], r"by subset and id; 1 of 9 are in the first only: 'utterance-0' of 'test'\. Evaluate"),
+        (
+            lambda rows: [scored("a", "a", name="new"), *rows],
+            r"1 of 10 are in the second only: 'new' of 'test'\. Evaluate both models on the same manifests\.",
+        ),
+        (
+            lambda rows: [scored(one.reference, "a", name=one.utterance.id, subset="other") for one in rows],
+            r"9 of 9 are in the first only: 'utterance-0' of 'test', .*, 'utterance-2' of 'test' and others\.",
+        ),
+        (
+            lambda rows: [scored(one.reference.upper(), "a", name=one.utterance.id) for one in rows],
+            r"both must have the same references; 9 of 9 differ: .* where '[a-z ]+\.\.\..* stands for '[A-Z ]+\.",
+        ),
+    ],
+)
+def test_what_cannot_be_compared_is_counted_and_named(change: object, message: str) -> None:
+    rows = simulated(9, seed=1)
+    with pytest.raises(InputError, match=message) as raised:
+        compare(rows, change(rows))  # type: ignore[operator]
+    assert len(str(raised.value)) < 500
+
+
+def test_the_largest_change_comes_first_for_better_or_worse() -> None:
+    one = [scored("a b c", hypothesis, name=name) for name, hypothesis in (("1", "a b x"), ("2", "a b c"), ("3", "x"))]
+    two = [
+        scored("a b c", hypothesis, name=name) for name, hypothesis in (("1", "a b c"), ("2", "x x c"), ("3", "a b c"))
+    ]
+    assert [(row["id"], row["change"]) for row in compare(one, two)["changed"]] == [("3", -3), ("2", 2), ("1", -1)]
+
+
+def test_the_same_ids_in_several_subsets_are_different_utterances() -> None:
+    one = [scored("a", "a", subset="x"), scored("b", "c", subset="y")]
+    two = [scored("b", "b", subset="y"), scored("a", "a", subset="x")]
+    assert compare(one, two)["changed"] == [{"id": "1", "subset": "y", "change": -1}]
+
+
+# ---- side by side
+
+
+def test_hypotheses_stand_below_the_words_of_the_reference_with_their_errors_marked() -> None:
+    assert side_by_side("the cat sat on it", "oh the hat sat it", "the cat sat quietly on it now") == [
+        "ref      the cat   sat           on  it",
+        "  A +oh+ the *hat* sat           --- it",
+        "  B      the cat   sat +quietly+ on  it +now+",
+    ]
+
+
+@given(
+    texts=st.lists(
+        st.lists(st.sampled_from(["a", "bb", "ccc", "\u4f60\u597d", "e\u0301", "x" * 30, "x" * 150]), max_size=30),
+        min_size=3,
+        max_size=3,
+    )
+)
+def test_every_word_is_shown_in_its_column_and_lines_are_no_wider_than_they_need_be(texts: list[list[str]]) -> None:
+    reference, one, two = (" ".join(words) for words in texts)
+    lines = side_by_side(reference, one, two)
+    assert len(lines) % 3 == 0
+    for place, (label, words) in enumerate(zip(("ref", "A", "B"), texts, strict=True)):
+        shown = [line.split() for line in lines[place::3]]
+        assert all(cells[0] == label for cells in shown)
+        said = [cell.strip("*+") for cells in shown for cell in cells[1:] if cell != "---"]
+        assert said == words
+    assert max(len(line) for line in lines) <= max(WIDTH, 2 + 6 + 150)
+
+
+# ---- the command
+
+
+def run(*arguments: object, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "asr.compare", *map(str, arguments)]
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False, errors="surrogateescape")
+
+
+def test_the_command_says_what_differs_and_writes_the_figures(
+    a: list[Scored], b: list[Scored], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    paths = [write_scored(tmp_path / f"{name}.jsonl", rows[:400]) for name, rows in (("a", a), ("b", b))]
+    assert main([*map(str, paths), "--json", str(tmp_path / "figures.json"), "--top", "2"]) == 0
+    found = compare(a[:400], b[:400])
+    assert json.loads((tmp_path / "figures.json").read_text()) == found
+    said = capsys.readouterr().out
+    difference = found["difference"]
+    relative = 100 * difference["rate"] / found["a"]["rate"]
+    assert f"B less A, 400 utterances, 8000 words: {100 * difference['rate']:+.2f} points ({relative:+.1f} % " in said
+    low, high = difference["interval"]
+    cells = {line.split()[0]: line.split() for line in said.splitlines() if line.strip()}
+    assert cells["utterances"][1:6] == [f"{100 * low:+.2f}", "to", f"{100 * high:+.2f}", "<", "0.001"]
+    wins = found["speaker_wins"]
+    assert cells["speakers"][-3:] == [str(wins[key]) for key in ("a", "b", "tie")]
+    assert said.count("\nref ") >= 2
+    assert f"\n{found['changed'][0]['id']} (test), -1: " in said
+    assert "that changed most" in said
+
+
+def test_nothing_that_changed_and_no_speakers_are_said_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write_scored(tmp_path / "a.jsonl", [scored("a b", "a c"), scored("", "", name="2")])
+    assert main([str(path), str(path)]) == 0
+    said = capsys.readouterr().out
+    assert "B less A, 2 utterances, 2 words: +0.00 points (+0.0 % relative)" in said
+    lines = [line.split() for line in said.splitlines()]
+    assert ["utterances", "too", "few", "to", "say", "-", "0", "0", "2"] in lines
+    assert ["speakers", "not", "all", "are", "known", "-", "-", "-", "-"] in lines
+    assert "changed" not in said
+
+
+def test_references_without_words_have_no_rate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write_scored(tmp_path / "a.jsonl", [scored("", "a")])
+    assert main([str(path), str(path)]) == 0
+    assert "no rate, for there are no words in the references" in capsys.readouterr().out
+
+
+GOOD = "".join(json.dumps(row.as_dict()) + "\n" for row in simulated(5, seed=1))
+FEWER = "".join(line + "\n" for line in GOOD.splitlines()[1:])
+BAD: dict[str, tuple[str | bytes, str]] = {
+    "not there": ("", "no such file"),
+    "a folder": ("", "it is a folder"),
+    "empty": ("", "is empty"),
+    "not JSON": ("hello", "each line must be one JSON object"),
+    "a manifest": ('{"audio_filepath": "a.wav", "duration": 1.0, "text": "a"}', "missing id, subset"),
+    "a summary": (json.dumps({"wer": 0.5}, indent=2), "each line must be one JSON object"),
+    "duration NaN": (GOOD.replace('"duration": ', '"duration": NaN, "x": ', 1), "duration must be a number"),
+    "binary": (os.urandom(1000), "each line must be one JSON object"),
+    "cut off": (GOOD[:-20], "each line must be one JSON object"),
+    "a huge line": ("[" + "1," * 3_000_000, "each line must be one JSON object"),
+    "twice": (GOOD + GOOD, "ids must be unique"),
+    "other utterances": (FEWER, "both must be of the same utterances"),
+    "other texts": (GOOD.replace('"reference": "', '"reference": "x '), "both must have the same references"),
+    "Unicode": (GOOD.replace("utterance-3", "\u202e\u05e9\u200b"), "1 of 5 are in the first only"),
+}
+
+
+@pytest.mark.parametrize("kind", BAD)
+def test_bad_input_is_one_clear_line_and_status_1(kind: str, tmp_path: Path) -> None:
+    content, message = BAD[kind]
+    good, bad = tmp_path / "good.jsonl", tmp_path / "bad.jsonl"
+    good.write_text(GOOD)
+    if kind == "a folder":
+        bad.mkdir()
+    elif kind != "not there":
+        bad.write_bytes(content if isinstance(content, bytes) else content.encode())
+    ended = run(good, bad)
+    assert ended.returncode == 1
+    assert ended.stdout == ""
+    assert ended.stderr.startswith("error: ")
+    assert message in ended.stderr
+    assert ended.stderr.count("\n") == 1
+    assert len(ended.stderr) < 600
+    assert "Traceback" not in ended.stderr
+
+
+def test_a_file_that_cannot_be_read_is_one_line() -> None:
+    ended = run("/proc/self/mem", "/proc/self/mem")  # as a broken disk would, and whoever runs this
+    said = "error: /proc/self/mem: must be a file that can be read; Input/output error.\n"
+    assert (ended.returncode, ended.stderr) == (1, said)
+
+
+def test_options_that_do_not_hold_are_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text(GOOD)
+    assert run(path, path, "--top", "-1").stderr == "error: --top must not be negative; got -1.\n"
+    unwritable = run(path, path, "--json", tmp_path / "gone" / "x.json")
+    assert unwritable.stderr.startswith("error: --json must be in a folder that is there; ")
+    assert unwritable.stderr.count("\n") == 1
+    assert run(path, path, "--json", tmp_path).returncode == 1
+    os.mkfifo(tmp_path / "device")  # stands for /dev/null, which root could replace by a file
+    device = run(path, path, "--json", tmp_path / "device")
+    assert device.stderr.startswith("error: --json must be a file; ")
+    assert (tmp_path / "device").is_fifo()
+    full = run(path, path, "--json", "/dev/full/x")
+    assert (full.returncode, full.stderr.count("\n")) == (1, 1)
+
+
+def test_names_that_terminals_obey_are_shown_and_not_obeyed(tmp_path: Path) -> None:
+    names = ["\x1b[31mred", "\u202egnorw", "two\nlines", "\udcff"]
+    one = [scored("a b", "a c", name=name, subset="\x1b[2J") for name in names]
+    two = [scored("a b", "a b", name=name, subset="\x1b[2J") for name in names]
+    paths = [write_scored(tmp_path / f"{name}.jsonl", rows) for name, rows in (("a", one), ("b", two))]
+    ended = run(*paths)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert "\\x1b[31mred (\\x1b[2J), -1: 1 errors in A, 0 in B" in ended.stdout
+    assert not {"\x1b", "\u202e", "\udcff"} & set(ended.stdout)
+
+
+def test_5000_utterances_take_seconds(tmp_path: Path) -> None:
+    """It took 3.5 s of one core, reading included; the bound leaves room for a slower one."""
+    paths = [write_scored(tmp_path / f"{seed}.jsonl", simulated(5000, seed=seed)) for seed in (1, 2)]
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert run(*paths).returncode == 0
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 15

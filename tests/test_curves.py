@@ -1,0 +1,63 @@
+"""Curves read from metrics.csv, smoothed and thinned, against plain loops."""
+
+import random
+from pathlib import Path
+
+import pytest
+
+from asr.report.curves import Curve, read_curves
+
+
+def noisy(number: int) -> Curve:
+    draw = random.Random(number)
+    return Curve(list(range(1, number + 1)), [draw.gauss(0, 1) for _ in range(number)])
+
+
+@pytest.mark.parametrize("number", [1, 2, 3, 10, 101])
+@pytest.mark.parametrize("width", [1, 3, 7])
+def test_a_smoothed_point_is_the_mean_of_its_neighbours_of_as_many_on_either_side(number: int, width: int) -> None:
+    curve = noisy(number)
+    for place, found in enumerate(curve.smoothed(width).values):
+        reach = (width - 1) // 2
+        while place - reach < 0 or place + reach >= number:
+            reach -= 1
+        those = curve.values[place - reach : place + reach + 1]
+        assert found == pytest.approx(sum(those) / len(those), abs=1e-12)
+
+
+@pytest.mark.parametrize(("number", "buckets"), [(1, 5), (20, 5), (21, 5), (1000, 7), (99_999, 100)])
+def test_a_thinned_curve_keeps_the_extremes_of_every_stretch_and_both_ends(number: int, buckets: int) -> None:
+    curve = noisy(number)
+    thin = curve.thinned(buckets)
+    points, kept = list(zip(curve.steps, curve.values, strict=True)), list(zip(thin.steps, thin.values, strict=True))
+    assert kept == [point for point in points if point in set(kept)], "some of the points, in their order"
+    assert len(kept) <= 4 * buckets
+    assert (kept[0], kept[-1]) == (points[0], points[-1])
+    for stretch in range(buckets):
+        those = points[stretch * number // buckets : (stretch + 1) * number // buckets]
+        for extreme in (min, max):
+            assert not those or extreme(those, key=lambda point: point[1]) in kept
+
+
+def test_what_is_not_a_number_is_counted_and_left_out_and_a_line_cut_short_gives_what_it_has(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.csv"
+    path.write_text(
+        "step,epoch,train/loss,valid/wer\r\n"
+        "10,1.0,2.5,\r\n"
+        "20,1.0,nan,\r\n"
+        "30,1.0,inf,0.5\r\n"
+        "forty,1.0,1.0,0.1\r\n"
+        "\0\0\0\r\n"
+        "50,2.0,1.2"
+    )
+    curves = read_curves(path)
+    assert curves["train/loss"] == Curve([10, 50], [2.5, 1.2], not_finite=2)
+    assert curves["valid/wer"] == Curve([30], [0.5])
+    assert curves["epoch"].values == [1.0, 1.0, 1.0, 2.0]
+
+
+@pytest.mark.parametrize("content", ["", "step\r\n", "step,train/loss\r\n", "a,b\r\n1,2\r\n", "step,train/loss\r\n1"])
+def test_a_file_without_a_number_has_no_curves(content: str, tmp_path: Path) -> None:
+    (tmp_path / "metrics.csv").write_text(content)
+    assert read_curves(tmp_path / "metrics.csv") == {}
+    assert read_curves(tmp_path / "absent.csv") == {}

@@ -1,0 +1,196 @@
+"""What evaluate reports, on the screen and in files, and what it says to bad input."""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import jiwer
+import pytest
+from rich.cells import cell_len
+
+from asr.analysis import rates
+from asr.data.batch import Rejected
+from asr.errors import InputError
+from asr.evaluate import main as evaluate
+from asr.evaluate import summary, table, write
+from asr.evaluation import Evaluation, together
+from asr.manifest import read_manifest, write_manifest
+from asr.scored import read_scored
+from tests.conftest import ROOT
+from tests.scoring import scored, simulated
+from tests.test_train import trained  # noqa: F401
+
+
+def test_all_that_is_reported_can_be_computed_from_the_utterances_that_are_written(
+    trained: Path,  # noqa: F811
+    tones: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    utterances = read_manifest(tones / "test.jsonl")
+    written = [replace(one, text=one.text.upper() + ".") for one in utterances]
+    write_manifest(tmp_path / "shouted.jsonl", written)
+    manifests = [str(tones / "valid.jsonl"), str(tmp_path / "shouted.jsonl")]
+    assert evaluate([str(trained), *manifests, "--output-dir", str(tmp_path / "out"), "--device", "cpu"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    everything = []
+    for line, name in zip(lines[1:3], ("valid", "shouted"), strict=True):
+        rows = read_scored(tmp_path / "out" / f"{name}.utterances.jsonl")
+        everything += rows
+        found = json.loads((tmp_path / "out" / f"{name}.wer.json").read_text())
+        references, hypotheses = [row.reference for row in rows], [row.transcript.text for row in rows]
+        raw = [row.utterance.text for row in rows]
+        assert found["wer"] == pytest.approx(jiwer.wer(references, hypotheses), abs=1e-12)
+        assert found["cer"] == pytest.approx(jiwer.cer(references, hypotheses), abs=1e-12)
+        assert found["raw_wer"] == pytest.approx(jiwer.wer(raw, hypotheses), abs=1e-12)
+        assert found["wer_interval"] == rates(rows)["words"]["interval"]
+        assert found["normalizer"] == "basic"
+        assert found["characters"]["reference_length"] == sum(map(len, references))
+        rates_said = [f"{100 * found[key]:.2f}" for key in ("raw_wer", "cer")]
+        low, high = (f"{100 * end:.2f}" for end in found["wer_interval"])
+        said = ["8", str(found["reference_words"]), f"{100 * found['wer']:.2f}", low, "to", high, *rates_said]
+        assert line.split()[1:9] == said
+    assert lines[3].startswith("all manifests")
+    assert lines[3].split()[2:4] == ["16", str(sum(row.counts.reference_length for row in everything))]
+    assert "normalised by 'basic'" in lines[5]
+
+
+def test_several_manifests_are_summed_utterance_by_utterance() -> None:
+    one = Evaluation(simulated(30, seed=1), [], 2.0, "basic")
+    two = Evaluation([scored("a b", "a", subset="two")], [Rejected(scored("", "").utterance, "broken")], 3.0, "basic")
+    both = together([one, two])
+    assert both.counts == one.counts + two.counts
+    assert (both.wall_seconds, len(both.scored), len(both.rejected)) == (5.0, 31, 1)
+    assert both.as_dict()["utterances"] == 31
+    assert both.as_dict()["not_scored"] == 1
+    assert both.summary().endswith("; 1 utterances could not be read")
+    assert Evaluation([scored("", "oh")], [], 1.0, "basic").summary() == "WER not measured of 0 words"
+
+
+def test_the_table_fits_100_columns_whatever_manifests_are_called() -> None:
+    long = "a-manifest-with-a-long-name-that-ends-in-its-version-7"
+    rows = [
+        (name, summary(Evaluation(simulated(40, seed=1), [], 2.0, "basic")))
+        for name in (long, "\u4f60\u597d" * 20, "x")
+    ]
+    lines = table(rows).splitlines()
+    assert max(map(cell_len, lines)) <= 100
+    assert lines[1].startswith("a-manifest…version-7  ")
+    assert [line.split()[1] for line in lines[1:4]] == ["40"] * 3
+
+
+def test_names_that_terminals_obey_are_shown_and_not_obeyed() -> None:
+    rows = [(name, summary(Evaluation(simulated(9, seed=1), [], 2.0, "basic"))) for name in ("\x1b[2J", "\udcff")]
+    assert "\\x1b[2J" in table(rows)
+    assert not {"\x1b", "\udcff"} & set(table(rows))
+
+
+def test_where_nothing_can_be_measured_the_table_says_so_and_json_can_hold_it(tmp_path: Path) -> None:
+    for rows in ([], [scored("", "a")]):
+        evaluation = Evaluation(rows, [], 0.0, "basic")
+        found = summary(evaluation)
+        json.dumps(found, allow_nan=False)
+        assert table([("x", found)]).splitlines()[1].split()[3:7] == ["-", "-", "-", "-"]
+        write(tmp_path, evaluation, "x", found)
+        assert (tmp_path / "x.utterances.jsonl").read_text().count("\n") == len(rows)
+
+
+def test_speakers_are_drawn_as_well_where_there_are_enough() -> None:
+    many, few = simulated(100, seed=1), simulated(3, seed=1)
+    said = table([(name, summary(Evaluation(rows, [], 1.0, "basic"))) for name, rows in (("many", many), ("few", few))])
+    notes = " ".join(said.split("\n\n")[1].split())
+    assert "bootstrap over utterances; over speakers: many " in notes
+    assert "(20 speakers)." in notes
+    assert "few" not in notes
+
+
+def test_where_there_is_no_interval_the_table_says_why() -> None:
+    """A model without an error on 40 utterances is not known to make none on the next."""
+    perfect = [scored("a b", "a b", name=str(number)) for number in range(40)]
+    said = table([("perfect", summary(Evaluation(perfect, [], 1.0, "basic")))])
+    assert said.splitlines()[1].split()[3:5] == ["0.00", "-"]
+    assert "95 % interval: bootstrap over utterances (-: too few of them, or no errors)." in said
+    assert "too few" not in table([("x", summary(Evaluation(simulated(40, seed=1), [], 1.0, "basic")))])
+
+
+def test_what_could_not_be_scored_is_named_even_if_the_report_cannot_be_written(
+    trained: Path,  # noqa: F811
+    tones: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def full(path: Path, text: str) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("asr.report.options.write_whole_text", full)
+    one = read_manifest(tones / "test.jsonl")[0]
+    write_manifest(tmp_path / "some.jsonl", [one, replace(one, id="gone", audio_filepath=str(tmp_path / "gone.wav"))])
+    arguments = [str(trained), str(tmp_path / "some.jsonl"), "--device", "cpu", "--report", str(tmp_path / "r.html")]
+    with pytest.raises(InputError, match="--report must be a file that can be written"):
+        evaluate(arguments)
+    assert "error: some: not scored: " in capsys.readouterr().err
+
+
+LINE = {"id": "1", "audio_filepath": "1.wav", "duration": 1.0, "text": "a"}
+BAD: dict[str, tuple[str | bytes, str]] = {
+    "not there": ("", "no such manifest"),
+    "a folder": ("", "no such manifest"),
+    "empty": ("", "must hold at least one utterance; it is empty"),
+    "not JSON": ("hello", "each line must be one JSON object"),
+    "a list": ("[1]", "each line must be one JSON object; got list"),
+    "missing keys": ('{"text": "a"}', "missing audio_filepath, duration"),
+    "duration NaN": (json.dumps(LINE | {"duration": float("nan")}), "duration must be a number of seconds; got nan"),
+    "text a number": (json.dumps(LINE | {"text": 7}), "text must be a string; got 7"),
+    "text a huge list": (json.dumps(LINE | {"text": ["x" * 3_000_000]}), "text must be a string; got ['xx"),
+    "a recording": (b"RIFF\x24\x00\x00\x00WAVEfmt " + os.urandom(500), "each line must be one JSON object"),
+    "a huge line": ("[" + "1," * 3_000_000, "each line must be one JSON object"),
+    "twice": (2 * (json.dumps(LINE) + "\n"), "ids must be unique; '1' stands already in line 1"),
+    "twice in Unicode": (2 * (json.dumps(LINE | {"id": "\u202e\u00e9"}) + "\n"), "ids must be unique"),
+    "half a character": (json.dumps(LINE | {"speaker": "\ud800"}), "speaker must be Unicode text; it holds half"),
+}
+
+
+def run(*arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "asr.evaluate", *map(str, arguments)]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("kind", BAD)
+def test_a_bad_manifest_is_one_clear_line_and_status_1_before_the_model_is_loaded(kind: str, tmp_path: Path) -> None:
+    content, message = BAD[kind]
+    path = tmp_path / "bad.jsonl"
+    if kind == "a folder":
+        path.mkdir()
+    elif kind != "not there":
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    ended = run("no-model", path)
+    assert ended.returncode == 1
+    assert ended.stdout == ""
+    assert ended.stderr.startswith(f"error: {path}:")
+    assert message in ended.stderr
+    assert ended.stderr.count("\n") == 1
+    assert len(ended.stderr) < 500
+    assert "Traceback" not in ended.stderr
+
+
+def test_a_manifest_that_cannot_be_read_a_model_that_is_none_and_an_output_that_is_no_folder_are_one_line_each(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "good.jsonl"
+    path.write_text(json.dumps(LINE))
+    unreadable = run("no-model", "/proc/self/mem")
+    assert unreadable.stderr == "error: /proc/self/mem: must be a manifest that can be read; Input/output error.\n"
+    for arguments in (
+        ("no-model", path),
+        (path, path),
+        ("no-model", path, "--output-dir", path),
+        ("no-model", path, path),
+    ):
+        ended = run(*arguments)
+        assert (ended.returncode, ended.stdout, ended.stderr.count("\n")) == (1, "", 1)
+        assert ended.stderr.startswith("error: ")
+        assert "Traceback" not in ended.stderr

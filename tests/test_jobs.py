@@ -1,0 +1,284 @@
+"""The server's queue: what is recognised together, in what order, and what becomes of those who leave."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+import torch
+
+from asr.data.sampler import BatchBounds
+from asr.errors import AudioError
+from asr.recognizer import Inference, Recognizer, whole_file
+from asr.server.jobs import Job, Jobs, QueueFullError, StoppedError
+from asr.windows import WindowBounds
+from tests.listener import listener
+from tests.tones import SAMPLE_RATE, sentences, speak
+
+PATIENCE = 60
+HOW = Inference(BatchBounds(batch_seconds=20, max_utterances=8), WindowBounds(4, 1))
+
+
+@pytest.fixture(scope="module")
+def recognizer() -> Recognizer:
+    return listener()
+
+
+@pytest.fixture(scope="module")
+def said(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[str, Path]]:
+    """Sentences of different lengths, the longest longer than a window."""
+    folder = tmp_path_factory.mktemp("said")
+    texts = [*sentences(14, seed=3), " ".join(sentences(8, seed=4)), " ".join(sentences(12, seed=5))]
+    files = [(text, folder / f"{number}.wav") for number, text in enumerate(texts)]
+    for text, path in files:
+        soundfile.write(path, speak(text), SAMPLE_RATE)
+    return files
+
+
+class Gate:
+    """Holds the net up until it is opened, and keeps what went through it: how many were in each batch."""
+
+    def __init__(self, recognizer: Recognizer, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.open = threading.Event()
+        self.reached = threading.Event()
+        self.batches: list[int] = []
+        net = recognizer.encoder.forward
+
+        def forward(features: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            self.batches.append(len(features))
+            self.reached.set()
+            assert self.open.wait(PATIENCE)
+            return net(features, lengths)
+
+        monkeypatch.setattr(recognizer.encoder, "forward", forward)
+
+
+@pytest.fixture
+def gate(recognizer: Recognizer, monkeypatch: pytest.MonkeyPatch) -> Gate:
+    return Gate(recognizer, monkeypatch)
+
+
+@pytest.fixture
+def start(recognizer: Recognizer) -> Iterator[Callable[..., Jobs]]:
+    """Makes queues whose threads end with the test."""
+    made: list[Jobs] = []
+
+    def make(how: Inference = HOW, queue: int = 64, told: Callable[[int], object] = lambda number: None) -> Jobs:
+        made.append(Jobs(recognizer, how, queue=queue, told=told))
+        made[-1].start()
+        return made[-1]
+
+    yield make
+    for jobs in made:
+        jobs.stop()
+        jobs.join(PATIENCE)
+
+
+def job(path: Path, nbest: int = 1) -> Job:
+    return Job(whole_file(path, f"{path} {time.monotonic_ns()}"), nbest)
+
+
+def test_recordings_that_come_at_once_are_recognised_as_each_alone(
+    recognizer: Recognizer, start: Callable[..., Jobs], said: list[tuple[str, Path]]
+) -> None:
+    alone = {path: recognizer.transcribe([path], HOW)[0] for _, path in said}
+    jobs = start()
+
+    def ask(path: Path) -> None:
+        one = job(path)
+        jobs.submit(one)
+        heard = one.outcome.result(PATIENCE)
+        assert heard.text == alone[path].text
+        assert [word.start for word in heard.words] == [word.start for word in alone[path].words]
+        for word, same in zip(heard.words, alone[path].words, strict=True):
+            assert word.confidence == pytest.approx(same.confidence, abs=1e-4)  # as in asr.transcribe
+
+    with ThreadPoolExecutor(16) as clients:
+        list(clients.map(ask, [path for _, path in said] * 4))
+
+
+def test_short_ones_that_wait_are_a_batch_and_none_is_longer_than_its_bounds(
+    gate: Gate, start: Callable[..., Jobs], said: list[tuple[str, Path]]
+) -> None:
+    taken: list[int] = []
+    jobs = start(replace(HOW, batches=BatchBounds(batch_seconds=6.5, max_utterances=4)), told=taken.append)
+    short = [job(path) for _, path in said[:14]]
+    jobs.submit(short[0])
+    assert gate.reached.wait(PATIENCE)  # while it is in the net, others come
+    for one in short[1:]:
+        jobs.submit(one)
+    assert jobs.waiting == 13
+    gate.open.set()
+    for one in short:
+        one.outcome.result(PATIENCE)
+    expected, waiting = [1], [one.utterance.duration for one in short[1:]]
+    while waiting:
+        number = 0
+        while number < min(4, len(waiting)) and (number == 0 or max(waiting[: number + 1]) * (number + 1) <= 6.5):
+            number += 1
+        expected.append(number)
+        waiting = waiting[number:]
+    assert gate.batches == taken == expected
+    assert {2, 4} <= set(expected[1:-1]), "both bounds matter"
+
+
+def test_without_batching_each_is_alone(gate: Gate, start: Callable[..., Jobs], said: list[tuple[str, Path]]) -> None:
+    jobs = start(replace(HOW, batches=BatchBounds(batch_seconds=20, max_utterances=1)))
+    gate.open.set()
+    ones = [job(path) for _, path in said[:6]]
+    for one in ones:
+        jobs.submit(one)
+    for one in ones:
+        one.outcome.result(PATIENCE)
+    assert gate.batches == [1] * 6
+
+
+def test_a_short_recording_does_not_wait_for_the_end_of_a_long_one(
+    recognizer: Recognizer,
+    start: Callable[..., Jobs],
+    said: list[tuple[str, Path]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    waveform = np.concatenate([speak(text + "  ") for text in sentences(60, seed=6)])  # a minute and more
+    soundfile.write(tmp_path / "long.wav", waveform, SAMPLE_RATE)
+    jobs, long, short = start(), job(tmp_path / "long.wav"), job(said[0][1])
+    decoded: list[str] = []
+    decode = recognizer.decode
+
+    def watched(log_probs: torch.Tensor, lengths: torch.Tensor) -> object:
+        decoded.append("segment")
+        if len(decoded) == 2:  # the long one is under way
+            jobs.submit(short)
+            short.outcome.add_done_callback(lambda _: decoded.append("short one is done"))
+        return decode(log_probs, lengths)
+
+    monkeypatch.setattr(recognizer, "decode", watched)
+    jobs.submit(long)
+    text = long.outcome.result(PATIENCE).text
+    assert short.outcome.result(PATIENCE).text == said[0][0]
+    assert decoded.index("short one is done") == 3  # two segments of the long one, then its own
+    assert len(decoded) > 8
+    monkeypatch.undo()
+    assert text == recognizer.transcribe([tmp_path / "long.wav"], HOW)[0].text
+
+
+def test_who_leaves_while_waiting_is_not_recognised(
+    gate: Gate, start: Callable[..., Jobs], said: list[tuple[str, Path]]
+) -> None:
+    jobs = start()
+    first, leaver, last = (job(path) for _, path in said[:3])
+    jobs.submit(first)
+    assert gate.reached.wait(PATIENCE)
+    jobs.submit(leaver)
+    jobs.submit(last)
+    assert jobs.withdraw(leaver)
+    assert jobs.waiting == 1
+    gate.open.set()
+    last.outcome.result(PATIENCE)
+    assert gate.batches == [1, 1]
+    assert not leaver.outcome.done()
+
+
+def test_who_leaves_a_long_one_ends_it_at_the_next_segment(
+    recognizer: Recognizer,
+    start: Callable[..., Jobs],
+    said: list[tuple[str, Path]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    soundfile.write(tmp_path / "long.wav", np.tile(speak("abc def  "), 60), SAMPLE_RATE)
+    jobs, long, after = start(), job(tmp_path / "long.wav"), job(said[0][1])
+    segments = 0
+    decode = recognizer.decode
+
+    def watched(log_probs: torch.Tensor, lengths: torch.Tensor) -> object:
+        nonlocal segments
+        segments += 1
+        if segments == 2:
+            assert not jobs.withdraw(long)  # it has been begun
+        return decode(log_probs, lengths)
+
+    monkeypatch.setattr(recognizer, "decode", watched)
+    jobs.submit(long)
+    with pytest.raises(Exception):  # noqa: B017, PT011  which nobody reads
+        long.outcome.result(PATIENCE)
+    assert segments == 2
+    jobs.submit(after)
+    assert after.outcome.result(PATIENCE).text == said[0][0]
+
+
+def test_a_full_queue_takes_no_more(gate: Gate, start: Callable[..., Jobs], said: list[tuple[str, Path]]) -> None:
+    jobs = start(queue=3)
+    jobs.submit(job(said[0][1]))
+    assert gate.reached.wait(PATIENCE)
+    waiting = [job(path) for _, path in said[:3]]
+    for one in waiting:
+        jobs.submit(one)
+    assert jobs.full
+    with pytest.raises(QueueFullError):
+        jobs.submit(job(said[0][1]))
+    gate.open.set()
+    for one in waiting:
+        one.outcome.result(PATIENCE)
+    assert not jobs.full
+
+
+def test_a_bad_file_among_good_ones_is_refused_alone(
+    gate: Gate, start: Callable[..., Jobs], said: list[tuple[str, Path]], tmp_path: Path
+) -> None:
+    jobs = start()
+    waveform = speak("abc")
+    waveform[7] = np.nan
+    soundfile.write(tmp_path / "nan.wav", waveform, SAMPLE_RATE, subtype="FLOAT")
+    good, bad = [job(path) for _, path in said[:3]], job(tmp_path / "nan.wav")
+    for one in (good[0], bad, *good[1:]):
+        jobs.submit(one)
+    gate.open.set()
+    for one, (text, _) in zip(good, said, strict=False):
+        assert one.outcome.result(PATIENCE).text == text
+    with pytest.raises(AudioError, match="1 are NaN or infinite"):
+        bad.outcome.result(PATIENCE)
+
+
+def test_a_net_that_fails_fails_its_batch_and_no_other(
+    recognizer: Recognizer, start: Callable[..., Jobs], said: list[tuple[str, Path]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs = start()
+
+    def fail(*_: object) -> None:
+        raise RuntimeError("[enforce fail] can't allocate memory")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(recognizer.encoder, "forward", fail)
+        unlucky = job(said[0][1])
+        jobs.submit(unlucky)
+        with pytest.raises(RuntimeError, match="allocate"):
+            unlucky.outcome.result(PATIENCE)
+    after = job(said[1][1])
+    jobs.submit(after)
+    assert after.outcome.result(PATIENCE).text == said[1][0]
+
+
+def test_nobody_waits_for_a_thread_that_has_stopped(
+    gate: Gate, start: Callable[..., Jobs], said: list[tuple[str, Path]]
+) -> None:
+    jobs = start()
+    running, waiting = job(said[0][1]), job(said[1][1])
+    jobs.submit(running)
+    assert gate.reached.wait(PATIENCE)
+    jobs.submit(waiting)
+    jobs.stop()
+    for one in (running, waiting):
+        with pytest.raises(StoppedError):
+            one.outcome.result(PATIENCE)
+    with pytest.raises(StoppedError):
+        jobs.submit(job(said[0][1]))
+    gate.open.set()
+    jobs.join(PATIENCE)
+    assert not jobs.alive

@@ -1,0 +1,186 @@
+"""What training logs of its batches, and of the utterances that it follows."""
+
+import itertools
+import json
+import os
+import signal
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from asr.examples import ExamplesFile, Recognised, choose_examples, read_examples
+from asr.manifest import Utterance, read_manifest
+from tests.conftest import TINY, resolved, tone_corpus
+from tests.processes import examples, finish, start
+from tests.test_global_loss import planned
+from tests.test_train import metrics
+
+TWO = ["trainer.strategy=ddp", "trainer.devices=2"]
+
+
+def config(run_dir: Path, corpus: Path, *overrides: str) -> dict[str, Any]:
+    small = ["trainer.max_epochs=1", "data.batch_seconds=3", "num_threads=1", "corpus.test=[]"]
+    return resolved(*TINY, *tone_corpus(corpus), *small, f"run_dir={run_dir}", *overrides)
+
+
+@pytest.mark.parametrize(("world_size", "accumulate"), [(1, 1), (1, 3), (2, 1), (2, 3)])
+def test_padding_is_the_share_of_the_steps_frames_that_no_utterance_has(
+    world_size: int, accumulate: int, tones: Path, tmp_path: Path
+) -> None:
+    """Over all ranks, and the batches of the accumulation window, the last of which is short; with speeds drawn."""
+    how = [*(TWO if world_size > 1 else []), "augment=[speed_perturb]"]
+    settings = config(tmp_path / "run", tones, *how, f"trainer.accumulate_grad_batches={accumulate}")
+    assert finish(start(settings, tmp_path / "log", world_size=world_size)) == 0, (tmp_path / "log").read_text()
+
+    _, planned_examples = planned(settings, tones, world_size)
+    expected = []
+    for begin in range(0, len(planned_examples), accumulate):
+        frames = padded = 0
+        for ranks in planned_examples[begin : begin + accumulate]:
+            for batch in ranks:
+                lengths = [len(example.features) for example in batch]
+                frames += sum(lengths)
+                padded += len(lengths) * max(lengths)
+        expected.append((padded - frames) / padded)
+    found = [float(row["train/padding"]) for row in metrics(tmp_path / "run") if row["train/padding"]]
+    assert found == pytest.approx(expected, abs=1e-6)  # logged in float32
+    assert max(found) > 0.05, "something must have been padded"
+
+
+def slow(where: str, rank: str | None = None) -> None:
+    """Have a process take its time where it reads audio, or where it computes."""
+    from asr.data.dataset import SpeechDataset
+    from asr.task import RecognitionTask
+
+    owner, name = {"data": (SpeechDataset, "__getitem__"), "net": (RecognitionTask, "training_step")}[where]
+    work = getattr(owner, name)
+
+    def work_slowly(*arguments: Any) -> Any:
+        time.sleep(0.2)
+        return work(*arguments)
+
+    if rank in (None, os.environ.get("LOCAL_RANK", "0")):
+        setattr(owner, name, work_slowly)
+
+
+@pytest.mark.parametrize(
+    ("where", "rank", "world_size", "workers", "least", "most"),
+    [
+        ("data", None, 1, 0, 0.6, 1.0),
+        ("data", None, 1, 1, 0.5, 1.0),  # a slow reader in another process is waited for all the same
+        ("net", None, 1, 2, 0.0, 0.4),
+        ("data", "1", 2, 0, 0.3, 0.7),  # the other process waits, too, but for this one's gradients
+    ],
+    ids=["slow data", "slow workers", "slow net", "slow data of one of two"],
+)
+def test_data_wait_is_the_share_of_a_steps_time_that_went_into_waiting_for_batches(
+    where: str, rank: str | None, world_size: int, workers: int, least: float, most: float, tones: Path, tmp_path: Path
+) -> None:
+    run_dir = tmp_path / "run"
+    how = [*(TWO if world_size > 1 else []), f"data.num_workers={workers}", "trainer.max_steps=8"]
+    settings = config(run_dir, tones, *how, "data.max_utterances=2")
+    running = start(settings, tmp_path / "log", world_size=world_size, before=partial(slow, where, rank))
+    assert finish(running) == 0, (tmp_path / "log").read_text()
+    shares = [float(row["train/data_wait"]) for row in metrics(run_dir) if row["train/data_wait"]]
+    assert len(shares) == 8
+    assert all(0 <= share <= 1 for share in shares)
+    assert least <= sum(shares[2:]) / 6 <= most, shares  # at first workers start, and then read ahead
+
+
+def test_a_validation_is_in_no_steps_time(tones: Path, tmp_path: Path) -> None:
+    """Validating for ten seconds after each step does not make the training slower."""
+    always = ["trainer.check_val_every_n_epoch=null", "+trainer.val_check_interval=1", "trainer.max_steps=2"]
+    settings = config(tmp_path / "run", tones, *always, "data.max_utterances=1", "corpus.valid=[train.jsonl]")
+    assert finish(start(settings, tmp_path / "log", before=partial(slow, "data"))) == 0, (tmp_path / "log").read_text()
+    rows = metrics(tmp_path / "run")
+    longest = max(utterance.duration for utterance in read_manifest(tones / "train.jsonl"))
+    assert longest / float(rows[1]["train/audio_seconds_per_second"]) < 5
+
+
+def die_behind_the_first_examples() -> None:
+    """Have this process killed between a validation's examples and its checkpoint."""
+    append = ExamplesFile.append
+
+    def append_and_die(*arguments: Any) -> None:
+        append(*arguments)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    ExamplesFile.append = append_and_die  # type: ignore[method-assign]
+
+
+def test_a_validation_that_is_done_again_is_kept_once(tones: Path, tmp_path: Path) -> None:
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    often = ["trainer.max_epochs=2", "checkpoint.every_steps=2"]
+    assert finish(start(config(whole, tones, *often), tmp_path / "log")) == 0
+    killed = start(config(parts, tones, *often), tmp_path / "log", before=die_behind_the_first_examples)
+    assert finish(killed) == -signal.SIGKILL
+    assert len(examples(parts)) == 8
+    assert finish(start(config(parts, tones, *often), tmp_path / "log")) == 0
+    assert examples(parts) == examples(whole)
+
+
+def test_each_validation_keeps_what_was_recognised_in_the_same_utterances(tones: Path, tmp_path: Path) -> None:
+    """And two processes keep what one does: on weights that no step changes, without batch statistics."""
+    still = ["optimizer.lr=0", "encoder/norm=layer_norm", "trainer.max_epochs=2"]
+    for world_size in (1, 2):
+        settings = config(tmp_path / str(world_size), tones, *still, *(TWO if world_size > 1 else []))
+        assert finish(start(settings, tmp_path / "log", world_size=world_size)) == 0, (tmp_path / "log").read_text()
+    valid = read_manifest(tones / "valid.jsonl")
+    one, two = (read_examples(tmp_path / name / "examples.jsonl") for name in ("1", "2"))
+    for found in (one, two):
+        assert [(line.epoch, line.id) for line in found] == [(epoch, one.id) for epoch in (1, 2) for one in valid]
+        assert [line.reference for line in found] == [one.text for one in valid] * 2
+    assert [line.hypothesis for line in two] == [line.hypothesis for line in one]
+    steps = [int(row["step"]) for row in metrics(tmp_path / "1") if row["valid/wer"]]
+    assert sorted({line.step for line in one}) == steps
+
+
+def test_the_examples_are_the_hypotheses_that_the_validation_counts(tones: Path, tmp_path: Path) -> None:
+    """All of the validation set is followed here, so their errors are the validation's."""
+    import jiwer
+
+    settings = config(tmp_path / "run", tones, "trainer.max_epochs=3", "optimizer.lr=8e-3")
+    assert finish(start(settings, tmp_path / "log")) == 0, (tmp_path / "log").read_text()
+    rows = [row for row in metrics(tmp_path / "run") if row["valid/wer"]]
+    lines = read_examples(tmp_path / "run" / "examples.jsonl")
+    assert len(rows) == 3
+    for row in rows:
+        those = [line for line in lines if line.step == int(row["step"])]
+        expected = jiwer.wer([line.reference for line in those], [line.hypothesis for line in those])
+        assert float(row["valid/wer"]) == pytest.approx(expected, abs=1e-6)
+
+
+def utterances(number: int) -> list[Utterance]:
+    return [Utterance(f"{place}.flac", 1.0, "", str(place)) for place in range(number)]
+
+
+@pytest.mark.parametrize("number", [1, 7, 8, 9, 15, 100, 2703])
+def test_the_utterances_that_are_followed_are_spread_from_the_first_to_the_last(number: int) -> None:
+    places = [int(one) for one in choose_examples(utterances(number))]
+    assert places == sorted(set(places))
+    assert len(places) == min(8, number)
+    assert (places[0], places[-1]) == (0, number - 1)
+    gaps = [after - before for before, after in itertools.pairwise(places)]
+    assert not gaps or max(gaps) - min(gaps) <= 1
+
+
+def test_a_run_that_goes_on_forgets_what_it_will_do_again_and_a_line_cut_short(tmp_path: Path) -> None:
+    path = tmp_path / "examples.jsonl"
+    file = ExamplesFile(path, ["b", "a"])
+    file.cut(0)
+    assert not path.exists(), "there was nothing to cut"
+    for step in (10, 20):
+        file.append(Recognised(step, step // 10, name, "x", "\udcff <b>\u2028") for name in "ab")
+    with path.open("a") as text:
+        text.write('{"step": 30, "epoch": 3, "id": "b", "refer')
+    file.cut(20)
+    assert [(one.step, one.id) for one in read_examples(path)] == [(10, "b"), (10, "a"), (20, "b"), (20, "a")]
+    whole = path.read_bytes()
+    file.cut(20)
+    assert path.read_bytes() == whole
+    file.cut(19)
+    assert [json.loads(line)["step"] for line in path.read_text().splitlines()] == [10, 10]
+    assert read_examples(path)[0].hypothesis == "\udcff <b>\u2028"

@@ -1,0 +1,546 @@
+"""What reports withstand: hostile names and texts, thousands of utterances, recordings that are not there."""
+
+import argparse
+import json
+import re
+import threading
+import time
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+import soundfile
+import torch
+
+from asr.analysis import figures
+from asr.audio import load_waveform
+from asr.checkpoint import load_recognizer
+from asr.compare import main as compare
+from asr.comparison import compare as compared
+from asr.errors import InputError
+from asr.evaluate import main as evaluate
+from asr.manifest import Utterance, read_manifest
+from asr.report import options as report_options
+from asr.report.clips import NO_CLIPS, OPUS_RATES, TOP, Clips, base64_bytes, opus, record, record_with_posteriors
+from asr.report.comparison import comparison_report
+from asr.report.evaluation import About, evaluation_report
+from asr.scored import Scored
+from asr.web.page import asset, escape, page, to_json, visible
+from asr.web.utterances import SCRIPTS
+from tests.browser import browser, overflow, visit, wait_until  # noqa: F401
+from tests.conftest import ROOT
+from tests.scoring import scored, simulated
+from tests.tones import SAMPLE_RATE, speak
+
+HOSTILE = [
+    "</script><script>document.title='broken out'</script>",
+    "<img src=x onerror=\"document.title='broken out'\">",
+    "\"'><svg/onload=document.title='broken-out'>",
+    "<!--<script>",
+    "bytes \udcff\udc80 that are not UTF-8",
+    "مرحبا بالعالم",
+    "שלום עולם abc",
+    "cafe\u0301 \U0001f600 \u202eright to left",
+    "x" * 10_000,
+    "line\nbreak\ttab \u2028 separator",
+    "&lt;b&gt; {{7*7}} ${7*7}",
+    "",
+]
+
+
+def hostile() -> list[Scored]:
+    """Utterances whose id, speaker, subset and texts are all out to break the page."""
+    found = []
+    for place, text in enumerate(HOSTILE):
+        heard = HOSTILE[(place + 1) % len(HOSTILE)]
+        speaker, subset = HOSTILE[(place + 2) % len(HOSTILE)], HOSTILE[place % 3]
+        found.append(scored(text, heard, name=f"{place} {text}", subset=subset, speaker=speaker, text=text))
+    return found
+
+
+def save(folder: Path, text: str) -> Path:
+    path = folder / "report.html"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def report_of(some: list[Scored], clips: Clips = NO_CLIPS, about: About | None = None) -> str:
+    return evaluation_report(some, about or About("Title", [("Model", "m")]), clips)
+
+
+@pytest.mark.parametrize("width", [380, 1400])
+def test_hostile_names_and_texts_stay_texts(width: int, browser: Any, tmp_path: Path) -> None:  # noqa: F811
+    some = hostile()
+    about = About(HOSTILE[0], [(HOSTILE[1], HOSTILE[2])], [HOSTILE[3], HOSTILE[0]])
+    clips = replace(NO_CLIPS, problems={0: HOSTILE[0]})
+    seen = visit(browser, save(tmp_path, report_of(some, clips, about)), width=width)
+    tab = seen.page
+    assert tab.title() == HOSTILE[0]
+    assert tab.evaluate("document.querySelectorAll('img, svg[onload]').length") == 0
+    assert tab.evaluate("document.querySelectorAll('script').length") == len(SCRIPTS) + 1
+    for one in some:
+        address = "(row) => { location.hash = new URLSearchParams({utterance: row[0], subset: row[1]}); }"
+        tab.evaluate(address, [visible(one.utterance.id), visible(one.subset)])
+        wait_until(tab, f"document.querySelector('dialog h2').textContent === {to_json(visible(one.utterance.id))}")
+        words = tab.locator(".alignment .column:not(.names) .cell:nth-child(2) button").all_text_contents()
+        assert words == [visible(word) for word in one.transcript.text.split()]
+        assert overflow(tab) <= 0
+        assert tab.evaluate(
+            "document.querySelector('dialog').scrollWidth <= document.querySelector('dialog').clientWidth"
+        )
+    tab.keyboard.press("Escape")
+    tab.fill("[name=search]", "\\udcff")
+    assert tab.locator("#utterances tr[data-index]").count() == 2, "as it is shown, so it can be sought"
+    assert tab.title() == HOSTILE[0]
+    assert overflow(tab) <= 0
+    assert seen.complaints == []
+    assert [one for one in seen.requests if not one.startswith(("file:", "blob:", "data:"))] == []
+    tab.context.close()
+
+
+def test_a_hostile_comparison_stays_text_too(browser: Any, tmp_path: Path) -> None:  # noqa: F811
+    a = hostile()
+    b = [
+        scored(
+            one.reference,
+            HOSTILE[(place + 5) % len(HOSTILE)],
+            name=one.utterance.id,
+            subset=one.subset,
+            speaker=one.utterance.speaker,
+        )
+        for place, one in enumerate(a)
+    ]
+    html = comparison_report(a, b, compared(a, b), About(HOSTILE[0], [("A", HOSTILE[1])]), NO_CLIPS)
+    seen = visit(browser, save(tmp_path, html))
+    assert seen.page.title() == HOSTILE[0]
+    assert seen.page.evaluate("document.querySelectorAll('script').length") == len(SCRIPTS) + 1
+    assert overflow(seen.page) <= 0
+    assert seen.complaints == []
+    seen.page.context.close()
+
+
+def test_right_to_left_text_runs_from_right_to_left(browser: Any, tmp_path: Path) -> None:  # noqa: F811
+    some = [scored("שלום עולם יפה", "שלום עולם", name="hebrew")]
+    seen = visit(browser, f"{save(tmp_path, report_of(some)).as_uri()}#utterance=hebrew")
+    wait_until(seen.page, "document.querySelector('dialog[open]') !== null")
+    boxes = [one.bounding_box() for one in seen.page.locator(".alignment .column:not(.names)").all()]
+    assert boxes[0]["x"] > boxes[1]["x"] > boxes[2]["x"]
+    seen.page.context.close()
+
+
+def test_a_page_runs_no_script_and_loads_no_file_but_its_own(browser: Any, tmp_path: Path) -> None:  # noqa: F811
+    asked: list[object] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.path)
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        there = f"http://127.0.0.1:{server.server_port}"
+        body = "<p>x</p><script>document.title = 'ran'</script><img src=x onerror=\"document.title = 'ran'\">"
+        body += (
+            f'<img src="{there}/x.png"><link rel="stylesheet" href="{there}/x.css"><script src="{there}/x.js"></script>'
+        )
+        seen = visit(browser, save(tmp_path, page("title", body)))
+        assert seen.page.title() == "title"
+        assert len([one for one in seen.complaints if "Content Security Policy" in one]) >= 5
+        seen.page.context.close()
+        server.shutdown()
+    assert asked == []
+
+
+def test_data_of_a_page_is_read_as_it_was_given(browser: Any, tmp_path: Path) -> None:  # noqa: F811
+    given = {"texts": [visible(text) for text in HOSTILE], "number": 1.5, "nothing": None, "<!--<script>": "</script>"}
+    seen = visit(browser, save(tmp_path, page("title", "", data={"data": given})))
+    assert seen.page.evaluate("JSON.parse(document.getElementById('data').textContent)") == given
+    seen.page.context.close()
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        page("title", "", data={"data": float("nan")})
+
+
+def test_scripts_of_pages_can_stand_in_one(tmp_path: Path) -> None:
+    for path in (ROOT / "asr" / "web").glob("*.js"):
+        assert "</script" not in asset(path.name).lower()
+        assert not re.search(r"\bon\w+=[\"']|https?://|\beval\b|innerHTML", asset(path.name)), path
+
+
+def test_five_thousand_utterances_open_and_sort_at_once(browser: Any, tmp_path: Path) -> None:  # noqa: F811
+    """The bounds are some ten times what it takes on one core: half a second to open, 30 ms to sort or to search."""
+    path = save(tmp_path, report_of(simulated(5000, 1)))
+    seen = visit(browser, path)
+    assert seen.page.evaluate("performance.getEntriesByType('navigation')[0].loadEventEnd") < 6000
+    timed = "(() => {{ const begun = performance.now(); {}; document.body.offsetHeight;"  # which lays the page out
+    timed += "return performance.now() - begun; }})()"
+    click = "document.querySelectorAll('#utterances th button')[{}].click()"
+    for column in range(8):
+        assert seen.page.evaluate(timed.format(click.format(column))) < 400
+    search = "const box = document.querySelector('[name=search]'); box.value = 'three four';"
+    search += "box.dispatchEvent(new Event('input', {bubbles: true}))"
+    assert seen.page.evaluate(timed.format(search)) < 400
+    assert re.match(r"\d{3} of 5,000 utterances", seen.page.locator("#found").inner_text())
+    assert seen.page.locator("#utterances tr").count() < 60, "only what is in sight is drawn"
+    seen.page.context.close()
+
+
+@pytest.mark.parametrize(("count", "said"), [(30, ""), (1000, "The first 400 of 1,000; the page itself has all.")])
+def test_paper_is_not_wasted_on_rows_that_are_not_printed(
+    count: int,
+    said: str,
+    browser: Any,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    seen = visit(browser, save(tmp_path, report_of(simulated(count, 1))))
+    note = seen.page.locator(".print-only")
+    assert not note.is_visible()
+    seen.page.emulate_media(media="print")
+    seen.page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert note.inner_text() == said
+    rows = seen.page.locator("#utterances tr[data-index]")
+    assert rows.count() == min(count, 400)
+    last, table = rows.last.bounding_box(), seen.page.locator("#utterances table").bounding_box()
+    assert table["y"] + table["height"] == pytest.approx(last["y"] + last["height"], abs=2)
+    seen.page.context.close()
+
+
+def test_an_address_of_no_utterance_is_said_so(browser: Any, tmp_path: Path) -> None:  # noqa: F811
+    seen = visit(browser, f"{save(tmp_path, report_of([scored('one', 'two')])).as_uri()}#utterance=gone")
+    wait_until(seen.page, "document.readyState === 'complete'")
+    assert seen.page.locator("#found").inner_text() == "There is no utterance gone in this page."
+    seen.page.context.close()
+
+
+def test_rows_follow_the_scroll_bar_to_the_last_one(browser: Any, tmp_path: Path) -> None:  # noqa: F811
+    seen = visit(browser, save(tmp_path, report_of(simulated(3000, 1))))
+    seen.page.locator("#utterances th", has_text="Utterance").locator("button").click()
+    seen.page.evaluate(
+        "(() => { const rows = document.querySelector('.rows'); rows.scrollTop = rows.scrollHeight; })()"
+    )
+    wait_until(seen.page, "document.querySelector('.rows').textContent.includes('utterance-2999')")
+    last = seen.page.locator("#utterances tr[data-index]").last
+    assert last.locator("a").inner_text() == "utterance-2999"
+    box, frame = last.bounding_box(), seen.page.locator(".rows").bounding_box()
+    assert box["y"] + box["height"] <= frame["y"] + frame["height"] + 1
+    seen.page.context.close()
+
+
+@pytest.mark.parametrize(
+    "some",
+    [
+        [scored("", "")],
+        [scored("", "word")],
+        [scored("word", "")],
+        [scored("one two", "one two", speaker="a")],
+    ],
+    ids=["nothing", "nothing said", "nothing heard", "all right"],
+)
+def test_a_page_is_made_of_very_little(some: list[Scored], browser: Any, tmp_path: Path) -> None:  # noqa: F811
+    seen = visit(browser, save(tmp_path, report_of(some)))
+    rate = figures(some)["words"]["rate"]
+    assert seen.page.locator("[data-figure=wer]").inner_text() == ("-" if rate is None else f"{100 * rate:.2f} %")
+    assert seen.page.locator("#utterances tr[data-index]").count() == 1
+    seen.page.locator("#utterances a").click()
+    assert "There is no recording of this utterance" in seen.page.locator("dialog").inner_text()
+    assert seen.complaints == []
+    seen.page.context.close()
+
+
+# Recordings
+
+
+def tone(folder: Path, name: str, seconds: float, errors: int = 0) -> Utterance:
+    path = folder / f"{name}.flac"
+    waveform = speak("abcdef" * round(seconds / 0.96 + 1))[: round(seconds * SAMPLE_RATE)]
+    soundfile.write(path, waveform, SAMPLE_RATE)
+    return Utterance(str(path), seconds, "", name)
+
+
+def test_recordings_fill_the_budget_in_the_order_asked_for(tmp_path: Path) -> None:
+    some = [tone(tmp_path, name, seconds) for name, seconds in (("a", 2.0), ("b", 9.0), ("c", 2.0), ("d", 2.0))]
+    everything = record(some, range(4), 1e9)
+    sizes = {place: base64_bytes(len(content)) for place, content in everything.audio.items()}
+    assert sorted(sizes) == [0, 1, 2, 3]
+    assert list(record(some, [2, 0, 3], sizes[2] + sizes[0]).audio) == [2, 0]
+    assert list(record(some, [1, 3], sizes[1] - 1).audio) == [3], "one that is too large is passed over"
+    hiss = replace(some[0], audio_filepath=str(tmp_path / "hiss.wav"))  # takes more than is usual
+    soundfile.write(hiss.audio_filepath, 0.1 * torch.randn(2 * SAMPLE_RATE).numpy(), SAMPLE_RATE)
+    [content] = record([hiss], [0], 1e9).audio.values()
+    assert record([hiss], [0], base64_bytes(len(content)) - 1).audio == {}
+    assert record(some, range(4), 0).audio == {}
+
+
+def test_a_recording_is_the_utterances_sound(tmp_path: Path) -> None:
+    long = tone(tmp_path, "long", 3.0)
+    stretch = replace(long, offset=1.0, duration=1.5)
+    [content] = record([stretch], [0], 1e9).audio.values()
+    path = tmp_path / "clip.ogg"
+    path.write_bytes(content)
+    heard, meant = load_waveform(path, SAMPLE_RATE), load_waveform(long.audio_filepath, SAMPLE_RATE)[16000:40000]
+    assert len(heard) == len(meant)
+    assert float((heard - meant).pow(2).mean()) < 0.02 * float(meant.pow(2).mean()), "Opus loses what is not heard"
+
+
+@pytest.mark.parametrize("rate", OPUS_RATES)
+def test_recordings_keep_rates_that_opus_knows(rate: int, tmp_path: Path) -> None:
+    [content] = record([tone(tmp_path, "a", 1.0)], [0], 1e9, sample_rate=rate).audio.values()
+    path = tmp_path / "clip.ogg"
+    path.write_bytes(content)
+    assert soundfile.info(path).samplerate == rate
+    assert soundfile.info(path).duration == pytest.approx(1.0, abs=1e-3)
+
+
+def test_speech_takes_about_four_thousand_bytes_a_second() -> None:
+    noise = 0.1 * torch.randn(10 * SAMPLE_RATE, generator=torch.Generator().manual_seed(0))
+    assert 2000 < len(opus(noise, SAMPLE_RATE)) / 10 < 6000
+
+
+def test_a_file_that_broke_since_is_a_problem_and_the_others_are_recorded(tmp_path: Path) -> None:
+    some = [tone(tmp_path, name, 1.0) for name in "abc"]
+    Path(some[1].audio_filepath).write_bytes(b"fLaC broken")
+    Path(some[2].audio_filepath).unlink()
+    clips = record(some, range(3), 1e9)
+    assert list(clips.audio) == [0]
+    assert "b.flac" in clips.problems[1]
+    assert "no such file" in clips.problems[2]
+
+
+def test_posteriors_are_the_nets_log_probs(fluent: Path) -> None:
+    recognizer, utterances = load_recognizer(fluent / "run"), read_manifest(fluent / "test.jsonl")[:3]
+    clips = record_with_posteriors(recognizer, utterances, [2, 0], 1e9)
+    assert list(clips.posteriors) == sorted(clips.posteriors, key=list(clips.posteriors).index)
+    assert clips.posteriors.keys() == {0, 2}
+    for place, posterior in clips.posteriors.items():
+        [(utterance, segments)] = recognizer.segments([utterances[place]])
+        [(start, log_probs)] = segments
+        assert (posterior.starts, posterior.counts) == ([start], [len(log_probs)])
+        assert len(posterior.top) == 3 * TOP * len(log_probs)
+        for frame, probabilities in enumerate(log_probs.exp().tolist()):
+            best = sorted(range(len(probabilities)), key=lambda token: -probabilities[token])[:TOP]
+            for rank, token in enumerate(best):
+                low, high, level = posterior.top[3 * (TOP * frame + rank) :][:3]
+                assert level == round(255 * probabilities[token])
+                assert low + 256 * high == token or abs(probabilities[token] - probabilities[low + 256 * high]) < 1e-5
+        assert utterance.duration == utterances[place].duration
+    assert clips.tokens[0] == ""
+    assert clips.frame_seconds == recognizer.hop / SAMPLE_RATE
+
+
+def test_a_long_recording_has_the_posteriors_of_its_windows(fluent: Path, tmp_path: Path) -> None:
+    recognizer = load_recognizer(fluent / "run")
+    clips = record_with_posteriors(recognizer, [tone(tmp_path, "long", 65.0)], [0], 1e9)
+    posterior = clips.posteriors[0]
+    assert len(posterior.starts) > 1
+    frames = [
+        start + clips.frame_seconds * count for start, count in zip(posterior.starts, posterior.counts, strict=True)
+    ]
+    assert frames[-1] == pytest.approx(65.0, abs=0.1)
+
+
+def test_the_browsers_log_mel_is_the_models(browser: Any, fluent: Path, tmp_path: Path) -> None:  # noqa: F811
+    """Frame by frame, to a thousandth in natural logarithms: single precision on one side."""
+    recognizer, utterances = load_recognizer(fluent / "run"), read_manifest(fluent / "test.jsonl")[:1]
+    settings = record_with_posteriors(recognizer, utterances, [], 0).features
+    waveform = load_waveform(utterances[0].audio_filepath, SAMPLE_RATE)
+    energies = recognizer.features.energies(waveform)
+    data = {"samples": waveform.tolist(), "settings": settings}
+    seen = visit(browser, save(tmp_path, page("title", "", ["fbank.js"], {"data": data})))
+    found = seen.page.evaluate(
+        """(() => {
+            const { samples, settings } = JSON.parse(document.getElementById("data").textContent);
+            const fbank = Fbank(samples, settings);
+            return Array.from({ length: fbank.numFrames }, (_, t) => [...fbank.frame(t)]);
+        })()"""
+    )
+    seen.page.context.close()
+    assert torch.tensor(found).shape == energies.shape
+    torch.testing.assert_close(torch.tensor(found), energies, atol=1e-3, rtol=0)
+
+
+# The commands
+
+
+def evaluated(fluent: Path, *arguments: object) -> int:
+    return evaluate([str(fluent / "run"), *map(str, arguments), "--device", "cpu"])
+
+
+def test_a_broken_file_is_named_on_the_page_and_the_rest_is_there(
+    browser: Any,  # noqa: F811
+    fluent: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    lines = [json.loads(line) for line in (fluent / "test.jsonl").read_text().splitlines()[:5]]
+    for line in lines:
+        line["audio_filepath"] = str(fluent / line["audio_filepath"])
+    lines[3]["audio_filepath"] = str(tmp_path / "broken.flac")
+    (tmp_path / "broken.flac").write_bytes(b"fLaC, or not")
+    (tmp_path / "some.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert evaluated(fluent, tmp_path / "some.jsonl", "--report", tmp_path / "report.html") == 1
+    assert capsys.readouterr().err.count("\n") == 1
+    seen = visit(browser, tmp_path / "report.html")
+    assert seen.page.locator("#utterances tr[data-index]").count() == 4
+    warning = seen.page.locator(".warning")
+    assert warning.locator("summary").inner_text() == "1 utterance could not be read, and counts nowhere"
+    warning.locator("summary").click()
+    assert "broken.flac" in warning.inner_text()
+    seen.page.context.close()
+
+
+def test_a_recording_that_cannot_be_made_is_told_at_its_utterance(browser: Any, tmp_path: Path) -> None:  # noqa: F811
+    clips = replace(NO_CLIPS, problems={0: "a.flac: must be a readable audio file; there is no such file."})
+    seen = visit(browser, f"{save(tmp_path, report_of([scored('one', 'two', name='1')], clips)).as_uri()}#utterance=1")
+    wait_until(seen.page, "document.querySelector('dialog[open]') !== null")
+    assert "No recording: a.flac: must be a readable audio file" in seen.page.locator("dialog").inner_text()
+    assert seen.page.locator(".play").is_disabled()
+    seen.page.context.close()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--report", "."], "--report must be a file; '.' is a folder"),
+        (["--report", "folder"], "--report must be a file; 'folder' is a folder"),
+        (["--report", "/dev/null"], "--report must be a file; '/dev/null' is none"),
+        (["--report", "there/is/none.html"], "there is no 'there/is'"),
+        (["--report", ""], "--report must be a file"),
+        (["--report", "r.html", "--report-audio", "-1"], "at least 0; got -1.0"),
+        (["--report", "r.html", "--report-audio", "nan"], "at least 0; got nan"),
+        (["--report-audio", "3"], "--report-audio must go with --report"),
+    ],
+)
+def test_a_report_that_cannot_be_is_refused_before_any_work(
+    arguments: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder").mkdir()
+    for command, others in ((evaluate, ["no-model", "no-manifest.jsonl"]), (compare, ["no-a.jsonl", "no-b.jsonl"])):
+        with pytest.raises(InputError, match=re.escape(message)):
+            command([*others, *arguments])
+
+
+def test_a_report_may_lie_in_the_folder_that_is_made_for_the_results(tmp_path: Path) -> None:
+    def asked(*more: str) -> argparse.Namespace:
+        parser = argparse.ArgumentParser()
+        parser.add_argument("--output-dir", type=Path)
+        report_options.add_report(parser)
+        return parser.parse_args(["--report", str(tmp_path / "out" / "r.html"), *more])
+
+    assert report_options.audio_budget(asked("--output-dir", str(tmp_path / "out"))) == 20e6
+    for other in ([], ["--output-dir", str(tmp_path / "elsewhere")]):
+        with pytest.raises(InputError, match="--report must be in a folder that is there"):
+            report_options.audio_budget(asked(*other))
+
+
+def test_a_report_is_written_where_a_link_leads(tmp_path: Path) -> None:
+    (tmp_path / "link.html").symlink_to(tmp_path / "target.html")
+    report_options.check_output("--report", tmp_path / "link.html", "report.html")
+    report_options.write_output("--report", tmp_path / "link.html", "text")
+    assert (tmp_path / "link.html").is_symlink()
+    assert (tmp_path / "target.html").read_text() == "text"
+
+
+def test_a_full_disk_is_one_clear_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def full(path: Path, text: str) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(report_options, "write_whole_text", full)
+    with pytest.raises(
+        InputError, match=r"^--report must be a file that can be written; .*: No space left on device\.$"
+    ):
+        report_options.write_output("--report", tmp_path / "r.html", "text")
+
+
+def test_a_comparison_shows_both_hypotheses_below_the_reference(
+    browser: Any,  # noqa: F811
+    fluent: Path,
+    tmp_path: Path,
+) -> None:
+    assert evaluated(fluent, fluent / "test.jsonl", "--output-dir", tmp_path / "a") == 0
+    lines = [json.loads(line) for line in (tmp_path / "a" / "test.utterances.jsonl").read_text().splitlines()]
+    place = next(place for place, line in enumerate(lines) if len(line["words"]) >= 3)
+    worse = lines[place]
+    worse["words"][0]["text"] = "wrong"
+    del worse["words"][1]
+    worse["hypothesis"] = " ".join(word["text"] for word in worse["words"])
+    (tmp_path / "b.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    report, first = tmp_path / "compare.html", str(tmp_path / "a" / "test.utterances.jsonl")
+    assert compare([first, str(tmp_path / "b.jsonl"), "--report", str(report)]) == 0
+    seen = visit(browser, report)
+    tab = seen.page
+    assert tab.locator("[data-figure=errors]").inner_text() == "+2"
+    rows = tab.locator("#utterances tbody tr[data-index]")
+    assert rows.count() >= 10
+    assert rows.first.locator("td").first.inner_text() == worse["id"], "what changed most is first"
+    assert [one.inner_text() for one in rows.first.locator("td.number").all()][2:5] == ["0", "2", "+2"]
+    rows.first.locator("a").click()
+    wait_until(tab, "!document.querySelector('.player canvas').hidden")
+    reference = worse["reference"].split()
+    columns = tab.locator(".alignment .column:not(.names)").evaluate_all(
+        "(columns) => columns.map((one) => [...one.children].map((cell) =>"
+        " cell.firstElementChild.firstChild.textContent))"
+    )
+    assert [column[:2] for column in columns] == [[word, word] for word in reference]
+    assert sorted(column[2] for column in columns) == sorted(["wrong", "–", *reference[2:]])  # noqa: RUF001
+    tab.locator(".alignment .column:not(.names)").first.locator("button").nth(1).click()
+    wait_until(tab, "document.querySelectorAll('.alignment .now').length === 1")
+    tab.get_by_role("button", name="Show the words of A").click()
+    assert tab.locator(".alignment .now").count() == 0, "a player that is gone marks nothing"
+    assert tab.locator(".timeline-words button").all_inner_texts() == reference
+    tab.keyboard.press("Escape")
+    tab.select_option("[name=kind]", "worse")
+    assert rows.count() == 1
+    assert overflow(tab) <= 0
+    assert seen.complaints == []
+    assert [one for one in seen.requests if not one.startswith(("file:", "blob:", "data:"))] == []
+    tab.context.close()
+
+
+def test_the_numbers_of_a_comparison_are_those_that_compare_finds(browser: Any, tmp_path: Path) -> None:  # noqa: F811
+    a, b = simulated(60, 1), simulated(60, 2, error_rate=0.2)
+    found = compared(a, b)
+    seen = visit(browser, save(tmp_path, comparison_report(a, b, found, About("Title", []), NO_CLIPS)))
+    tab = seen.page
+    assert tab.locator("[data-figure=difference]").inner_text() == f"{100 * found['difference']['rate']:+.2f}"
+    text = tab.locator(".headline").inner_text()
+    for prefix in ("", "speaker_"):
+        low, high = found["difference"][f"{prefix}interval"]
+        assert f"{100 * low:+.2f} to {100 * high:+.2f}, p" in text
+    wins = found["utterance_wins"]
+    assert f"{wins['a']} better in A, {wins['b']} in B, {wins['tie']} as good" in text
+    for which, some in (("a", a), ("b", b)):
+        rate = sum(one.counts.errors for one in some) / sum(one.counts.reference_length for one in some)
+        assert tab.locator(f"[data-figure=wer_{which}]").inner_text() == f"{100 * rate:.2f} %"
+    tab.context.close()
+
+
+def test_models_are_compared_even_if_their_manifests_say_other_durations(tmp_path: Path) -> None:
+    """Then those of the first one count: the bins of both must hold the same utterances."""
+    a = simulated(60, 1)
+    b = [
+        replace(one, utterance=replace(one.utterance, duration=0.4 * one.utterance.duration + place % 3))
+        for place, one in enumerate(simulated(60, 2))
+    ]
+    html = comparison_report(a, b, compared(a, b), About("Title", []), NO_CLIPS)
+    bins = figures(a)["by"]["duration"]
+    assert len(bins) > 2
+    for one in bins:
+        low, _, high, _ = one["name"].split()
+        inside = [place for place, some in enumerate(a) if float(low) <= some.utterance.duration < float(high)]
+        for which, some in (("A", a), ("B", b)):
+            errors = sum(some[place].counts.errors for place in inside)
+            rate = f"{100 * errors / sum(some[place].counts.reference_length for place in inside):.1f} %"
+            assert f"<td>{one['name']}, {which}</td><td>{rate}</td>" in html
+
+
+def test_escaped_text_is_what_was_given_but_for_bytes_that_are_no_text() -> None:
+    assert escape("<a href='x'>\"&") == "&lt;a href=&#x27;x&#x27;&gt;&quot;&amp;"
+    assert escape("caf\udce9") == "caf\\udce9"
+
+
+def test_making_a_page_of_five_thousand_utterances_takes_seconds() -> None:
+    some = simulated(5000, 1)
+    begun = time.process_time()
+    report_of(some)
+    assert time.process_time() - begun < 30  # 4 s on one core

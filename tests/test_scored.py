@@ -1,0 +1,163 @@
+"""NAME.utterances.jsonl: what is written is read again, and what is not that is one clear error."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from asr.analysis import figures
+from asr.errors import InputError
+from asr.manifest import Utterance
+from asr.scored import read_scored, score
+from asr.transcript import Alternative, Transcript, Word
+from tests.conftest import ROOT
+from tests.scoring import scored, simulated, write_scored
+
+ROWS = [
+    scored("the cat sat", "the hat sat down", name="a", speaker="s", text="The cat sat."),
+    scored("the cat", "", name="b"),
+    scored("", "oh", name="c", confidences=[1.0]),
+    scored("", "", name="c", subset="other"),
+    scored(
+        "\u05e9\u05dc \U0001f600 e\u0301",
+        "\u05e9\u05dc <b> e\u0301",
+        name="\u0130/\u202e\udcff",
+        speaker="\u4f60\u597d",
+    ),
+]
+
+
+def test_what_is_written_is_read_again(tmp_path: Path) -> None:
+    found = read_scored(write_scored(tmp_path / "x.utterances.jsonl", ROWS))
+    assert found == ROWS
+
+
+def test_figures_are_the_same_before_writing_and_after_reading(tmp_path: Path) -> None:
+    rows = simulated(50, seed=1)  # sure to any number of digits
+    assert figures(read_scored(write_scored(tmp_path / "x.jsonl", rows))) == figures(rows)
+
+
+def test_a_line_holds_what_is_needed_to_score_again_under_these_names() -> None:
+    utterance = Utterance("audio/1.wav", 1.5, "The CAT sat.", "1", offset=0.5, speaker="s")
+    heard = (Word("the", 0.10004, 0.3, 0.91234), Word("hat", 0.4, 0.6, 0.7), Word("sat", 0.7, 0.9, 1.0))
+    transcript = Transcript(heard, (Alternative("the hat sat", -1.0),), 1.5)
+    assert score(utterance, "test", "the cat sat", transcript).as_dict() == {
+        "id": "1",
+        "subset": "test",
+        "speaker": "s",
+        "duration": 1.5,
+        "audio_filepath": os.path.join(os.getcwd(), "audio/1.wav"),
+        "offset": 0.5,
+        "text": "The CAT sat.",
+        "reference": "the cat sat",
+        "hypothesis": "the hat sat",
+        "substitutions": 1,
+        "insertions": 0,
+        "deletions": 0,
+        "reference_words": 3,
+        "confidence": 0.8708,
+        "words": [
+            {"text": "the", "start": 0.1, "end": 0.3, "confidence": 0.9123},
+            {"text": "hat", "start": 0.4, "end": 0.6, "confidence": 0.7},
+            {"text": "sat", "start": 0.7, "end": 0.9, "confidence": 1.0},
+        ],
+    }
+
+
+def test_an_utterance_is_scored_in_words_characters_and_as_written() -> None:
+    one = scored("the cat sat", "the hat sat", text="The cat sat.")
+    assert one.counts.errors == 1
+    assert (one.characters.errors, one.characters.reference_length) == (1, 11)
+    assert one.raw_counts.errors == 3  # The, cat, sat.
+
+
+def test_errors_are_counted_anew_and_not_believed(tmp_path: Path) -> None:
+    line = ROWS[0].as_dict() | {"substitutions": 0, "insertions": 0, "deletions": 0, "reference_words": 99}
+    (tmp_path / "x.jsonl").write_text(json.dumps(line))
+    assert read_scored(tmp_path / "x.jsonl") == ROWS[:1]
+
+
+def changed(**keys: Any) -> str:
+    """A line whose keys are others; None leaves one out."""
+    line = ROWS[0].as_dict() | keys
+    return json.dumps({key: value for key, value in line.items() if value is not None})
+
+
+def with_word(**keys: Any) -> str:
+    """A line with one word, whose keys are others."""
+    return changed(hypothesis="the", words=[{"text": "the", "start": 0.0, "end": 0.4, "confidence": 0.5} | keys])
+
+
+BAD: dict[str, tuple[str | bytes, str]] = {
+    "empty": ("", r"x\.jsonl: must hold at least one scored utterance; it is empty\."),
+    "blank": ("\n \n", r"must hold at least one scored utterance"),
+    "not JSON": ("not json", r"x\.jsonl:1: each line must be one JSON object; Expecting value at character 1\."),
+    "a list": ("[1, 2]", r"x\.jsonl:1: each line must be one JSON object; got list\."),
+    "deep": ('{"a": ' + "[" * 100_000, r"nested too deep"),
+    "binary": (b"\x00\xff\xfe binary\x00", r"each line must be one JSON object"),
+    "binary in one line": (b"\x80\x81\x82" * 1_000_000, r"each line must be one JSON object"),
+    "huge": (json.dumps({"text": "x" * 3_000_000}), r"missing id, subset, audio_filepath, duration, reference"),
+    "old": (changed(subset=None, text=None), r"missing subset, text\. Evaluate again, if an older version wrote it\."),
+    "duration NaN": (changed(duration=float("nan")), r"duration must be a number of seconds; got nan \(id 'a'\)\."),
+    "duration infinite": (changed(duration=float("inf")), r"duration must be a number of seconds; got inf"),
+    "duration a string": (changed(duration="2"), r"duration must be a number of seconds; got '2'"),
+    "duration 0": (changed(duration=0), r"duration must be positive; got 0"),
+    "reference a number": (changed(reference=7), r"reference must be a string; got 7\."),
+    "text a huge list": (changed(text=["x" * 3_000_000]), r"text must be a string; got \['x{20,60}\.\.\.x{20,60}'\]\."),
+    "surrogate": (changed(hypothesis="the \ud800"), r"hypothesis must be Unicode text; it holds half a surrogate pair"),
+    "other words": (changed(hypothesis="a cat"), r"hypothesis must be the texts of words; got 'a cat' and 'the hat"),
+    "words an object": (changed(words={"text": "the"}), r"words must be a list; got \{'text': 'the'\}\."),
+    "words strings": (changed(words=["the"]), r":1: word 1 must have text, start, end and confidence; got 'the'\."),
+    "two in one": (with_word(text="the cat"), r"word 1: text must be one word; got 'the cat'\."),
+    "no text": (with_word(text=None), r"word 1: text must be one word; got None\."),
+    "start NaN": (with_word(start=float("nan")), r"word 1: start must be a number that is not negative; got nan\."),
+    "end negative": (with_word(end=-1), r"word 1: end must be a number that is not negative; got -1"),
+    "end true": (with_word(end=True), r"word 1: end must be a number that is not negative; got True\."),
+    "too sure": (with_word(confidence=1.5), r"word 1: confidence must be from 0 to 1; got 1\.5"),
+    "twice": (f"{changed()}\n{changed()}", r"x\.jsonl:2: ids must be unique in a subset; 'a' stands there twice\."),
+    "twice in Unicode": (2 * (changed(id="\u00e9\u202e") + "\n"), r"x\.jsonl:2: ids must be unique in a subset"),
+}
+
+
+@pytest.mark.parametrize("kind", BAD)
+def test_what_is_no_scored_utterance_is_one_short_error(kind: str, tmp_path: Path) -> None:
+    content, message = BAD[kind]
+    path = tmp_path / "x.jsonl"
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(InputError, match=message) as raised:
+        read_scored(path)
+    assert len(str(raised.value).replace(str(tmp_path), "")) < 300
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"gone\.jsonl: no such file\. Give a NAME\.utterances\.jsonl"):
+        read_scored(tmp_path / "gone.jsonl")
+    with pytest.raises(InputError, match=r": it is a folder\. Give a NAME\.utterances\.jsonl"):
+        read_scored(tmp_path)
+    (tmp_path / "x\ny.jsonl").write_text("{")
+    with pytest.raises(InputError, match="each line must be"):
+        read_scored(tmp_path / "x\ny.jsonl")
+
+
+def test_a_pipe_is_read_as_a_file_is(tmp_path: Path) -> None:
+    """Several manifests are compared at once so: <(cat evaluation/*.utterances.jsonl)."""
+    path = write_scored(tmp_path / "x.jsonl", ROWS)
+    command = "from asr.scored import read_scored; import sys; print(len(read_scored(sys.argv[1])))"
+    script = f'exec "{sys.executable}" -c "{command}" <(cat "{path}")'
+    ended = subprocess.run(["bash", "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert ended.stdout == f"{len(ROWS)}\n"
+
+
+def test_scoring_comparing_and_figures_import_no_torch() -> None:
+    code = "import sys, asr.scored, asr.analysis, asr.comparison, asr.compare, asr.side_by_side"
+    code += "\nassert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
+
+
+def test_what_is_simulated_for_other_tests_has_the_rate_it_is_said_to_have() -> None:
+    rows = simulated(200, seed=1)
+    assert sum(row.counts.errors for row in rows) / 4000 == pytest.approx(0.1, abs=0.015)

@@ -1,0 +1,473 @@
+"""The server as a program uses it: the same answers as asr.transcribe, many at once, counted, and stopped in peace."""
+
+import asyncio
+import json
+import re
+import resource
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+import schemathesis
+import soundfile
+import uvicorn
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from schemathesis.checks import not_a_server_error
+from schemathesis.specs.openapi import checks as openapi_checks
+from uvicorn.server import ServerState
+
+from asr.errors import InputError
+from asr.manifest import read_manifest
+from asr.recognizer import INFERENCE
+from asr.serve import _bound_socket
+from asr.server.app import Service, make_app
+from asr.server.jobs import Jobs
+from asr.server.metrics import Metrics
+from asr.server.run import Protocol
+from asr.server.schema import Transcription
+from asr.server.upload import Limits, Uploads
+from asr.transcribe import main as transcribe
+from tests.conftest import ROOT
+from tests.listener import listener
+from tests.serving import Server, answer, multipart, request_head, serving
+from tests.test_serve_bad_input import SAID, encoded, one_line
+from tests.tones import SAMPLE_RATE, sentences, speak
+
+LONG = encoded(np.concatenate([speak(text + "  ") for text in sentences(150, seed=6)]), "FLAC")  # some minutes
+
+
+@pytest.fixture(scope="module")
+def server(fluent: Path) -> Iterator[Server]:
+    with serving(fluent / "run", "--beam", "4") as running:
+        yield running
+
+
+def in_background(function: Any, *arguments: Any) -> "Future[Any]":
+    future: Future[Any] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(function(*arguments))
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return future
+
+
+# ---- answers
+
+
+def test_the_answer_is_what_transcribe_writes(server: Server, fluent: Path, tmp_path: Path) -> None:
+    for number, suffix in enumerate((".wav", ".flac", ".ogg", ".mp3")):
+        soundfile.write(tmp_path / f"said{suffix}", speak(sentences(4, seed=number)[3]), SAMPLE_RATE)
+    (tmp_path / "long.flac").write_bytes(LONG)
+    files = sorted(tmp_path.iterdir())
+    options = ["--beam", "4", "--nbest", "3", "--format", "json", "--output-dir", str(tmp_path / "out")]
+    for file in files:
+        assert transcribe([str(fluent / "run"), str(file), *options]) == 0
+        written = json.loads((tmp_path / "out" / f"{file.stem}.json").read_text())
+        response = server.post(file.read_bytes(), file.name, nbest=3)
+        assert response.status_code == 200
+        assert response.json() == {**written, "id": file.name}
+        assert list(response.json()) == list(written)
+        Transcription.model_validate_json(response.content, strict=True)
+
+
+def test_nbest_bounds_the_alternatives(server: Server) -> None:
+    assert len(server.post(SAID).json()["alternatives"]) == 1
+    three = server.post(SAID, nbest=3).json()
+    assert 1 < len(three["alternatives"]) <= 3
+    assert three["alternatives"][0]["text"] == three["text"]
+
+
+def test_answers_to_many_at_once_are_those_to_each_alone(server: Server, fluent: Path) -> None:
+    files = [Path(one.audio_filepath) for one in read_manifest(fluent / "test.jsonl")]
+    alone = {file: server.post(file.read_bytes(), file.name).json() for file in files}
+    before = server.metric("asr_batch_recordings_count")
+    with ThreadPoolExecutor(24) as clients:
+        together = list(clients.map(lambda file: server.post(file.read_bytes(), file.name).json(), files * 2))
+    batches = server.metric("asr_batch_recordings_count") - before
+    assert batches < len(together) / 2, "hardly any were recognised together"
+    for file, answered in zip(files * 2, together, strict=True):
+        expected = alone[file]
+        assert answered["text"] == expected["text"]
+        assert answered["id"] == file.name
+        for word, same in zip(answered["words"], expected["words"], strict=True):
+            assert (word["text"], word["start"], word["end"]) == (same["text"], same["start"], same["end"])
+            assert word["confidence"] == pytest.approx(same["confidence"], abs=1.1e-4)  # rounded to 1e-4
+
+
+def test_a_curl_line_is_enough(server: Server, tmp_path: Path) -> None:
+    (tmp_path / "said.wav").write_bytes(SAID)
+    command = ["curl", "-s", "-F", f"file=@{tmp_path / 'said.wav'}", f"{server.address}/transcribe"]
+    assert json.loads(subprocess.run(command, capture_output=True, check=True).stdout)["text"] == "abcd ef"
+
+
+# ---- how it is, and how it was used
+
+
+def test_health_says_what_is_served(server: Server) -> None:
+    response = server.get("/health")
+    assert response.status_code == 200
+    assert response.json() == {"ready": True, "model": "run", "waiting": 0}
+
+
+def test_metrics_count_what_was_asked(server: Server) -> None:
+    def count(status: int) -> float:
+        found = re.search(
+            rf'asr_requests_total{{path="/transcribe",status="{status}"}} (\S+)', server.get("/metrics").text
+        )
+        return float(found[1]) if found else 0.0
+
+    before = count(200), count(422), server.metric("asr_audio_seconds_total")
+    latencies = server.metric("asr_transcribe_seconds_count")
+    duration = server.post(SAID).json()["duration"]
+    server.post(b"nothing")
+    assert count(200) == before[0] + 1
+    assert count(422) == before[1] + 1
+    assert server.metric("asr_audio_seconds_total") == pytest.approx(before[2] + duration, abs=1e-3)
+    assert server.metric("asr_transcribe_seconds_count") == latencies + 1
+    server.get("/nowhere/1")
+    server.get("/nowhere/2")
+    assert "nowhere" not in server.get("/metrics").text  # or anybody could make it endless
+
+
+def test_the_log_has_a_line_a_request_and_not_what_was_said(server: Server) -> None:
+    server.post(SAID, "private name.wav")
+    server.get("/a%0ab%1b[31m?secret=1")
+    line = server.wait_for_log(r"POST /transcribe 200 \d+\.\d+ s$")
+    assert "127.0.0.1" in line
+    log = server.log.read_text()
+    assert "private" not in log
+    assert "abcd" not in log
+    assert "secret" not in log
+    assert "\x1b" not in log
+    assert r"GET /a\nb\x1b[31m 404" in log
+
+
+# ---- the schema
+
+
+SCHEMA_CHECKS = [
+    not_a_server_error,
+    openapi_checks.status_code_conformance,
+    openapi_checks.content_type_conformance,
+    openapi_checks.response_headers_conformance,
+    openapi_checks.response_schema_conformance,
+    openapi_checks.unsupported_method,
+    openapi_checks.negative_data_rejection,
+]
+
+
+def test_the_server_keeps_its_own_schema(server: Server) -> None:
+    """Schemathesis makes requests of the schema, right and wrong; each must get an answer that the schema has."""
+    recordings = st.sampled_from([SAID, encoded(speak("fa"), "FLAC"), LONG[:2000]]) | st.binary(max_size=500)
+    schemathesis.openapi.format("binary", recordings)
+    schema = schemathesis.openapi.from_url(f"{server.address}/openapi.json")
+    statuses: dict[str, set[int]] = {}
+    for result in schema.get_all_operations():
+        operation = result.ok()
+        seen = statuses.setdefault(operation.path, set())
+        takes_something = operation.path == "/transcribe"  # the others take nothing that could be wrong
+        for mode in schemathesis.GenerationMode if takes_something else [schemathesis.GenerationMode.POSITIVE]:
+            fuzz(operation.as_strategy(generation_mode=mode), seen)
+    assert statuses.keys() == {"/transcribe", "/health", "/metrics"}
+    assert statuses["/health"] == statuses["/metrics"] == {200}
+    assert statuses["/transcribe"] >= {200, 400, 422}
+    assert server.post(SAID).status_code == 200
+
+
+def fuzz(cases: Any, seen: set[int]) -> None:
+    """Make some requests, always the same, check each answer against the schema, and keep its status."""
+
+    @settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+    @given(case=cases)
+    def ask(case: Any) -> None:
+        seen.add(case.call_and_validate(checks=SCHEMA_CHECKS).status_code)
+
+    ask()
+
+
+# ---- too much at once, and the end
+
+
+def test_more_than_the_queue_holds_is_told_to_come_back(fluent: Path) -> None:
+    with serving(fluent / "run", "--queue", "2", "--max-batch", "1") as server:
+        with ThreadPoolExecutor(20) as clients:
+            responses = list(clients.map(lambda _: server.post(LONG, "long.flac"), range(20)))
+        statuses = [response.status_code for response in responses]
+        assert set(statuses) == {200, 503}
+        for refused in (response for response in responses if response.status_code == 503):
+            assert int(refused.headers["retry-after"]) > 0
+            assert "busy" in one_line(refused.content)
+        assert server.post(SAID).status_code == 200
+
+
+def test_who_would_be_refused_is_told_before_the_upload(fluent: Path) -> None:
+    def told(server: Server) -> int:
+        with server.connect() as connection:
+            connection.sendall(request_head("Content-Length: 1000000"))  # and nothing of them
+            return answer(connection)[0]
+
+    with serving(fluent / "run", "--queue", "2", "--upload-seconds", "30") as server:
+        with server.connect() as one, server.connect() as other:
+            for connection in (one, other):
+                connection.sendall(request_head("Content-Length: 1000000") + multipart(SAID)[:1000])
+            while server.metric("asr_uploads") < 2:
+                time.sleep(0.01)
+            assert told(server) == 503
+        server.wait_for_log("POST /transcribe 499")
+        while server.metric("asr_uploads"):
+            time.sleep(0.01)
+        waiting = []
+        while server.get("/health").json()["waiting"] < 2:
+            waiting.append(in_background(server.post, LONG, "long.flac"))
+            time.sleep(0.05)
+        assert told(server) == 503
+        assert 200 in [one.result(60).status_code for one in waiting]
+
+
+def test_a_client_that_is_gone_is_not_transcribed(fluent: Path) -> None:
+    with serving(fluent / "run") as server:
+        body = multipart(LONG)
+        for _ in range(3):  # one is begun; the others wait, as do long ones for each other
+            with server.connect() as connection:
+                connection.sendall(request_head(f"Content-Length: {len(body)}") + body)
+                time.sleep(0.4)
+        for _ in range(3):
+            server.wait_for_log("POST /transcribe 499")
+        assert server.post(SAID).status_code == 200
+        assert server.get("/health").json()["waiting"] == 0
+        assert server.metric("asr_audio_seconds_total") < 10  # that of the last one
+        assert not list(server.scratch.iterdir())
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
+def test_a_signal_ends_it_when_what_was_taken_is_answered(fluent: Path, number: int) -> None:
+    with serving(fluent / "run") as server:
+        running = in_background(server.post, LONG, "long.flac")
+        while server.metric("asr_batch_recordings_count") == 0:
+            time.sleep(0.01)
+        server.process.send_signal(number)
+        server.wait_for_log("^stopping")
+        with pytest.raises(httpx.ConnectError):
+            server.get("/health")
+        assert running.result(60).status_code == 200
+        assert server.process.wait(10) == 0
+        assert "Traceback" not in server.log.read_text()
+
+
+def test_what_takes_longer_to_finish_than_it_may_is_told_so(fluent: Path) -> None:
+    with serving(fluent / "run", "--stop-seconds", "0.5", "--max-batch", "1", "--num-threads", "1") as server:
+        waiting = [in_background(server.post, LONG, f"{number}.flac") for number in range(12)]
+        while server.get("/health").json()["waiting"] < 10:
+            time.sleep(0.01)
+        began = time.monotonic()
+        assert server.stop() == 0
+        assert time.monotonic() - began < 6
+        responses = [one.result(60) for one in waiting]
+        refused = [response for response in responses if response.status_code == 503]
+        assert len(refused) > 5
+        assert all("stopping" in one_line(response.content) for response in refused)
+        assert not list(server.scratch.iterdir())
+
+
+def test_nothing_is_left_of_a_server_that_is_killed(fluent: Path) -> None:
+    with serving(fluent / "run") as server:
+        body = multipart(bytes(20_000_000))
+        with server.connect() as connection:
+            connection.sendall(request_head(f"Content-Length: {len(body) + 1}") + body)
+            time.sleep(0.5)
+            server.stop(signal.SIGKILL)
+        assert not list(server.scratch.iterdir())
+
+
+# ---- clients that hold on to a connection
+
+
+async def _answering(scope: Any, receive: Any, send: Any) -> None:
+    """Answer at once, whatever is still on its way; /slow takes a second, /large is 50 MB."""
+    await asyncio.sleep(1 if scope["path"] == "/slow" else 0)
+    await send({"type": "http.response.start", "status": 413, "headers": []})
+    for _ in range(50 if scope["path"] == "/large" else 0):
+        await send({"type": "http.response.body", "body": bytes(1_000_000), "more_body": True})
+    await send({"type": "http.response.body", "body": b"last"})
+
+
+async def _closed(*sent: bytes, drips: bytes = b"", reads: bool = True) -> bool:
+    """Connect, send, and go on dripping; tell whether the server has closed the connection after three seconds."""
+    config = uvicorn.Config(_answering, http=Protocol, ws="none", lifespan="off", log_config=None)
+    config.load()
+    state = ServerState()
+    make = partial(Protocol, config=config, server_state=state, app_state={})
+    async with await asyncio.get_running_loop().create_server(make, "127.0.0.1", 0) as listening:
+        reader, writer = await asyncio.open_connection(*listening.sockets[0].getsockname())
+        for piece in sent:
+            writer.write(piece)
+            if reads:
+                assert (await reader.readuntil(b"last\r\n0\r\n\r\n")).startswith(b"HTTP/1.1 413")
+        end = time.monotonic() + 3
+        while state.connections and time.monotonic() < end:
+            writer.write(drips)
+            await asyncio.sleep(0.05)
+        closed = not state.connections
+        writer.transport.abort()
+        return closed
+
+
+GET = b"GET %s HTTP/1.1\r\nHost: x\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("sent", "given"),
+    [
+        ([b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000000000\r\n\r\n"], {"drips": b"x"}),
+        ([GET % b"/"], {"drips": b"G"}),
+        ([GET % b"/large"], {"reads": False}),
+    ],
+    ids=["a refused body without end", "a second head without end", "an answer that is not read"],
+)
+def test_no_client_holds_a_connection_for_ever(
+    sent: list[bytes], given: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("asr.server.run.REST_SECONDS", 0.3)
+    assert asyncio.run(_closed(*sent, **given))
+
+
+def test_a_request_that_takes_long_is_answered_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("asr.server.run.REST_SECONDS", 0.3)
+    monkeypatch.setattr("asr.server.run.HEAD_SECONDS", 0.3)
+    asyncio.run(_closed(GET % b"/slow", GET % b"/slow", (GET % b"/slow") * 2, b""))  # two at once, at last
+
+
+def test_as_many_files_may_be_open_as_the_system_allows(fluent: Path) -> None:
+    before, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(before, 512), most))  # which the server inherits
+    try:
+        with serving(fluent / "run") as server:
+            assert resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE) == (most, most)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (before, most))
+
+
+# ---- the command
+
+
+def command(*arguments: str) -> "subprocess.CompletedProcess[str]":
+    run = [sys.executable, "-m", "asr.serve", *arguments]
+    return subprocess.run(run, cwd=ROOT, capture_output=True, text=True, check=False, timeout=120)
+
+
+def test_what_is_wrong_with_the_command_line_is_one_line(server: Server, fluent: Path, tmp_path: Path) -> None:
+    model = str(fluent / "run")
+    (tmp_path / "text.wav").write_text("not audio")
+    for arguments, said in (
+        ((model, "--port", str(server.port)), "it is in use; choose another --port"),
+        ((model, "--host", "203.0.113.1"), "must be an address of this machine"),
+        ((model, "--port", "70000"), "--port must be between 0 and 65535; got 70000"),
+        ((str(tmp_path), "--port", "0"), "a model folder must hold config.json"),
+        ((model, "--port", "0", "--max-seconds", "0"), "--max-seconds must be positive"),
+        ((model, "--port", "0", "--max-megabytes", "nan"), "--max-megabytes must be positive"),
+        ((model, "--port", "0", "--queue", "0"), "--queue must be positive"),
+        ((model, "--port", "0", "--example", str(tmp_path / "text.wav")), "must be audio that libsndfile reads"),
+        ((model, "--port", "0", "--example", str(tmp_path / "none.wav")), "there is no such file"),
+        ((model, "--port", "0", "--lm-weight", "1"), "--lm-weight must go with --lm"),
+    ):
+        done = command(*arguments)
+        assert done.returncode == 1, arguments
+        assert done.stdout == ""
+        assert done.stderr.startswith("error: ")
+        assert done.stderr.count("\n") == 1
+        assert said in done.stderr
+
+
+def test_of_two_servers_that_start_at_once_one_gets_the_address() -> None:
+    with _bound_socket("127.0.0.1", 0) as first:  # its model is being loaded
+        port = first.getsockname()[1]
+        with pytest.raises(InputError, match=f"got 127.0.0.1:{port}: it is in use; choose another --port"):
+            _bound_socket("127.0.0.1", port)
+
+
+def test_without_its_packages_it_says_what_to_install() -> None:
+    code = "import sys\nfor name in ('fastapi', 'uvicorn'): sys.modules[name] = None\n"
+    code += "import importlib.util as u; find = u.find_spec\n"
+    code += "u.find_spec = lambda name: None if name in ('fastapi', 'uvicorn') else find(name)\n"
+    code += (
+        "from asr.command import run_command; from asr.serve import main\nsys.argv[1:] = ['model']\nrun_command(main)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr == "error: asr.serve must have fastapi, uvicorn; not installed. pip install '.[serve]'\n"
+
+
+# ---- faults of the server's own
+
+
+def service(queue: int = 4) -> tuple[Service, Jobs]:
+    """What a server works with, around a recogniser that nobody trained."""
+    metrics, recognizer = Metrics(), listener()
+    jobs = Jobs(recognizer, INFERENCE, queue=queue)
+    uploads = Uploads(Limits(10_000_000, 60, 10), queue, metrics.uploading)
+    return Service("listener", recognizer, jobs, uploads, metrics), jobs
+
+
+def asked(served: Service, method: str, path: str, **given: Any) -> httpx.Response:
+    """Ask the application itself, without a server."""
+
+    async def ask() -> httpx.Response:
+        transport = httpx.ASGITransport(make_app(served), raise_app_exceptions=False)
+        async with httpx.AsyncClient(transport=transport, base_url="http://x") as client:
+            return await client.request(method, path, **given)
+
+    return asyncio.run(ask())
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (KeyError("/root/secret"), "the server failed; its log says how."),
+        (RuntimeError("[enforce fail] can't allocate memory"), "the server has too little memory for this recording."),
+    ],
+    ids=["a fault", "memory"],
+)
+def test_a_fault_is_one_line_without_its_insides(error: Exception, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    served, jobs = service()
+    jobs.start()
+
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(served.recognizer.encoder, "forward", fail)
+    response = asked(served, "POST", "/transcribe", files={"file": ("a.wav", SAID)})
+    assert response.status_code == 500
+    assert one_line(response.content) == said
+    monkeypatch.undo()
+    assert asked(served, "POST", "/transcribe", files={"file": ("a.wav", SAID)}).json()["text"] == "abcd ef"
+    jobs.stop()
+    jobs.join(60)
+
+
+def test_a_server_whose_net_has_ended_is_not_ready() -> None:
+    served, jobs = service()
+    jobs.start()
+    assert asked(served, "GET", "/health").status_code == 200
+    jobs.stop()
+    jobs.join(60)
+    response = asked(served, "GET", "/health")
+    assert response.status_code == 503
+    assert response.json() == {"ready": False, "model": "listener", "waiting": 0}
+    refused = asked(served, "POST", "/transcribe", files={"file": ("a.wav", SAID)})
+    assert refused.status_code == 503
+    assert "stopping" in one_line(refused.content)

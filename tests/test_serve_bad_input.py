@@ -1,0 +1,387 @@
+"""The server and bad requests: each gets one clear line, leaves nothing behind, and the next is answered."""
+
+import io
+import json
+import resource
+import socket
+import struct
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import httpx
+import numpy as np
+import pytest
+import soundfile
+
+from asr.server.run import HEAD_SECONDS
+from tests.serving import Server, answer, multipart, request_head, serving
+from tests.tones import SAMPLE_RATE, speak
+
+MAX_SECONDS, MAX_BYTES, UPLOAD_SECONDS = 20, 3_000_000, 2
+TRACES = ("Traceback", 'File "', "/dev/fd", "/tmp", ".py")  # what no answer may hold
+
+
+def encoded(waveform: np.ndarray, form: str = "WAV", subtype: str | None = None, rate: int = SAMPLE_RATE) -> bytes:
+    file = io.BytesIO()
+    soundfile.write(file, waveform, rate, format=form, subtype=subtype)
+    return file.getvalue()
+
+
+SAID = encoded(speak("abcd ef"))
+
+
+@pytest.fixture(scope="module")
+def server(fluent: Path) -> Iterator[Server]:
+    limits = ["--max-seconds", str(MAX_SECONDS), "--max-megabytes", str(MAX_BYTES / 1e6)]
+    with serving(fluent / "run", *limits, "--upload-seconds", str(UPLOAD_SECONDS)) as running:
+        yield running
+
+
+@pytest.fixture(autouse=True)
+def _goes_on(server: Server) -> Iterator[None]:
+    """After each test: the server answers, has nothing open, has left no file, and no fault of its own in the log."""
+    yield
+    assert server.post(SAID).json()["text"] == "abcd ef"
+    end = time.monotonic() + 10
+    while server.metric("asr_uploads") or server.metric("asr_waiting_recordings"):
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    assert list(server.scratch.iterdir()) == []
+    opened = [path.readlink() for path in Path(f"/proc/{server.process.pid}/fd").iterdir() if path.is_symlink()]
+    assert not [path for path in opened if str(server.scratch) in str(path)]
+    assert "Traceback" not in server.log.read_text()
+
+
+def line(response: httpx.Response) -> str:
+    """The one line that an error is."""
+    return one_line(response.content)
+
+
+def one_line(body: bytes) -> str:
+    problem = json.loads(body)
+    assert problem.keys() == {"detail"}
+    detail: str = problem["detail"]
+    assert isinstance(detail, str)
+    assert "\n" not in detail
+    assert detail.endswith(".")
+    assert not [trace for trace in TRACES if trace in detail], detail
+    return detail
+
+
+# ---- what is in the file
+
+
+def flac_silence(seconds: float, unknown_length: bool = False) -> bytes:
+    """A small file of long silence; with its length struck out of the header it can only be told by decoding."""
+    content = bytearray(encoded(np.zeros(round(seconds * SAMPLE_RATE), dtype=np.int16), "FLAC"))
+    if unknown_length:  # STREAMINFO, byte 10: 20 bits rate, 3 channels, 5 bits, 36 samples
+        content[4 + 4 + 13] &= 0xF0
+        content[4 + 4 + 14 : 4 + 4 + 18] = bytes(4)
+    return bytes(content)
+
+
+def wav_of_ten_hours() -> bytes:
+    """A header alone that declares as much, at 8 bits and 8 kHz, and half a second of it."""
+    samples = 10 * 3600 * 8000
+    head = b"RIFF" + struct.pack("<I", 36 + samples) + b"WAVEfmt " + struct.pack("<IHHIIHH", 16, 1, 1, 8000, 8000, 1, 8)
+    return head + b"data" + struct.pack("<I", samples) + bytes([128]) * 4000
+
+
+def nan_wav() -> bytes:
+    waveform = speak("abcd")
+    waveform[100:103] = np.nan
+    return encoded(waveform, subtype="FLOAT")
+
+
+NOT_AUDIO: dict[str, bytes] = {
+    "zero bytes": b"",
+    "a text called .wav": b"this is not audio\n" * 100,
+    "JSON": json.dumps({"file": "x"}).encode(),
+    "a picture": b"\x89PNG\r\n\x1a\n" + bytes(100),
+    "random bytes": np.random.default_rng(0).bytes(10_000),
+    "a WAV header and nothing more": encoded(np.zeros(0)),
+    "a truncated WAV": SAID[: len(SAID) // 2],
+    "a truncated FLAC": encoded(speak("abcd ef"), "FLAC")[:-500],
+    "a truncated Ogg": encoded(speak("abcd ef"), "OGG")[:-500],
+    "a truncated MP3": encoded(speak("abcd ef abcd ef"), "MP3")[:-50],
+    "NaN samples": nan_wav(),
+    "a ZIP": b"PK\x03\x04" + bytes(1000),
+    "an HTML page": b"<html><script>alert(1)</script></html>",
+}
+
+
+@pytest.mark.parametrize("content", NOT_AUDIO.values(), ids=NOT_AUDIO.keys())
+def test_what_is_not_audio_is_refused_by_what_it_is(server: Server, content: bytes) -> None:
+    response = server.post(content)
+    assert response.status_code == 422
+    assert line(response).startswith("file: ")
+
+
+TOO_LONG = {
+    "by its header": (encoded(np.zeros(21 * SAMPLE_RATE, dtype=np.int16)), "it is 21.0"),
+    "ten hours of silence in a small FLAC": (flac_silence(3600 * 10), "it is 36000.0"),
+    "hours of silence in a FLAC that does not say how long it is": (flac_silence(3600 * 3, True), "it is at least 2"),
+    "slow": (encoded(np.zeros(30_000, dtype=np.int16), rate=1000), "it is 30.0"),
+}
+
+
+@pytest.mark.parametrize(("content", "said"), TOO_LONG.values(), ids=TOO_LONG.keys())
+def test_a_recording_that_is_too_long_is_refused_before_it_is_decoded(
+    server: Server, content: bytes, said: str
+) -> None:
+    assert len(content) < MAX_BYTES
+    began = time.monotonic()
+    response = server.post(content)
+    assert time.monotonic() - began < 5
+    assert response.status_code == 413
+    assert said in line(response)
+    assert f"at most {MAX_SECONDS} seconds" in line(response)
+
+
+def test_a_header_that_declares_ten_hours_that_are_not_there_is_refused(server: Server) -> None:
+    assert server.post(wav_of_ten_hours()).status_code in (413, 422)
+
+
+def test_memory_stays_bounded_by_what_is_allowed(server: Server) -> None:
+    before = resident(server)
+    for _ in range(5):
+        server.post(flac_silence(3600 * 3, True))
+    assert resident(server) - before < 100e6  # three hours as float32 are 690 MB
+
+
+def resident(server: Server) -> float:
+    lines = Path(f"/proc/{server.process.pid}/status").read_text().splitlines()
+    return next(1024.0 * int(line.split()[1]) for line in lines if line.startswith("VmHWM:"))
+
+
+# ---- names
+
+
+NAMES = [
+    "../../../../etc/passwd",
+    "/etc/passwd",
+    "..\\..\\boot.ini",
+    "a\x00b.wav",
+    "Grüße aus 東京 🎤.wav",
+    "\u202egpj.wav",
+    "x" * 2000 + ".wav",
+    "%2e%2e%2fetc%2fpasswd",
+    "<script>alert(1)</script>.wav",
+    'a"b.wav',
+    "line\nbreak.wav",
+]
+
+
+@pytest.mark.parametrize("name", NAMES, ids=lambda name: ascii(name[:40]))
+def test_a_files_name_is_only_handed_back(server: Server, name: str) -> None:
+    response = server.post(SAID, name)
+    assert response.status_code == 200
+    assert response.json()["text"] == "abcd ef"
+    assert unquote(response.json()["id"]).replace("\\\\", "\\") == unquote(name)  # httpx escapes some characters
+
+
+# ---- forms
+
+
+def post(server: Server, **given: Any) -> httpx.Response:
+    return httpx.post(f"{server.address}/transcribe", timeout=30, **given)
+
+
+def test_a_body_that_is_no_form_is_415(server: Server) -> None:
+    for given in ({"content": SAID}, {"json": {"file": "x"}}, {"data": {"file": "x"}}, {}):
+        response = post(server, **given)
+        assert response.status_code == 415
+        assert "must be multipart/form-data with a recording in the field `file`" in line(response)
+
+
+@pytest.mark.parametrize(
+    ("files", "said"),
+    [
+        ([("audio", ("a.wav", SAID))], "got 'audio'"),
+        ([("file", ("a.wav", SAID)), ("file", ("b.wav", SAID))], "got 2 of them"),
+        ([("file", ("a.wav", SAID)), ("more", ("b.wav", SAID))], "got 'more' beside it"),
+        ([("\u202e<b>" * 100, ("a.wav", SAID))], "…'"),
+    ],
+    ids=["wrong field", "two files", "another field", "strange field"],
+)
+def test_a_form_must_hold_one_file(server: Server, files: list[Any], said: str) -> None:
+    response = post(server, files=files)
+    assert response.status_code == 422
+    assert "one recording, in the field `file`" in line(response)
+    assert said in line(response)
+
+
+def test_a_field_without_a_file_name_is_no_file(server: Server) -> None:
+    body = multipart(b"hello", name='name="file"')
+    response = post(server, content=body, headers={"content-type": "multipart/form-data; boundary=b0undary"})
+    assert response.status_code == 422
+    assert "no file name" in line(response)
+
+
+@pytest.mark.parametrize(
+    ("content_type", "body"),
+    [
+        ("multipart/form-data", multipart(SAID)),
+        ("multipart/form-data; boundary=", multipart(SAID)),
+        ("multipart/form-data; boundary=other", multipart(SAID)),
+        ("multipart/form-data; boundary=b0undary", b""),
+        ("multipart/form-data; boundary=b0undary", b"--b0undary\r\nnot a header\r\n\r\nx\r\n--b0undary--\r\n"),
+        (
+            "multipart/form-data; boundary=b0undary",
+            b"--b0undary\r\nContent-Disposition: form-data\r\n\r\nx\r\n--b0undary--",
+        ),
+        ("multipart/form-data; boundary=b0undary", b"--b0undary\r\n\r\nx\r\n--b0undary--\r\n"),
+        ("multipart/form-data; boundary=" + "b" * 100_00, multipart(SAID)),
+        ("multipart/form-data; boundary=b0undary; charset=nonsense", b"\x00" * 1000),
+    ],
+    ids=range(9),
+)
+def test_a_malformed_form_is_400(server: Server, content_type: str, body: bytes) -> None:
+    response = post(server, content=body, headers={"content-type": content_type})
+    assert response.status_code in (400, 422)
+    assert line(response)
+
+
+def test_a_form_that_ends_too_early_is_not_half_used(server: Server) -> None:
+    body = multipart(SAID)[:-200]
+    response = post(server, content=body, headers={"content-type": "multipart/form-data; boundary=b0undary"})
+    assert response.status_code in (400, 422)
+
+
+def test_a_form_of_many_parts_is_refused(server: Server) -> None:
+    response = post(server, files=[(f"field{number}", ("a.wav", b"x")) for number in range(2000)])
+    assert response.status_code == 400
+    assert line(response)
+
+
+@pytest.mark.parametrize(
+    "query", ["nbest=0", "nbest=-1", "nbest=x", "nbest=1e9", "nbest=", "nbst=2", "nbest=2", "n=%ff%0a"]
+)
+def test_a_query_is_checked(server: Server, query: str) -> None:
+    response = post(server, files={"file": ("a.wav", SAID)}, params=query)
+    assert response.status_code == 422
+    assert query.split("=")[0] in line(response)
+
+
+def test_addresses_and_methods_that_are_not_there(server: Server) -> None:
+    for path in ("/nowhere", "/transcribe/", "/examples/0", "/examples/x", "/docs/assets/../../../etc/passwd"):
+        response = server.get(path)
+        assert response.status_code in (404, 422), path
+        assert line(response)
+    for method, path in (("GET", "/transcribe"), ("PUT", "/transcribe"), ("POST", "/health"), ("DELETE", "/")):
+        response = httpx.request(method, f"{server.address}{path}")
+        assert response.status_code == 405
+        assert response.headers["allow"] in line(response)
+
+
+# ---- how the bytes come
+
+
+def chunks(total: int) -> Iterator[bytes]:
+    yield multipart(b"")[: -len(b"\r\n--b0undary--\r\n")]
+    for _ in range(total // 1_000_000):
+        yield bytes(1_000_000)
+    yield b"\r\n--b0undary--\r\n"
+
+
+def test_a_gigabyte_is_refused_when_the_limit_is_reached_whatever_length_is_declared(server: Server) -> None:
+    before = resident(server)
+    headers = {"content-type": "multipart/form-data; boundary=b0undary"}
+    response = post(server, content=chunks(1_000_000_000), headers=headers)  # chunked: no length at all
+    assert response.status_code == 413
+    assert "at most 3 megabytes" in line(response)
+    assert resident(server) - before < 50e6
+
+
+def test_a_declared_length_beyond_the_limit_is_refused_before_a_byte_is_sent(server: Server) -> None:
+    with server.connect() as connection:
+        connection.sendall(request_head("Content-Length: 1000000000", "Expect: 100-continue"))
+        status, body = answer(connection)
+    assert status == 413
+    assert "at most 3 megabytes" in one_line(body)
+
+
+def test_a_client_that_sends_first_and_listens_later_reads_why_it_was_refused(server: Server) -> None:
+    body = multipart(bytes(20_000_000))
+    with server.connect() as connection:
+        connection.sendall(request_head(f"Content-Length: {len(body)}"))
+        connection.sendall(body)  # all of it, before the answer is looked at
+        time.sleep(0.3)
+        status, said = answer(connection)
+    assert status == 413
+    assert "at most 3 megabytes" in one_line(said)
+
+
+def test_a_slow_upload_is_timed_out(server: Server) -> None:
+    body = multipart(SAID)
+    began = time.monotonic()
+    with server.connect() as connection:
+        connection.sendall(request_head(f"Content-Length: {len(body)}"))
+        connection.settimeout(0.2)
+        status, said = None, b""
+        for byte in body[:200]:
+            try:
+                connection.sendall(bytes([byte]))
+                status, said = answer(connection)
+                break
+            except TimeoutError:
+                continue
+    assert status == 408
+    assert "within 2 seconds" in one_line(said)
+    assert UPLOAD_SECONDS - 0.1 < time.monotonic() - began < UPLOAD_SECONDS + 5
+
+
+def test_a_connection_that_is_cut_in_mid_upload_is_noted_and_nothing_is_left(server: Server) -> None:
+    body = multipart(bytes(2_500_000))  # more than is kept in memory
+    for how in (b"", body[:100], body[:2_000_000], body[:-1]):
+        connection = server.connect()
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # close with a reset
+        connection.sendall(request_head(f"Content-Length: {len(body)}") + how)
+        time.sleep(0.1)
+        connection.close()
+    server.wait_for_log(r"POST /transcribe 499")
+
+
+def test_a_connection_that_asks_for_nothing_is_closed(server: Server) -> None:
+    with server.connect() as silent, server.connect() as slow:
+        slow.sendall(b"POST /transcribe HTTP/1.1\r\nHost: x")
+        for connection in (silent, slow):
+            connection.settimeout(HEAD_SECONDS + 5)
+            assert connection.recv(1) == b""
+
+
+def test_a_declared_length_that_is_no_number_of_bytes(server: Server) -> None:
+    for length in ("9" * 5000, "-1", "1e3", "\u00b2"):
+        with server.connect() as connection:
+            connection.sendall(request_head(f"Content-Length: {length}"))
+            connection.settimeout(10)
+            assert connection.recv(4096).split(b"\r\n")[0].split()[1] in (b"400", b"413")
+
+
+def test_a_disk_that_is_full_is_said(server: Server) -> None:
+    before = resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE)
+    resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, (100_000, before[1]))
+    try:
+        for size in (200_000, 2_500_000):  # beyond a megabyte it is written while it comes
+            response = server.post(bytes(size))
+            assert response.status_code == 507
+            assert "no space left" in line(response)
+    finally:
+        resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, before)
+
+
+def test_requests_that_are_not_http_do_not_stop_the_server(server: Server) -> None:
+    for nonsense in (
+        b"\x16\x03\x01\x02\x00",
+        b"GET\r\n\r\n",
+        bytes(1000),
+        b"POST /transcribe HTTP/1.1\r\nContent-Length: x\r\n\r\n",
+    ):
+        with server.connect() as connection:
+            connection.sendall(nonsense)
+            connection.settimeout(5)
+            received = connection.recv(4096)
+        assert b"400" in received.split(b"\r\n")[0] or received == b""

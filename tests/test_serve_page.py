@@ -1,0 +1,274 @@
+"""The demo in a real browser: a file, an example and the microphone become words over the waveform."""
+
+import base64
+import json
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import soundfile
+
+from asr.manifest import Utterance, read_manifest
+from asr.server.pages import Example, demo_page
+from asr.server.upload import Limits
+from tests.browser import Visit, launched, overflow, poor_contrasts, visit
+from tests.serving import PATIENCE, Server, serving
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Any]:
+    """A browser whose microphone beeps."""
+    yield from launched("--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream")
+
+
+@pytest.fixture(scope="module")
+def utterance(fluent: Path) -> Utterance:
+    """One of three words or more, which the model gets right."""
+    return next(one for one in read_manifest(fluent / "test.jsonl") if len(one.text.split()) >= 3)
+
+
+@pytest.fixture(scope="module")
+def said(utterance: Utterance) -> Path:
+    return Path(utterance.audio_filepath)
+
+
+@pytest.fixture(scope="module")
+def text(utterance: Utterance) -> str:
+    return utterance.text
+
+
+@pytest.fixture(scope="module")
+def server(fluent: Path, said: Path) -> Iterator[Server]:
+    with serving(fluent / "run", "--example", said, "--max-megabytes", "5") as running:
+        yield running
+
+
+@pytest.fixture
+def seen(chromium: Any, server: Server) -> Iterator[Visit]:
+    """The page, open; at the end it must not have complained, nor asked anybody else for anything."""
+    seen = visit(chromium, server.address + "/")
+    yield seen
+    seen.page.context.close()
+    assert seen.complaints == []
+    others = [one for one in seen.requests if not one.startswith((server.address, "blob:", "data:"))]
+    assert others == []
+
+
+def transcript(page: Any) -> str:
+    page.wait_for_selector("#result:not([hidden])")
+    text: str = page.locator("#text").inner_text()
+    return " ".join(text.split())
+
+
+def wait_until(page: Any, expression: str) -> None:
+    """Wait until JavaScript is true; playwright's own way to wait needs `eval`, which the page's policy forbids."""
+    end = time.monotonic() + PATIENCE
+    while not page.evaluate(expression):
+        assert time.monotonic() < end, expression
+        time.sleep(0.05)
+
+
+def problem(page: Any) -> str:
+    page.wait_for_selector("#error:not([hidden])")
+    text: str = page.locator("#error").inner_text()
+    return text
+
+
+def test_a_file_becomes_words_with_their_times(seen: Visit, server: Server, said: Path, text: str) -> None:
+    seen.page.set_input_files("#file", said)
+    assert transcript(seen.page) == text
+    words = server.post(said.read_bytes()).json()["words"]
+    rows = seen.page.locator("#words tbody tr")
+    assert rows.count() == len(words)
+    for row, word in zip(rows.all(), words, strict=True):
+        cells = [cell.strip() for cell in row.locator("td").all_text_contents()]
+        percent = f"{int(100 * word['confidence'] + 0.5)} %"
+        assert cells == [word["text"], f"{word['start']:.2f}", f"{word['end']:.2f}", percent]
+    assert f"{said.name}: " in seen.page.locator("#summary").inner_text()
+
+
+def test_an_example_is_one_click_and_a_word_is_another(seen: Visit, text: str) -> None:
+    seen.page.get_by_role("button", name="Example").click()
+    assert transcript(seen.page) == text
+    start = float(seen.page.locator("#words tbody tr").nth(1).locator("td").nth(1).text_content())
+    moment = "document.querySelector('#player audio').currentTime"
+    assert seen.page.evaluate(moment) < start
+    seen.page.locator("#text .word").nth(1).click()
+    wait_until(seen.page, f"{moment} >= {start - 0.02}")
+    assert seen.page.evaluate(moment) < start + 1
+    seen.page.wait_for_selector("#text .word.now")
+
+
+def test_the_words_lie_over_the_waveform(seen: Visit, said: Path, text: str) -> None:
+    seen.page.set_input_files("#file", said)
+    transcript(seen.page)
+    assert seen.page.locator("#player .timeline-words button").all_text_contents() == text.split()
+    drawn = "(() => { const c = document.querySelector('#player canvas');"
+    drawn += "return c.width && c.getContext('2d').getImageData(0, 0, c.width, c.height).data.some(x => x); })()"
+    wait_until(seen.page, drawn)
+
+
+def test_a_long_text_leaves_the_player_in_sight_and_follows_it(seen: Visit, said: Path, tmp_path: Path) -> None:
+    content, rate = soundfile.read(said)
+    soundfile.write(tmp_path / "long.flac", np.tile(content, 60), rate)
+    seen.page.set_viewport_size({"width": 380, "height": 800})
+    seen.page.set_input_files("#file", tmp_path / "long.flac")
+    assert len(transcript(seen.page).split()) > 100
+    wait_until(seen.page, "document.querySelector('#player').getBoundingClientRect().bottom < innerHeight")
+    assert seen.page.evaluate("document.querySelector('#text').scrollTop") == 0
+    seen.page.locator("#player .timeline-words button").last.click()
+    wait_until(seen.page, "document.querySelector('#text').scrollTop > 100")
+
+
+def test_the_json_that_is_downloaded_is_the_answer(seen: Visit, server: Server, said: Path) -> None:
+    seen.page.set_input_files("#file", said)
+    transcript(seen.page)
+    with seen.page.expect_download() as download:
+        seen.page.get_by_role("link", name="Download JSON").click()
+    assert json.loads(Path(download.value.path()).read_text()) == server.post(said.read_bytes(), said.name).json()
+
+
+def test_the_text_is_copied(chromium: Any, server: Server, said: Path, text: str) -> None:
+    seen = visit(chromium, server.address + "/")
+    seen.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    seen.page.set_input_files("#file", said)
+    transcript(seen.page)
+    seen.page.get_by_role("button", name="Copy text").click()
+    seen.page.get_by_role("button", name="Copied").wait_for()
+    assert seen.page.evaluate("navigator.clipboard.readText()") == text
+    seen.page.context.close()
+
+
+def test_the_microphone_is_recorded_as_wav(seen: Visit) -> None:
+    with seen.page.expect_request("**/transcribe") as sent:
+        seen.page.get_by_role("button", name="Record").click()
+        seen.page.get_by_role("button", name=re.compile(r"Stop \([1-9]")).click()
+    transcript(seen.page)
+    seconds = re.search(r"microphone.wav: (\d+\.\d) s", seen.page.locator("#summary").inner_text())
+    assert seconds
+    assert 1 <= float(seconds[1]) < 10
+    assert sent.value.method == "POST"
+    assert seen.page.get_by_role("button", name="Record").is_enabled()
+
+
+def test_a_microphone_that_is_forbidden_is_explained(chromium: Any, server: Server) -> None:
+    seen = visit(chromium, server.address + "/")
+    seen.page.evaluate(
+        "() => { navigator.mediaDevices.getUserMedia = "
+        "() => Promise.reject(new DOMException('no', 'NotAllowedError')); }"
+    )
+    seen.page.get_by_role("button", name="Record").click()
+    assert "not allowed to use the microphone" in problem(seen.page)
+    seen.page.context.close()
+
+
+def test_where_the_page_is_not_secure_the_button_says_why(chromium: Any, server: Server) -> None:
+    context = chromium.new_context()
+    context.add_init_script("Object.defineProperty(window, 'isSecureContext', { value: false })")
+    page = context.new_page()
+    page.goto(server.address + "/")
+    assert page.get_by_role("button", name="Record").is_disabled()
+    assert "only over https, or on this machine" in page.locator("#hint").inner_text()
+    context.close()
+
+
+def test_errors_are_said_and_the_next_file_is_taken(
+    chromium: Any, server: Server, said: Path, tmp_path: Path, text: str
+) -> None:
+    seen = visit(chromium, server.address + "/")
+    (tmp_path / "<b>text.wav").write_text("not audio")
+    seen.page.set_input_files("#file", tmp_path / "<b>text.wav")
+    assert problem(seen.page) == "<b>text.wav: must be audio that libsndfile reads; it says: Format not recognised."
+    (tmp_path / "large.wav").write_bytes(bytes(6_000_000))
+    seen.page.set_input_files("#file", tmp_path / "large.wav")
+    assert "must be at most 5 megabytes; it has 6.0" in problem(seen.page)
+    seen.page.set_input_files("#file", said)
+    assert transcript(seen.page) == text
+    assert seen.page.locator("#error").is_hidden()
+    seen.page.context.close()
+
+
+def test_a_server_that_is_gone_is_said(chromium: Any, fluent: Path, said: Path) -> None:
+    with serving(fluent / "run") as server:
+        seen = visit(chromium, server.address + "/")
+        assert seen.page.get_by_role("button", name="Example").count() == 0
+        server.stop()
+        seen.page.set_input_files("#file", said)
+        assert "cannot be reached" in problem(seen.page)
+        seen.page.context.close()
+
+
+def test_a_file_can_be_dropped_and_two_cannot(seen: Visit, said: Path, text: str) -> None:
+    drop = """([base64, count]) => {
+      const bytes = Uint8Array.from(atob(base64), (one) => one.charCodeAt(0)), data = new DataTransfer();
+      for (let i = 0; i < count; i++) data.items.add(new File([bytes], `dropped-${i}.wav`));
+      return document.getElementById("drop").dispatchEvent(
+        new DragEvent("drop", { dataTransfer: data, bubbles: true, cancelable: true }));
+    }"""
+    content = base64.b64encode(said.read_bytes()).decode()
+    assert seen.page.evaluate(drop, [content, 2]) is False, "the browser would leave the page, and open the file"
+    assert "one recording at a time; those were 2" in problem(seen.page)
+    seen.page.evaluate(drop, [content, 1])
+    assert transcript(seen.page) == text
+
+
+def test_it_can_be_used_by_keyboard_alone(seen: Visit, text: str) -> None:
+    focused = "document.activeElement.id || document.activeElement.textContent.trim()"
+    reached = []
+    for _ in range(6):
+        seen.page.keyboard.press("Tab")
+        reached.append(seen.page.evaluate(focused))
+        if reached[-1] == "Example":
+            break
+    assert reached == ["the endpoint", "file", "record", "Example"]
+    seen.page.keyboard.press("Enter")
+    assert transcript(seen.page) == text
+    assert seen.page.evaluate(focused) == "result-title"
+    for _ in range(12):
+        seen.page.keyboard.press("Tab")
+        if seen.page.evaluate(focused) == text.split()[0]:
+            break
+    seen.page.keyboard.press("ArrowRight")
+    seen.page.keyboard.press("Enter")
+    wait_until(seen.page, "document.querySelector('#player audio').currentTime > 0.3")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [380, 1280])
+def test_it_is_readable_on_phone_and_desktop(chromium: Any, server: Server, width: int, scheme: str) -> None:
+    seen = visit(chromium, server.address + "/", width, 800, scheme)
+    seen.page.emulate_media(reduced_motion="reduce")  # a colour on its way is none that can be measured
+    assert poor_contrasts(seen.page) == []
+    seen.page.get_by_role("button", name="Example").click()
+    transcript(seen.page)
+    seen.page.locator("#words summary").click()
+    assert poor_contrasts(seen.page) == []
+    assert overflow(seen.page) <= 0
+    seen.page.context.close()
+
+
+def test_the_endpoints_page_works_without_any_other_host(chromium: Any, server: Server) -> None:
+    seen = visit(chromium, server.address + "/docs")
+    seen.page.get_by_text("Recognise one recording").click()
+    seen.page.get_by_text("one recording: WAV, FLAC").wait_for()
+    assert seen.complaints == []
+    assert all(one.startswith((server.address, "data:")) for one in seen.requests)
+    seen.page.context.close()
+
+
+def test_the_pages_forbid_other_hosts_and_foreign_frames(server: Server) -> None:
+    for path in ("/", "/docs"):
+        policy = server.get(path).headers["content-security-policy"]
+        assert "frame-ancestors 'none'" in policy
+        assert not re.search(r"https?:|\*", policy)
+
+
+def test_names_cannot_break_out_of_the_page() -> None:
+    hostile = "</script><script>alert(1)</script>\"'"
+    page = demo_page(hostile, Limits(1, 1.0, 1.0), (Example(hostile, Path("x")), Example("b", Path("y"))))
+    assert "<script>alert" not in page
+    assert page.count("<script") == page.count("</script>")

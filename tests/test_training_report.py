@@ -1,0 +1,411 @@
+"""The page that a training leaves: its figures recomputed from the run's files, and runs of which little is left."""
+
+import csv
+import html
+import json
+import random
+import re
+import shutil
+import statistics
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jiwer
+import pytest
+
+from asr import load_recognizer
+from asr.manifest import read_manifest
+from asr.report import training as training_report
+from asr.report.training import leave_report, read_record, training_page
+from asr.report.training_log import read_log
+from asr.training_report import main
+from tests.browser import browser, overflow, poor_contrasts, visit  # noqa: F401
+from tests.conftest import TINY, resolved, tone_corpus
+from tests.processes import finish, start
+
+MOST_SECONDS = 1.8  # of a training utterance: some of the tones are longer, and dropped
+
+
+@pytest.fixture(scope="module")
+def run_dir(tones: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of five epochs on the tones."""
+    path = tmp_path_factory.mktemp("report") / "run"
+    some = ["trainer.max_epochs=5", f"data.max_seconds={MOST_SECONDS}", "data.batch_seconds=4", "num_threads=1"]
+    tests = "corpus.test=[test.jsonl,valid.jsonl]"
+    settings = resolved(*TINY, *tone_corpus(tones), *some, tests, "optimizer.lr=8e-3", f"run_dir={path}")
+    assert finish(start(settings, path.parent / "log")) == 0, (path.parent / "log").read_text()
+    return path
+
+
+def page_of(run_dir: Path) -> str:
+    return training_page(read_record(run_dir))
+
+
+def tiles(page: str) -> dict[str, tuple[str, str]]:
+    """Label to (value, what stands below it) of the headline."""
+    found = {}
+    for tile in re.findall(r'<div class="figure.*?</div>', page, re.DOTALL):
+        label, value = (
+            tile.split('<span class="value"')[0],
+            tile.split('<span class="value"')[1].split('<span class="')[0],
+        )
+        below = re.findall(r'<span class="detail">(.*?)</span>', tile)
+        found[text(label)] = (text("<span" + value), "|".join(map(text, below)))
+    return found
+
+
+def tables(page: str) -> dict[str, list[list[str]]]:
+    """Title to the rows of a chart's table, the first of which names the columns."""
+    found = {}
+    for figure in re.findall(r"<figure.*?</figure>", page, re.DOTALL):
+        title = re.search(r"<figcaption>(.*?)(<span|</figcaption>)", figure)
+        rows = re.findall(r"<tr>(.*?)</tr>", figure)
+        found[text(title[1])] = [[text(cell) for cell in re.findall(r"<t[hd].*?>(.*?)</t[hd]>", row)] for row in rows]  # type: ignore[index]
+    return found
+
+
+def text(fragment: str) -> str:
+    return html.unescape(re.sub(r"<[^>]*>", "", fragment))
+
+
+def rows(run_dir: Path) -> list[dict[str, str]]:
+    with (run_dir / "metrics.csv").open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def column(run_dir: Path, name: str) -> list[tuple[int, float]]:
+    return [(int(row["step"]), float(row[name])) for row in rows(run_dir) if row[name]]
+
+
+def number(cell: str) -> float:
+    cell = cell.replace(",", "")
+    return float(cell.removesuffix(" %")) / 100 if cell.endswith(" %") else float(cell)
+
+
+def test_a_training_ends_with_its_page_and_says_where(run_dir: Path) -> None:
+    assert (run_dir / "report.html").read_text() == page_of(run_dir)
+    assert f"report written to {run_dir / 'report.html'}" in (run_dir / "train.log").read_text()
+
+
+def test_the_headline_is_what_the_files_say(run_dir: Path, tones: Path) -> None:
+    found = tiles(page_of(run_dir))
+    results = json.loads((run_dir / "results.json").read_text())
+    assert any(0 < result["wer"] < 1 for result in results.values())
+    for name in ("test", "valid"):
+        value, detail = found[f"WER, {name}"]
+        assert value == f"{100 * results[name]['wer']:.2f} %"
+        low, high = (f"{100 * edge:.2f}" for edge in results[name]["wer_interval"])
+        assert detail == f"{low} to {high} % over utterances|{results[name]['reference_words']} words"
+    wers = column(run_dir, "valid/wer")
+    step, best = min(wers, key=lambda point: point[1])
+    assert found["Best validation WER"][0] == f"{100 * best:.2f} %"
+    assert found["Best validation WER"][1].startswith(f"step {step}")
+    last = found.get("Last validation WER", found["Best validation WER"])
+    assert last[0] == f"{100 * wers[-1][1]:.2f} %"
+    assert found["Optimizer steps"] == (rows(run_dir)[-1]["step"], "epoch 5")
+    hours = sum(utterance.duration for utterance in read_manifest(tones / "train.jsonl")) / 3600
+    assert found["Audio heard"][0] == f"about {round(5 * round(hours, 2), 1):g} h"
+
+
+def test_the_tables_of_the_charts_are_the_columns_of_metrics_csv(run_dir: Path) -> None:
+    found = tables(page_of(run_dir))
+    expected = {
+        "Validation WER": "valid/wer",
+        "Gradient norm": "train/grad_norm",
+        "Learning rate": "train/learning_rate",
+        "Speed": "train/audio_seconds_per_second",
+        "Padding": "train/padding",
+        "Waiting for data": "train/data_wait",
+        "Blank": "valid/blank_ratio",
+    }
+    for title, name in expected.items():
+        [table] = [table for long, table in found.items() if long.startswith(f"{title}: ")]
+        points = dict(column(run_dir, name))
+        assert len(table) - 1 == min(len(points), 60), name
+        for step, value in table[1:]:
+            assert number(value) == pytest.approx(points[int(number(step))], rel=5.1e-4, abs=5.1e-4), name
+    [loss] = [table for title, table in found.items() if title.startswith("Loss")]
+    assert loss[0] == ["optimizer step", "training", "validation"]
+    for name, place in (("train/loss", 1), ("valid/loss", 2)):
+        shown = [(number(row[0]), number(row[place])) for row in loss[1:] if row[place] != "-"]
+        points = dict(column(run_dir, name))
+        assert len(shown) >= min(len(points), 30)  # and at the steps that the other line shows
+        for step, value in shown:
+            assert value == pytest.approx(points[int(step)], rel=5.1e-4)
+
+
+def test_the_titles_of_the_charts_are_true(run_dir: Path) -> None:
+    titles = " | ".join(tables(page_of(run_dir)))
+    padding = statistics.fmean(value for _, value in column(run_dir, "train/padding"))
+    waiting = statistics.fmean(value for _, value in column(run_dir, "train/data_wait"))
+    norms = [value for _, value in column(run_dir, "train/grad_norm")]
+    assert f"Padding: {100 * padding:.1f} % of a batch's frames" in titles
+    assert f"Waiting for data: {100 * waiting:.1f} % of a step's time" in titles
+    found = re.search(r"Gradient norm: (\S+) in the median, (\S+) at most", titles)
+    assert found is not None
+    assert number(found[1]) == pytest.approx(statistics.median(norms), rel=5.1e-3)
+    assert number(found[2]) == pytest.approx(max(norms), rel=5.1e-3)
+    clip = resolved()["trainer"]["gradient_clip_val"]
+    clipped = f"before it was clipped to {clip:g}, in {sum(norm > clip for norm in norms)} of {len(norms)} steps logged"
+    assert clipped in page_of(run_dir)
+
+
+def test_each_followed_utterance_is_shown_with_the_errors_that_jiwer_counts(run_dir: Path) -> None:
+    page = page_of(run_dir)
+    lines = [json.loads(line) for line in (run_dir / "examples.jsonl").read_text().splitlines()]
+    for name in {line["id"] for line in lines}:
+        table = re.search(rf"<h3><bdi>{name}</bdi></h3>.*?</table>", page, re.DOTALL)
+        assert table is not None
+        shown = re.findall(r'<tr><th scope="row">(.*?)</th><td class="number">(.*?)</td><td>(.*?)</td></tr>', table[0])
+        assert shown[-1][0] == "reference"
+        steps = [step.split(" to ") for step, _, _ in shown[:-1]]
+        assert [int(step[0]) for step in steps] == sorted(int(step[0]) for step in steps)
+        for line in (line for line in lines if line["id"] == name):
+            [(_, errors, marked)] = [
+                row for step, row in zip(steps, shown, strict=False) if int(step[0]) <= line["step"] <= int(step[-1])
+            ]
+            alignment = jiwer.process_words(line["reference"], line["hypothesis"])
+            assert int(errors) == alignment.substitutions + alignment.insertions + alignment.deletions
+            assert marked.count('class="sub"') == alignment.substitutions
+            assert marked.count('class="ins"') == alignment.insertions
+            assert marked.count('class="del"') == alignment.deletions
+            heard = re.sub(r'<span class="hidden-text">.*?</span>', "", marked)
+            heard = re.sub(r'<span class="del".*?</span>', "", heard)
+            assert text(heard).split() == (line["hypothesis"].split() or ["nothing"] * (not line["reference"]))
+
+
+def test_what_was_dropped_is_told_and_the_settings_are_there(run_dir: Path, tones: Path) -> None:
+    page = page_of(run_dir)
+    longer = [one for one in read_manifest(tones / "train.jsonl") if one.duration > MOST_SECONDS]
+    assert longer
+    assert f"dropped {len(longer)} of 48 training utterances: longer than {MOST_SECONDS:g} s" in page
+    assert html.escape((run_dir / "config.yaml").read_text()) in page
+
+
+def test_the_log_is_read_as_the_run_was(run_dir: Path, tones: Path) -> None:
+    log = read_log(run_dir / "train.log")
+    recognizer = load_recognizer(run_dir)
+    assert log.parameters == sum(parameter.numel() for parameter in recognizer.parameters())
+    assert (log.encoder, log.tokens) == ("Conformer", recognizer.tokenizer.vocab_size)
+    assert (log.train_utterances, log.valid_utterances, log.starts, log.passes) == (48, 8, 1, 5.0)
+
+
+def test_the_time_is_that_of_all_starts_without_the_nights_between_them(tmp_path: Path) -> None:
+    begin = "{} INFO Conformer with 2,628,237 parameters, 29 tokens\n"
+    begin += "{} INFO 712 training utterances, 0.99 h; 9 to validate on\n"
+    path = tmp_path / "train.log"
+    path.write_text(
+        begin.format("2026-01-01 10:00:00,000", "2026-01-01 10:00:00,500")
+        + "2026-01-01 10:00:01,000 WARNING dropped 3 of 712 training utterances: why (a, b, c)\n"
+        + "2026-01-01 10:01:00,000 INFO epoch 1 batch 50 of 200, step 50: train loss 1.000\n"
+        + "2026-01-02 08:00:00,000 WARNING x.ckpt is damaged (why): put aside\na second line of it\n"
+        + begin.format("2026-01-02 08:00:01,000", "2026-01-02 08:00:01,000")
+        + "2026-01-02 08:00:01,000 WARNING dropped 3 of 712 training utterances: why (a, b, c)\n"
+        + "2026-01-02 08:00:31,000 INFO epoch 2 batch 150 of 200, step 350: train loss 1.000\n"
+    )
+    log = read_log(path)
+    assert (log.starts, log.wall_seconds, log.passes) == (2, 90.0, 1.75)
+    assert log.warnings == {
+        "dropped 3 of 712 training utterances: why (a, b, c)": 2,
+        "x.ckpt is damaged (why): put aside": 1,
+    }
+    assert "why (a, b, c) (2 times)" in page_of(tmp_path)
+
+
+HEADER = "step,epoch,train/loss,train/grad_norm,valid/wer,valid/loss\r\n"
+
+
+@pytest.mark.parametrize(
+    ("files", "said"),
+    [
+        ({}, "No step was logged"),
+        ({"metrics.csv": HEADER}, "No step was logged"),
+        ({"metrics.csv": HEADER + "1,1.0,2.5,0.5,,\r\n"}, "the validation WER"),
+        ({"metrics.csv": HEADER + "1,1.0,2.5,0.5,0.9,2\r\n"}, "padding, waiting for data"),
+        ({"metrics.csv": HEADER + "1,1.0,nan,0,1.0,inf\r\n"}, "train/loss was not a finite number in 1 line"),
+        ({"metrics.csv": HEADER + "1,1.0,-0.0,0.0,0.0,0.0\r\n2,1.0,0.0,1e-300,0.0,0.0\r\n"}, "Loss at the end"),
+        ({"metrics.csv": HEADER + "1,1.0,1e30,1e-30,0,0\r\n2,1.0,1e-30,1e30,0,0\r\n"}, "Gradient norm"),
+        ({"results.json": "{"}, "there is no results.json"),
+        ({"results.json": '{"test": {"wer": null}, "other": 3}'}, "WER, test"),
+        (
+            {"results.json": '{"a": {"wer": 0.2, "wer_speaker_interval": [0.1, 0.25]}}'},
+            "10.00 to 25.00 % over speakers",
+        ),
+        ({"config.yaml": "a: [\n<b>"}, "a: [\n&lt;b&gt;"),
+        ({"config.yaml": "- 1\n- 2\n"}, "- 1"),
+        ({"examples.jsonl": '{"step": 1}\n[]\n7\nnull\n{"st'}, "There is no examples.jsonl"),
+        ({"train.log": "not a log\n"}, "There is no train.log"),
+    ],
+)
+def test_of_a_run_of_which_there_is_little_the_page_says_what_there_is_not(
+    files: dict[str, str], said: str, tmp_path: Path
+) -> None:
+    for name, content in files.items():
+        (tmp_path / name).write_text(content, newline="")
+    assert said in text(page_of(tmp_path)) or said in page_of(tmp_path)
+
+
+def long_run(folder: Path, lines: int) -> None:
+    """A run of so many lines of metrics, with one loss that stands out."""
+    draw = random.Random(0)
+    with (folder / "metrics.csv").open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["step", "epoch", "train/loss", "train/grad_norm", "train/padding", "valid/wer"])
+        for line in range(1, lines + 1):
+            wer = 1 / line if line % 100 == 0 else ""
+            writer.writerow([line * 10, 1, 20.0 if line == lines // 3 else 1 + draw.random(), 0.5, draw.random(), wer])
+    with (folder / "examples.jsonl").open("w") as file:
+        for step in range(100, lines, 100):
+            words = " ".join(draw.choice(["one", "two", "three"]) for _ in range(30))
+            file.write(json.dumps({"step": step, "epoch": 1, "id": "a", "reference": words, "hypothesis": words[::-1]}))
+            file.write("\n")
+
+
+def test_a_long_run_is_a_small_page_made_soon_with_its_extremes(tmp_path: Path) -> None:
+    long_run(tmp_path, 100_000)
+    begun = time.monotonic()
+    page = page_of(tmp_path)
+    assert time.monotonic() - begun < 20, "a second or two on a machine that has nothing else to do"
+    assert len(page) < 1_000_000
+    [loss] = [one for one in re.findall(r"<figure.*?</figure>", page, re.DOTALL) if "Loss at" in one]
+    drawn = [
+        float(y)
+        for path in re.findall(r'class="line faint[^"]*" d="(.*?)"', loss)
+        for y in re.findall(r" ([\d.]+)", path)
+    ]
+    top = min(drawn)
+    assert sum(y < top + 100 for y in drawn) == 1, "the one loss of 20 is far above the others"
+
+
+def test_a_training_curve_of_many_points_is_their_running_mean(tmp_path: Path) -> None:
+    long_run(tmp_path, 1000)
+    page = page_of(tmp_path)
+    assert "the mean of 25 neighbouring points" in page
+    [(title, table)] = [item for item in tables(page).items() if item[0].startswith("Padding")]
+    padding = [value for _, value in column(tmp_path, "train/padding")]
+    assert title == f"Padding: {100 * statistics.fmean(padding):.1f} % of a batch's frames in the mean"
+    ends = statistics.fmean([loss for _, loss in column(tmp_path, "train/loss")][-25:])
+    assert f"Loss at the end: {ends:.3g} in training" in page
+    for step, value in table[1:]:
+        place = int(number(step)) // 10 - 1
+        reach = min(12, place, 999 - place)
+        around = statistics.fmean(padding[place - reach : place + reach + 1])
+        assert number(value) == pytest.approx(around, abs=5.1e-4)
+
+
+HOSTILE = '"><script>document.title = "broken"</script> \u202e \udcff & ' + "x" * 10_000
+
+
+@pytest.fixture
+def hostile(tmp_path: Path) -> Path:
+    """A run whose texts, names and warnings mean harm."""
+    folder = tmp_path / "run <script>alert(1)"
+    folder.mkdir()
+    (folder / "metrics.csv").write_text(HEADER + "1,1.0,2.5,0.5,0.9,2\r\n", newline="")
+    line = {"step": 1, "epoch": 1, "id": HOSTILE, "reference": HOSTILE, "hypothesis": HOSTILE[::-1]}
+    (folder / "examples.jsonl").write_text(json.dumps(line) + "\n")
+    (folder / "results.json").write_text(json.dumps({HOSTILE: {"wer": 0.5, "reference_words": 2}}))
+    log = "2026-01-01 10:00:00,000 INFO Conformer with 1 parameters, 29 tokens\n2026-01-01 10:00:00,000 WARNING "
+    (folder / "train.log").write_bytes((log + HOSTILE + "\n").encode("utf-8", "surrogateescape"))
+    (folder / "config.yaml").write_text("corpus: {name: '<b>x</b>'}\n")
+    return folder
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [380, 1400])
+def test_the_page_is_quiet_and_fits_its_window(
+    width: int,
+    scheme: str,
+    run_dir: Path,
+    hostile: Path,
+    browser: Any,  # noqa: F811
+) -> None:
+    """No complaint on the console, no request but the page's own, no text that is hard to read, no scrolling aside."""
+    leave_report(hostile)
+    for folder in (run_dir, hostile):
+        seen = visit(browser, folder / "report.html", width=width, scheme=scheme)
+        for summary in seen.page.query_selector_all("summary"):
+            summary.click()
+        assert seen.complaints == []
+        assert seen.requests == [seen.page.url]
+        assert poor_contrasts(seen.page) == []
+        assert overflow(seen.page) <= 0
+        assert seen.page.title() == f"Training run {folder.name}"
+
+
+def test_each_chart_has_words_and_a_table_for_those_who_do_not_see_it(run_dir: Path, browser: Any) -> None:  # noqa: F811
+    page = visit(browser, run_dir / "report.html").page
+    charts = page.query_selector_all("figure.chart")
+    assert len(charts) == 8
+    for chart in charts:
+        title = chart.query_selector("figcaption").inner_text().splitlines()[0]
+        assert chart.query_selector("svg[role=img]").get_attribute("aria-label").startswith(title)
+        assert len(chart.query_selector_all("tbody tr")) > 1
+
+
+def test_a_chart_tells_the_values_of_a_point_under_the_pointer(run_dir: Path, browser: Any) -> None:  # noqa: F811
+    page = visit(browser, run_dir / "report.html").page
+    page.locator("figure.chart", has_text="Validation WER").locator("svg .hit").last.hover()
+    step, wer = column(run_dir, "valid/wer")[-1]
+    assert f"{step:,}" in page.locator(".tip").inner_text()
+    assert f"{100 * wer:.1f} %" in page.locator(".tip").inner_text()
+
+
+def test_a_page_that_cannot_be_written_is_a_warning_and_costs_nothing(tones: Path, tmp_path: Path) -> None:
+    path = tmp_path / "run" / "report.html"
+    path.mkdir(parents=True)  # nobody can write a file there
+    settings = resolved(
+        *TINY, *tone_corpus(tones), "trainer.max_epochs=1", "num_threads=1", f"run_dir={tmp_path / 'run'}"
+    )
+    assert finish(start(settings, tmp_path / "log")) == 0
+    said = (tmp_path / "log").read_text()
+    assert len(re.findall(rf"{re.escape(str(path))} could not be written, and nothing else is missing: .*", said)) == 1
+    assert "Traceback" not in said
+    assert (tmp_path / "run" / "results.json").is_file()
+
+
+def break_the_page() -> None:
+    def fail(*_: Any) -> str:
+        raise ZeroDivisionError("a fault of ours")
+
+    training_report.training_page = fail
+
+
+def test_a_page_that_fails_by_our_own_fault_costs_nothing_either(tones: Path, tmp_path: Path) -> None:
+    settings = resolved(
+        *TINY, *tone_corpus(tones), "trainer.max_epochs=1", "num_threads=1", f"run_dir={tmp_path / 'run'}"
+    )
+    assert finish(start(settings, tmp_path / "log", before=partial(break_the_page))) == 0
+    said = (tmp_path / "log").read_text()
+    assert f"{tmp_path / 'run' / 'report.html'} could not be made, and nothing else is missing" in said
+    assert "a fault of ours" in said
+    assert (tmp_path / "run" / "results.json").is_file()
+
+
+def test_the_command_makes_the_page_of_a_run_that_has_not_ended(
+    run_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    going_on = tmp_path / "going on"
+    going_on.mkdir()
+    for name in ("config.yaml", "metrics.csv", "examples.jsonl", "train.log"):
+        shutil.copy(run_dir / name, going_on)
+    assert main([str(going_on), "--output", str(tmp_path / "page.html")]) == 0
+    assert capsys.readouterr().out == f"{tmp_path / 'page.html'}\n"
+    assert "there is no results.json" in (tmp_path / "page.html").read_text()
+    assert not (going_on / "report.html").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["{absent}"], "RUN_DIR must be a run folder, with config.yaml and metrics.csv; got '{absent}'"),
+        (["{run}", "--output", "{folder}"], "--output must be a file that can be written; {folder}: Is a directory."),
+        (["{run}", "--output", "{absent}/page.html"], "must be a file that can be written; {absent}/page.html: "),
+    ],
+)
+def test_what_the_command_cannot_use_is_named(arguments: list[str], said: str, run_dir: Path, tmp_path: Path) -> None:
+    names = {"absent": str(tmp_path / "absent"), "run": str(run_dir), "folder": str(tmp_path)}
+    with pytest.raises(ValueError, match=re.escape(said.format(**names))):
+        main([argument.format(**names) for argument in arguments])
