@@ -37,7 +37,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(
-        prog="python -m asr.compare", description="Tell whether one model has fewer errors than another."
+        prog="python -m asr.compare",
+        description="Tell whether one model has fewer errors than another.",
+        epilog="Several manifests at once: <(cat A/*.utterances.jsonl) <(cat B/*.utterances.jsonl)",
     )
     written = "NAME.utterances.jsonl, written by asr.evaluate --output-dir"
     parser.add_argument("a", metavar="A", help=f"of the first model: {written}")

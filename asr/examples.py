@@ -73,7 +73,7 @@ def read_examples(path: Path) -> list[Recognised]:
             one = Recognised(**json.loads(line))
         except (ValueError, TypeError):  # cut short by a kill
             continue
-        if isinstance(one.step, int) and isinstance(one.reference, str) and isinstance(one.hypothesis, str):
+        if isinstance(one.step, int) and all(isinstance(text, str) for text in (one.id, one.reference, one.hypothesis)):
             found.append(one)
     return found
 

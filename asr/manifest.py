@@ -209,7 +209,7 @@ def _number(value: Any, what: str, named: str) -> float:
     """A finite number of seconds, or the error that says it is none."""
     number = float(value) if isinstance(value, float) or (type(value) is int and abs(value) < MAX_SECONDS) else math.nan
     if not abs(number) < MAX_SECONDS:
-        raise InputError(f"{what} must be a number of seconds; got {value!r} {named}.")
+        raise InputError(f"{what} must be a number of seconds; got {shown(value)} {named}.")
     return number
 
 

@@ -51,8 +51,7 @@ class LogLines(Callback):
     def on_train_batch_end(self, trainer: pl.Trainer, *_: Any) -> None:
         """Lightning's hook."""
         if self.within_epochs and time.monotonic() - self._last > LINE_SECONDS:
-            where = f"batch {trainer.fit_loop.batch_idx + 1} of {trainer.num_training_batches}"
-            self._log(trainer, where, TRAINING)
+            self._log(trainer, _batch(trainer), TRAINING)
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Lightning's hook."""
@@ -60,7 +59,8 @@ class LogLines(Callback):
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Lightning's hook, after the epoch's validation, if it has one."""
-        self._log(trainer, "done", TRAINING + VALIDATION if self._validated else TRAINING)
+        where = "done" if trainer.is_last_batch else _batch(trainer)  # trainer.max_steps may end it earlier
+        self._log(trainer, where, TRAINING + VALIDATION if self._validated else TRAINING)
         self._validated = False
 
     def _log(self, trainer: pl.Trainer, where: str, text: str) -> None:
@@ -69,3 +69,7 @@ class LogLines(Callback):
         if trainer.is_global_zero and "train/loss" in metrics:
             at = f"epoch {trainer.current_epoch + 1} {where}, step {trainer.global_step}"
             logger.info("%s: %s", at, text.format_map(metrics))
+
+
+def _batch(trainer: pl.Trainer) -> str:
+    return f"batch {trainer.fit_loop.batch_idx + 1} of {trainer.num_training_batches}"

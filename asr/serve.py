@@ -118,7 +118,7 @@ def _examples(paths: Sequence[str], max_seconds: float) -> "tuple[Example, ...]"
         seconds = whole_file(path, path).duration
         if seconds > max_seconds:
             raise InputError(f"--example must be within --max-seconds {max_seconds:g}; {path} has {seconds:.1f} s.")
-    return tuple(Example(Path(path).stem, Path(path)) for path in paths)
+    return tuple(Example(printable(Path(path).stem), Path(path)) for path in paths)
 
 
 def _serve(
@@ -145,7 +145,7 @@ def _serve(
 def _name(model: str) -> str:
     """What a model is called: its folder, without those it lies in."""
     path = Path(os.path.abspath(model))
-    return path.parent.name if path.name == "bundle" else path.stem if path.suffix == ".ckpt" else path.name
+    return printable(path.parent.name if path.name == "bundle" else path.stem if path.suffix == ".ckpt" else path.name)
 
 
 if __name__ == "__main__":

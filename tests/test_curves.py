@@ -61,3 +61,11 @@ def test_a_file_without_a_number_has_no_curves(content: str, tmp_path: Path) -> 
     (tmp_path / "metrics.csv").write_text(content)
     assert read_curves(tmp_path / "metrics.csv") == {}
     assert read_curves(tmp_path / "absent.csv") == {}
+
+
+def test_a_file_is_read_as_far_as_it_is_csv(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.csv"
+    path.write_text("step,train/loss\n1,2.5\n2," + "x" * 200_000 + "\n3,1.5\n")
+    assert read_curves(path) == {"train/loss": Curve([1], [2.5])}
+    path.write_text("x" * 200_000)
+    assert read_curves(path) == {}

@@ -3,6 +3,7 @@
 import itertools
 import json
 import os
+import re
 import signal
 import time
 from functools import partial
@@ -13,6 +14,7 @@ import pytest
 
 from asr.examples import ExamplesFile, Recognised, choose_examples, read_examples
 from asr.manifest import Utterance, read_manifest
+from asr.report.training_log import read_log
 from tests.conftest import TINY, resolved, tone_corpus
 from tests.processes import examples, finish, start
 from tests.test_global_loss import planned
@@ -98,6 +100,18 @@ def test_a_validation_is_in_no_steps_time(tones: Path, tmp_path: Path) -> None:
     rows = metrics(tmp_path / "run")
     longest = max(utterance.duration for utterance in read_manifest(tones / "train.jsonl"))
     assert longest / float(rows[1]["train/audio_seconds_per_second"]) < 5
+
+
+def test_an_epoch_that_ends_early_is_not_said_to_be_done(tones: Path, tmp_path: Path) -> None:
+    """A run of 60 steps, an utterance each, has heard the 48 utterances one time and a quarter."""
+    short = ["trainer.max_epochs=-1", "trainer.max_steps=60", "data.max_utterances=1"]
+    assert finish(start(config(tmp_path / "run", tones, *short), tmp_path / "log")) == 0, (tmp_path / "log").read_text()
+    log = tmp_path / "run" / "train.log"
+    assert re.findall(r"epoch .*, step \d+", log.read_text()) == [
+        "epoch 1 done, step 48",
+        "epoch 2 batch 12 of 48, step 60",
+    ]
+    assert read_log(log).passes == 1.25
 
 
 def die_behind_the_first_examples() -> None:

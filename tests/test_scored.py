@@ -103,6 +103,7 @@ BAD: dict[str, tuple[str | bytes, str]] = {
     "huge": (json.dumps({"text": "x" * 3_000_000}), r"missing id, subset, audio_filepath, duration, reference"),
     "old": (changed(subset=None, text=None), r"missing subset, text\. Evaluate again, if an older version wrote it\."),
     "duration NaN": (changed(duration=float("nan")), r"duration must be a number of seconds; got nan \(id 'a'\)\."),
+    "duration huge": (changed(duration=["x" * 3_000_000]), r"number of seconds; got \['x{20,60}\.\.\.x{20,60}'\] \(id"),
     "duration infinite": (changed(duration=float("inf")), r"duration must be a number of seconds; got inf"),
     "duration a string": (changed(duration="2"), r"duration must be a number of seconds; got '2'"),
     "duration 0": (changed(duration=0), r"duration must be positive; got 0"),

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,7 @@ from uvicorn.server import ServerState
 from asr.errors import InputError
 from asr.manifest import read_manifest
 from asr.recognizer import INFERENCE
-from asr.serve import _bound_socket
+from asr.serve import _bound_socket, _examples, _name
 from asr.server.app import Service, make_app
 from asr.server.jobs import Jobs
 from asr.server.metrics import Metrics
@@ -185,7 +186,7 @@ def test_the_server_keeps_its_own_schema(server: Server) -> None:
             fuzz(operation.as_strategy(generation_mode=mode), seen)
     assert statuses.keys() == {"/transcribe", "/health", "/metrics"}
     assert statuses["/health"] == statuses["/metrics"] == {200}
-    assert statuses["/transcribe"] >= {200, 400, 422}
+    assert statuses["/transcribe"] >= {200, 422}  # others may come by chance
     assert server.post(SAID).status_code == 200
 
 
@@ -398,6 +399,16 @@ def test_of_two_servers_that_start_at_once_one_gets_the_address() -> None:
         port = first.getsockname()[1]
         with pytest.raises(InputError, match=f"got 127.0.0.1:{port}: it is in use; choose another --port"):
             _bound_socket("127.0.0.1", port)
+
+
+def test_names_that_are_not_utf_8_are_shown_with_escapes(tmp_path: Path) -> None:
+    example = tmp_path / "sp\udcfft.wav"
+    example.write_bytes(SAID)
+    names = (_name("models/caf\udce9/bundle"), *(one.name for one in _examples([str(example)], 60)))
+    assert names == (r"caf\udce9", r"sp\udcfft")
+    served = replace(service()[0], name=names[0])
+    for path in ("/", "/health"):
+        assert names[0] in asked(served, "GET", path).text.replace(r"\\", "\\")
 
 
 def test_without_its_packages_it_says_what_to_install() -> None:

@@ -155,6 +155,16 @@ def test_the_microphone_is_recorded_as_wav(seen: Visit) -> None:
     assert seen.page.get_by_role("button", name="Record").is_enabled()
 
 
+def test_a_recording_ends_before_it_is_too_large_to_be_sent(chromium: Any, fluent: Path) -> None:
+    with serving(fluent / "run", "--max-megabytes", "0.2") as server:  # two seconds
+        seen = visit(chromium, server.address + "/")
+        seen.page.get_by_role("button", name="Record").click()
+        transcript(seen.page)
+        assert float(seen.page.locator("#summary").inner_text().split()[1]) > 1
+        assert seen.page.locator("#hint").inner_text() == ""
+        seen.page.context.close()
+
+
 def test_a_microphone_that_is_forbidden_is_explained(chromium: Any, server: Server) -> None:
     seen = visit(chromium, server.address + "/")
     seen.page.evaluate(

@@ -236,6 +236,10 @@ HEADER = "step,epoch,train/loss,train/grad_norm,valid/wer,valid/loss\r\n"
         ({"config.yaml": "a: [\n<b>"}, "a: [\n&lt;b&gt;"),
         ({"config.yaml": "- 1\n- 2\n"}, "- 1"),
         ({"examples.jsonl": '{"step": 1}\n[]\n7\nnull\n{"st'}, "There is no examples.jsonl"),
+        (
+            {"examples.jsonl": '{"step": 1, "epoch": 1, "id": [], "reference": "a", "hypothesis": "a"}'},
+            "There is no examples.jsonl",
+        ),
         ({"train.log": "not a log\n"}, "There is no train.log"),
     ],
 )

@@ -4,6 +4,7 @@ import csv
 import math
 from collections import defaultdict
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -62,11 +63,13 @@ def read_curves(path: Path) -> dict[str, Curve]:
     if not path.is_file():
         return {}
     with path.open(newline="", encoding="utf-8", errors="replace") as file:
-        lines = csv.reader(line.replace("\0", "") for line in file)  # a machine that crashed leaves zeros
-        header = next(lines, [])
-        if STEP not in header:
-            return {}
-        return _columns(header, list(lines))
+        lines: list[list[str]] = []
+        with suppress(csv.Error):  # what is behind it is no CSV
+            for line in csv.reader(line.replace("\0", "") for line in file):  # a machine that crashed leaves zeros
+                lines.append(line)
+    if not lines or STEP not in lines[0]:
+        return {}
+    return _columns(lines[0], lines[1:])
 
 
 def _columns(header: Sequence[str], lines: Sequence[Sequence[str]]) -> dict[str, Curve]:

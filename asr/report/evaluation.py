@@ -29,7 +29,8 @@ KINDS = {
 METHODS = (
     "Rates are errors summed over the utterances and divided by the length of their references. Words are aligned by "
     "the fewest edits (jiwer). Intervals are of 95 % confidence, by bootstrap: over utterances and, where all speakers "
-    "are known, over speakers, drawn whole (Bisani and Ney 2004). ECE, the expected calibration error, is the mean "
+    "are known, over speakers, drawn whole (Bisani and Ney 2004); there is none for fewer than five, nor without any "
+    "error, which says nothing about how many there might have been. ECE, the expected calibration error, is the mean "
     "distance of confidence and share of right words over bins of equally many words; AUC is the probability that a "
     "right word is surer than a wrong one."
 )

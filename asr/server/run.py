@@ -64,7 +64,7 @@ class Protocol(H11Protocol):
         self._deadline = self.loop.call_later(seconds, self._end_if_idle)
 
     def _end_if_idle(self) -> None:
-        if True:
+        if self.cycle is None or self.cycle.response_complete:
             self.transport.abort()  # to close would wait until the client has read all
 
 

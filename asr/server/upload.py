@@ -27,7 +27,7 @@ from asr.recognizer import whole_file
 
 FORM = "multipart/form-data"
 FIELD = "file"
-MOST_PARTS = 10  # of a form; it needs one
+MOST_PARTS = 2  # of a form, with a file and without; it needs one. Up to a megabyte of each is held in memory
 NUM_EXAMINED = 2  # files whose headers are checked at a time: MP3 and Ogg files are held in memory for that
 SHOWN = 40  # characters of a client's own words in an answer
 EXAMINED_RATE = 16000  # Hz, for counting seconds; any would do

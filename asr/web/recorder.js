@@ -1,15 +1,18 @@
 /* Records the microphone as samples, and makes a WAV file of them.
 
-     const recorder = await Recorder({onseconds, onlevel});   asks the browser, and begins; throws what it says
-     const blob = await recorder.stop();                      16-bit mono WAV, at the microphone's own rate
-     Recorder.obstacle()                                      why it cannot work here, or ""
+     const recorder = await Recorder({onprogress});   asks the browser, and begins; throws what it says; ten times a
+                                                      second: onprogress(seconds, bytes of the file, loudest sample)
+     const blob = await recorder.stop();              16-bit mono WAV, at the microphone's own rate
+     Recorder.obstacle()                              why it cannot work here, or ""
 
    It loads collector.js. MediaRecorder would give WebM, which libsndfile does not read. */
 "use strict";
 const Recorder = (() => {
+  const HEADER_BYTES = 44;
+
   function wav(blocks, rate) {
     const length = blocks.reduce((sum, block) => sum + block.length, 0);
-    const view = new DataView(new ArrayBuffer(44 + 2 * length));
+    const view = new DataView(new ArrayBuffer(HEADER_BYTES + 2 * length));
     const write = (at, text) => [...text].forEach((one, i) => view.setUint8(at + i, one.charCodeAt(0)));
     write(0, "RIFF");
     view.setUint32(4, 36 + 2 * length, true);
@@ -23,7 +26,7 @@ const Recorder = (() => {
     view.setUint16(34, 16, true); // bits
     write(36, "data");
     view.setUint32(40, 2 * length, true);
-    let at = 44;
+    let at = HEADER_BYTES;
     for (const block of blocks) {
       for (const sample of block) {
         view.setInt16(at, Math.round(32767 * Math.min(Math.max(sample, -1), 1)), true);
@@ -33,7 +36,7 @@ const Recorder = (() => {
     return new Blob([view], { type: "audio/wav" });
   }
 
-  async function start({ onseconds = () => {}, onlevel = () => {} }) {
+  async function start({ onprogress }) {
     const stream = await navigator.mediaDevices.getUserMedia({ audio: { channelCount: 1 } });
     const context = new AudioContext(), blocks = [];
     const close = () => {
@@ -53,9 +56,8 @@ const Recorder = (() => {
       for (const sample of data) loudest = Math.max(loudest, Math.abs(sample));
       const before = Math.floor((10 * samples) / context.sampleRate);
       samples += data.length;
-      if (Math.floor((10 * samples) / context.sampleRate) === before) return; // ten times a second
-      onseconds(samples / context.sampleRate);
-      onlevel(loudest);
+      if (Math.floor((10 * samples) / context.sampleRate) === before) return;
+      onprogress(samples / context.sampleRate, HEADER_BYTES + 2 * samples, loudest);
       loudest = 0;
     };
     context.createMediaStreamSource(stream).connect(collector);

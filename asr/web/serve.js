@@ -8,6 +8,7 @@
   const [drop, status, problem, result] = ["drop", "status", "error", "result"].map(by);
   const percent = (share) => `${Math.round(100 * share)} %`;
   const UNSURE = 0.5; // words of less confidence are marked
+  const FORM_BYTES = 1000; // at most, around a file
   let player = null, recorder = null, request = null, download = "";
 
   function busy(text) {
@@ -59,6 +60,7 @@
 
   async function transcribe(blob, name) {
     request?.abort();
+    request = null; // what that one says of it is not shown any more
     problem.hidden = true;
     result.hidden = true;
     player?.close();
@@ -199,12 +201,14 @@
     record.disabled = true;
     try {
       recorder = await Recorder({
-        onseconds(seconds) {
+        onprogress(seconds, bytes, level) {
           if (!recorder) return;
           record.textContent = `Stop (${Math.floor(seconds)} s)`;
-          if (seconds >= settings.max_seconds - 0.5) finish();
+          hint.textContent = level > 0.01 ? "Recording." : "Recording; it is silent so far.";
+          // What is longer or larger would be refused, and lost; some is still on its way.
+          const most = Math.min(settings.max_seconds, (settings.max_bytes - FORM_BYTES) * (seconds / bytes));
+          if (seconds >= most - 0.5) finish();
         },
-        onlevel(level) { hint.textContent = level > 0.01 ? "Recording." : "Recording; it is silent so far."; },
       });
       record.textContent = "Stop";
       record.setAttribute("aria-pressed", "true");
