@@ -14,6 +14,7 @@ demo: .venv/ready
 	$(RUN) asr.train run_dir=runs/demo
 	$(RUN) asr.evaluate runs/demo data/mini/test.jsonl --output-dir runs/demo/evaluation --report runs/demo/evaluation/report.html
 	$(RUN) asr.transcribe runs/demo data/mini/audio/test/test-00001.flac
+	@echo "To look at: runs/demo/report.html, runs/demo/evaluation/report.html"
 
 test: .venv/ready
 	$(BIN)/ruff check
