@@ -162,7 +162,7 @@ def choose_edges(numbers: Sequence[float], edges: Sequence[float]) -> list[float
     below = 0  # how many numbers are in the bins that are closed
     for edge in edges:
         count = sum(number < edge for number in numbers)
-        if edge > chosen[-1] and count - below >= enough and len(numbers) - count >= enough:
+        if chosen[-1] < edge < math.inf and count - below >= enough and len(numbers) - count >= enough:
             chosen.append(edge)
             below = count
     return [*chosen, min((edge for edge in edges if edge > numbers[-1]), default=math.inf)]

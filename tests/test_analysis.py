@@ -10,7 +10,7 @@ from typing import Any
 
 import jiwer
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from asr.analysis import NO_SPEAKER, SECONDS, WORDS_A_SECOND, choose_edges, figures
@@ -123,6 +123,7 @@ def test_speaking_rate_is_words_of_the_reference_a_second() -> None:
     ),
     edges=st.sampled_from([SECONDS, WORDS_A_SECOND]),
 )
+@example([0.0] * 5 + [1.0] * 5 + [math.inf] * 5, SECONDS)
 def test_bins_are_few_and_none_is_nearly_empty(numbers: list[float], edges: tuple[float, ...]) -> None:
     chosen = choose_edges(numbers, edges)
     assert set(chosen) <= set(edges)
