@@ -20,7 +20,7 @@ test: .venv/ready
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
-	OMP_WAIT_POLICY=passive $(RUN) pytest -n 2
+	OMP_WAIT_POLICY=passive $(RUN) pytest -n 2 --hypothesis-profile=ci  # the same examples each time; pytest alone draws new ones
 
 clean:
 	rm -rf .venv build dist *.egg-info

@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from asr.web.chart import (
@@ -177,12 +177,27 @@ def test_ticks_of_a_logarithmic_axis_are_one_two_or_five_times_a_power_of_ten(lo
 
 
 @given(values=st.lists(st.floats(-1e9, 1e9), max_size=5), zero=st.booleans())
+@example([5e-324], True)
+@example([1e-12, 2e-12], False)
+@example([1e9, math.nextafter(1e9, 2e9)], False)
+@example([-5e-324, 0.0], False)
 def test_a_scale_has_room_for_its_values_and_never_turns_them_round(values: list[float], zero: bool) -> None:
     scale = Scale(Axis("x"), values, 10.0, 90.0, zero)
     places = [scale(value) for value in sorted(values)]
     assert places == sorted(places)
     assert all(10 <= place <= 90 for place in places)
     assert not zero or scale.low <= 0
+
+
+@given(values=st.lists(st.floats(0, 1e300), max_size=5))
+@example([5e-324])
+@example([5e-324, 1e-300])
+@example([2.3e-308, math.nextafter(2.3e-308, 1)])
+def test_a_logarithmic_scale_has_room_for_all_above_zero(values: list[float]) -> None:
+    scale = Scale(Axis("x", log=True), values, 10.0, 90.0, False)
+    places = [scale(value) for value in sorted(values)]
+    assert places == sorted(places)
+    assert all(10 <= place <= 90 for place in places)
 
 
 def test_numbers_are_written_short() -> None:

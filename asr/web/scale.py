@@ -2,10 +2,12 @@
 
 import math
 import re
+import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 NONE = "-"  # how a value that is not there is written
+CLOSEST = 1e-9  # values that differ by less, relative to their size or to a thousandth, are one place on an axis
 
 
 def number(value: float | None) -> str:
@@ -60,13 +62,14 @@ class Scale:
 
     def __init__(self, axis: Axis, values: Iterable[float | None], start: float, end: float, zero: bool) -> None:
         self.axis, self.start, self.end = axis, start, end
-        usable = [one for one in values if one is not None and math.isfinite(one) and (one > 0 or not axis.log)]
+        least = sys.float_info.min if axis.log else -math.inf
+        usable = [one for one in values if one is not None and math.isfinite(one) and one >= least]
         low = min(usable, default=1.0 if axis.log else 0.0) if axis.low is None else axis.low
         high = max([*usable, low], default=1.0) if axis.high is None else axis.high
         if zero and not axis.log and axis.low is None:
             low = min(low, 0.0)
-        if high <= low:
-            high = low * 10 if axis.log else low + (abs(low) or 1.0)
+        if high - low <= CLOSEST * (low if axis.log else max(abs(low), abs(high), 1e-3)):
+            high = low * 10 if axis.log else low + max(abs(low), CLOSEST)
         ticks = log_ticks(low, high) if axis.log else round_ticks(low, high)
         self.low = min(low, ticks[0]) if axis.low is None else low
         self.high = max(high, ticks[-1]) if axis.high is None else high
