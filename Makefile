@@ -1,13 +1,18 @@
 # make demo: train, evaluate and transcribe on a corpus made on the spot. make test: everything CI checks.
+# make bench: every benchmark, beside the toolkits that PyPI has.
 PYTHON ?= python3
 BIN := .venv/bin
 RUN := $(BIN)/python -m
 
-.PHONY: demo test clean
+.PHONY: demo test bench clean
 
 .venv/ready: pyproject.toml
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --editable '.[test]'
+	touch $@
+
+.venv/bench: .venv/ready
+	$(BIN)/pip install --quiet --editable '.[test,bench]'
 	touch $@
 
 demo: .venv/ready
@@ -21,6 +26,12 @@ test: .venv/ready
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	OMP_WAIT_POLICY=passive $(RUN) pytest -n 2 --hypothesis-profile=ci  # the same examples each time; pytest alone draws new ones
+
+runs/demo/bundle: | .venv/ready
+	$(RUN) asr.train run_dir=runs/demo
+
+bench: .venv/bench runs/demo/bundle
+	$(RUN) benchmarks.suite
 
 clean:
 	rm -rf .venv build dist *.egg-info

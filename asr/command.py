@@ -2,6 +2,7 @@
 
 import argparse
 import errno
+import gc
 import math
 import os
 import sys
@@ -236,4 +237,5 @@ def run_command(command: Callable[[Sequence[str] | None], int]) -> None:
         sys.stdout.flush()
     except OSError:  # what is left cannot go anywhere; Python would try again at its end, and say so
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    gc.freeze()  # Python would look through all of torch for garbage before it ends, for a quarter of a second
     sys.exit(status)

@@ -1,22 +1,21 @@
 """What the commands share that take an experiment, conf/train.yaml with overrides: composition, log, how they end."""
 
 import errno
+import gc
 import logging
 import os
 import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
-
-import hydra
-from hydra.core.hydra_config import HydraConfig
-from hydra.types import RunMode
-from omegaconf import DictConfig, OmegaConf
+from typing import TYPE_CHECKING, Any
 
 from asr.errors import InputError
 from asr.interruption import Stopped, requeue
 from asr.settings import CONF, check_settings
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
 
 # Before torch is imported: threads that wait for one another spin for some 30 us, as long as a small net's operations
 # last, and then sleep. Sleeping at once takes half as long again; spinning for long takes 10 times as long where the
@@ -40,17 +39,50 @@ def experiment_command(command: Callable[[dict[str, Any]], None]) -> Callable[[]
 
     failed: list[str] = []  # jobs of a --multirun
 
-    @hydra.main(version_base="1.3", config_path=str(CONF), config_name="train")
-    def main(composed: DictConfig) -> None:
+    def main(composed: "DictConfig") -> None:
+        from omegaconf import OmegaConf
+
         config: dict[str, Any] = OmegaConf.to_container(composed, resolve=True, throw_on_missing=True)  # type: ignore[assignment]
         run_job(partial(_in_own_folder, command, failed), config)
 
     def program() -> None:
-        main()
+        if {"-h", "--help"} & set(sys.argv[1:]):
+            print(help_text(command))
+            return
+        import hydra
+
+        hydra.main(version_base="1.3", config_path=str(CONF), config_name="train")(main)()
+        gc.freeze()  # Python would look through all of Lightning for garbage before it ends, for most of a second
         if failed:
             sys.exit(1)
 
     return program
+
+
+def help_text(command: Callable[[dict[str, Any]], None]) -> str:
+    """Say what the command does, which files of conf/ are there to be chosen, and the settings with their comments."""
+    groups: dict[str, list[str]] = {}
+    for path in sorted(CONF.glob("*/**/*.yaml")):
+        groups.setdefault(path.parent.relative_to(CONF).as_posix(), []).append(path.stem)
+    return HELP.format(
+        about=(sys.modules[command.__module__].__doc__ or "").strip(),
+        groups="\n".join(f"  {group}: {', '.join(names)}" for group, names in groups.items()),
+        settings=(CONF / "train.yaml").read_text(encoding="utf-8").strip(),
+    )
+
+
+HELP = """{about}
+
+An override chooses a file of conf/, encoder=transformer say, or gives a setting, encoder.num_layers=8 say. The files:
+
+{groups}
+
+conf/train.yaml says which of them are taken without an override, and the settings that are of no component:
+
+{settings}
+
+With --cfg job all settings are printed as the overrides leave them, and nothing is done; --hydra-help has the rest.
+"""
 
 
 def run_job(command: Callable[[dict[str, Any]], None], config: dict[str, Any]) -> None:
@@ -91,6 +123,9 @@ def _in_own_folder(command: Callable[[dict[str, Any]], None], failed: list[str],
 
     A job that fails does not keep the next one from its turn; it is added to `failed`.
     """
+    from hydra.core.hydra_config import HydraConfig
+    from hydra.types import RunMode
+
     hydra_config = HydraConfig.get()
     if hydra_config.mode != RunMode.MULTIRUN:
         command(config)

@@ -55,6 +55,7 @@ def train(config: dict[str, Any]) -> None:
     from asr.examples import ExamplesFile, choose_examples
     from asr.interruption import StopRequest
     from asr.launch import first_then_all
+    from asr.processes import keep_memory
     from asr.recompute import recompute_blocks
     from asr.report.training import leave_report
     from asr.resume import Run
@@ -63,6 +64,7 @@ def train(config: dict[str, Any]) -> None:
     from asr.task import RecognitionTask, Unreadable
 
     _quieten_libraries()
+    keep_memory()
     trainer = _trainer(config)
     if trainer.global_rank > 0:  # of many processes only the first speaks, unless it is an error
         logging.getLogger("asr").setLevel(logging.ERROR)

@@ -8,36 +8,55 @@ import argparse
 import itertools
 import os
 import random
+import statistics
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from multiprocessing import get_context
 from pathlib import Path
 
 import jiwer
 import soundfile
 import torch
 
-from asr.audio import find_audio, load_waveform
+from asr.audio import load_waveform
 from asr.checkpoint import load_recognizer
 from asr.command import inference, run_command
 from asr.data.sampler import BatchBounds
 from asr.long_form import SEGMENTERS
-from asr.manifest import Utterance, read_manifest
+from asr.manifest import Utterance
 from asr.recognizer import Inference, Recognizer, whole_file
 from asr.score import ErrorCounts, count_errors, total
 from asr.transcript import Transcript, Word
 from asr.windows import WindowBounds, cut_windows
-from benchmarks.plan import peak_memory
+from benchmarks import results
+from benchmarks.machine import about, in_fresh_process, peak_memory
+from benchmarks.model import add_model, read_utterances
+from benchmarks.results import Results, fixed, share
 
 SAMPLE_RATE = 16000  # of the recordings that are made
 NOISE = 3e-4  # standard deviation, of the pauses
 NEAR_SECONDS = 1.0  # of a seam
 COMPARED_SECONDS = (60, 120)  # length of recordings that are compared with one pass
-LENGTHS = ("minutes", "segment", "seconds", "real time x", "peak MB", "more MB", "words", "WER %")
-COMPARISON = ("segment", "words", "differing", "% of words", "near seams", "words there", "WER %", "one pass")
+LENGTHS = {
+    "minutes": str,
+    "segment": str,
+    "seconds": fixed(1),
+    "real time x": fixed(4),
+    "peak MB": fixed(0),
+    "more MB": fixed(0),
+    "words": fixed(0),
+    "WER": share,
+}
+COMPARISON = {
+    "segment": str,
+    "words": fixed(0),
+    "words that differ": share,
+    "of these near a seam": share,
+    "of all words there": share,
+    "WER": share,
+    "WER of one pass": share,
+}
 
 
 @dataclass(frozen=True)
@@ -49,10 +68,9 @@ class Recording:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print a line for each length and way to cut; with --compare, a line for each way to cut."""
+    """Print a row for each length and way to cut; with --compare, a row for each way to cut."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.long_recording", description=__doc__)
-    parser.add_argument("model", metavar="MODEL", help="a run folder, a bundle, or a .ckpt")
-    parser.add_argument("audio", metavar="AUDIO", nargs="+", help="file, folder, or manifest, whose texts give a WER")
+    add_model(parser)
     parser.add_argument("--minutes", type=float, nargs="+", default=[1, 10, 60], help="of the recordings (1 10 60)")
     parser.add_argument("--segment", nargs="+", choices=sorted(SEGMENTERS), default=["windows", "silence"], dest="ways")
     parser.add_argument("--pause", type=float, default=0.4, metavar="S", help="faint noise between utterances (0.4)")
@@ -60,26 +78,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--recordings", type=int, default=10, metavar="N", help="that are compared (10)")
     for name in ("--batch-seconds", "--window", "--context"):
         parser.add_argument(name, type=float, metavar="S", help="as of asr.transcribe")
-    parser.set_defaults(segment="windows", num_workers=0)
+    results.add_options(parser)
+    parser.set_defaults(segment="windows", num_workers=0, turns=1)
     given = parser.parse_args(arguments)
     how = inference(given)
-    utterances = list(_utterances(given.audio))
+    utterances = list(read_utterances(given.audio))
+    facts = about(given)
     bounds = f"windows of {how.windows.window_seconds:g} s, {how.windows.context_seconds:g} s of them context"
-    print(f"batch_seconds={how.batches.batch_seconds:g}, {bounds} at each end; pauses of {given.pause:g} s")
+    print(f"batch_seconds={how.batches.batch_seconds:g}, {bounds} at each end; pauses of {given.pause:g} s\n")
     with tempfile.TemporaryDirectory() as folder:
-        if given.compare:
-            _print_comparison(given, utterances, how, Path(folder))
-        else:
-            _print_lengths(given, utterances, how, Path(folder))
+        measured = _comparison if given.compare else _lengths
+        measured(given, utterances, how, Path(folder)).keep(given.output_dir, facts)
     return 0
-
-
-def _utterances(paths: Iterable[str]) -> Iterator[Utterance]:
-    for path in paths:
-        if path.endswith(".jsonl"):
-            yield from read_manifest(path)
-        else:
-            yield from (whole_file(file, str(file)) for file in find_audio(path))
 
 
 def concatenate(utterances: Iterable[Utterance], seconds: float, pause: float, path: Path) -> Recording:
@@ -101,33 +111,34 @@ def _errors(recognizer: Recognizer, recording: Recording, transcript: Transcript
     return count_errors(recognizer.normalize(recording.text), transcript.text)
 
 
-def _percent(part: float, whole: float) -> str:
-    return f"{100 * part / whole:.2f}" if whole else "-"
-
-
-def _print_row(cells: Sequence[str]) -> None:
-    print("  ".join(f"{cell:>11}" for cell in cells), flush=True)
+def _of(part: float, whole: float) -> float | None:
+    return part / whole if whole else None
 
 
 # ---- how time and memory go with the length
 
 
-def _print_lengths(given: argparse.Namespace, utterances: list[Utterance], how: Inference, folder: Path) -> None:
-    _print_row(LENGTHS)
+def _lengths(given: argparse.Namespace, utterances: list[Utterance], how: Inference, folder: Path) -> Results:
+    table = Results("long_recording", LENGTHS, bars="seconds", within=("minutes",))
     for minutes in given.minutes:
         recording = concatenate(itertools.cycle(utterances), 60 * minutes, given.pause, folder / f"{minutes:g}.wav")
-        for way in given.ways:  # each in a fresh process, so that no freed memory is used again
-            with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as fresh:
-                row = fresh.submit(measure, given.model, recording, replace(how, segmenter=SEGMENTERS[way])).result()
-            _print_row([f"{minutes:g}", way, *row])
+        hows = [replace(how, segmenter=SEGMENTERS[way]) for way in given.ways]
+        turns = [
+            [in_fresh_process(measure, given.model, recording, one) for one in hows]  # so that none finds freed memory
+            for _ in range(given.turns)
+        ]
+        for way, taken in zip(given.ways, zip(*turns, strict=True), strict=True):
+            took, peak, more = (statistics.median(one) for one in list(zip(*taken, strict=True))[:3])
+            *_, words, wer = taken[0]  # the same in each turn
+            table.row(f"{minutes:g}", way, took, took / (60 * minutes), peak, more, words, wer)
+    return table
 
 
-def measure(model: str, recording: Recording, how: Inference) -> list[str]:
-    """Transcribe a recording; return its cells in a row of LENGTHS, behind the first two."""
+def measure(model: str, recording: Recording, how: Inference) -> tuple[float, float, float, int, float | None]:
+    """Transcribe a recording; return seconds, the peak of MB, those of it that came with it, words and WER."""
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", 0)) or torch.get_num_threads())
     recognizer = load_recognizer(model)
-    seconds = whole_file(recording.path, "").duration
-    once = min(seconds, how.windows.window_seconds)
+    once = min(whole_file(recording.path, "").duration, how.windows.window_seconds)
     recognizer.transcribe([load_waveform(recording.path, recognizer.features.sample_rate, duration=once)], how)
     warm = peak_memory()  # as of getrusage, but that counts what the parent had before the child began
     started = time.perf_counter()
@@ -135,9 +146,8 @@ def measure(model: str, recording: Recording, how: Inference) -> list[str]:
     took = time.perf_counter() - started
     peak = peak_memory()
     errors = _errors(recognizer, recording, transcript).errors if recording.text else 0
-    wer = _percent(errors, len(recognizer.normalize(recording.text).split()))
-    memory = [f"{peak / 1e6:.0f}", f"{(peak - warm) / 1e6:.0f}"]
-    return [f"{took:.1f}", f"{took / seconds:.4f}", *memory, str(len(transcript.words)), wer]
+    wer = _of(errors, len(recognizer.normalize(recording.text).split()))
+    return took, peak / 1e6, (peak - warm) / 1e6, len(transcript.words), wer
 
 
 # ---- how what comes out in windows differs from one pass
@@ -169,7 +179,7 @@ class Difference:
                 self.differing_near += sum(map(near, differing))
 
 
-def _print_comparison(given: argparse.Namespace, utterances: list[Utterance], how: Inference, folder: Path) -> None:
+def _comparison(given: argparse.Namespace, utterances: list[Utterance], how: Inference, folder: Path) -> Results:
     recognizer = load_recognizer(given.model)
     draw = random.Random(0)
     recordings = [
@@ -184,7 +194,7 @@ def _print_comparison(given: argparse.Namespace, utterances: list[Utterance], ho
     longest = 2 * COMPARED_SECONDS[1]
     at_once = Inference(BatchBounds(batch_seconds=longest, max_utterances=1), WindowBounds(longest, 0))
     wholes = [recognizer.transcribe([recording.path], at_once)[0] for recording in recordings]
-    _print_row(COMPARISON)
+    table = Results("long_recording_compared", COMPARISON, bars="words that differ")
     for way in given.ways:
         difference, cut_errors, whole_errors = Difference(), [], []
         for recording, whole in zip(recordings, wholes, strict=True):
@@ -193,11 +203,11 @@ def _print_comparison(given: argparse.Namespace, utterances: list[Utterance], ho
             cut_errors.append(_errors(recognizer, recording, cut))
             whole_errors.append(_errors(recognizer, recording, whole))
         known = all(recording.text for recording in recordings)
-        wers = [f"{100 * total(errors).rate:.2f}" if known else "-" for errors in (cut_errors, whole_errors)]
-        there = _percent(difference.words_near, difference.words)
-        near = _percent(difference.differing_near, difference.differing)
-        share = _percent(difference.differing, difference.words)
-        _print_row([way, str(difference.words), str(difference.differing), share, near, there, *wers])
+        wers = [total(errors).rate if known else None for errors in (cut_errors, whole_errors)]
+        near = _of(difference.differing_near, difference.differing)
+        there = _of(difference.words_near, difference.words)
+        table.row(way, difference.words, _of(difference.differing, difference.words), near, there, *wers)
+    return table
 
 
 def recognize_with_seams(

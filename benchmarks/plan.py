@@ -1,45 +1,71 @@
 """python -m benchmarks.plan: the batch plan's padding, change of mates, time and memory."""
 
 import argparse
-import math
+import itertools
+import statistics
 import time
 from collections import Counter
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
+from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import soundfile
 import torch
 import yaml
 from torch import Tensor
 
+from asr.command import run_command
 from asr.data.sampler import BatchBounds, Plan, changed_mates, plan_training
+from benchmarks import results
+from benchmarks.machine import about, in_fresh_process, peak_memory, peak_memory_reset
+from benchmarks.results import Results, fixed, share
 
 ROOT = Path(__file__).resolve().parent.parent
 TRAIN_MINI = ROOT.parent / "shared" / "data" / "LibriSpeech" / "train-mini"
 DOMINANT = 3  # speakers with a hundred utterances each; the others have one or two
-HEADER = f"{'utterances':>10} {'ranks':>6} {'seconds':>8} {'MB':>6} {'steps':>7} {'padding':>8} {'mates changed':>14}"
 
 
-def main() -> None:
-    """Print a line for each number of utterances and of ranks."""
+class Measured(NamedTuple):
+    """What a plan took, and what it is worth: the columns of the table behind the first two."""
+
+    seconds: float
+    megabytes: float
+    steps: int
+    padding: float
+    changed_mates: float
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print a row for each number of utterances and of ranks."""
     data = yaml.safe_load((ROOT / "conf" / "train.yaml").read_text(encoding="utf-8"))["data"]
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--utterances", type=int, nargs="+", default=[28_000, 1_000_000])
-    parser.add_argument("--world-size", type=int, nargs="+", default=[1, 8])
-    parser.add_argument("--batch-seconds", type=float, default=200.0)
-    parser.add_argument("--jitter", type=float, default=data["jitter"])
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.plan", description=__doc__)
+    parser.add_argument("--utterances", type=int, nargs="+", default=[28_000, 1_000_000], metavar="N")
+    parser.add_argument("--world-size", type=int, nargs="+", default=[1, 8], metavar="N")
+    parser.add_argument("--batch-seconds", type=float, default=200.0, metavar="S")
+    parser.add_argument("--jitter", type=float, default=data["jitter"], metavar="BATCHES")
     parser.add_argument("--train-mini", type=Path, default=TRAIN_MINI, help="a folder <speaker>/<chapter>/*.flac")
-    given = parser.parse_args()
+    results.add_options(parser)
+    given = parser.parse_args(arguments)
+    facts = about(given)
     bounds = BatchBounds(given.batch_seconds, data["max_utterances"], data["max_squared_seconds"])
     print(f"batch_seconds={bounds.batch_seconds:g} max_utterances={bounds.max_utterances} jitter={given.jitter:g}")
-    print(f"durations: {'of ' + str(given.train_mini) if given.train_mini.is_dir() else 'a log-normal stand-in'}")
-    print(HEADER)
-    for count in given.utterances:
-        for world_size in given.world_size:  # each in a fresh process, so that no freed memory is used again
-            with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as fresh:
-                line = fresh.submit(measure, count, given.train_mini, bounds, given.jitter, world_size)
-                print(line.result(), flush=True)
+    print(f"durations: {'of ' + str(given.train_mini) if given.train_mini.is_dir() else 'a log-normal stand-in'}\n")
+    columns = {"utterances": str, "ranks": str, "seconds": fixed(2), "MB": fixed(0)}
+    columns |= {"steps": fixed(0), "padding": percent, "mates changed": share}
+    table = Results("plan", columns, bars="seconds", within=("ranks",))
+    for count, world_size in itertools.product(given.utterances, given.world_size):
+        measured = [
+            in_fresh_process(measure, count, given.train_mini, bounds, given.jitter, world_size)
+            for _ in range(given.turns)
+        ]
+        table.row(f"{count:,}", str(world_size), *map(statistics.median, zip(*measured, strict=True)))
+    table.keep(given.output_dir, facts)
+    return 0
+
+
+def percent(value: float) -> str:
+    """Write a small fraction as a percentage."""
+    return f"{value:.2%}"
 
 
 def draw_durations(count: int, folder: Path, seed: int = 0) -> Tensor:
@@ -64,39 +90,22 @@ def draw_durations(count: int, folder: Path, seed: int = 0) -> Tensor:
     return seconds[chosen]
 
 
-def measure(count: int, folder: Path, bounds: BatchBounds, jitter: float, world_size: int) -> str:
-    """Plan two epochs; return a line of the table."""
+def measure(count: int, folder: Path, bounds: BatchBounds, jitter: float, world_size: int) -> Measured:
+    """Plan two epochs, of which the first is timed."""
     durations = draw_durations(count, folder)
 
     def plan(epoch: int) -> Plan:
         return plan_training(durations, bounds, jitter=jitter, seed=0, epoch=epoch, world_size=world_size)
 
-    before = reset_peak_memory()
+    before = peak_memory_reset()
     started = time.perf_counter()
     first = plan(0)
     seconds = time.perf_counter() - started
     megabytes = (peak_memory() - before) / 1e6
     padded = first.longest(durations) * first.sizes()
     padding = 1 - float(durations.sum() / padded.sum())
-    figures = f"{seconds:8.2f} {megabytes:6.0f} {len(first):7d} {padding:8.2%} {changed_mates(first, plan(1)):14.1%}"
-    return f"{len(durations):10d} {world_size:6d} {figures}"
-
-
-def reset_peak_memory() -> float:
-    """Forget the highest use of memory so far; return the present one, in bytes, or NaN where this is not Linux."""
-    try:
-        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
-    except OSError:
-        return math.nan
-    return peak_memory()
-
-
-def peak_memory() -> float:
-    """Return the highest resident memory since `reset_peak_memory`, in bytes, or NaN where this is not Linux."""
-    status = Path("/proc/self/status")
-    lines = status.read_text(encoding="ascii").splitlines() if status.is_file() else []
-    return next((1024.0 * int(line.split()[1]) for line in lines if line.startswith("VmHWM:")), math.nan)
+    return Measured(seconds, megabytes, len(first), padding, float(changed_mates(first, plan(1))))
 
 
 if __name__ == "__main__":
-    main()
+    run_command(main)

@@ -8,7 +8,6 @@ import argparse
 import contextlib
 import io
 import itertools
-import math
 import os
 import re
 import statistics
@@ -18,24 +17,34 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import httpx
 import soundfile
 import torch
 
-from asr.audio import find_audio, load_waveform
+from asr.audio import load_waveform
 from asr.command import run_command
 from asr.errors import InputError
-from asr.manifest import Utterance, read_manifest
-from asr.recognizer import whole_file
+from benchmarks import results
+from benchmarks.machine import about, peak_memory, peak_memory_reset
+from benchmarks.model import add_model, read_utterances
+from benchmarks.results import Results, fixed
 
 SAMPLE_RATE = 16000  # of what is sent, 16-bit WAV
 NUM_RECORDINGS = 16  # different ones
 LEAST_REQUESTS = 32  # of a cell; else so many for each client:
 REQUESTS_A_CLIENT = 4
 PATIENCE = 600  # seconds
-HEADER = ("clients", "max batch", "requests", "requests/s", "audio s/s", "p50 s", "p95 s", "p99 s", "batch", "peak MB")
+COLUMNS = {
+    "clients": str,
+    "max batch": str,
+    "requests": fixed(0),
+    "requests/s": fixed(1),
+    "audio s/s": fixed(0),
+    **dict.fromkeys(("p50 s", "p95 s", "p99 s"), fixed(2)),
+    "batch": fixed(1),
+    "peak MB": fixed(0),
+}
 
 
 @dataclass
@@ -55,74 +64,57 @@ class Server:
         """How many recordings there were, in how many batches."""
         return self.metric("asr_batch_recordings_sum"), self.metric("asr_batch_recordings_count")
 
-    def peak_megabytes(self) -> float:
-        """The highest resident memory since `reset`, NaN where this is not Linux."""
-        status = Path(f"/proc/{self.process.pid}/status")
-        found = re.search(r"VmHWM:\s+(\d+) kB", status.read_text()) if status.is_file() else None
-        return int(found[1]) / 1024 * 1.048576 if found else math.nan
-
-    def reset(self) -> None:
-        """Forget the highest memory so far."""
-        with contextlib.suppress(OSError):
-            Path(f"/proc/{self.process.pid}/clear_refs").write_text("5")
-
 
 @dataclass
 class Cell:
-    """What was measured of so many clients at one server, over all repeats."""
+    """What was measured of so many clients at one server, over all turns."""
 
     latencies: list[float] = field(default_factory=list)
-    rates: list[float] = field(default_factory=list)  # requests a second, of each repeat
+    rates: list[float] = field(default_factory=list)  # requests a second, of each turn
     batches: list[float] = field(default_factory=list)
     megabytes: float = 0.0
 
-    def row(self, clients: int, max_batch: int, seconds: float) -> list[str]:
-        """Its cells in a row of HEADER."""
+    def row(self, clients: int, max_batch: int, seconds: float) -> list[object]:
+        """The values of COLUMNS."""
         rate = statistics.median(self.rates)
         percentiles = statistics.quantiles(self.latencies, n=100, method="inclusive")
-        latencies = [f"{percentiles[number - 1]:.2f}" for number in (50, 95, 99)]
-        counted = [str(clients), str(max_batch), str(len(self.latencies)), f"{rate:.2f}", f"{rate * seconds:.0f}"]
-        return [*counted, *latencies, f"{statistics.mean(self.batches):.1f}", f"{self.megabytes:.0f}"]
+        latencies = [percentiles[number - 1] for number in (50, 95, 99)]
+        counted = [str(clients), str(max_batch), len(self.latencies), rate, rate * seconds]
+        return [*counted, *latencies, statistics.mean(self.batches), self.megabytes]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print a line for each number of clients and each server."""
+    """Print a row for each number of clients and each server."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.serve", description=__doc__)
-    parser.add_argument("model", metavar="MODEL", help="a run folder, a bundle, or a .ckpt")
-    parser.add_argument(
-        "audio", metavar="AUDIO", nargs="+", help="file, folder, or manifest: what is sent is cut of it"
-    )
-    parser.add_argument("--clients", type=int, nargs="+", default=[1, 2, 4, 8, 16, 32, 64], metavar="N")
+    add_model(parser)
+    parser.add_argument("--clients", type=int, nargs="+", default=[1, 4, 16, 64], metavar="N")
     parser.add_argument("--max-batch", type=int, nargs="+", default=[1, 8], metavar="N", help="of each server (1 8)")
     parser.add_argument("--seconds", type=float, default=10, metavar="S", help="length of a recording (10)")
-    parser.add_argument("--repeats", type=int, default=3, metavar="N", help="of everything, in turn (3)")
     parser.add_argument("--num-threads", type=int, metavar="N", help="of each server's net (torch's choice)")
+    results.add_options(parser)
+    parser.set_defaults(turns=3)
     given = parser.parse_args(arguments)
+    facts = about(given)
     recordings = cut(given.audio, given.seconds)
     cells: dict[tuple[int, int], Cell] = {}
     with contextlib.ExitStack() as running:
         servers = [running.enter_context(serving(given, number)) for number in given.max_batch]
         for server in servers:
             ask(server, recordings, clients=2, requests=8)  # what is made when it is first used
-        for _, clients, server in itertools.product(range(given.repeats), given.clients, servers):
+        for _, clients, server in itertools.product(range(given.turns), given.clients, servers):
             measure(cells.setdefault((clients, server.max_batch), Cell()), server, recordings, clients)
-    print("  ".join(f"{name:>10}" for name in HEADER))
+    table = Results("serve", COLUMNS, bars="requests/s", within=("clients",))
     for (clients, max_batch), cell in cells.items():
-        print("  ".join(f"{value:>10}" for value in cell.row(clients, max_batch, given.seconds)))
+        table.row(*cell.row(clients, max_batch, given.seconds))
+    table.keep(given.output_dir, facts)
     return 0
 
 
 def cut(paths: Sequence[str], seconds: float) -> list[bytes]:
     """Make WAV files of this length out of recordings, one after the other."""
-    utterances: list[Utterance] = []
-    for path in paths:
-        if path.endswith(".jsonl"):
-            utterances += read_manifest(path)
-        else:
-            utterances += [whole_file(file, str(file)) for file in find_audio(path)]
     length = round(seconds * SAMPLE_RATE)
     files, waveform = [], torch.zeros(0)
-    for one in itertools.cycle(utterances):
+    for one in itertools.cycle(read_utterances(paths)):
         duration = None if one.offset is None else one.duration
         loaded = load_waveform(one.audio_filepath, SAMPLE_RATE, offset=one.offset, duration=duration)
         waveform = torch.cat([waveform, loaded])
@@ -196,16 +188,16 @@ def ask(server: Server, recordings: Sequence[bytes], clients: int, requests: int
 
 
 def measure(cell: Cell, server: Server, recordings: Sequence[bytes], clients: int) -> None:
-    """Add one repeat to a cell."""
+    """Add one turn to a cell."""
     requests = max(LEAST_REQUESTS, REQUESTS_A_CLIENT * clients)
-    server.reset()
+    peak_memory_reset(server.process.pid)
     before = server.batches()
     began = time.perf_counter()
     cell.latencies += ask(server, recordings, clients, requests)
     cell.rates.append(requests / (time.perf_counter() - began))
     recognized, batches = (now - then for now, then in zip(server.batches(), before, strict=True))
     cell.batches.append(recognized / batches)
-    cell.megabytes = max(cell.megabytes, server.peak_megabytes())
+    cell.megabytes = max(cell.megabytes, peak_memory(server.process.pid) / 1e6)
 
 
 if __name__ == "__main__":

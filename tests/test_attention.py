@@ -1,6 +1,7 @@
 """Attention with relative positions: against plain loops, and against another implementation."""
 
 import math
+from typing import TypeVar
 
 import pytest
 import torch
@@ -8,18 +9,25 @@ from torch import Tensor
 from transformers.models.parakeet.configuration_parakeet import ParakeetEncoderConfig
 from transformers.models.parakeet.modeling_parakeet import ParakeetEncoderAttention
 
-from asr.encoder.attention import RelativeAttention, relative_positions, relative_shift, sinusoids
+from asr.encoder import relative
+from asr.encoder.attention.local_attention import LocalAttention
+from asr.encoder.attention.relative_attention import RelativeAttention
+from asr.encoder.relative import relative_positions, relative_shift, sinusoids
 from asr.lengths import padding_mask
 
 DIM, HEADS = 12, 3
+Attention = TypeVar("Attention", RelativeAttention, LocalAttention)
 
 
 def random_attention(dim: int = DIM, num_heads: int = HEADS, dropout: float = 0.0) -> RelativeAttention:
+    return random(RelativeAttention(dim, num_heads, dropout))
+
+
+def random(attention: Attention) -> Attention:
     """In float64, with u and v drawn too: they start at zero, where they could hide each other."""
-    attention = RelativeAttention(dim, num_heads, dropout).double().eval()
     torch.nn.init.normal_(attention.u)
     torch.nn.init.normal_(attention.v)
-    return attention
+    return attention.double().eval()
 
 
 def encoding(distance: int, dim: int) -> list[float]:
@@ -34,7 +42,9 @@ def encodings(num_frames: int, dim: int) -> Tensor:
     return torch.tensor([encoding(distance, dim) for distance in distances], dtype=torch.float64)
 
 
-def attention_by_loops(attention: RelativeAttention, x: Tensor, lengths: list[int]) -> Tensor:
+def attention_by_loops(
+    attention: RelativeAttention | LocalAttention, x: Tensor, lengths: list[int], context: float = math.inf
+) -> Tensor:
     """Transformer-XL, arXiv:1901.02860, section 3.3, term by term; frames behind an utterance's end stay zero."""
     batch, dim = len(x), x.shape[-1]
     heads, size = attention.num_heads, dim // attention.num_heads
@@ -47,25 +57,27 @@ def attention_by_loops(attention: RelativeAttention, x: Tensor, lengths: list[in
             for i in range(lengths[b]):
                 q = query[b, i, head]
                 scores = []
-                for j in range(lengths[b]):
+                near = [j for j in range(lengths[b]) if abs(i - j) <= context]
+                for j in near:
                     k = key[b, j, head]
                     r = attention.position(torch.tensor(encoding(i - j, dim), dtype=torch.float64))[head]
                     a, b_, c, d = q @ k, q @ r, u @ k, v @ r  # the paper's terms (a) to (d)
                     scores.append((a + b_ + c + d) / math.sqrt(size))
                 weights = torch.stack(scores).softmax(dim=0)
-                for j in range(lengths[b]):
-                    mixed[b, i, head] += weights[j] * value[b, j, head]
+                for weight, j in zip(weights, near, strict=True):
+                    mixed[b, i, head] += weight * value[b, j, head]
     return attention.output(mixed)
 
 
-@pytest.mark.parametrize("frames", range(1, 10))
-def test_relative_shift_puts_the_score_of_distance_i_minus_j_at_query_i_and_key_j(frames: int) -> None:
-    scores = torch.randn(2, 3, frames, 2 * frames - 1)
+@pytest.mark.parametrize("keys", range(1, 10))
+@pytest.mark.parametrize("queries", range(1, 10))
+def test_relative_shift_puts_the_score_of_distance_i_minus_j_at_query_i_and_key_j(queries: int, keys: int) -> None:
+    scores = torch.randn(2, 3, queries, queries + keys - 1)
     shifted = relative_shift(scores)
-    assert shifted.shape == (2, 3, frames, frames)
-    column = {distance: number for number, distance in enumerate(range(frames - 1, -frames, -1))}
-    for i in range(frames):
-        for j in range(frames):
+    assert shifted.shape == (2, 3, queries, keys)
+    column = {distance: number for number, distance in enumerate(range(queries - 1, -keys, -1))}
+    for i in range(queries):
+        for j in range(keys):
             assert torch.equal(shifted[:, :, i, j], scores[:, :, i, column[i - j]])
 
 
@@ -78,6 +90,49 @@ def test_attention_equals_the_papers_formula_in_plain_loops() -> None:
     expected = attention_by_loops(attention, x, lengths)
     for b, length in enumerate(lengths):
         torch.testing.assert_close(out[b, :length], expected[b, :length], rtol=0, atol=1e-12)  # float64 rounding
+
+
+@pytest.mark.parametrize("block", [1, 50, 100, 200, 10**6])  # scores at a time: of some queries, some utterances, all
+@pytest.mark.parametrize("frames", [1, 2, 7, 24])
+def test_attention_by_blocks_equals_attention_in_one_and_so_do_its_gradients(
+    frames: int, block: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attention = random_attention()
+    x = torch.randn(3, frames, DIM, dtype=torch.float64, requires_grad=True)
+    padding = padding_mask(torch.tensor([frames, 1, (frames + 1) // 2]), frames)
+    weights = torch.randn(3, frames, DIM, dtype=torch.float64).masked_fill(padding[:, :, None], 0.0)
+
+    def outcome() -> list[Tensor]:
+        out = attention(x, attention.positions(x), padding)
+        return [out[~padding], *torch.autograd.grad((out * weights).sum(), [x, *attention.parameters()])]
+
+    whole = outcome()
+    monkeypatch.setattr(relative, "CPU_BLOCK", block)
+    monkeypatch.setattr(relative, "FEWEST_QUERIES", 2)
+    for ours, expected in zip(outcome(), whole, strict=True):
+        torch.testing.assert_close(ours, expected, rtol=0, atol=1e-10)  # sums of 24 in another order
+
+
+@pytest.mark.parametrize("context", [1, 2, 3, 8, 20])
+@torch.no_grad()
+def test_local_attention_equals_the_papers_formula_over_the_frames_that_are_near(context: int) -> None:
+    attention = random(LocalAttention(DIM, HEADS, 0.0, context=context))
+    lengths = [11, 1, 6]
+    x = torch.randn(3, 11, DIM, dtype=torch.float64)
+    out = attention(x, encodings(2 * context, DIM), padding_mask(torch.tensor(lengths), 11))
+    expected = attention_by_loops(attention, x, lengths, context)
+    for b, length in enumerate(lengths):
+        torch.testing.assert_close(out[b, :length], expected[b, :length], rtol=0, atol=1e-12)
+
+
+@torch.no_grad()
+def test_local_attention_of_a_wide_context_is_relative_attention() -> None:
+    everywhere = random_attention()
+    local = LocalAttention(DIM, HEADS, 0.0, context=9).double().eval()
+    local.load_state_dict(everywhere.state_dict())
+    x, padding = torch.randn(2, 10, DIM, dtype=torch.float64), padding_mask(torch.tensor([10, 4]), 10)
+    outs = [attention(x, attention.positions(x), padding)[~padding] for attention in (everywhere, local)]
+    torch.testing.assert_close(*outs, rtol=0, atol=1e-12)
 
 
 @torch.no_grad()

@@ -9,9 +9,11 @@ from transformers.models.parakeet.configuration_parakeet import ParakeetEncoderC
 from transformers.models.parakeet.modeling_parakeet import ParakeetEncoderBlock
 
 from asr.build import component
-from asr.encoder.attention import relative_positions
-from asr.encoder.conformer import Conformer, ConformerBlock
+from asr.encoder.attention.relative_attention import RelativeAttention
+from asr.encoder.conformer import Conformer, ConformerBlock, FeedForward
+from asr.encoder.convolution import ConvolutionModule
 from asr.encoder.norm.masked_batch_norm import MaskedBatchNorm
+from asr.encoder.relative import relative_positions
 from asr.errors import InputError
 from asr.lengths import padding_mask
 from tests.conftest import resolved
@@ -41,7 +43,14 @@ NAMES = {
 def random_block() -> ConformerBlock:
     """In float64; every parameter and running statistic away from where it starts."""
     norm = partial(MaskedBatchNorm, momentum=0.1, eps=1e-5)
-    block = ConformerBlock(DIM, HEADS, FEED_FORWARD_DIM, KERNEL_SIZE, 0.0, norm).double()
+    block = ConformerBlock(
+        DIM,
+        FeedForward(DIM, FEED_FORWARD_DIM, 0.0),
+        RelativeAttention(DIM, HEADS, 0.0),
+        ConvolutionModule(DIM, KERNEL_SIZE, norm),
+        FeedForward(DIM, FEED_FORWARD_DIM, 0.0),
+        0.0,
+    ).double()
     with torch.no_grad():
         for parameter in block.parameters():
             parameter += 0.3 * torch.randn_like(parameter)

@@ -1,6 +1,6 @@
 """The padding rule: an utterance gives the same output alone and in any batch, whatever stands in its padding.
 
-For every encoder in conf/, with every norm, and in training its gradients too (dropout off).
+For every encoder in conf/, with every norm and every attention, and in training its gradients too (dropout off).
 """
 
 import math
@@ -24,6 +24,7 @@ TOKENS = [[1, 1, 2, 3], [6, 5, 4, 3, 2, 1], [2, 2], [], [3]]
 SHALLOW = {"num_layers": 2, "dropout": 0.0}  # of an encoder; its width is the real one, for the rounding
 NARROW = {**SHALLOW, "dim": 16, "feed_forward_dim": 32}  # where gradients would take long
 FEW_CHANNELS = {"num_channels": 4, "dropout": 0.0}
+NEAR = {"context": 3}  # an utterance is several times as long
 JUNK = torch.tensor([math.nan, math.inf, -math.inf, 1e30, -1e30])
 # Of the largest number compared, where that is above 1. A rounding is 6e-8 and 1e-16.
 TOLERANCES = {torch.float32: 1e-5, torch.float64: 1e-10}
@@ -31,27 +32,36 @@ DTYPES = pytest.mark.parametrize("dtype", list(TOLERANCES), ids=["float32", "flo
 
 
 class Case(NamedTuple):
-    """An encoder, and the norm of its convolution module if it has one; two files in conf/."""
+    """An encoder, and one of its parts that is not the default, if any: files in conf/."""
 
     encoder: str
-    norm: str | None
+    part: str = ""  # attention=local_attention, say
+
+    def __str__(self) -> str:
+        return "-".join(filter(None, self))
 
 
 def cases() -> list[Case]:
     found = []
     for path in sorted((CONF / "encoder").glob("*.yaml")):
+        found.append(Case(path.stem))
         defaults = OmegaConf.load(path).get("defaults", [])
-        takes_norm = any("norm" in entry for entry in defaults if entry != "_self_")
-        norms = sorted(file.stem for file in (CONF / "encoder" / "norm").glob("*.yaml")) if takes_norm else [None]
-        found += [Case(path.stem, norm) for norm in norms]
+        for group, name in (next(iter(entry.items())) for entry in defaults if entry != "_self_"):
+            others = sorted(file.stem for file in (CONF / "encoder" / group).glob("*.yaml"))
+            found += [Case(path.stem, f"{group}={other}") for other in others if other != name]
     return found
 
 
-CASES = pytest.mark.parametrize("case", cases(), ids=lambda case: "-".join(filter(None, case)))
+@cache
+def encoder_config(case: Case) -> dict[str, Any]:
+    return resolved(f"encoder={case.encoder}", *([f"encoder/{case.part}"] if case.part else []))["encoder"]
+
+
+CASES = pytest.mark.parametrize("case", cases(), ids=str)
 OWN_STATISTICS = pytest.mark.parametrize(
     "case",
-    [case for case in cases() if case.norm != "masked_batch_norm"],
-    ids=lambda case: "-".join(filter(None, case)),
+    [case for case in cases() if encoder_config(case).get("norm", {}).get("name") != "masked_batch_norm"],
+    ids=str,
 )
 
 
@@ -72,17 +82,14 @@ class Net(nn.Module):
         return self.head.losses(log_probs, out_lengths, padded, torch.tensor([len(one) for one in tokens]))
 
 
-@cache
-def encoder_config(case: Case) -> dict[str, Any]:
-    return resolved(f"encoder={case.encoder}", *([f"encoder/norm={case.norm}"] if case.norm else []))["encoder"]
-
-
 def make_net(case: Case, dtype: torch.dtype, size: dict[str, Any]) -> Net:
     """A small net, every parameter and running statistic moved away from where it starts."""
     torch.manual_seed(0)
     config = overridden(encoder_config(case), size)
     if "subsampling" in config:
         config["subsampling"] = overridden(config["subsampling"], FEW_CHANNELS)
+    if "attention" in config:
+        config["attention"] = overridden(config["attention"], NEAR)
     encoder = component("encoder", config)(NUM_MEL_BINS)
     net = Net(encoder, component("head", {"name": "ctc"})(encoder.output_dim, VOCAB_SIZE)).to(dtype)
     with torch.no_grad():

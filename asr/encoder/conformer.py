@@ -1,12 +1,12 @@
 """The Conformer encoder."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from asr.encoder.attention import RelativeAttention, relative_positions
+from asr.dropout import Dropout
 from asr.encoder.convolution import ConvolutionModule
 from asr.errors import InputError
 from asr.lengths import padding_mask
@@ -28,6 +28,7 @@ class Conformer(nn.Module):
         kernel_size: of the depthwise convolution, in frames of T'; odd.
         dropout: of each residual branch, of the feed-forward activation and of the attention weights.
         subsampling: makes the front-end, given F and D.
+        attention: makes the self-attention of a block, given D, num_heads and dropout.
         norm: makes the norm of the convolution module, given D.
     """
 
@@ -42,6 +43,7 @@ class Conformer(nn.Module):
         kernel_size: int,
         dropout: float,
         subsampling: Callable[[int, int], Any],
+        attention: Callable[[int, int, float], Any],
         norm: Callable[[int], nn.Module],
     ) -> None:
         super().__init__()
@@ -55,14 +57,23 @@ class Conformer(nn.Module):
         self.stride: int = self.subsampling.stride
         self.output_lengths = self.subsampling.output_lengths
         self.blocks = nn.ModuleList(
-            ConformerBlock(dim, num_heads, feed_forward_dim, kernel_size, dropout, norm) for _ in range(num_layers)
+            ConformerBlock(
+                dim,
+                FeedForward(dim, feed_forward_dim, dropout),
+                attention(dim, num_heads, dropout),
+                ConvolutionModule(dim, kernel_size, norm),
+                FeedForward(dim, feed_forward_dim, dropout),
+                dropout,
+            )
+            for _ in range(num_layers)
         )
+        self.positions: Callable[[Tensor], Tensor] = cast(Any, self.blocks[0]).attention.positions
 
     def forward(self, features: Tensor, feature_lengths: Tensor) -> tuple[Tensor, Tensor]:
         """(B, T, F), (B,) to (B, T', D), (B,)."""
         x, lengths = self.subsampling(features, feature_lengths)
         padding = padding_mask(lengths, x.shape[1])
-        positions = relative_positions(x.shape[1], x.shape[2], x.device).to(x.dtype)
+        positions = self.positions(x)
         for block in self.blocks:
             x = block(x, positions, padding)
         return x, lengths
@@ -74,26 +85,26 @@ class ConformerBlock(nn.Module):
     def __init__(
         self,
         dim: int,
-        num_heads: int,
-        feed_forward_dim: int,
-        kernel_size: int,
+        feed_forward1: nn.Module,
+        attention: nn.Module,
+        convolution: nn.Module,
+        feed_forward2: nn.Module,
         dropout: float,
-        norm: Callable[[int], nn.Module],
     ) -> None:
         super().__init__()
         self.norm_feed_forward1 = nn.LayerNorm(dim)
-        self.feed_forward1 = FeedForward(dim, feed_forward_dim, dropout)
+        self.feed_forward1 = feed_forward1
         self.norm_attention = nn.LayerNorm(dim)
-        self.attention = RelativeAttention(dim, num_heads, dropout)
+        self.attention = attention
         self.norm_convolution = nn.LayerNorm(dim)
-        self.convolution = ConvolutionModule(dim, kernel_size, norm)
+        self.convolution = convolution
         self.norm_feed_forward2 = nn.LayerNorm(dim)
-        self.feed_forward2 = FeedForward(dim, feed_forward_dim, dropout)
+        self.feed_forward2 = feed_forward2
         self.norm_output = nn.LayerNorm(dim)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def forward(self, x: Tensor, positions: Tensor, padding_mask: Tensor) -> Tensor:
-        """(B, T', D), (2T' - 1, D), (B, T') to (B, T', D)."""
+        """(B, T', D), the attention's `positions`, (B, T') to (B, T', D)."""
         x = x + 0.5 * self.dropout(self.feed_forward1(self.norm_feed_forward1(x)))
         x = x + self.dropout(self.attention(self.norm_attention(x), positions, padding_mask))
         x = x + self.dropout(self.convolution(self.norm_convolution(x), padding_mask))
@@ -107,7 +118,7 @@ class FeedForward(nn.Module):
     def __init__(self, dim: int, feed_forward_dim: int, dropout: float) -> None:
         super().__init__()
         self.linear1 = nn.Linear(dim, feed_forward_dim)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         self.linear2 = nn.Linear(feed_forward_dim, dim)
 
     def forward(self, x: Tensor) -> Tensor:

@@ -7,7 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from asr.encoder.attention import sinusoids
+from asr.dropout import Dropout
+from asr.encoder.relative import sinusoids
 from asr.errors import InputError
 from asr.lengths import padding_mask
 
@@ -49,7 +50,7 @@ class Transformer(nn.Module):
         self.subsampling = subsampling(input_dim, dim)
         self.stride: int = self.subsampling.stride
         self.output_lengths = self.subsampling.output_lengths
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         self.blocks = nn.ModuleList(
             TransformerBlock(dim, num_heads, feed_forward_dim, dropout) for _ in range(num_layers)
         )
@@ -78,7 +79,7 @@ class TransformerBlock(nn.Module):
         self.norm_feed_forward = nn.LayerNorm(dim)
         self.linear1 = nn.Linear(dim, feed_forward_dim)
         self.linear2 = nn.Linear(feed_forward_dim, dim)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def forward(self, x: Tensor, padding_mask: Tensor) -> Tensor:
         """(B, T', D), padding_mask (B, T') to (B, T', D)."""

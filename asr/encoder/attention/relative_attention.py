@@ -1,0 +1,53 @@
+"""Multi-head self-attention with relative positions, from every frame to every other."""
+
+import torch
+from torch import Tensor, nn
+
+from asr.dropout import Dropout
+from asr.encoder.relative import attend, relative_positions
+
+
+class RelativeAttention(nn.Module):
+    """Self-attention whose scores know how far apart query and key are.
+
+    *Source*: Dai et al. 2019 (Transformer-XL), arXiv:1901.02860, section 3.3; `u` and `v` are this layer's own.
+
+    Args:
+        dim: D.
+        num_heads: H; must divide D.
+        dropout: of the attention weights.
+    """
+
+    def __init__(self, dim: int, num_heads: int, dropout: float) -> None:
+        super().__init__()
+        self.num_heads = num_heads
+        self.dropout = Dropout(dropout)
+        self.qkv = nn.Linear(dim, 3 * dim)
+        self.position = nn.Linear(dim, dim, bias=False)
+        self.u = nn.Parameter(torch.zeros(num_heads, 1, dim // num_heads))
+        self.v = nn.Parameter(torch.zeros(num_heads, 1, dim // num_heads))
+        self.output = nn.Linear(dim, dim)
+
+    def positions(self, x: Tensor) -> Tensor:
+        """Encode the distances that are asked for in x (B, T, D): T-1 .. -(T-1), (2T - 1, D)."""
+        return relative_positions(x.shape[1], x.shape[2], x.device).to(x.dtype)
+
+    def forward(self, x: Tensor, positions: Tensor, padding_mask: Tensor) -> Tensor:
+        """Attend from every frame to every valid one.
+
+        Args:
+            x: (B, T, D).
+            positions: what `positions` gives for x.
+            padding_mask: (B, T).
+
+        Returns:
+            (B, T, D); finite at padded frames.
+        """
+        query, key, value = (self._heads(part) for part in self.qkv(x).chunk(3, dim=-1))  # (B, H, T, D / H)
+        distance = self._heads(self.position(positions))  # (H, 2T - 1, D / H)
+        hidden = padding_mask[:, None]
+        out = attend(query + self.u, query + self.v, key, value, distance, hidden, self.dropout)
+        return self.output(out.transpose(1, 2).flatten(2))
+
+    def _heads(self, x: Tensor) -> Tensor:
+        return x.unflatten(-1, (self.num_heads, -1)).transpose(-2, -3)

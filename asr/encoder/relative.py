@@ -1,0 +1,109 @@
+"""Attention whose scores know how far apart query and key are: what its forms share.
+
+*Source*: Dai et al. 2019 (Transformer-XL), arXiv:1901.02860, section 3.3: a score is ((q + u) k + (q + v) r) /
+sqrt(head dim), with r the projected encoding of the distance.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from asr.dropout import Dropout
+
+CPU_BLOCK, BLOCK = 2**18, 2**28  # scores of all heads that are there at a time: what a processor's cache holds, or fits
+FEWEST_QUERIES = 64  # at a time, however many keys: small matrix products are slow
+
+
+def sinusoids(positions: Tensor, dim: int) -> Tensor:
+    """Sines (even channels) and cosines (odd) of `positions`, (P,) to (P, dim).
+
+    *Source*: Vaswani et al. 2017, arXiv:1706.03762, section 3.5.
+    """
+    frequencies = 10000.0 ** (-torch.arange(0, dim, 2, device=positions.device) / dim)  # (dim / 2,)
+    angles = positions[:, None].to(frequencies.dtype) * frequencies
+    return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1)
+
+
+def relative_positions(num_frames: int, dim: int, device: torch.device) -> Tensor:
+    """Encodings of the distances T-1 .. -(T-1) from a query back to a key, (2T - 1, dim)."""
+    return sinusoids(torch.arange(num_frames - 1, -num_frames, -1, device=device), dim)
+
+
+def relative_shift(scores: Tensor) -> Tensor:
+    """Turn scores by distance into scores by key, for Q queries that follow each other.
+
+    Row i of the result starts at column Q-1-i of row i: in memory that is one element earlier each row, so the shift
+    is a view with rows of Q+K-2. Nothing is copied.
+
+    Args:
+        scores: (B, H, Q, Q + K - 1); each column a distance less than the one before.
+
+    Returns:
+        (B, H, Q, K), column j for the distance of its query from key j.
+    """
+    batch, heads, queries, distances = scores.shape
+    shape = (batch, heads, queries, distances - queries + 1)
+    stride = (heads * queries * distances, queries * distances, distances - 1, 1)
+    return scores.contiguous().as_strided(shape, stride, scores.storage_offset() + queries - 1)
+
+
+def attend(
+    to_key: Tensor, to_distance: Tensor, key: Tensor, value: Tensor, distance: Tensor, hidden: Tensor, dropout: Dropout
+) -> Tensor:
+    """Attend from Q queries that follow each other to K keys that do.
+
+    Few utterances, or few queries, are attended from at a time, with only the distances that these need: their scores
+    stay in a processor's cache, and without gradients memory is linear in K. The result is exact.
+
+    Args:
+        to_key: q + u, (B, H, Q, D / H).
+        to_distance: q + v, (B, H, Q, D / H).
+        key: (B, H, K, D / H), like `value`.
+        distance: r, (H, Q + K - 1, D / H), from the last query's distance from the first key downwards.
+        hidden: True where a key must not be seen, (B, Q or 1, K).
+        dropout: of the weights.
+
+    Returns:
+        (B, H, Q, D / H); where no key may be seen it is finite.
+    """
+    heads, queries, keys = *to_key.shape[1:3], key.shape[2]
+    most = max(FEWEST_QUERIES, (BLOCK if key.is_cuda else CPU_BLOCK) // (heads * keys))
+    utterances, size = max(1, most // queries), min(most, queries)
+    scale = key.shape[-1] ** -0.5
+    # Half of the lowest number, so that a sum with a score is a number; the weight of e to that is 0.
+    bias = torch.zeros_like(hidden, dtype=key.dtype).masked_fill(hidden, torch.finfo(key.dtype).min / 2)
+    bias = bias[:, None].expand(-1, -1, queries, -1)  # (B, 1, Q, K)
+    parts = (to_key * scale, to_distance * scale, key, value, bias)
+    groups = zip(*(part.split(utterances) for part in parts), strict=True)
+    return torch.cat([_by_rows(size, distance.transpose(-1, -2), dropout, *group) for group in groups])
+
+
+def _by_rows(
+    size: int,
+    distance: Tensor,
+    dropout: Dropout,
+    to_key: Tensor,
+    to_distance: Tensor,
+    key: Tensor,
+    value: Tensor,
+    bias: Tensor,
+) -> Tensor:
+    """Attend from `size` queries at a time; distance (H, D / H, Q + K - 1)."""
+    out, first, queries, columns = [], 0, to_key.shape[2], distance.shape[2]
+    for by_key, by_distance, there in zip(
+        *(part.split(size, dim=2) for part in (to_key, to_distance, bias)), strict=True
+    ):
+        end = first + by_key.shape[2]
+        near = distance[..., queries - end : columns - first]
+        out.append(_weighted(by_key, key, value, relative_shift(by_distance @ near) + there, dropout))
+        first = end
+    return torch.cat(out, dim=2)
+
+
+def _weighted(query: Tensor, key: Tensor, value: Tensor, bias: Tensor, dropout: Dropout) -> Tensor:
+    """softmax(query key + bias) value."""
+    if query.is_cuda:
+        p = dropout.p if dropout.training else 0.0
+        return F.scaled_dot_product_attention(query, key, value, attn_mask=bias, dropout_p=p, scale=1.0)
+    # On a processor torch has no fast form of it with a bias and gradients.
+    return dropout((bias + query @ key.transpose(-1, -2)).softmax(dim=-1)) @ value

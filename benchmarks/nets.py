@@ -1,0 +1,149 @@
+"""The nets that are compared: ours and other toolkits', of one shape, with a front-end and a head of the same work."""
+
+import functools
+import importlib
+from typing import Any, NamedTuple
+
+import torch
+from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf
+from torch import Tensor, nn
+
+from asr.build import component
+from asr.head.ctc import CTC
+from asr.settings import CONF
+from benchmarks.peers.front_end import FrontEnd
+from benchmarks.race import enter
+
+VOCAB_SIZE = 1024
+NUM_MEL_BINS = 80
+FRAMES_PER_SECOND = 100
+BLOCK_FRAMES_PER_SECOND = 25
+TOKENS_PER_SECOND = 3.5  # of 1024 pieces, about LibriSpeech's
+SHORTEST = 0.6  # of a batch's longest utterance
+
+OURS = "ours"
+RELATIVE = {
+    "Parakeet": "benchmarks.peers.parakeet",
+    "NeMo": "benchmarks.peers.nemo",
+    "SpeechBrain": "benchmarks.peers.speechbrain",
+    "ESPnet": "benchmarks.peers.espnet",
+}
+PEERS = {**RELATIVE, "torchaudio, no positions": "benchmarks.peers.torchaudio"}  # less work: shown, not counted
+
+
+class Shape(NamedTuple):
+    """How big all of the nets are; the words are those of `asr.encoder.conformer`."""
+
+    dim: int
+    num_layers: int
+    num_heads: int
+    feed_forward_dim: int
+    kernel_size: int
+    dropout: float
+    num_channels: int
+
+
+class Batch(NamedTuple):
+    """Noise with the shape of speech: (B, T, F), (B,), (B, U), (B,)."""
+
+    features: Tensor
+    lengths: Tensor
+    tokens: Tensor
+    token_lengths: Tensor
+
+
+class Net(nn.Module):
+    """An encoder, whose `blocks` are listed, and our head.
+
+    Args:
+        encoder: (B, T, F), (B,) to (B, T', D), (B,).
+        blocks: those of its modules that are alike.
+        dim: D.
+    """
+
+    def __init__(self, encoder: nn.Module, blocks: nn.ModuleList, dim: int) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.blocks = blocks
+        self.head = CTC(dim, VOCAB_SIZE)
+
+    def forward(self, features: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+        """(B, T, F), (B,) to log_probs (B, T', V), (B,)."""
+        encoder_out, lengths = self.encoder(features, lengths)
+        return self.head(encoder_out), lengths
+
+    def loss(self, batch: Batch) -> Tensor:
+        """Compute a batch's CTC loss, divided by its number of tokens."""
+        log_probs, lengths = self(batch.features, batch.lengths)
+        return self.head.losses(log_probs, lengths, batch.tokens, batch.token_lengths).sum() / batch.token_lengths.sum()
+
+
+class PeerEncoder(nn.Module):
+    """The common front-end before a peer's blocks."""
+
+    def __init__(self, front_end: nn.Module, blocks: nn.Module) -> None:
+        super().__init__()
+        self.front_end = front_end
+        self.blocks = blocks
+
+    def forward(self, features: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+        """(B, T, F), (B,) to (B, T', D), (B,)."""
+        x, lengths = self.front_end(features, lengths)
+        return self.blocks(x, lengths), lengths
+
+
+class NoFrontEnd(nn.Module):
+    """Stands in the place of a front-end where blocks are given their (B, T', D)."""
+
+    def forward(self, x: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+        """Return both unchanged."""
+        return x, lengths
+
+
+def encoder_config(overrides: str) -> dict[str, Any]:
+    """Compose an encoder's settings: `conformer_s`, or `conformer_s encoder/attention=local_attention`."""
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        config = compose("train", overrides=f"encoder={overrides}".split())
+    return OmegaConf.to_container(config.encoder, resolve=True)  # type: ignore[return-value]
+
+
+def shape_of(config: dict[str, Any]) -> Shape:
+    """Take from our encoder's settings what the peers' follow."""
+    return Shape(**{key: config[key] for key in Shape._fields[:-1]}, num_channels=config["subsampling"]["num_channels"])
+
+
+def installed(contenders: list[str]) -> list[str]:
+    """Name those of the contenders that can be made here; the others are left out with a message."""
+    imports = {name: functools.partial(importlib.import_module, PEERS[name]) for name in contenders if name != OURS}
+    there = enter(imports)
+    return [name for name in contenders if name == OURS or name in there]
+
+
+def make_net(contender: str, encoder_name: str, *, with_front_end: bool = True) -> Net:
+    """Make ours, or a peer of its shape, with fresh weights."""
+    config = encoder_config(encoder_name)
+    shape = shape_of(config)
+    if contender == OURS:
+        encoder = component("encoder", config)(NUM_MEL_BINS)
+        if not with_front_end:
+            encoder.subsampling = NoFrontEnd()
+        return Net(encoder, encoder.blocks, shape.dim)
+    peer = importlib.import_module(PEERS[contender]).Blocks(shape)
+    front_end = FrontEnd(NUM_MEL_BINS, shape.num_channels, shape.dim, shape.dropout) if with_front_end else NoFrontEnd()
+    return Net(PeerEncoder(front_end, peer), peer.layers, shape.dim)
+
+
+def make_batch(count: int, longest: float, *, blocks_dim: int | None = None) -> Batch:
+    """Make `count` utterances, from `SHORTEST` of the `longest` (seconds) to all of it in even steps.
+
+    Args:
+        blocks_dim: D of the net, where its input is what a front-end would give; else it is features.
+    """
+    seconds = longest * (torch.linspace(1.0, SHORTEST, count) if count > 1 else torch.ones(1))
+    frames_per_second = FRAMES_PER_SECOND if blocks_dim is None else BLOCK_FRAMES_PER_SECOND
+    lengths, token_lengths = (seconds * frames_per_second).long(), (seconds * TOKENS_PER_SECOND).long()
+    generator = torch.Generator().manual_seed(0)
+    features = torch.randn(count, int(lengths.max()), blocks_dim or NUM_MEL_BINS, generator=generator)
+    tokens = torch.randint(1, VOCAB_SIZE, (count, int(token_lengths.max())), generator=generator)
+    return Batch(features, lengths, tokens, token_lengths)

@@ -1,0 +1,40 @@
+"""Hugging Face transformers: Parakeet's blocks with SDPA; they have no dropout of the residual branches."""
+
+from torch import Tensor, nn
+from transformers import ParakeetEncoder, ParakeetEncoderConfig
+
+from asr.lengths import padding_mask
+from benchmarks.nets import NUM_MEL_BINS, Shape
+
+
+class Blocks(nn.Module):
+    """The encoder's blocks and positions; its own front-end is not used."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        config = ParakeetEncoderConfig(
+            hidden_size=shape.dim,
+            num_hidden_layers=shape.num_layers,
+            num_attention_heads=shape.num_heads,
+            intermediate_size=shape.feed_forward_dim,
+            conv_kernel_size=shape.kernel_size,
+            num_mel_bins=NUM_MEL_BINS,
+            dropout=0.0,  # of what the front-end gives, and that has its own
+            dropout_positions=0.0,
+            layerdrop=0.0,
+            activation_dropout=shape.dropout,
+            attention_dropout=shape.dropout,
+            attn_implementation="sdpa",
+        )
+        encoder = ParakeetEncoder(config)
+        self.positions = encoder.encode_positions
+        self.layers = encoder.layers
+
+    def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
+        """(B, T', D), (B,) to (B, T', D)."""
+        valid = ~padding_mask(lengths, x.shape[1])
+        mask = (valid[:, :, None] & valid[:, None, :])[:, None]  # (B, 1, T', T'), as its encoder makes it
+        positions = self.positions(x)
+        for layer in self.layers:
+            x = layer(x, attention_mask=mask, position_embeddings=positions)
+        return x

@@ -1,0 +1,68 @@
+"""python -m benchmarks.suite: run the benchmarks one after the other, and make a page that links what they keep.
+
+Each runs with its defaults, in a process of its own, whose threads are OMP_NUM_THREADS or one. One that fails is named
+at the end, and does not keep the next one from its turn.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from asr.command import complain, run_command
+from asr.files import write_whole_text
+from asr.web.page import escape, page
+
+SUITE = (
+    *("train_step", "inference", "long_audio", "features", "loading", "decoding"),
+    *("plan", "startup", "serve", "long_recording"),
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run them; the status is 1 if one has failed."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.suite", description=__doc__)
+    parser.add_argument("names", metavar="NAME", nargs="*", default=SUITE, help=f"of {', '.join(SUITE)} (all)")
+    parser.add_argument("--output-dir", type=Path, default=Path("runs/benchmarks"), metavar="DIR")
+    given = parser.parse_args(arguments)
+    outcomes = {name: run(name, given.output_dir) for name in given.names}
+    given.output_dir.mkdir(parents=True, exist_ok=True)
+    write_whole_text(given.output_dir / "index.html", index(given.output_dir, outcomes))
+    print(given.output_dir / "index.html")
+    failed = [name for name, outcome in outcomes.items() if outcome.startswith("failed")]
+    if failed:
+        complain(f"every benchmark must run to its end; failed: {', '.join(failed)}. What each said is above.")
+    return 1 if failed else 0
+
+
+def run(name: str, output_dir: Path) -> str:
+    """Run a benchmark; return what became of it."""
+    print(f"## {name}\n", flush=True)
+    environment = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive", **os.environ}
+    began = time.monotonic()
+    command = [sys.executable, "-m", f"benchmarks.{name}", "--output-dir", str(output_dir)]
+    status = subprocess.run(command, env=environment).returncode
+    minutes = (time.monotonic() - began) / 60
+    outcome = f"failed with status {status}" if status else "done"
+    print(f"\n{name}: {outcome} after {minutes:.1f} minutes\n", flush=True)
+    return f"{outcome} after {minutes:.1f} minutes"
+
+
+def index(folder: Path, outcomes: dict[str, str]) -> str:
+    """Make a page with a line for each table in the folder, and what became of the benchmarks of this run."""
+    links = []
+    for path in sorted(folder.glob("*.json")):
+        rows = len(json.loads(path.read_text(encoding="utf-8"))["rows"])
+        name = escape(path.stem)
+        links.append(f'<li><a href="{name}.html">{name}</a> (<a href="{name}.json">{rows} rows</a>)</li>')
+    ran = "".join(f"<li>{escape(name)}: {escape(outcome)}</li>" for name, outcome in outcomes.items())
+    lists = f"<ul>{''.join(links)}</ul><h2>This run</h2><ul>{ran}</ul>"
+    return page("Benchmarks", f"<main><h1>Benchmarks</h1>{lists}</main>")
+
+
+if __name__ == "__main__":
+    run_command(main)

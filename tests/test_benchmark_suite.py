@@ -1,0 +1,103 @@
+"""The suite runs all benchmarks, whatever becomes of one; those of programs and of a trained model give their rows."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks import long_recording, plan, serve, startup, suite
+from benchmarks.race import race
+from tests.conftest import ROOT
+
+
+def test_the_suite_names_every_benchmark() -> None:
+    programs = {path.stem for path in (ROOT / "benchmarks").glob("*.py") if "run_command(main)" in path.read_text()}
+    assert programs == {*suite.SUITE, "suite"}
+
+
+def test_a_benchmark_that_fails_is_named_and_the_next_one_runs(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    (tmp_path / "plan.json").write_text('{"about": {}, "rows": [{}, {}]}')
+    assert suite.main(["absent", "results", "--output-dir", str(tmp_path)]) == 1
+    shown = capfd.readouterr()
+    assert shown.out.index("## absent") < shown.out.index("## results")
+    assert "error: every benchmark must run to its end; failed: absent." in shown.err
+    index = (tmp_path / "index.html").read_text()
+    assert 'href="plan.html">plan</a> (<a href="plan.json">2 rows</a>)' in index
+    assert "absent: failed with status 1 after" in index
+    assert "results: done after" in index
+
+
+def test_the_suite_ends_well_if_all_benchmarks_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    assert suite.main(["results", "--output-dir", str(tmp_path)]) == 0
+
+
+def test_a_program_is_timed_until_it_prints_its_line(tmp_path: Path) -> None:
+    last = tmp_path / "last"
+    code = f"import time; print('begun', flush=True); time.sleep(60); open({str(last)!r}, 'w')"
+    assert race({"program": lambda: startup.run(["-c", code], "beg")}, turns=1, warm_up=0)["program"].seconds < 30
+    assert not last.exists()
+    with pytest.raises(RuntimeError, match=r"^two$"):
+        startup.run(["-c", "print('one'); print('two')"], "three")
+    with pytest.raises(RuntimeError, match=r"^so$"):
+        startup.run(["-c", "print('so'); raise SystemExit(3)"])
+
+
+def test_the_cpu_time_of_a_turn_is_that_of_its_programs_too() -> None:
+    code = "import time\nwhile time.process_time() < 0.5: pass"
+    turn = race({"program": lambda: startup.run(["-c", code])}, turns=1, warm_up=0)["program"]
+    assert turn.cpu_seconds >= 0.5
+
+
+def test_an_import_of_what_is_not_installed_is_none() -> None:
+    with pytest.raises(ImportError, match="No module named 'absent'"):
+        startup.importing("from absent.inference import Recognizer")
+    startup.importing("import json; json.loads")()
+
+
+def rows(folder: Path, name: str) -> list[dict[str, object]]:
+    assert (folder / f"{name}.html").is_file()
+    return json.loads((folder / f"{name}.json").read_text())["rows"]
+
+
+def test_the_plan_has_a_row_for_each_number_of_utterances_and_ranks(tmp_path: Path) -> None:
+    absent = str(tmp_path / "absent")
+    options = ["--utterances", "2000", "--world-size", "1", "2", "--turns", "1", "--train-mini", absent]
+    assert plan.main([*options, "--output-dir", str(tmp_path)]) == 0
+    one, two = rows(tmp_path, "plan")
+    assert (one["utterances"], one["ranks"], two["ranks"]) == ("2,000", "1", "2")
+    assert two["steps"] == pytest.approx(one["steps"] / 2, abs=1)  # type: ignore[operator]
+    assert 0 < one["padding"] < 0.1  # type: ignore[operator]
+    assert one["seconds"] > 0  # type: ignore[operator]
+
+
+def test_long_recordings_have_a_row_for_each_length_and_way_to_cut(fluent: Path, tmp_path: Path) -> None:
+    options = [str(fluent / "run"), str(fluent / "test.jsonl"), "--output-dir", str(tmp_path)]
+    assert long_recording.main([*options, "--minutes", "0.1", "--window", "2"]) == 0
+    found = rows(tmp_path, "long_recording")
+    assert [(row["minutes"], row["segment"]) for row in found] == [("0.1", "windows"), ("0.1", "silence")]
+    assert long_recording.main([*options, "--compare", "--recordings", "1", "--segment", "windows"]) == 0
+    [row] = rows(tmp_path, "long_recording_compared")
+    assert row["words"] > 0  # type: ignore[operator]
+
+
+def test_a_server_has_a_row_for_each_number_of_clients(fluent: Path, tmp_path: Path) -> None:
+    options = [str(fluent / "run"), str(fluent / "test.jsonl"), "--clients", "2", "--max-batch", "2", "--turns", "1"]
+    assert serve.main([*options, "--seconds", "1", "--output-dir", str(tmp_path)]) == 0
+    [row] = rows(tmp_path, "serve")
+    assert (row["clients"], row["requests"]) == ("2", serve.LEAST_REQUESTS)
+    assert 1 <= row["batch"] <= 2  # type: ignore[operator]
+    assert row["peak MB"] > 100  # type: ignore[operator]
+
+
+def test_without_a_model_a_benchmark_says_how_one_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for benchmark in (serve, long_recording):
+        with pytest.raises(SystemExit, match="2"):
+            benchmark.main([])
+        assert "runs/demo must be there; make demo trains runs/demo" in capsys.readouterr().err

@@ -1,0 +1,105 @@
+"""The benchmarks run, and what they compare is the same work."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from benchmarks import inference, long_audio, nets, train_step
+from benchmarks.contest import count_flops
+from benchmarks.nets import OURS, VOCAB_SIZE, Net, NoFrontEnd, make_batch, make_net
+from tests.conftest import ROOT
+
+PROGRAMS = [
+    path.stem for path in sorted((ROOT / "benchmarks").glob("*.py")) if 'if __name__ == "__main__"' in path.read_text()
+]
+TINY = ["--sizes", "xs", "--turns", "1", "--contenders", OURS, "Parakeet"]
+
+
+def test_every_benchmark_explains_its_options() -> None:
+    code = """
+import runpy, sys
+for name in sys.argv[1:]:
+    sys.argv = [name, "--help"]
+    try:
+        runpy.run_module(f"benchmarks.{name}", run_name="__main__")
+    except SystemExit as end:
+        assert end.code in (0, None), (name, end.code)
+    else:
+        raise AssertionError(name)
+"""
+    run = subprocess.run([sys.executable, "-c", code, *PROGRAMS], cwd=ROOT, capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    for name in PROGRAMS:
+        assert re.search(rf"usage: .*{name}", run.stdout), name
+
+
+@pytest.mark.parametrize("with_front_end", [True, False])
+def test_a_peer_is_of_our_shape_and_does_our_work(with_front_end: bool) -> None:
+    pytest.importorskip("transformers")
+    batch = make_batch(3, 1.0, blocks_dim=None if with_front_end else 144)
+    mine, theirs = (make_net(name, "conformer_xs", with_front_end=with_front_end) for name in (OURS, "Parakeet"))
+    log_probs, lengths = mine.eval()(batch.features, batch.lengths)
+    their_log_probs, their_lengths = theirs.eval()(batch.features, batch.lengths)
+    assert log_probs.shape == their_log_probs.shape
+    assert lengths.tolist() == their_lengths.tolist()
+    sizes = [sum(parameter.numel() for parameter in net.parameters()) for net in (mine, theirs)]
+    assert sizes[0] == pytest.approx(sizes[1], rel=0.01)
+    flops, their_flops = (count_flops(net, batch, backward=True) for net in (mine, theirs))
+    assert their_flops == pytest.approx(flops, rel=0.1)  # Parakeet projects the positions anew for each utterance
+
+
+def test_operations_are_counted_two_for_each_product() -> None:
+    dim, batch = 16, make_batch(2, 1.0, blocks_dim=16)
+    net = Net(NoFrontEnd(), torch.nn.ModuleList(), dim)
+    products = 2 * 25 * dim * VOCAB_SIZE  # the head's, of padding too
+    assert count_flops(net, batch, backward=False) == 2 * products
+    assert count_flops(net, batch, backward=True) == 3 * 2 * products
+
+
+def test_a_batch_is_ragged_in_even_steps() -> None:
+    batch = make_batch(5, 10.0)
+    assert batch.lengths.tolist() == [1000, 900, 800, 700, 600]
+    assert batch.features.shape == (5, 1000, 80)
+    assert batch.tokens.shape == (5, 35)
+    assert make_batch(1, 2.0, blocks_dim=16).features.shape == (1, 50, 16)
+
+
+@pytest.mark.parametrize(("benchmark", "more"), [(train_step, ["--precision", "bfloat16"]), (inference, [])])
+def test_nets_take_turns_and_each_has_its_row(
+    benchmark: object, more: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("transformers")
+    assert benchmark.main([*TINY, *more, "--batches", "2x1", "--output-dir", str(tmp_path)]) == 0  # type: ignore[attr-defined]
+    [kept] = tmp_path.glob("*.json")
+    rows = json.loads(kept.read_text())["rows"]
+    assert [row["contender"] for row in rows] == [OURS, "Parakeet"]
+    assert rows[0]["x peer"] == pytest.approx(rows[1]["CPU ms"] / rows[0]["CPU ms"])
+    assert rows[1]["x peer"] == 1.0
+    assert capsys.readouterr().out.count("| xs | 2x1 |") == 2
+
+
+def test_a_peer_that_is_not_installed_is_named_and_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(nets.PEERS, "Parakeet", "benchmarks.peers.absent")
+    assert inference.main([*TINY, "--batches", "1x1", "--output-dir", str(tmp_path)]) == 0
+    [row] = json.loads((tmp_path / "inference.json").read_text())["rows"]
+    assert row["contender"] == OURS
+    assert row["x peer"] is None
+    assert "Parakeet: left out: No module named" in capsys.readouterr().out
+
+
+def test_long_audio_stops_asking_a_contender_that_reaches_a_limit(tmp_path: Path) -> None:
+    options = ["--sizes", "xs", "--turns", "1", "--contenders", OURS, "--output-dir", str(tmp_path)]
+    assert long_audio.main([*options, "--seconds", "1", "600", "1200", "--limit-gb", "0.9"]) == 0
+    rows = json.loads((tmp_path / "long_audio.json").read_text())["rows"]
+    assert {row["contender"] for row in rows} == {OURS, f"{OURS}, local_attention"}
+    rows = [row for row in rows if row["contender"] == OURS]
+    assert [(row["seconds"], row["ended"]) for row in rows] == [("1", "yes"), ("600", "over 0.9 GB")]
+    assert rows[0]["x ours"] == 1.0
+    assert 0 < rows[0]["GB above the model"] < 0.2
