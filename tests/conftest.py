@@ -73,9 +73,9 @@ def fluent(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from asr.train import train
 
     folder = tmp_path_factory.mktemp("fluent")
-    texts = {"train": sentences(64, seed=1), "valid": sentences(8, seed=2), "test": sentences(60, seed=3)}
+    texts = {"train": sentences(128, seed=1), "valid": sentences(8, seed=2), "test": sentences(60, seed=3)}
     write_corpus(folder, texts)
-    enough = ["trainer.max_epochs=14", "trainer.check_val_every_n_epoch=14", "optimizer.lr=8e-3"]
+    enough = ["trainer.max_epochs=12", "trainer.check_val_every_n_epoch=12", "optimizer.lr=8e-3"]
     train(resolved(*TINY, *tone_corpus(folder), f"run_dir={folder / 'run'}", *enough))
     assert json.loads((folder / "run" / "results.json").read_text())["test"]["wer"] < 0.02
     return folder

@@ -68,10 +68,7 @@ def test_one_mask_is_one_stretch_of_each_width_from_0_to_below_its_bound(axis: s
 
 
 def test_torchaudios_own_spec_augment_caps_frequency_masks_by_the_fraction_meant_for_time() -> None:
-    """Why ours is put together from its parts: p=0.05 of 80 bins leaves masks below 4 bins, whatever F is.
-
-    Once this fails, torchaudio's will do.
-    """
+    """Why ours is not torchaudio's: p=0.05 of 80 bins leaves masks below 4 bins, whatever F is."""
     theirs = transforms.SpecAugment(
         n_time_masks=0, time_mask_param=1000, n_freq_masks=1, freq_mask_param=27, p=0.05, zero_masking=True
     )
@@ -79,6 +76,25 @@ def test_torchaudios_own_spec_augment_caps_frequency_masks_by_the_fraction_meant
     assert max(widths) < 4
     ours = [int(masked_frames_and_bins(spec_augment(num_freq_masks=1))[1].sum()) for _ in range(DRAWS)]
     assert max(ours) > 20
+
+
+def test_masks_are_those_of_torchaudios_parts_for_the_same_seed() -> None:
+    features = torch.rand(NUM_FRAMES, NUM_MEL_BINS) + 1
+    parts = [transforms.FrequencyMasking(27)] * 2 + [transforms.TimeMasking(int(NUM_FRAMES * 0.05))] * 5
+    for seed in range(20):
+        expected = features.T
+        with seeded(seed):
+            for mask in parts:
+                expected = mask(expected)
+        with seeded(seed):
+            assert torch.equal(spec_augment()(features), expected.T)
+
+
+def test_a_mask_wider_than_there_are_bins_leaves_one() -> None:
+    """Its width is drawn from 0 up to, not including, all of them."""
+    augment = spec_augment(num_freq_masks=1, num_time_masks=0)
+    widths = {int((augment(torch.ones(3, 4)) == 0).all(dim=0).sum()) for _ in range(DRAWS)}
+    assert widths == {0, 1, 2, 3}
 
 
 def test_time_masks_grow_with_the_utterance_and_spare_the_shortest() -> None:

@@ -1,7 +1,7 @@
 """SpecAugment: masks over time and frequency."""
 
+import torch
 from torch import Tensor
-from torchaudio.transforms import FrequencyMasking, TimeMasking
 
 
 class SpecAugment:
@@ -14,7 +14,7 @@ class SpecAugment:
 
     Args:
         num_freq_masks: masks over mel bins.
-        freq_mask_bins: their width is drawn from 0 up to, not including, this many bins (the paper's F).
+        freq_mask_bins: their width is drawn from 0 to below this many bins (the paper's F), or to below all there are.
         num_time_masks: masks over frames.
         time_mask_fraction: the same for their length, as a fraction of the utterance (p_S in arXiv:1912.05533).
     """
@@ -25,19 +25,24 @@ class SpecAugment:
         self, *, num_freq_masks: int, freq_mask_bins: int, num_time_masks: int, time_mask_fraction: float
     ) -> None:
         self.num_freq_masks = num_freq_masks
+        self.freq_mask_bins = freq_mask_bins
         self.num_time_masks = num_time_masks
         self.time_mask_fraction = time_mask_fraction
-        # Not torchaudio's own SpecAugment: its `p`, meant for time, also caps the frequency masks (at 4 of 80 bins).
-        self._mask_freq = FrequencyMasking(freq_mask_bins)
 
     def __call__(self, features: Tensor) -> Tensor:
         """(T, F) to (T, F); draws from torch's CPU generator."""
-        if len(features) == 0:
-            return features
-        spectrogram = features.T
+        masked = features.clone()
         for _ in range(self.num_freq_masks):
-            spectrogram = self._mask_freq(spectrogram)
-        mask_time = TimeMasking(int(features.shape[0] * self.time_mask_fraction))
+            _mask_rows(masked.T, self.freq_mask_bins)
         for _ in range(self.num_time_masks):
-            spectrogram = mask_time(spectrogram)
-        return spectrogram.T
+            _mask_rows(masked, int(len(features) * self.time_mask_fraction))
+        return masked
+
+
+def _mask_rows(rows: Tensor, bound: int) -> None:
+    """Set a stretch of rows to 0 in place: its length is drawn from 0 to below `bound`, then its place."""
+    bound = min(bound, len(rows))
+    if bound > 0:
+        length = torch.rand(()) * bound
+        start = torch.rand(()) * (len(rows) - length)
+        rows[int(start) : int(start) + int(length)] = 0.0

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from asr.dropout import Dropout
 
-CPU_BLOCK, BLOCK = 2**18, 2**28  # scores of all heads that are there at a time: what a processor's cache holds, or fits
+CPU_BLOCK, BLOCK = 2**18, 2**28  # scores that are there at a time: what a processor's cache holds; what fits
 FEWEST_QUERIES = 64  # at a time, however many keys: small matrix products are slow
 
 
@@ -52,7 +52,7 @@ def attend(
 ) -> Tensor:
     """Attend from Q queries that follow each other to K keys that do.
 
-    Few utterances, or few queries, are attended from at a time, with only the distances that these need: their scores
+    Few utterances, heads and queries are attended from at a time, with only the distances that these need: their scores
     stay in a processor's cache, and without gradients memory is linear in K. The result is exact.
 
     Args:
@@ -66,38 +66,44 @@ def attend(
     Returns:
         (B, H, Q, D / H); where no key may be seen it is finite.
     """
-    heads, queries, keys = *to_key.shape[1:3], key.shape[2]
-    most = max(FEWEST_QUERIES, (BLOCK if key.is_cuda else CPU_BLOCK) // (heads * keys))
-    utterances, size = max(1, most // queries), min(most, queries)
+    queries, keys, most = to_key.shape[2], key.shape[2], BLOCK if key.is_cuda else CPU_BLOCK
+    heads = min(to_key.shape[1], max(1, most // (FEWEST_QUERIES * keys)))
+    size = max(FEWEST_QUERIES, most // (heads * keys))
+    utterances, size = max(1, size // queries), min(size, queries)
     scale = key.shape[-1] ** -0.5
     # Half of the lowest number, so that a sum with a score is a number; the weight of e to that is 0.
     bias = torch.zeros_like(hidden, dtype=key.dtype).masked_fill(hidden, torch.finfo(key.dtype).min / 2)
     bias = bias[:, None].expand(-1, -1, queries, -1)  # (B, 1, Q, K)
-    parts = (to_key * scale, to_distance * scale, key, value, bias)
-    groups = zip(*(part.split(utterances) for part in parts), strict=True)
-    return torch.cat([_by_rows(size, distance.transpose(-1, -2), dropout, *group) for group in groups])
+    out = []
+    for *parts, there in zip(
+        *(part.split(utterances) for part in (to_key * scale, to_distance * scale, key, value, bias)), strict=True
+    ):
+        by_head = zip(*(part.split(heads, dim=1) for part in (distance.mT[None], *parts)), strict=True)
+        out.append(torch.cat([_by_rows(size, there, dropout, *some) for some in by_head], dim=1))
+    return torch.cat(out)
 
 
 def _by_rows(
     size: int,
-    distance: Tensor,
+    bias: Tensor,
     dropout: Dropout,
+    distance: Tensor,
     to_key: Tensor,
     to_distance: Tensor,
     key: Tensor,
     value: Tensor,
-    bias: Tensor,
 ) -> Tensor:
-    """Attend from `size` queries at a time; distance (H, D / H, Q + K - 1)."""
-    out, first, queries, columns = [], 0, to_key.shape[2], distance.shape[2]
+    """Attend from `size` queries at a time; distance (1, H, D / H, Q + K - 1)."""
+    first, queries, columns = 0, to_key.shape[2], distance.shape[3]
+    out = value.new_empty(to_key.shape)  # rows kept one by one would lie in between what is freed
     for by_key, by_distance, there in zip(
         *(part.split(size, dim=2) for part in (to_key, to_distance, bias)), strict=True
     ):
         end = first + by_key.shape[2]
         near = distance[..., queries - end : columns - first]
-        out.append(_weighted(by_key, key, value, relative_shift(by_distance @ near) + there, dropout))
+        out[:, :, first:end] = _weighted(by_key, key, value, relative_shift(by_distance @ near) + there, dropout)
         first = end
-    return torch.cat(out, dim=2)
+    return out
 
 
 def _weighted(query: Tensor, key: Tensor, value: Tensor, bias: Tensor, dropout: Dropout) -> Tensor:

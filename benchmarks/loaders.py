@@ -1,0 +1,152 @@
+"""Loaders of training batches, ours and what others would write: each yields how many frames its batches have."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from types import SimpleNamespace
+from typing import NamedTuple
+
+import soundfile
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+from torch.utils.data import DataLoader, Dataset
+
+from asr.build import Config, build_augmentation, build_features, build_recognizer, build_tokenizer
+from asr.data.dataset import load_utterance
+from asr.data.module import SpeechData
+from asr.data.position import start_of_epoch
+from asr.data.sampler import BatchBounds, plan_evaluation
+from asr.interfaces import Features
+from asr.manifest import Utterance
+from asr.recognizer import Recognizer
+from benchmarks.features import NUM_MEL_BINS, SAMPLE_RATE, composed, kaldi
+
+SPEEDS = (0.9, 1.0, 1.1)
+
+
+class Corpus(NamedTuple):
+    """What all loaders load.
+
+    Args:
+        utterances: of a corpus.
+        batch_seconds: bound of a batch: longest utterance times number of utterances.
+        source: where they are from, in words.
+    """
+
+    utterances: list[Utterance]
+    batch_seconds: float
+    source: str
+
+
+def speech_data(corpus: Corpus, augment: Sequence[str], num_workers: int) -> SpeechData:
+    """Make our data module as `asr.train` does, in a run of one process that is about to begin."""
+    config = composed(f"augment=[{','.join(augment)}]")
+    recognizer = _recognizer(config, corpus)
+    augmentation = build_augmentation(config, recognizer.features.sample_rate)
+    settings = config["data"] | {"batch_seconds": corpus.batch_seconds, "num_workers": num_workers}
+    position = start_of_epoch(0, 1)
+    data = SpeechData(
+        corpus.utterances, [], recognizer.features, recognizer.reference, augmentation, 0, position, **settings
+    )
+    data.trainer = SimpleNamespace(current_epoch=0, global_rank=0, world_size=1)  # type: ignore[assignment]
+    return data
+
+
+class Ours:
+    """Our data module with one worker."""
+
+    def __init__(self, corpus: Corpus, augment: Sequence[str]) -> None:
+        self.data = speech_data(corpus, augment, num_workers=1)
+
+    def __iter__(self) -> Iterator[int]:
+        for batch in self.data.train_dataloader():
+            yield int(batch.feature_lengths.sum())
+
+
+class Alone:
+    """Our decoding and features, and nothing else."""
+
+    def __init__(self, corpus: Corpus) -> None:
+        self.utterances = corpus.utterances
+        self.features: Features = build_features(composed())
+
+    def __iter__(self) -> Iterator[int]:
+        for utterance in self.utterances:
+            yield len(self.features(load_utterance(utterance, SAMPLE_RATE)))
+
+
+class Torchaudio(Dataset[tuple[Tensor, Tensor]]):
+    """What is written with torch and torchaudio at hand: soundfile, Kaldi's features, a DataLoader of one worker."""
+
+    def __init__(self, corpus: Corpus, *, augmented: bool) -> None:
+        from torchaudio.transforms import FrequencyMasking, Speed, TimeMasking
+
+        self.utterances = corpus.utterances
+        self.encode = _recognizer(composed(), corpus).tokenizer.encode  # ours: the texts are to be the same work
+        self.speeds = [Speed(SAMPLE_RATE, factor) for factor in SPEEDS if factor != 1.0] if augmented else []
+        self.masks = [FrequencyMasking(27)] * 2 + [TimeMasking(50)] * 5 if augmented else []
+        durations = [utterance.duration for utterance in corpus.utterances]
+        bounds = BatchBounds(corpus.batch_seconds, len(durations), None)
+        self.batches = plan_evaluation(durations, bounds, rank=0, world_size=1)
+
+    def __getitem__(self, position: int) -> tuple[Tensor, Tensor]:
+        utterance = self.utterances[position]
+        samples, _ = soundfile.read(utterance.audio_filepath, dtype="float32")
+        waveform = torch.from_numpy(samples)
+        speed = random.choice([None, *self.speeds])
+        features = kaldi(waveform if speed is None else speed(waveform)[0])
+        features = (features - features.mean(dim=0)) / features.std(dim=0)
+        spectrogram = features.T
+        for mask in self.masks:
+            spectrogram = mask(spectrogram)
+        return spectrogram.T, torch.tensor(self.encode(utterance.text))
+
+    def __iter__(self) -> Iterator[int]:
+        for _, lengths, _, _ in DataLoader(self, batch_sampler=self.batches, collate_fn=_collate, num_workers=1):
+            yield int(lengths.sum())
+
+
+class Lhotse:
+    """lhotse's dataset with features on the fly, in a DataLoader of one worker; not normalised, texts not tokenised."""
+
+    def __init__(self, corpus: Corpus, *, augmented: bool) -> None:
+        from lhotse import CutSet, Fbank, FbankConfig, MonoCut, Recording, SupervisionSegment
+        from lhotse.dataset import K2SpeechRecognitionDataset, OnTheFlyFeatures, PerturbSpeed, SpecAugment
+
+        cuts = []
+        for number, utterance in enumerate(corpus.utterances):
+            recording = Recording.from_file(utterance.audio_filepath, recording_id=str(number))
+            said = SupervisionSegment(recording.id, recording.id, 0.0, recording.duration, text=utterance.text)
+            cuts.append(MonoCut(recording.id, 0.0, recording.duration, 0, [said], recording=recording))
+        self.cuts = CutSet.from_cuts(cuts)
+        self.batch_seconds = corpus.batch_seconds
+        speeds = PerturbSpeed([factor for factor in SPEEDS if factor != 1.0], p=2 / 3)
+        masks = SpecAugment(None, 2, 27, 5, 50, p=1.0)
+        self.dataset = K2SpeechRecognitionDataset(
+            cut_transforms=[speeds] if augmented else [],
+            input_transforms=[masks] if augmented else [],
+            input_strategy=OnTheFlyFeatures(Fbank(FbankConfig(SAMPLE_RATE, num_filters=NUM_MEL_BINS))),
+        )
+
+    def __iter__(self) -> Iterator[int]:
+        from lhotse.dataset import DynamicBucketingSampler
+
+        sampler = DynamicBucketingSampler(self.cuts, max_duration=self.batch_seconds, num_buckets=10)
+        for batch in DataLoader(self.dataset, sampler=sampler, batch_size=None, num_workers=1):
+            yield int(batch["supervisions"]["num_frames"].sum())
+
+
+def _recognizer(config: Config, corpus: Corpus) -> Recognizer:
+    tokenizer = build_tokenizer(config)
+    tokenizer.fit(utterance.text for utterance in corpus.utterances)
+    return build_recognizer(config, tokenizer, build_features(config))
+
+
+def _collate(examples: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, ...]:
+    """Pad to (B, T, F), (B,), (B, U), (B,)."""
+    columns = list(zip(*examples, strict=True))
+    lengths = [torch.tensor([len(one) for one in column]) for column in columns]
+    features, tokens = (pad_sequence(list(column), batch_first=True) for column in columns)
+    return features, lengths[0], tokens, lengths[1]

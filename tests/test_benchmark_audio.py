@@ -1,0 +1,93 @@
+"""The benchmarks of features and of loading: what they time is the same work, and what they print is what was timed."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import soundfile
+import torch
+
+from benchmarks import features, loading
+from benchmarks.features import KALDI, OURS, make_waveforms
+from benchmarks.loaders import Alone, Corpus, Ours, Torchaudio
+from tests.tones import SAMPLE_RATE
+
+
+@pytest.fixture(autouse=True)
+def _threads_as_before() -> Any:
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+def rows(path: Path) -> list[dict[str, Any]]:
+    return json.loads(path.read_text())["rows"]
+
+
+def test_features_of_one_and_of_several_processes_have_their_rows(tmp_path: Path) -> None:
+    options = ["--seconds", "0.5", "--turns", "1", "--workers", "1", "2", "--worker-seconds", "0.05"]
+    assert features.main([*options, "--output-dir", str(tmp_path)]) == 0
+    alone = {row["contender"]: row for row in rows(tmp_path / "features.json")}
+    assert alone[KALDI]["x torchaudio"] == 1.0
+    assert alone[OURS]["x torchaudio"] == pytest.approx(alone[KALDI]["CPU ms"] / alone[OURS]["CPU ms"])
+    assert all(row["off by"] < 5e-3 for name, row in alone.items() if name in features.KALDIS)
+    together = [(row["contender"], row["workers"]) for row in rows(tmp_path / "features_workers.json")]
+    assert together == [(OURS, "1"), (OURS, "2"), (KALDI, "1"), (KALDI, "2")]
+
+
+def test_no_two_of_the_timed_utterances_are_equally_long() -> None:
+    lengths = [len(waveform) for waveform in make_waveforms(2.0)]
+    assert len(set(lengths)) == len(lengths)
+    assert sum(lengths) == pytest.approx(2.0 * SAMPLE_RATE * len(lengths), rel=1e-4)
+
+
+@pytest.fixture
+def corpus(tones: Path) -> Any:
+    with loading.corpus_of([str(tones / "train.jsonl")], 12, 5.0) as drawn:
+        yield drawn
+
+
+def test_all_loaders_deliver_the_same_audio(corpus: Corpus) -> None:
+    frames = sum(Alone(corpus))
+    assert sum(Ours(corpus, [])) == frames
+    assert sum(Torchaudio(corpus, augmented=False)) == frames
+    assert sum(Ours(corpus, ["spec_augment"])) == frames
+    assert sum(Ours(corpus, ["speed_perturb"])) != frames
+
+
+def test_a_replayed_trainer_takes_its_time_for_each_batch(corpus: Corpus) -> None:
+    audio_seconds = sum(Alone(corpus)) / loading.FRAMES_PER_SECOND
+    waits = loading.replay(corpus, 1, rate=2 * audio_seconds)
+    assert waits.audio_seconds == pytest.approx(audio_seconds, rel=0.11)  # at speeds of 0.9 to 1.1
+    assert waits.elapsed >= waits.audio_seconds / (2 * audio_seconds)
+    assert waits.between < waits.elapsed
+    assert waits.first > 0
+    assert waits.end > 0
+
+
+def test_where_no_audio_is_noise_stands_in_and_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loading, "TRAIN_MINI", tmp_path / "absent")
+    with loading.corpus_of([], 3, 60.0) as drawn:
+        assert "stand-in" in drawn.source
+        for utterance in drawn.utterances:
+            samples, sample_rate = soundfile.read(utterance.audio_filepath)
+            assert sample_rate == SAMPLE_RATE
+            assert len(samples) / sample_rate == pytest.approx(utterance.duration)
+            assert 0.05 < abs(samples).max() < 1.0
+            assert len(utterance.text) == round(utterance.duration * loading.CHARACTERS_PER_SECOND)
+
+
+def test_loading_prints_a_row_for_each_loader_and_rate(
+    tones: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["--utterances", "6", "--turns", "1", "--workers", "1", "--hours", "100", "inf", "--batch-seconds", "5"]
+    assert loading.main([str(tones / "train.jsonl"), *options, "--output-dir", str(tmp_path)]) == 0
+    first, *others = rows(tmp_path / "loading.json")
+    assert (first["loader"], first["of alone"]) == (loading.ALONE, 1.0)
+    assert {"asr", "asr + speed_perturb", "torchaudio"} <= {row["loader"] for row in others}
+    for row in others:
+        assert row["of alone"] == pytest.approx(row["audio s a CPU s"] / first["audio s a CPU s"])
+    replayed = rows(tmp_path / "loading_replay.json")
+    assert [row["trainer, hours a minute"] for row in replayed] == ["100", "inf"]
+    assert "6 utterances" in capsys.readouterr().out
