@@ -156,10 +156,14 @@ def count_flops(net: nn.Module, batch: Batch, *, backward: bool) -> float:
     convolution for that of a full one.
     """
     net.eval()
-    # The counter knows the products of the plain form of attention.
-    with torch.no_grad(), FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
+    counter = FlopCounterMode(display=False, custom_mapping={torch.ops.aten.addmm_: _product})  # which it lacks
+    with torch.no_grad(), counter, sdpa_kernel(SDPBackend.MATH):  # it knows the products of attention's plain form
         net(batch.features, batch.lengths)
     return float(counter.get_total_flops()) * (3 if backward else 1)
+
+
+def _product(_: torch.Size, left: torch.Size, right: torch.Size, out_shape: torch.Size | None = None) -> int:
+    return 2 * left[0] * left[1] * right[1]
 
 
 def _allocated(device: str) -> float:

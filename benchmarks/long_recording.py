@@ -32,6 +32,7 @@ from asr.windows import WindowBounds, cut_windows
 from benchmarks import results
 from benchmarks.machine import about, in_fresh_process, peak_memory
 from benchmarks.model import add_model, read_utterances
+from benchmarks.race import cpu_seconds
 from benchmarks.results import Results, fixed, share
 
 SAMPLE_RATE = 16000  # of the recordings that are made
@@ -42,6 +43,7 @@ LENGTHS = {
     "minutes": str,
     "segment": str,
     "seconds": fixed(1),
+    "CPU seconds": fixed(1),
     "real time x": fixed(4),
     "peak MB": fixed(0),
     "more MB": fixed(0),
@@ -128,26 +130,26 @@ def _lengths(given: argparse.Namespace, utterances: list[Utterance], how: Infere
             for _ in range(given.turns)
         ]
         for way, taken in zip(given.ways, zip(*turns, strict=True), strict=True):
-            took, peak, more = (statistics.median(one) for one in list(zip(*taken, strict=True))[:3])
+            took, cpu, peak, more = (statistics.median(one) for one in list(zip(*taken, strict=True))[:4])
             *_, words, wer = taken[0]  # the same in each turn
-            table.row(f"{minutes:g}", way, took, took / (60 * minutes), peak, more, words, wer)
+            table.row(f"{minutes:g}", way, took, cpu, took / (60 * minutes), peak, more, words, wer)
     return table
 
 
-def measure(model: str, recording: Recording, how: Inference) -> tuple[float, float, float, int, float | None]:
-    """Transcribe a recording; return seconds, the peak of MB, those of it that came with it, words and WER."""
+def measure(model: str, recording: Recording, how: Inference) -> tuple[float, float, float, float, int, float | None]:
+    """Transcribe a recording; return seconds, CPU seconds, the peak of MB, the part that came with it, words, WER."""
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", 0)) or torch.get_num_threads())
     recognizer = load_recognizer(model)
     once = min(whole_file(recording.path, "").duration, how.windows.window_seconds)
     recognizer.transcribe([load_waveform(recording.path, recognizer.features.sample_rate, duration=once)], how)
     warm = peak_memory()  # as of getrusage, but that counts what the parent had before the child began
-    started = time.perf_counter()
+    started, cpu_started = time.perf_counter(), cpu_seconds()
     [transcript] = recognizer.transcribe([recording.path], how)
-    took = time.perf_counter() - started
+    took, cpu = time.perf_counter() - started, cpu_seconds() - cpu_started
     peak = peak_memory()
     errors = _errors(recognizer, recording, transcript).errors if recording.text else 0
     wer = _of(errors, len(recognizer.normalize(recording.text).split()))
-    return took, peak / 1e6, (peak - warm) / 1e6, len(transcript.words), wer
+    return took, cpu, peak / 1e6, (peak - warm) / 1e6, len(transcript.words), wer
 
 
 # ---- how what comes out in windows differs from one pass

@@ -6,6 +6,7 @@ read before.
 """
 
 import argparse
+import os
 import subprocess
 import sys
 import tempfile
@@ -45,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     facts = about(given)
     with tempfile.TemporaryDirectory() as folder:
-        programs = make_programs(given.model or trained_for_a_step(Path(folder)), Path(folder))
+        programs = make_programs(given.model, Path(folder))
         contenders = enter({program.name: program.make for program in programs}, expected=(RuntimeError,))
         turns = race(contenders, turns=given.turns, warm_up=0)
     columns = {
@@ -58,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     table = Results("startup", columns, bars="seconds")
     for name, _, floor in programs:
         if name in turns:
-            above = turns[name].seconds - turns[floor].seconds if floor else None
+            above = turns[name].seconds - turns[floor].seconds if floor in turns else None
             table.row(name, *turns[name], floor, above)
     table.keep(given.output_dir, facts)
     return 0
@@ -78,18 +79,22 @@ class Program(NamedTuple):
     floor: str | None = None
 
 
-def make_programs(model: str, folder: Path) -> list[Program]:
+def make_programs(model: str | None, folder: Path) -> list[Program]:
     """List the programs; what they read and write is in the folder."""
     audio = folder / "noise.flac"
     soundfile.write(audio, 0.1 * np.random.default_rng(0).standard_normal(SECONDS * SAMPLE_RATE), SAMPLE_RATE)
-    transcribing = ("-m", "asr.transcribe", model, str(audio))
+
+    def transcribing(line: str | None = None) -> Contender:
+        command = ("-m", "asr.transcribe", model or trained_for_a_step(folder), str(audio))
+        return once(partial(run, command, line))
+
     helpful = {f"asr.{command} --help": ("-m", f"asr.{command}", "--help") for command in ("transcribe", "train")}
     return [
         *(Program(one, partial(importing, one)) for one in (TORCH, LIGHTNING)),
         *(Program(one, partial(importing, one), TORCH) for one in (OURS, *PEERS)),
         *(Program(name, partial(once, partial(run, arguments))) for name, arguments in helpful.items()),
-        Program("asr.transcribe, to the transcript", partial(once, partial(run, transcribing, audio.name)), TORCH),
-        Program("asr.transcribe, to its end", partial(once, partial(run, transcribing))),
+        Program("asr.transcribe, to the transcript", partial(transcribing, audio.name), TORCH),
+        Program("asr.transcribe, to its end", transcribing),
         Program("asr.train, to its first step", partial(once, partial(first_step, folder)), LIGHTNING),
     ]
 
@@ -119,7 +124,10 @@ def run(arguments: Sequence[str], line: str | None = None) -> None:
         RuntimeError: it did not print it, or failed; with the last line it printed.
     """
     command, last = [sys.executable, *arguments], "it says nothing"
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+    plain = {**os.environ, "HYDRA_FULL_ERROR": "1"}  # else Hydra's last line is not the error
+    with subprocess.Popen(
+        command, cwd=ROOT, env=plain, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as process:
         for last in process.stdout or ():
             if line and line in last:
                 process.kill()
@@ -141,7 +149,8 @@ def first_step(folder: Path) -> None:
 
 def trained_for_a_step(folder: Path) -> str:
     """Train a model that can be used, but understands nothing; the mini corpus is made if it is not there."""
-    run(training(folder / "model"))
+    if not (folder / "model" / "bundle").exists():
+        run(training(folder / "model"))
     return str(folder / "model")
 
 

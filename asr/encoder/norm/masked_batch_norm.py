@@ -36,7 +36,7 @@ class MaskedBatchNorm(nn.Module):
         frames = x.to(self.weight.dtype)
         if not self.training:
             scale = self.weight * (self.running_var + self.eps).rsqrt()
-            return ((frames - self.running_mean) * scale + self.bias).to(x.dtype)
+            return torch.addcmul(self.bias - self.running_mean * scale, frames, scale).to(x.dtype)
         padding = padding_mask[:, :, None]  # (B, T, 1)
         valid_frames = _sum_over_ranks((~padding_mask).sum().to(frames.dtype))
         count = valid_frames.clamp(min=1)
