@@ -214,6 +214,56 @@ def test_beam_size_and_beam_threshold_bound_what_is_kept() -> None:
     assert only == everything[0]
 
 
+Tokens = tuple[int, ...]
+
+
+def extend_by_everything(search: Beam, log_probs: Tensor) -> dict[Tokens, float]:
+    """Score what is kept of all prefixes that all tokens make, frame by frame, with what fusion says to each."""
+    grown: dict[Tokens, tuple[Any, float]] = {(): (search.fusion.start(), 0.0)}
+    paths: dict[tuple[Tokens, int], float] = {((), BLANK_ID): 0.0}
+    scores: dict[Tokens, float] = {(): 0.0}
+    for frame in log_probs.tolist():
+        after: dict[tuple[Tokens, int], float] = {}
+        for ((tokens, last), path), (token, log_prob) in product(paths.items(), enumerate(frame)):
+            longer = tokens if token in (BLANK_ID, last) else (*tokens, token)
+            if longer not in grown:
+                context, gain = search.fusion.extend(grown[tokens][0], token) or (None, -math.inf)
+                grown[longer] = context, grown[tokens][1] + gain
+            after[longer, token] = max(after.get((longer, token), -math.inf), path + log_prob)
+        ends = sorted(((path + grown[tokens][1], tokens) for (tokens, _), path in after.items()), reverse=True)
+        scores = {}
+        for score, tokens in ends:
+            if tokens not in scores and len(scores) < search.beam_size and score >= ends[0][0] - search.beam_threshold:
+                scores[tokens] = score
+        paths = {(tokens, last): path for (tokens, last), path in after.items() if tokens in scores}
+    gains = {tokens: search.fusion.finish(grown[tokens][0]) for tokens in scores}
+    return {tokens: scores[tokens] + gain for tokens, gain in gains.items() if gain is not None}
+
+
+@needs_kenlm
+@pytest.mark.parametrize("lexicon", [False, True], ids=["any words", "lexicon"])
+@pytest.mark.parametrize("pieces", [LETTERS, SUBWORDS], ids=["letters", "subwords"])
+@pytest.mark.parametrize(("beam_size", "beam_threshold"), [(1, 9.0), (5, math.inf), (20, 5.0)])
+def test_a_prefix_that_is_not_extended_would_not_have_been_kept(
+    tmp_path: Path, pieces: list[str], lexicon: bool, beam_size: int, beam_threshold: float
+) -> None:
+    for seed in range(8):
+        draw = random.Random(seed)
+        numbers = {"lm_weight": draw.uniform(0, 1), "word_score": draw.uniform(-1, 6), "hotword_score": 4.0}
+        search = beam(
+            pieces,
+            **WIDE | {"beam_size": beam_size, "beam_threshold": beam_threshold} | numbers,
+            unknown_score=draw.uniform(-2, 6),
+            lm=Trigrams(draw.sample(SOME_WORDS, 5), draw).write(tmp_path / "lm.arpa"),
+            lexicon=write_lines(tmp_path / "lexicon.txt", SOME_WORDS) if lexicon else None,
+            hotwords=write_lines(tmp_path / "hotwords.txt", draw.sample(PHRASES, 3)) if seed % 2 else None,
+        )
+        torch.manual_seed(seed)
+        log_probs = random_log_probs(12, len(pieces))
+        found = {tuple(one.tokens): one.score for one in decode_one(search, log_probs)}
+        assert found == pytest.approx(extend_by_everything(search, log_probs), abs=1e-9)
+
+
 @pytest.mark.parametrize("junk", [math.nan, math.inf, -math.inf, 1e9])
 def test_what_stands_behind_the_end_is_never_read(junk: float) -> None:
     log_probs, lengths = random_log_probs(4, 9, len(LETTERS)), torch.tensor([9, 0, 5, 1])
@@ -312,6 +362,7 @@ def test_a_lexicon_that_cannot_be_used_is_one_clear_error(tmp_path: Path, conten
         ("beam_size", "x", "at least 1, and whole"),
         ("beam_threshold", math.nan, "a number"),
         ("lm_weight", "x", "a number"),
+        ("lm_weight", -0.5, "not be negative"),
         ("word_score", math.nan, "a number"),
         ("hotword_score", -0.1, "not be negative"),
         ("lm_unit", "phoneme", "one of word, token"),

@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
+from heapq import heapify, heappush, heappushpop
+from operator import itemgetter
 from weakref import ref
 
 from torch import Tensor
 
-from asr.decode.fusion import Context, ShallowFusion, token_name
-from asr.decode.hotwords import Phrases
+from asr.decode.fusion import NEVER, Context, ShallowFusion, token_name
+from asr.decode.hotwords import Phrases, read_phrases
 from asr.decode.kenlm import NgramModel
-from asr.decode.lexicon import Words, read_lexicon
+from asr.decode.lexicon import Words, writable
 from asr.errors import InputError
 from asr.interfaces import BLANK_ID, Hypothesis, Tokenizer
 
-NEVER = -math.inf
 UNITS = ("word", "token")
 
-logger = logging.getLogger(__name__)
-
-Frame = list[tuple[int, float]]  # what is tried there: blank and tokens, and their log-probabilities
+Tried = dict[int, tuple[float, float]]  # a frame's tokens: log-probability, and that with the most that fusion may add
 
 
 class _Prefix:
@@ -34,7 +31,7 @@ class _Prefix:
     __slots__ = ("__weakref__", "before", "children", "context", "fused", "token")
 
     def __init__(self, before: _Prefix | None, token: int, context: Context, fused: float) -> None:
-        self.before = None if before is None else ref(before)
+        self.before: Callable[[], _Prefix | None] = ref(before) if before is not None else lambda: None
         self.token = token
         self.context = context
         self.fused = fused
@@ -45,14 +42,17 @@ class _Prefix:
         prefix: _Prefix | None = self
         while prefix is not None:
             yield prefix
-            prefix = prefix.before() if prefix.before else None
+            prefix = prefix.before()
 
     def tokens(self) -> list[int]:
         """The tokens in order."""
         return [prefix.token for prefix in self.back()][-2::-1]
 
 
-Beams = dict[_Prefix, list[float]]  # log-probability of a prefix's best path that ends in blank, and in its last token
+# Log-probability of a prefix's best path that ends in blank, and in its last token; with its score before it.
+Beams = dict[_Prefix, tuple[float, float]]
+Reached = list[tuple[float, _Prefix, float, float]]
+SCORE = itemgetter(0)
 
 
 class Beam:
@@ -107,7 +107,7 @@ class Beam:
         for name, score in scores.items():
             if not isinstance(score, int | float) or math.isnan(score):
                 raise InputError(f"decode.{name} must be a number; got {score!r}.")
-            if score < 0 and name in ("beam_threshold", "hotword_score"):
+            if score < 0 and name in ("beam_threshold", "hotword_score", "lm_weight"):
                 raise InputError(f"decode.{name} must not be negative; got {score}.")
         if lm_unit not in UNITS:
             raise InputError(f"decode.lm_unit must be one of {', '.join(UNITS)}; got {lm_unit!r}.")
@@ -118,13 +118,13 @@ class Beam:
         model = NgramModel(lm) if lm else None
         if model is not None:
             _check_spelling(model, str(lm), lm_unit, tokenizer, normalize)
-        self.phrases, self.impossible = _read_phrases(hotwords, tokenizer, normalize) if hotwords else ([], {})
+        self.phrases, self.impossible = read_phrases(hotwords, tokenizer, normalize) if hotwords else ([], {})
         boosted = Phrases(self.phrases, hotword_score)
         self.fusion = ShallowFusion(
             tokenizer.pieces,
             model,
             lm_unit == "token",
-            Words([*_writable(lexicon, tokenizer, normalize), *boosted.words]) if lexicon else None,
+            Words([*writable(lexicon, tokenizer, normalize), *boosted.words]) if lexicon else None,
             boosted,
             lm_weight,
             word_score,
@@ -133,58 +133,70 @@ class Beam:
 
     def __call__(self, log_probs: Tensor, lengths: Tensor) -> list[list[Hypothesis]]:
         """log_probs (B, T', V), encoder_out_lengths (B,) to at most `beam_size` hypotheses an utterance."""
-        values, tokens = log_probs.topk(self.tokens_per_frame, dim=-1)  # (B, T', N)
-        columns = log_probs[..., BLANK_ID].tolist(), values.tolist(), tokens.tolist()
-        return [
-            self._search(map(self._frame, *(column[number][:length] for column in columns)))
-            for number, length in enumerate(lengths.tolist())
-        ]
+        values, tokens = log_probs.topk(self.tokens_per_frame, dim=-1)  # (B, T', N), the most likely one first
+        counts = (values >= values[..., :1].clamp(max=self.token_threshold)).sum(dim=-1)  # (B, T')
+        most = max(counts.flatten().tolist(), default=0)
+        columns = [one.tolist() for one in (log_probs[..., BLANK_ID], counts, values[..., :most], tokens[..., :most])]
+        utterances = ((column[number][:length] for column in columns) for number, length in enumerate(lengths.tolist()))
+        return [self._search(zip(*frames, strict=True)) for frames in utterances]
 
-    def _frame(self, blank: float, values: list[float], tokens: list[int]) -> Frame:
-        floor = min(self.token_threshold, values[0])
-        tried = [pair for pair in zip(tokens, values, strict=True) if pair[1] >= floor and pair[0] != BLANK_ID]
-        return [(BLANK_ID, blank), *tried]  # blank always, since a lexicon may forbid all others
-
-    def _search(self, frames: Iterable[Frame]) -> list[Hypothesis]:
+    def _search(self, frames: Iterable[tuple[float, int, list[float], list[int]]]) -> list[Hypothesis]:
+        at_most = self.fusion.at_most()
         empty = _Prefix(None, BLANK_ID, self.fusion.start(), 0.0)
-        beams: Beams = {empty: [0.0, NEVER]}
-        for frame in frames:
-            beams = self._prune(self._advance(beams, frame))
+        beams: Beams = {empty: (0.0, NEVER)}
+        for blank, count, values, tokens in frames:
+            pairs = zip(tokens[:count], values, strict=False)
+            tried = {token: (value, value + at_most[token]) for token, value in pairs if token != BLANK_ID}
+            reached = _stay(beams, blank, tried)
+            if tried:
+                self._grow(beams, tried, reached)
+            reached.sort(key=SCORE, reverse=True)
+            floor = reached[0][0] - self.beam_threshold
+            kept = reached[: self.beam_size]
+            beams = {prefix: (in_blank, in_token) for score, prefix, in_blank, in_token in kept if score >= floor}
         return self._finish(beams)
 
-    def _advance(self, beams: Beams, frame: Frame) -> Beams:
-        """Extend each prefix's best paths by a frame."""
-        after: Beams = {}
+    def _grow(self, beams: Beams, tried: Tried, reached: Reached) -> None:
+        """Add to those reached the prefixes that are longer by a token, but for those that cannot be kept.
+
+        Fusion, which takes longest, is asked in the order of what they can hope for, until that is below what is kept.
+        """
+        scores = [one[0] for one in reached]
+        top = max(scores)
+        floor = top - self.beam_threshold
+        heapify(scores)
+        if len(scores) == self.beam_size:
+            floor = max(floor, scores[0])
+        longer: list[tuple[float, _Prefix, int, float]] = []
         for prefix, (in_blank, in_token) in beams.items():
-            best = in_blank if in_blank > in_token else in_token
-            for token, log_prob in frame:
-                if token == BLANK_ID:
-                    _reach(after, prefix, 0, best + log_prob)
-                    continue
-                if token == prefix.token:
-                    _reach(after, prefix, 1, in_token + log_prob)  # the same token goes on
-                    score = in_blank + log_prob  # it comes again only behind a blank
-                else:
-                    score = best + log_prob
-                if score > NEVER:
-                    extended = prefix.children[token] if token in prefix.children else self._extend(prefix, token)
-                    if extended is not None:
-                        _reach(after, extended, 1, score)
-        return after
+            best, fused = in_blank if in_blank > in_token else in_token, prefix.fused
+            for token, (log_prob, hoped) in tried.items():
+                path = in_blank if token == prefix.token else best  # a token comes again only behind a blank
+                hope = path + hoped + fused
+                if hope > floor:
+                    longer.append((hope, prefix, token, path + log_prob))
+        longer.sort(key=SCORE, reverse=True)
+        for hope, prefix, token, path in longer:
+            if hope <= floor:
+                break
+            child = prefix.children[token] if token in prefix.children else self._extend(prefix, token)
+            if child is None or child in beams:
+                continue
+            score = path + child.fused
+            reached.append((score, child, NEVER, path))
+            if score > top:
+                top, floor = score, max(floor, score - self.beam_threshold)
+            if len(scores) < self.beam_size:
+                heappush(scores, score)
+            else:
+                heappushpop(scores, score)
+                floor = max(floor, scores[0])
 
     def _extend(self, prefix: _Prefix, token: int) -> _Prefix | None:
         fused = self.fusion.extend(prefix.context, token)
         child = None if fused is None else _Prefix(prefix, token, fused[0], prefix.fused + fused[1])
         prefix.children[token] = child
         return child
-
-    def _prune(self, beams: Beams) -> Beams:
-        if len(beams) == 1:
-            return beams
-        scored = [(max(paths) + prefix.fused, prefix) for prefix, paths in beams.items()]
-        scored.sort(key=_score, reverse=True)
-        floor = scored[0][0] - self.beam_threshold
-        return {prefix: beams[prefix] for score, prefix in scored[: self.beam_size] if score >= floor}
 
     def _finish(self, beams: Beams) -> list[Hypothesis]:
         """Close the last word; where no lexicon has any of the last words, go back to the words before them."""
@@ -197,21 +209,25 @@ class Beam:
             prefix, paths = next(iter(beams.items()))
             ends = ((one, self.fusion.finish(one.context)) for one in prefix.back())
             closed = [next((max(paths) + one.fused + gain, one) for one, gain in ends if gain is not None)]
-        closed.sort(key=_score, reverse=True)
+        closed.sort(key=SCORE, reverse=True)
         return [Hypothesis(prefix.tokens(), score) for score, prefix in closed]
 
 
-def _score(scored: tuple[float, _Prefix]) -> float:
-    return scored[0]
-
-
-def _reach(beams: Beams, prefix: _Prefix, ending: int, score: float) -> None:
-    """Keep the better of the paths that write the same and end alike."""
-    paths = beams.get(prefix)
-    if paths is None:
-        paths = beams[prefix] = [NEVER, NEVER]
-    if score > paths[ending]:
-        paths[ending] = score
+def _stay(beams: Beams, blank: float, tried: Tried) -> Reached:
+    """Follow the paths that write the same as before, or what another prefix of the beam has written already."""
+    reached: Reached = []
+    for prefix, (in_blank, in_token) in beams.items():
+        rests = (in_blank if in_blank > in_token else in_token) + blank
+        ends = NEVER
+        if prefix.token in tried:
+            before = prefix.before()
+            if before in beams:
+                rested, ended = beams[before]
+                path = ended if ended > rested and before.token != prefix.token else rested
+                in_token = path if path > in_token else in_token
+            ends = in_token + tried[prefix.token][0]
+        reached.append(((rests if rests > ends else ends) + prefix.fused, prefix, rests, ends))
+    return reached
 
 
 def _check_spelling(
@@ -229,48 +245,3 @@ def _check_spelling(
     if fitting < len(model.words) / 2:
         must = f"{path}: the entries of a language model must be {of}"
         raise InputError(f"{must}; of {len(model.words)}, {fitting} are.")
-
-
-def _writable(path: str, tokenizer: Tokenizer, normalize: Callable[[str], str]) -> list[str]:
-    """Read a lexicon; return its words, normalised, that the tokenizer can spell, and say how many it cannot."""
-    words: list[str] = []
-    impossible: list[str] = []
-    for word in read_lexicon(path):
-        try:
-            tokenizer.encode(normalize(word))
-            words += normalize(word).split()
-        except InputError:
-            impossible.append(word)
-    if not words:
-        raise InputError(f"{path}: a lexicon must hold words the tokenizer can spell; of {len(impossible)}, none.")
-    if impossible:
-        shown = ", ".join(impossible[:3])
-        logger.warning("%s: %d of its words cannot be spelled by the tokenizer: %s, …", path, len(impossible), shown)
-    return words
-
-
-def _read_phrases(path: str, tokenizer: Tokenizer, normalize: Callable[[str], str]) -> tuple[list[str], dict[str, str]]:
-    """Read hotwords; return those that can be written, normalised, and why the others cannot."""
-    try:
-        lines = Path(path).read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else f"it is not UTF-8 text ({error.reason})"
-        raise InputError(f"{path}: hotwords must be a text file, a phrase a line; {reason}.") from None
-    phrases: dict[str, None] = {}
-    impossible: dict[str, str] = {}
-    for line in lines:
-        phrase = normalize(line)
-        if not line.strip():
-            continue
-        try:
-            tokenizer.encode(phrase)
-        except InputError as error:
-            impossible[line.strip()] = str(error)
-            continue
-        if phrase:
-            phrases[phrase] = None
-        else:
-            impossible[line.strip()] = "nothing is left of it when it is normalised"
-    if not phrases and not impossible:
-        raise InputError(f"{path}: hotwords must be phrases, one a line; the file holds none.")
-    return list(phrases), impossible

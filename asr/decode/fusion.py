@@ -1,25 +1,20 @@
 """Shallow fusion: what a beam search adds to the acoustic score of a hypothesis, token by token."""
 
+import math
+import re
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from asr.decode.hotwords import NOWHERE, Matches, Phrases
 from asr.decode.kenlm import NgramModel
 from asr.decode.lexicon import Words
 
+NEVER = -math.inf
+WHITE_SPACE = re.compile(r"\s")
 
-class Context(NamedTuple):
-    """What matters of a hypothesis for the score of what follows it.
-
-    Args:
-        word: characters of the word that has begun; "" between words.
-        history: the language model's.
-        matches: hotwords that have begun.
-    """
-
-    word: str
-    history: Any
-    matches: Matches
+# What matters of a hypothesis for the score of what follows it: characters of the word that has begun, "" between
+# words; whether a known word may begin so; the language model's history; hotwords that have begun.
+Context = tuple[str, bool, Any, Matches]
 
 
 class ShallowFusion:
@@ -51,57 +46,71 @@ class ShallowFusion:
         word_score: float,
         unknown_score: float,
     ) -> None:
-        self.pieces = pieces
+        self._names = [token_name(piece) for piece in pieces]
+        self._parts = [WHITE_SPACE.split(piece) for piece in pieces]  # of a word, and of those that follow it
         self.token_model = model if over_tokens else None
         self.word_model = None if over_tokens else model
         self.lexicon = lexicon
         self.hotwords = hotwords
         self.lm_weight = lm_weight
         self.word_score = word_score
-        self.unknown_score = unknown_score
-        all_known = self.word_model is None or lexicon is not None
-        self._known = None if all_known or model is None else Words([*model.words, *hotwords.words])
+        if lexicon is not None:
+            self._known, self._otherwise = lexicon, NEVER
+        elif self.word_model is not None:
+            self._known, self._otherwise = Words([*self.word_model.words, *hotwords.words]), unknown_score
+        else:
+            self._known, self._otherwise = Words([]), 0.0
 
     @property
     def has_model(self) -> bool:
         """Whether there is a language model to be weighed."""
         return self.token_model is not None or self.word_model is not None
 
+    def at_most(self) -> list[float]:
+        """Say for each token what a hypothesis gains at most by it."""
+        anywhere = self.hotwords.most + max(self._otherwise, 0.0)
+        ending = max(self.word_score, 0.0) if self.has_model else 0.0
+        return [len(parts) * anywhere + (len(parts) - 1) * ending for parts in self._parts]
+
     def start(self) -> Context:
         """Begin a hypothesis."""
         model = self.token_model or self.word_model
-        return Context("", model.start() if model else None, NOWHERE)
+        return "", True, model.start() if model else None, NOWHERE
 
     def extend(self, context: Context, token: int) -> tuple[Context, float] | None:
         """Append a token; return the new context and what the hypothesis gains. None: no word begins so."""
-        word, history, matches = context
+        word, is_open, history, matches = context
         gain = 0.0
-        for character in self.pieces[token]:
-            if not character.isspace():
-                matches, bonus = self.hotwords.spell(matches, character, begins_word=not word)
-                gain += bonus
-                if self._is_open(word) and not self._is_open(word + character):
-                    gain += self.unknown_score
-                word += character
-            elif word:
-                ended = self._end_word(word, history, matches)
+        for number, part in enumerate(self._parts[token]):
+            if number and word:
+                ended = self._end_word(word, is_open, history, matches)
                 if ended is None:
                     return None
                 history, matches, bonus = ended
-                word, gain = "", gain + bonus
-        if word and self.lexicon is not None and not self.lexicon.has_beginning(word):
+                word, is_open, gain = "", True, gain + bonus
+            if not part:
+                continue
+            if matches.open or not word:
+                matches, bonus = self.hotwords.spell(matches, part, begins_word=not word)
+                gain += bonus
+            word += part
+            if (
+                is_open and word not in self._known.beginnings
+            ):  # it has the score of an unknown one as soon as it is one
+                is_open, gain = False, gain + self._otherwise
+        if gain == NEVER:
             return None
         if self.token_model is not None:
-            log_prob, history = self.token_model.score(history, token_name(self.pieces[token]))
+            log_prob, history = self.token_model.score(history, self._names[token])
             gain += self.lm_weight * log_prob
-        return Context(word, history, matches), gain
+        return (word, is_open, history, matches), gain
 
     def finish(self, context: Context) -> float | None:
         """Say what a hypothesis gains by ending here. None: it ends within a word that is in no lexicon."""
-        word, history, matches = context
+        word, is_open, history, matches = context
         gain = 0.0
         if word:
-            ended = self._end_word(word, history, matches)
+            ended = self._end_word(word, is_open, history, matches)
             if ended is None:
                 return None
             history, matches, gain = ended
@@ -110,22 +119,18 @@ class ShallowFusion:
             gain += self.lm_weight * model.end(history)
         return gain - matches.bonus
 
-    def _end_word(self, word: str, history: Any, matches: Matches) -> tuple[Any, Matches, float] | None:
-        if self.lexicon is not None and word not in self.lexicon:
+    def _end_word(self, word: str, is_open: bool, history: Any, matches: Matches) -> tuple[Any, Matches, float] | None:
+        unknown = self._otherwise if is_open and word not in self._known else 0.0
+        if unknown == NEVER:
             return None
         matches, gain = self.hotwords.end_word(matches)
+        gain += unknown
         if self.has_model:
             gain += self.word_score
         if self.word_model is not None:
             log_prob, history = self.word_model.score(history, word)
             gain += self.lm_weight * log_prob
-        if self._known is not None and word not in self._known and self._is_open(word):
-            gain += self.unknown_score
         return history, matches, gain
-
-    def _is_open(self, beginning: str) -> bool:
-        """Tell whether a word may yet be known; as soon as it cannot, it has the score of an unknown one."""
-        return self._known is None or not beginning or self._known.has_beginning(beginning)
 
 
 def token_name(piece: str) -> str:

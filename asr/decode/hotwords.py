@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import NamedTuple
+
+from asr.errors import InputError
+from asr.interfaces import Tokenizer
 
 
 class _Node:
@@ -53,6 +57,7 @@ class Phrases:
     def __init__(self, phrases: Iterable[str], score: float) -> None:
         self._root = _Node()
         self._score = score
+        self.most = 0.0  # that a word is worth which ends a phrase
         self.words: set[str] = set()
         for phrase in phrases:
             self._add(phrase)
@@ -61,16 +66,23 @@ class Phrases:
     def _add(self, phrase: str) -> None:
         node = self._root
         whole = self._score * len(phrase.split())
+        self.most = max(self.most, whole)
         for number, character in enumerate(phrase, start=1):
             node = node.after.setdefault(character, _Node())
             node.bonus = max(node.bonus, whole * number / len(phrase))
             node.words = len(phrase[:number].split())
         node.is_whole = True
 
-    def spell(self, matches: Matches, character: str, *, begins_word: bool) -> tuple[Matches, float]:
-        """Follow a hypothesis by a character of a word; return where it is now, and what it gains."""
-        still_open = (*matches.open, Match(self._root, 0.0)) if begins_word else matches.open
-        after = _follow(still_open, character)
+    def spell(self, matches: Matches, part: str, *, begins_word: bool) -> tuple[Matches, float]:
+        """Follow a hypothesis by characters of a word; return where it is now, and what it gains."""
+        still_open = matches.open
+        if begins_word and part[0] in self._root.after:
+            still_open = (*still_open, Match(self._root, 0.0))
+        if not still_open:  # as nearly always
+            return NOWHERE, 0.0
+        after = Matches(still_open)
+        for character in part:
+            after = _follow(after.open, character)
         return after, after.bonus - matches.bonus
 
     def end_word(self, matches: Matches) -> tuple[Matches, float]:
@@ -88,6 +100,37 @@ class Phrases:
 
 def _follow(matches: Iterable[Match], character: str) -> Matches:
     still_open = [Match(node.after[character], paid) for node, paid in matches if character in node.after]
-    if not still_open:  # as nearly always
+    if not still_open:
         return NOWHERE
     return Matches(tuple(still_open), max(0.0, *(node.bonus - paid for node, paid in still_open)))
+
+
+def read_phrases(path: str, tokenizer: Tokenizer, normalize: Callable[[str], str]) -> tuple[list[str], dict[str, str]]:
+    """Read hotwords; return those that can be written, normalised, and why the others cannot.
+
+    Raises:
+        InputError: the file cannot be read, is not text, or is empty.
+    """
+    try:
+        lines = Path(path).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else f"it is not UTF-8 text ({error.reason})"
+        raise InputError(f"{path}: hotwords must be a text file, a phrase a line; {reason}.") from None
+    phrases: dict[str, None] = {}
+    impossible: dict[str, str] = {}
+    for line in lines:
+        phrase = normalize(line)
+        if not line.strip():
+            continue
+        try:
+            tokenizer.encode(phrase)
+        except InputError as error:
+            impossible[line.strip()] = str(error)
+            continue
+        if phrase:
+            phrases[phrase] = None
+        else:
+            impossible[line.strip()] = "nothing is left of it when it is normalised"
+    if not phrases and not impossible:
+        raise InputError(f"{path}: hotwords must be phrases, one a line; the file holds none.")
+    return list(phrases), impossible

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator, Set
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from asr.errors import InputError
 
@@ -17,13 +17,7 @@ BINARY_HEAD = b"mmap lm http://kheafield.com/code"
 CONTENTS = struct.Struct("<100x?7xQ")  # of a binary's head: whether it holds its words, and how many 1-grams
 UNKNOWN = "<unk>"
 NOT_WORDS = (UNKNOWN, "<s>", "</s>")
-
-
-class Scored(NamedTuple):
-    """What a word costs in its context (natural logarithm), and the context behind it."""
-
-    log_prob: float
-    state: Any
+LN_10 = math.log(10)
 
 
 class NgramModel:
@@ -49,6 +43,7 @@ class NgramModel:
         self._ids = {word: number for number, word in enumerate(words)}
         if UNKNOWN not in self._ids:
             raise InputError(f"{path}: a language model must have an entry {UNKNOWN}; this one has none.")
+        self._unknown_id = self._ids[UNKNOWN]
         try:
             with without_progress():
                 self._model = KenLM(str(path), Dictionary(words))
@@ -68,15 +63,15 @@ class NgramModel:
         """Begin a text, in the context <s>: anew for each, since contexts keep those that were reached from them."""
         return self._model.start(False)
 
-    def score(self, state: Any, word: str) -> Scored:
-        """Ask for log p(word | context)."""
-        state, log10_prob = self._model.score(state, self._ids.get(word, self._ids[UNKNOWN]))
-        return Scored(log10_prob * math.log(10), state)
+    def score(self, state: Any, word: str) -> tuple[float, Any]:
+        """Ask for log p(word | context), natural logarithm, and the context behind the word."""
+        state, log10_prob = self._model.score(state, self._ids.get(word, self._unknown_id))
+        return log10_prob * LN_10, state
 
     def end(self, state: Any) -> float:
         """Ask for log p(</s> | context)."""
         _, log10_prob = self._model.finish(state)
-        return log10_prob * math.log(10)
+        return log10_prob * LN_10
 
 
 def vocabulary(path: str | Path) -> list[str]:

@@ -1,30 +1,25 @@
 """The words that a beam search may write."""
 
-from bisect import bisect_left
-from collections.abc import Iterable
+import logging
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from asr.decode.kenlm import ARPA_HEAD, NOT_WORDS, vocabulary
 from asr.errors import InputError
+from asr.interfaces import Tokenizer
+
+logger = logging.getLogger(__name__)
 
 
 class Words:
-    """A set of words that knows their beginnings."""
+    """A set of words, and of all their beginnings."""
 
     def __init__(self, words: Iterable[str]) -> None:
-        self._words = sorted(set(words))
-        self._set = frozenset(self._words)
-
-    def __len__(self) -> int:
-        return len(self._words)
+        self._words = frozenset(words)
+        self.beginnings = frozenset(word[:end] for word in self._words for end in range(1, len(word) + 1))
 
     def __contains__(self, word: str) -> bool:
-        return word in self._set
-
-    def has_beginning(self, beginning: str) -> bool:
-        """Tell whether a word begins so."""
-        at = bisect_left(self._words, beginning)
-        return at < len(self._words) and self._words[at].startswith(beginning)
+        return word in self._words
 
 
 def read_lexicon(path: str | Path) -> list[str]:
@@ -43,6 +38,28 @@ def read_lexicon(path: str | Path) -> list[str]:
     words = [word for word in words if word not in NOT_WORDS]
     if not words:
         raise InputError(f"{path}: a lexicon must hold words; it holds none.")
+    return words
+
+
+def writable(path: str, tokenizer: Tokenizer, normalize: Callable[[str], str]) -> list[str]:
+    """Read a lexicon; return its words, normalised, that the tokenizer can spell, and say how many it cannot.
+
+    Raises:
+        InputError: it cannot be used, or the tokenizer can spell none.
+    """
+    words: list[str] = []
+    impossible: list[str] = []
+    for word in read_lexicon(path):
+        try:
+            tokenizer.encode(normalize(word))
+            words += normalize(word).split()
+        except InputError:
+            impossible.append(word)
+    if not words:
+        raise InputError(f"{path}: a lexicon must hold words the tokenizer can spell; of {len(impossible)}, none.")
+    if impossible:
+        shown = ", ".join(impossible[:3])
+        logger.warning("%s: %d of its words cannot be spelled by the tokenizer: %s, …", path, len(impossible), shown)
     return words
 
 

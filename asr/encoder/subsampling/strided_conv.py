@@ -44,9 +44,7 @@ class StridedConv(nn.Module):
         bias1, bias2 = (cast(Tensor, conv.bias) for conv in (self.conv1, self.conv2))
         weight1 = torch.cat([self.conv1.weight.flatten(1), bias1[:, None]], dim=1).T  # (10, C)
         weight2 = self.conv2.weight.permute(2, 3, 1, 0).flatten(1, 2)  # (3, 3C, C)
-        weight3 = (
-            self.linear.weight.unflatten(1, (len(bias2), -1)).transpose(1, 2).flatten(1)
-        )  # of (C, F/4) for (F/4, C)
+        weight3 = self.linear.weight.unflatten(1, (len(bias2), -1)).transpose(1, 2).flatten(1)  # takes (F/4, C)
         x = _ConvolveTwice.apply(features, feature_lengths, weight1, weight2, bias2)  # (N, F/4, C)
         x = x.unflatten(0, (len(features), -1))[:, :-1].flatten(2)  # (B, T', F/4 * C)
         return self.dropout(F.linear(x, weight3, self.linear.bias)), self.output_lengths(feature_lengths)

@@ -1,0 +1,31 @@
+"""The benchmark of decoders: all have the same to decode, and each its own row."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("flashlight.lib.text.decoder.kenlm", reason="flashlight-text is not installed")
+
+from asr import ngram
+from benchmarks import decoding
+
+
+def test_every_decoder_has_a_row_and_the_weights_of_its_family(
+    fluent: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lm, valid, test = str(tmp_path / "lm.arpa"), str(fluent / "valid.jsonl"), str(fluent / "test.jsonl")
+    ngram.main([valid, test, "--order", "2", "-o", lm])
+    options = ["--lm", lm, "--dev", valid, "--beams", "2", "8", "--turns", "1", "--output-dir", str(tmp_path)]
+    assert decoding.main([str(fluent / "run"), test, *options]) == 0
+    found = {row["decoder"]: row for row in json.loads((tmp_path / "decoding.json").read_text())["rows"]}
+    names = ["greedy", "asr 2", "asr 8", "asr 2 + LM", "asr 8 + LM", "asr 2 + LM + lexicon", "asr 8 + LM + lexicon"]
+    assert found.keys() >= {*names, "asr 8 + LM, pyctcdecode's pruning", decoding.NET}
+    expected = json.loads((fluent / "run" / "results.json").read_text())["test"]["wer"]
+    assert all(found[name]["WER"] == pytest.approx(expected, abs=0.02) for name in names)
+    assert found["greedy"]["WER"] == expected
+    for name, row in found.items():
+        assert (row["LM weight"] is not None) == (" LM" in name)
+    assert found["asr 2 + LM"]["LM weight"] == found["asr 8 + LM"]["LM weight"]
+    shown = capsys.readouterr().out
+    assert all(one in shown or f"{one} 8 + LM" in shown for one in ("torchaudio", "pyctcdecode"))
