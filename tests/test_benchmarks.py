@@ -96,7 +96,8 @@ def test_a_peer_that_is_not_installed_is_named_and_left_out(
 
 def test_long_audio_stops_asking_a_contender_that_reaches_a_limit(tmp_path: Path) -> None:
     options = ["--sizes", "xs", "--turns", "1", "--contenders", OURS, "--output-dir", str(tmp_path)]
-    assert long_audio.main([*options, "--seconds", "1", "3600", "4000", "--limit-gb", "0.9", "--limit-seconds", "200"]) == 0
+    options += ["--seconds", "1", "3600", "4000", "--limit-gb", "0.9", "--limit-seconds", "200"]
+    assert long_audio.main(options) == 0
     rows = json.loads((tmp_path / "long_audio.json").read_text())["rows"]
     assert {row["contender"] for row in rows} == {OURS, f"{OURS}, local_attention"}
     rows = [row for row in rows if row["contender"] == OURS]
