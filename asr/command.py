@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from asr.errors import InputError, is_out_of_memory
+from asr.processes import spin_briefly
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -212,6 +213,7 @@ def complain_of(name: str, reason: str) -> None:
 
 def run_command(command: Callable[[Sequence[str] | None], int]) -> None:
     """Run a command and end the process: an input error is one line and status 1, Ctrl-C is status 130."""
+    spin_briefly()
     try:
         status = command(None)
         sys.stdout.flush()

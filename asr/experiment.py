@@ -3,7 +3,6 @@
 import errno
 import gc
 import logging
-import os
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -12,17 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from asr.errors import InputError
 from asr.interruption import Stopped, requeue
+from asr.processes import spin_briefly
 from asr.settings import CONF, check_settings
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
-
-# Before torch is imported: threads that wait for one another spin for some 30 us, as long as a small net's operations
-# last, and then sleep. Sleeping at once takes half as long again; spinning for long takes 10 times as long where the
-# cores are shared.
-if "OMP_WAIT_POLICY" not in os.environ:
-    os.environ.setdefault("GOMP_SPINCOUNT", "10000")
-
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 LONGEST_NAME = 100  # of a folder named by overrides
@@ -49,6 +42,7 @@ def experiment_command(command: Callable[[dict[str, Any]], None]) -> Callable[[]
         if {"-h", "--help"} & set(sys.argv[1:]):
             print(help_text(command))
             return
+        spin_briefly()
         import hydra
 
         hydra.main(version_base="1.3", config_path=str(CONF), config_name="train")(main)()

@@ -1,7 +1,5 @@
 """python -m asr.train [overrides]: train a recogniser, write its bundle, and report its WER on the test manifests."""
 
-from asr.experiment import experiment_command  # isort: skip  # before torch: it says how threads wait
-
 import contextlib
 import logging
 import math
@@ -12,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from asr.errors import AudioError, InputError, is_out_of_memory
+from asr.experiment import experiment_command
 
 if TYPE_CHECKING:
     from lightning.pytorch import Callback, Trainer

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from asr.dropout import Dropout
 
-CPU_BLOCK, BLOCK = 2**18, 2**28  # scores that are there at a time: what a processor's cache holds; what fits
+CPU_BLOCK, BLOCK = 2**18, 2**28  # scores that are there at a time: what a core's cache holds; what fits a GPU
 FEWEST_QUERIES = 64  # at a time, however many keys: small matrix products are slow
 
 
@@ -66,7 +66,7 @@ def attend(
     Returns:
         (B, H, Q, D / H); where no key may be seen it is finite.
     """
-    queries, keys, most = to_key.shape[2], key.shape[2], BLOCK if key.is_cuda else CPU_BLOCK
+    queries, keys, most = to_key.shape[2], key.shape[2], BLOCK if key.is_cuda else CPU_BLOCK * torch.get_num_threads()
     heads = min(to_key.shape[1], max(1, most // (FEWEST_QUERIES * keys)))
     size = max(FEWEST_QUERIES, most // (heads * keys))
     utterances, size = max(1, size // queries), min(size, queries)

@@ -10,8 +10,8 @@ from asr.dropout import Dropout
 from asr.lengths import Lengths, padding_mask, strided_lengths
 
 KERNEL_SIZE, STRIDE, PADDING = 3, 2, 1
-# Values of the first convolution's output that are there at a time: on a processor what its cache holds, elsewhere
-# enough to keep the device busy.
+# Values of the first convolution's output that are there at a time: on a processor what a core's cache holds, for each
+# thread; elsewhere enough to keep the device busy.
 CPU_BLOCK, BLOCK = 2**19, 2**27
 
 
@@ -141,7 +141,7 @@ class _ConvolveTwice(torch.autograd.Function):
 
 def _blocks(out: Tensor) -> list[tuple[int, int]]:
     """First frame and end of each block of `out`, (N, F/4, C)."""
-    most = CPU_BLOCK if out.device.type == "cpu" else BLOCK
+    most = CPU_BLOCK * torch.get_num_threads() if out.device.type == "cpu" else BLOCK
     size = max(1, most // (2 * KERNEL_SIZE * out[0].numel()))
     return [(first, min(first + size, len(out))) for first in range(0, len(out), size)]
 
