@@ -1,11 +1,9 @@
 """What the benchmarks of nets share: their options, and the rows of a batch."""
 
 import argparse
-import datetime
 import functools
 import itertools
 from collections.abc import Callable, Mapping
-from importlib.metadata import PackageNotFoundError, version
 from typing import NamedTuple
 
 import torch
@@ -15,7 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from asr.errors import InputError
 from benchmarks import results
-from benchmarks.machine import Machine, measure, synchronizer
+from benchmarks.machine import about, measure, synchronizer
 from benchmarks.nets import (
     BLOCK_FRAMES_PER_SECOND,
     FRAMES_PER_SECOND,
@@ -34,7 +32,6 @@ from benchmarks.race import Contender, enter, race
 from benchmarks.results import Results, fixed, share
 
 LONGEST = 14.0  # seconds, of a batch that is named by its padded seconds
-PACKAGES = ("torch", "transformers", "nemo_toolkit", "speechbrain", "espnet", "torchaudio")
 
 Prepare = Callable[[Net, Batch], object]
 
@@ -67,7 +64,7 @@ def add_options(parser: argparse.ArgumentParser, batches: list[str]) -> None:
     """Add what names nets, batches and the device."""
     parser.add_argument("--device", default="cpu", help="default: cpu")
     parser.add_argument("--precision", choices=("float32", "bfloat16"), default="float32", help="bfloat16 by autocast")
-    parser.add_argument("--sizes", nargs="+", default=["s"], help="of conf/encoder/conformer_*.yaml; default: s")
+    parser.add_argument("--sizes", nargs="+", default=["s", "m"], help="of conf/encoder/conformer_*.yaml (s m)")
     least = f"{SHORTEST:.0%}".replace("%", " %%")
     parser.add_argument(
         "--batches",
@@ -90,11 +87,13 @@ def contest(work: Work, given: argparse.Namespace) -> None:
     """Print, then keep a row for each size, batch and contender; the contenders of a batch run in turns."""
     given.contenders = installed(given.contenders)
     machine = measure(given.device, getattr(torch, given.precision))
+    facts = about(given, machine)
     on_card = given.device.startswith("cuda")
     counted, only = ("ms", {"peak GB": fixed(1)}) if on_card else ("CPU ms", {})
     columns = {"size": str, "batch": str, "contender": str, "ms": fixed(0), counted: fixed(0), "x peer": fixed(2)}
     columns |= {"of matmul": share, "audio hours/s": fixed(4), "parameters, M": fixed(2), "GFLOP": fixed(0), **only}
-    table = Results(work.name, columns, bars=counted, within=("size", "batch"))
+    behind = "" if given.precision == "float32" else f"_{given.precision}"
+    table = Results(work.name + behind, columns, bars=counted, within=("size", "batch"))
     by_seconds = [(max(1, round(seconds / LONGEST)), LONGEST) for seconds in given.batch_seconds]
     for size, (count, longest) in itertools.product(given.sizes, [*given.batches, *by_seconds]):
         dim = encoder_config(f"conformer_{size}")["dim"] if given.without_front_end else None
@@ -115,7 +114,7 @@ def contest(work: Work, given: argparse.Namespace) -> None:
             values |= {"of matmul": net.flops / seconds / machine.matmul, "audio hours/s": audio_hours / seconds}
             values |= {"parameters, M": net.parameters / 1e6, "GFLOP": net.flops / 1e9, "peak GB": net.peak}
             table.row(*(values[heading] for heading in columns))
-    table.keep(given.output_dir, about(machine, given))
+    table.keep(given.output_dir, facts)
 
 
 def _makers(
@@ -178,23 +177,6 @@ def _peak(run: Contender, device: str) -> float | None:
     run()
     torch.cuda.synchronize()
     return float(torch.cuda.max_memory_allocated())
-
-
-def about(machine: Machine, given: argparse.Namespace) -> dict[str, object]:
-    """Name what the figures hang on: machine, versions, options."""
-    day, options = datetime.date.today().isoformat(), {key: str(value) for key, value in vars(given).items()}
-    return {"date": day, **machine._asdict(), **versions(), "options": options}
-
-
-def versions() -> dict[str, str]:
-    """Find the versions of the toolkits that are installed."""
-    found = {}
-    for package in PACKAGES:
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    return found
 
 
 def _batch(text: str) -> tuple[int, float]:

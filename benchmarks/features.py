@@ -1,13 +1,11 @@
 """python -m benchmarks.features: log-mel features, ours and other toolkits', on one thread, alone and side by side."""
 
 import argparse
-import contextlib
 import functools
 import os
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from importlib.metadata import PackageNotFoundError, version
 from multiprocessing import get_context
 from multiprocessing.synchronize import Barrier
 
@@ -21,7 +19,7 @@ from asr.command import run_command
 from asr.features.fbank import INT16_SCALE, Fbank
 from asr.settings import CONF
 from benchmarks import results
-from benchmarks.machine import measure
+from benchmarks.machine import about, measure
 from benchmarks.race import Contender, enter, race
 from benchmarks.results import Results, fixed, share
 
@@ -29,7 +27,6 @@ SAMPLE_RATE, NUM_MEL_BINS, FFT_POINTS = 16000, 80, 512
 OURS, KALDI, BOUND = "asr", "torchaudio, Kaldi's", "FFT and product alone"
 UTTERANCES = 10  # of a turn: no two are equally long, as in a corpus, so that memory is not simply used again
 SHORTEST, LONGEST = 0.7, 1.3  # times the seconds that they are named by
-PACKAGES = ("torch", "torchaudio", "lhotse", "speechbrain", "kaldi-native-fbank")
 
 Featurize = Callable[[Tensor], Tensor]  # (S,) to (T, F)
 
@@ -44,10 +41,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     results.add_options(parser)
     given = parser.parse_args(arguments)
     torch.set_num_threads(1)
-    about = {**measure()._asdict(), **versions(PACKAGES), "options": {k: str(v) for k, v in vars(given).items()}}
-    alone(given).keep(given.output_dir, about)
+    facts = about(given, measure())
+    alone(given).keep(given.output_dir, facts)
     if given.workers:
-        together(given).keep(given.output_dir, about)
+        together(given).keep(given.output_dir, facts)
     return 0
 
 
@@ -174,15 +171,6 @@ def library_work(waveforms: list[Tensor]) -> Contender:
         power[:num_frames] @ weights
 
     return functools.partial(_each, work, waveforms)
-
-
-def versions(packages: Sequence[str]) -> dict[str, str]:
-    """Find the versions of those packages that are installed."""
-    found = {}
-    for package in packages:
-        with contextlib.suppress(PackageNotFoundError):
-            found[package] = version(package)
-    return found
 
 
 def _each(featurize: Callable[[Tensor], object], waveforms: list[Tensor]) -> None:

@@ -19,9 +19,9 @@ import torch
 from asr.command import run_command
 from asr.manifest import Utterance
 from benchmarks import results
-from benchmarks.features import PACKAGES, SAMPLE_RATE, versions
+from benchmarks.features import SAMPLE_RATE
 from benchmarks.loaders import Alone, Corpus, Lhotse, Ours, Torchaudio, speech_data
-from benchmarks.machine import measure
+from benchmarks.machine import about, measure
 from benchmarks.model import read_utterances
 from benchmarks.plan import TRAIN_MINI
 from benchmarks.race import enter, race
@@ -48,12 +48,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.set_defaults(turns=3)
     given = parser.parse_args(arguments)
     torch.set_num_threads(1)
-    about: dict[str, object] = {**measure()._asdict(), **versions(PACKAGES)}
+    facts = about(given, measure())
     with corpus_of(given.audio, given.utterances, given.batch_seconds) as corpus:
-        about |= {"audio": corpus.source, "options": str(vars(given))}
+        facts["audio"] = corpus.source
         print(f"{corpus.source}\n")
-        one_worker(corpus, given.turns).keep(given.output_dir, about)
-        replays(corpus, given.workers, given.hours).keep(given.output_dir, about)
+        one_worker(corpus, given.turns).keep(given.output_dir, facts)
+        replays(corpus, given.workers, given.hours).keep(given.output_dir, facts)
     return 0
 
 

@@ -14,14 +14,12 @@ import torch
 from asr.command import run_command
 from asr.settings import CONF
 from benchmarks import results
-from benchmarks.contest import about
-from benchmarks.machine import measure, peak_memory, peak_memory_reset
+from benchmarks.machine import about, measure, peak_memory, peak_memory_reset
 from benchmarks.nets import OURS, PEERS, Batch, encoder_config, installed, make_batch, make_net
 from benchmarks.race import race
 from benchmarks.results import Results, fixed
 
-SECONDS = [10, 30, 120, 300]
-WHOLE = [*SECONDS, 600, 1200, 3600]
+SECONDS = [10, 30, 120, 300, 600, 1200, 3600]
 
 
 class Outcome(NamedTuple):
@@ -42,17 +40,17 @@ class Runner(NamedTuple):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Time each length; a contender that reaches a limit is not asked for longer ones."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.long_audio", description=__doc__)
-    parser.add_argument("--sizes", nargs="+", default=["s"], help="of conf/encoder/conformer_*.yaml; default: s")
-    parser.add_argument("--seconds", nargs="+", type=int, default=SECONDS, metavar="S", help="of audio")
-    parser.add_argument("--whole", action="store_const", dest="seconds", const=WHOLE, help=f"--seconds {WHOLE}")
+    parser.add_argument("--sizes", nargs="+", default=["s"], help="of conf/encoder/conformer_*.yaml (s)")
+    parser.add_argument("--seconds", nargs="+", type=int, default=SECONDS, metavar="S", help="of audio (10 to 3600)")
     parser.add_argument("--contenders", nargs="+", choices=(OURS, *PEERS), default=[OURS, *PEERS], metavar="NAME")
     parser.add_argument("--without-front-end", action="store_true", help="the blocks alone, from (B, T', D)")
-    parser.add_argument("--limit-seconds", type=float, default=20.0, metavar="S", help="of a run; default: 20")
-    parser.add_argument("--limit-gb", type=float, default=12.0, metavar="GB", help="of a process; default: 12")
+    parser.add_argument("--limit-seconds", type=float, default=100.0, metavar="S", help="of a run (100)")
+    parser.add_argument("--limit-gb", type=float, default=12.0, metavar="GB", help="of a process (12)")
     results.add_options(parser)
+    parser.set_defaults(turns=3)
     given = parser.parse_args(arguments)
     given.contenders = installed(given.contenders)
-    machine = measure()
+    facts = about(given, measure())
     numbers = {"CPU s": fixed(2), "x ours": fixed(2), "GB above the model": fixed(2)}
     table = Results(
         "long_audio",
@@ -68,7 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         finally:
             for runner in runners.values():
                 runner.process.kill()
-    table.keep(given.output_dir, about(machine, given))
+    table.keep(given.output_dir, facts)
     return 0
 
 

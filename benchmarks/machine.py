@@ -1,12 +1,13 @@
-"""What the machine can do at most: the rates that a benchmark's rows are shares of."""
+"""What a benchmark's figures hang on: the machine, its rates, of which rows are shares, and what is installed."""
 
 import argparse
+import contextlib
 import datetime
 import os
 import platform
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from multiprocessing import get_context
 from pathlib import Path
 from typing import NamedTuple, ParamSpec, TypeVar
@@ -17,6 +18,12 @@ from benchmarks.race import race
 
 Given = ParamSpec("Given")
 Found = TypeVar("Found")
+
+
+PACKAGES = (
+    *("torch", "torchaudio", "lightning", "transformers", "nemo_toolkit", "speechbrain", "espnet"),
+    *("lhotse", "kaldi-native-fbank", "flashlight-text", "pyctcdecode"),
+)
 
 
 class Machine(NamedTuple):
@@ -40,7 +47,7 @@ def synchronizer(device: str) -> Callable[[], object]:
 
 
 def measure(device: str = "cpu", dtype: torch.dtype = torch.float32) -> Machine:
-    """Measure a device's rates by CPU time, or on a card by the clock; print them with today's date and versions."""
+    """Measure a device's rates for products of `dtype`: by CPU time, or on a card by the clock."""
     on_card = device.startswith("cuda")
     size, elements = (8192, 2**28) if on_card else (1536, 2**25)
     left, right = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
@@ -49,23 +56,33 @@ def measure(device: str = "cpu", dtype: torch.dtype = torch.float32) -> Machine:
     kinds = {"matmul": lambda: torch.mm(left, right, out=product), "copy": lambda: target.copy_(source)}
     taken = race(kinds, turns=7, times=5, synchronize=synchronizer(device))
     seconds = {kind: turn.seconds if on_card else turn.cpu_seconds for kind, turn in taken.items()}
-    machine = Machine(
-        torch.cuda.get_device_name() if on_card else f"{_processor()}, {torch.get_num_threads()} threads",
+    return Machine(
+        torch.cuda.get_device_name() if on_card else _processor(),
         2 * size**3 / seconds["matmul"],
         2 * source.nbytes / seconds["copy"],
     )
-    print(f"{datetime.date.today()}, {machine.name}, torch {torch.__version__}, {str(dtype).removeprefix('torch.')}")
-    per = "" if on_card else " a core"
-    print(f"matrix products {machine.matmul / 1e9:.0f} GFLOP/s{per}, copies {machine.copy / 1e9:.1f} GB/s{per}\n")
-    return machine
 
 
-def about(given: argparse.Namespace) -> dict[str, object]:
-    """Name what figures hang on where no rate of the machine is measured: its name, the date, the options."""
-    day, options = datetime.date.today().isoformat(), {key: str(value) for key, value in vars(given).items()}
-    facts = {"date": day, "name": _processor(), "torch": version("torch"), "options": options}
-    print(f"{day}, {facts['name']}, torch {facts['torch']}\n", flush=True)
-    return facts
+def about(given: argparse.Namespace, measured: Machine | None = None) -> dict[str, object]:
+    """Print and return the date, the machine, its rates where they are measured, versions, and the options."""
+    day, name = datetime.date.today().isoformat(), measured.name if measured else _processor()
+    print(f"{day}, {name}, {torch.get_num_threads()} threads", flush=True)
+    print(", ".join(f"{package} {found}" for package, found in versions().items()), flush=True)
+    rates = {"matmul": measured.matmul, "copy": measured.copy} if measured else {}
+    if measured:
+        print(f"matrix products {measured.matmul / 1e9:.0f} GFLOP/s, copies {measured.copy / 1e9:.1f} GB/s")
+    print(flush=True)
+    options = {key: str(value) for key, value in vars(given).items()}
+    return {"date": day, "name": name, **rates, **versions(), "options": options}
+
+
+def versions() -> dict[str, str]:
+    """Find the versions of what is compared, as far as it is installed."""
+    found = {}
+    for package in PACKAGES:
+        with contextlib.suppress(PackageNotFoundError):
+            found[package] = version(package)
+    return found
 
 
 def in_fresh_process(function: Callable[Given, Found], *arguments: Given.args, **options: Given.kwargs) -> Found:

@@ -18,7 +18,8 @@ MAX_NORM = 5.0
 def main(arguments: Sequence[str] | None = None) -> int:
     """Time forward, backward, clipping and AdamW."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.train_step", description=__doc__)
-    add_options(parser, ["8x10"])
+    add_options(parser, ["8x10", "4x16"])
+    parser.set_defaults(turns=3)
     given = parser.parse_args(arguments)
     dtype = getattr(torch, given.precision)
 

@@ -101,3 +101,20 @@ def test_without_a_model_a_benchmark_says_how_one_is_made(
         with pytest.raises(SystemExit, match="2"):
             benchmark.main([])
         assert "runs/demo must be there; make demo trains runs/demo" in capsys.readouterr().err
+
+
+def test_a_benchmark_runs_where_its_peers_are_if_that_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(suite.sys, "prefix", str(tmp_path / "venv"))
+    assert suite.interpreter("train_step") == suite.interpreter("plan") == suite.sys.executable
+    own = tmp_path / "venv-nets" / "bin" / "python"
+    own.parent.mkdir(parents=True)
+    own.touch()
+    assert suite.interpreter("train_step") == str(own)
+    assert suite.interpreter("plan") == suite.sys.executable
+
+
+def test_every_environment_is_made_by_make_bench() -> None:
+    files = {path.stem for path in (ROOT / "benchmarks" / "environments").glob("*.txt")}
+    [rule] = [line for line in (ROOT / "Makefile").read_text().splitlines() if line.startswith("bench:")]
+    assert files == set(suite.ENVIRONMENTS.values())
+    assert {f".venv-{name}" for name in files} <= set(rule.split())
