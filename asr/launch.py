@@ -50,6 +50,7 @@ def first_then_all(trainer: "Trainer", prepare: Callable[[], Prepared]) -> Prepa
     if problem is not None:
         raise problem
     if failed:
+        take_leave()
         sys.exit(0)
     return prepared if trainer.global_rank == 0 else prepare()
 
@@ -71,9 +72,21 @@ def fail_together(trainer: "Trainer", message: str) -> NoReturn:
     Raises:
         InputError: on the first process.
     """
+    take_leave()
     if trainer.is_global_zero:
         raise InputError(message)
     sys.exit(0)  # with any other status, Lightning would kill the first one in mid-sentence
+
+
+def take_leave() -> None:
+    """Close what the processes exchange through, once all of them know that there is no more to say.
+
+    Left to the end of Python, Gloo's threads may still hold tensors then, and abort the process (torch's #179291).
+    """
+    import torch.distributed as dist
+
+    if dist.is_initialized():
+        dist.destroy_process_group()
 
 
 def stop_others(trainer: "Trainer") -> None:

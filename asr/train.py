@@ -269,12 +269,15 @@ def _fit(
     from lightning.fabric.utilities.exceptions import MisconfigurationException
 
     from asr.interruption import Stopped
-    from asr.launch import is_lost_connection, stop_others
+    from asr.launch import is_lost_connection, stop_others, take_leave
     from asr.trial import HINT, describe
 
     try:
         trainer.fit(task, data, ckpt_path=resume.path if resume else None, weights_only=True)
+        take_leave()
     except Stopped:
+        if not stop.at_once:  # then the others know
+            take_leave()
         if trainer.global_rank > 0:
             raise SystemExit(0) from None
         raise

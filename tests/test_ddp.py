@@ -53,6 +53,25 @@ def test_two_processes_leave_one_run_folder_and_nothing_else(launch: Any, tones:
     assert "".join(printed).count("training utterances") == 1
 
 
+def test_no_process_leaves_its_group_to_the_end_of_python(tones: Path, tmp_path: Path) -> None:
+    """Gloo's threads may abort a process that ends with its group open."""
+    program = tmp_path / "program.py"
+    program.write_text("""
+import atexit, os, pathlib
+import torch.distributed as dist
+from asr.train import main
+if __name__ == "__main__":
+    atexit.register(lambda: pathlib.Path(f"{os.environ['RANK']}-{dist.is_initialized()}").touch())
+    main()
+""")
+    training = [str(program), *TINY, *tone_corpus(tones), *SHORT]
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    for overrides, status in (([], 0), (["run_dir=other", "optimizer.lr=1e38"], 1)):
+        [(command, _)] = torchrun([*training, *overrides])
+        assert subprocess.run(command, cwd=tmp_path, env=environment, timeout=240).returncode == status
+        assert sorted(path.name for path in tmp_path.glob("?-*")) == ["0-False", "1-False"]
+
+
 def test_two_processes_validate_as_one_does(tones: Path, tmp_path: Path) -> None:
     """On weights that no step changes, without batch statistics."""
     still = ["optimizer.lr=0", "encoder/norm=layer_norm", "trainer.max_epochs=1", "num_threads=1"]
