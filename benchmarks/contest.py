@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -126,7 +126,7 @@ def _makers(
         torch.manual_seed(0)
         before = _allocated(given.device)
         net = make_net(contender, f"conformer_{size}", with_front_end=not given.without_front_end).to(given.device)
-        flops = count_flops(net, batch, backward=work.backward)
+        flops = count_flops(net, batch.features, batch.lengths, backward=work.backward)
         prepare(net, batch)
         run = work.ready(net, batch)
         run()  # compiles, finds algorithms, fills the allocator
@@ -148,7 +148,7 @@ def compile_blocks(net: Net, batch: Batch) -> None:
         block.compile(dynamic=False)
 
 
-def count_flops(net: nn.Module, batch: Batch, *, backward: bool) -> float:
+def count_flops(net: nn.Module, *inputs: Tensor, backward: bool) -> float:
     """Count the multiplications and additions of a net's matrix products and convolutions, two for each pair.
 
     A backward pass is counted as twice the forward pass: torch's counter takes the weight gradient of a depthwise
@@ -157,7 +157,7 @@ def count_flops(net: nn.Module, batch: Batch, *, backward: bool) -> float:
     net.eval()
     counter = FlopCounterMode(display=False, custom_mapping={torch.ops.aten.addmm_: _product})  # which it lacks
     with torch.no_grad(), counter, sdpa_kernel(SDPBackend.MATH):  # it knows the products of attention's plain form
-        net(batch.features, batch.lengths)
+        net(*inputs)
     return float(counter.get_total_flops()) * (3 if backward else 1)
 
 

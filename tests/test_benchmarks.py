@@ -4,12 +4,15 @@ import json
 import re
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 
-from benchmarks import inference, long_audio, nets, train_step
+from asr.encoder.convolution import ConvolutionModule
+from asr.encoder.norm.masked_batch_norm import MaskedBatchNorm
+from benchmarks import inference, long_audio, nets, parts, train_step
 from benchmarks.contest import count_flops
 from benchmarks.nets import OURS, VOCAB_SIZE, Net, NoFrontEnd, make_batch, make_net
 from tests.conftest import ROOT
@@ -49,7 +52,7 @@ def test_a_peer_is_of_our_shape_and_does_our_work(with_front_end: bool) -> None:
     assert lengths.tolist() == their_lengths.tolist()
     sizes = [sum(parameter.numel() for parameter in net.parameters()) for net in (mine, theirs)]
     assert sizes[0] == pytest.approx(sizes[1], rel=0.01)
-    flops, their_flops = (count_flops(net, batch, backward=True) for net in (mine, theirs))
+    flops, their_flops = (count_flops(net, batch.features, batch.lengths, backward=True) for net in (mine, theirs))
     assert their_flops == pytest.approx(flops, rel=0.1)  # Parakeet projects the positions anew for each utterance
 
 
@@ -57,8 +60,8 @@ def test_operations_are_counted_two_for_each_product() -> None:
     dim, batch = 16, make_batch(2, 1.0, blocks_dim=16)
     net = Net(NoFrontEnd(), torch.nn.ModuleList(), dim)
     products = 2 * 25 * dim * VOCAB_SIZE  # the head's, of padding too
-    assert count_flops(net, batch, backward=False) == 2 * products
-    assert count_flops(net, batch, backward=True) == 3 * 2 * products
+    assert count_flops(net, batch.features, batch.lengths, backward=False) == 2 * products
+    assert count_flops(net, batch.features, batch.lengths, backward=True) == 3 * 2 * products
 
 
 def test_a_batch_is_ragged_in_even_steps() -> None:
@@ -104,3 +107,23 @@ def test_long_audio_stops_asking_a_contender_that_reaches_a_limit(tmp_path: Path
     assert [(row["seconds"], row["ended"]) for row in rows] == [("1", "yes"), ("3600", "over 0.9 GB")]
     assert rows[0]["x ours"] == 1.0
     assert 0 < rows[0]["GB above the model"] < 0.2
+
+
+def test_every_part_of_a_step_has_its_row(tmp_path: Path) -> None:
+    assert parts.main(["--sizes", "xs", "--turns", "1", "--output-dir", str(tmp_path)]) == 0
+    found = {row["part"]: row for row in json.loads((tmp_path / "parts.json").read_text())["rows"]}
+    assert found["the step"]["of the step"] == 1.0
+    assert found["front-end"]["times"] == 1
+    assert {name for name, row in found.items() if row["as usual, CPU ms"]} == {
+        *("front-end", "convolution", "dropout of a branch", "(dropout within a feed-forward)"),
+    }
+
+
+def test_a_convolution_as_usual_is_ours() -> None:
+    norm = partial(MaskedBatchNorm, momentum=0.1, eps=1e-5)
+    torch.manual_seed(0)
+    ours = ConvolutionModule(8, 5, norm).eval()
+    usual = parts.UsualConvolution(8, 5, norm).eval()
+    usual.load_state_dict(ours.state_dict())
+    x, mask = torch.randn(2, 7, 8), torch.arange(7) >= torch.tensor([[7], [4]])
+    torch.testing.assert_close(usual(x, mask), ours(x, mask))

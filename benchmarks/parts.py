@@ -1,0 +1,116 @@
+"""python -m benchmarks.parts: where a training step's time goes, and what a part takes as it is usually written."""
+
+import argparse
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from asr.command import run_command
+from asr.encoder.convolution import ConvolutionModule
+from asr.lengths import padding_mask
+from benchmarks import results
+from benchmarks.contest import count_flops
+from benchmarks.machine import about, measure
+from benchmarks.nets import NUM_MEL_BINS, OURS, encoder_config, make_batch, make_net, shape_of
+from benchmarks.peers.front_end import FrontEnd
+from benchmarks.race import Contender, race
+from benchmarks.results import Results, fixed, share
+from benchmarks.train_step import training_step
+
+STEP = "the step"
+
+
+class Part(NamedTuple):
+    """A module of the net.
+
+    Args:
+        times: it runs in a step.
+        inputs: of it.
+        ours: as it is.
+        usual: as it is usually written, where that is something else.
+    """
+
+    times: int
+    inputs: tuple[Tensor, ...]
+    ours: nn.Module
+    usual: nn.Module | None = None
+
+
+class UsualConvolution(ConvolutionModule):
+    """Ours with its depthwise convolution as torch has it, channels first."""
+
+    def _convolve(self, x: Tensor) -> Tensor:
+        return self.depthwise(x.transpose(1, 2)).transpose(1, 2)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print a row for each part, and one for the step."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.parts", description=__doc__)
+    parser.add_argument("--sizes", nargs="+", default=["s", "m"], help="of conf/encoder/conformer_*.yaml (s m)")
+    parser.add_argument("--precision", choices=("float32", "bfloat16"), default="float32", help="bfloat16 by autocast")
+    results.add_options(parser)
+    given = parser.parse_args(arguments)
+    dtype = getattr(torch, given.precision)
+    machine = measure(dtype=dtype)
+    facts = about(given, machine)
+    columns: dict[str, Callable[[Any], str]] = {"size": str, "part": str, "times": fixed(0), "CPU ms": fixed(1)}
+    columns |= {"of the step": share, "of matmul": share, "as usual, CPU ms": fixed(1)}
+    table = Results("parts", columns, bars="CPU ms", within=("size",))
+    for size in given.sizes:
+        batch, net = make_batch(8, 10.0), make_net(OURS, f"conformer_{size}")
+        parts = parts_of(net.encoder, f"conformer_{size}", batch.features, batch.lengths)
+        contenders = {STEP: training_step(net, batch, dtype)}
+        contenders |= {name: forward_backward(part.ours, part.inputs, dtype) for name, part in parts.items()}
+        usual = {name: part.usual for name, part in parts.items() if part.usual}
+        contenders |= {f"{name} as usual": forward_backward(usual[name], parts[name].inputs, dtype) for name in usual}
+        taken = {name: 1000 * turn.cpu_seconds for name, turn in race(contenders, turns=given.turns).items()}
+        for name, part in parts.items():
+            rate = 1000 * count_flops(part.ours, *part.inputs, backward=True) / taken[name]
+            figures = part.times, taken[name], part.times * taken[name] / taken[STEP], rate / machine.matmul or None
+            table.row(size, name, *figures, taken.get(f"{name} as usual"))
+        table.row(size, STEP, 1, taken[STEP], 1.0, None, None)
+    table.keep(given.output_dir, facts)
+    return 0
+
+
+def parts_of(encoder: nn.Module, encoder_name: str, features: Tensor, feature_lengths: Tensor) -> dict[str, Part]:
+    """Take an encoder apart; what each part is given has the shapes of its work on these features."""
+    shape = shape_of(encoder_config(encoder_name))
+    x, lengths = encoder.subsampling(features, feature_lengths)
+    x, mask, positions = x.detach().requires_grad_(), padding_mask(lengths, x.shape[1]), encoder.positions(x)
+    inner = torch.randn(*x.shape[:2], shape.feed_forward_dim, requires_grad=True)
+    block, layers = encoder.blocks[0], shape.num_layers
+    front_end = FrontEnd(NUM_MEL_BINS, shape.num_channels, shape.dim, shape.dropout)
+    convolution = UsualConvolution(shape.dim, shape.kernel_size, lambda dim: block.convolution.norm)
+    return {
+        "front-end": Part(1, (features, feature_lengths), encoder.subsampling, front_end),
+        "feed-forward": Part(2 * layers, (x,), block.feed_forward1),
+        "attention": Part(layers, (x, positions, mask), block.attention),
+        "convolution": Part(layers, (x, mask), block.convolution, convolution),
+        "LayerNorm": Part(5 * layers, (x,), block.norm_output),
+        "dropout of a branch": Part(4 * layers, (x,), block.dropout, nn.Dropout(shape.dropout)),
+        "(dropout within a feed-forward)": Part(2 * layers, (inner,), block.dropout, nn.Dropout(shape.dropout)),
+    }
+
+
+def forward_backward(module: nn.Module, inputs: tuple[Tensor, ...], dtype: torch.dtype) -> Contender:
+    """Make what runs a module in training, and its backward pass."""
+    gradient: list[Tensor] = []
+
+    def run() -> None:
+        module.train()
+        with torch.autocast("cpu", dtype, enabled=dtype != torch.float32):
+            out = module(*inputs)
+        out = out[0] if isinstance(out, tuple) else out
+        gradient[:] = gradient or [torch.ones_like(out)]
+        out.backward(gradient[0])
+        for leaf in (*module.parameters(), *inputs):
+            leaf.grad = None
+
+    return run
+
+
+if __name__ == "__main__":
+    run_command(main)
