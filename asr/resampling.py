@@ -67,7 +67,7 @@ def _kernel(source_rate: int, target_rate: int) -> tuple[Tensor, int]:
     Shapes:
         returns: (new, 1, reach + hop + reach), and how many samples the kernel reaches to either side.
     """
-    from torchaudio.transforms import Resample  # here, as it adds a second to the start of every command
+    from torchaudio.transforms import Resample  # here, since few corpora need it
 
     resample = Resample(
         source_rate,

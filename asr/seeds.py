@@ -17,7 +17,7 @@ def derive_seed(*parts: int | str) -> int:
 def seeded(*parts: int | str) -> Iterator[None]:
     """Run a block under torch's CPU generator seeded by `parts`, and leave the generator as it was.
 
-    torchaudio's transforms take no generator, so this is the only way to make them a function of their seed.
+    Augmentations take no generator, so this is the way to make them a function of their seed.
     """
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(derive_seed(*parts))

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from asr.web.chart import Axis, Column, column_chart
+from asr.web.chart import Axis, Column, bar_chart
 from asr.web.page import escape, page
 
 
@@ -60,7 +60,7 @@ class Results:
                 bar = Column(" ".join(self._written(heading, row) for heading in named_by), row[self.bars])
                 groups.setdefault(group, []).append(bar)
         charts = [
-            column_chart(f"{self.bars} {group}".strip(), Axis("contender"), Axis(self.bars), bars)
+            bar_chart(f"{self.bars} {group}".strip(), Axis(self.bars), bars, name="contender")
             for group, bars in groups.items()
         ]
         facts = "".join(f"<p>{escape(key)}: {escape(value)}</p>" for key, value in about.items())

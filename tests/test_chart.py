@@ -15,6 +15,7 @@ from asr.web.chart import (
     Column,
     Dot,
     Series,
+    bar_chart,
     column_chart,
     histogram,
     interval_chart,
@@ -115,6 +116,16 @@ def test_on_the_diagonal_of_a_scatter_chart_both_values_are_the_same() -> None:
     assert len(places) == 3
 
 
+def test_lying_bars_are_as_long_as_their_values_and_long_names_have_room() -> None:
+    values = {"asr 50 + LM, pyctcdecode's pruning": 1.0, "greedy": 2.0, "below": -0.5, "none": None, "nothing": 0.0}
+    elements = Elements(bar_chart("t", Axis("x"), [Column(*one) for one in values.items()]))
+    bars = [(float(one["x"]), float(one["width"])) for one in elements.of("rect", "bar")]
+    one, two, below = bars
+    assert [two[1], below[1]] == pytest.approx([2 * one[1], one[1] / 2], abs=0.2)
+    assert [two[0], below[0] + below[1]] == pytest.approx([one[0], one[0]], abs=0.2)
+    assert "asr 50 + LM, pyctcdecode&#x27;s pru" in bar_chart("t", Axis("x"), [Column(*one) for one in values.items()])
+
+
 def test_rows_of_an_interval_chart_are_named_until_they_are_many() -> None:
     few, many = ([Column(f"speaker {row}", row / 100, (0.0, 1.0)) for row in range(count)] for count in (40, 250))
     assert ">speaker 39</text>" in interval_chart("t", Axis("x"), few)
@@ -128,6 +139,7 @@ def test_rows_of_an_interval_chart_are_named_until_they_are_many() -> None:
 CHARTS: dict[str, Callable[[str, float | None], str]] = {
     "line": lambda text, value: line_chart(text, Axis(text), Axis(text), [Series(text, [(0.0, value)])], text),
     "column": lambda text, value: column_chart(text, Axis(text), Axis(text), [Column(text, value, note=text)], text),
+    "bar": lambda text, value: bar_chart(text, Axis(text), [Column(text, value, note=text)], text),
     "interval": lambda text, value: interval_chart(text, Axis(text), [Column(text, value, note=text)], text),
     "histogram": lambda text, value: histogram(text, Axis(text), Axis(text), [0.0, 1.0], [(text, [3])] * 2, text),
     "scatter": lambda text, value: scatter_chart(text, Axis(text), Axis(text), [Dot(text, value, value, text)], text),
@@ -152,6 +164,7 @@ def test_a_chart_without_values_is_a_chart() -> None:
         line_chart("t", Axis("x"), Axis("y", log=True), []),
         column_chart("t", Axis("x"), Axis("y"), []),
         interval_chart("t", Axis("x"), []),
+        bar_chart("t", Axis("x"), []),
         scatter_chart("t", Axis("x"), Axis("y"), [], diagonal=True),
     ):
         assert html.startswith('<figure class="chart">')

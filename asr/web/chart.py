@@ -3,6 +3,7 @@
     line_chart("Loss falls until step 900", Axis("step"), Axis("loss"), [Series("train", [(0, 7.1), (10, 5.2)])])
     column_chart("WER by duration", Axis("seconds"), Axis("WER", percent), [Column("0-2", 0.12, (0.1, 0.15))])
     interval_chart("WER by speaker", Axis("WER", percent), columns)             lying, for many names
+    bar_chart("WER by decoder", Axis("WER", percent), columns)                  lying, for long names
     histogram("WER of utterances", Axis("WER", percent), Axis("utterances"), edges, [("all", counts)])
     scatter_chart("Each speaker", Axis("WER of A", percent), Axis("WER of B", percent), [Dot("anna", 0.1, 0.2)])
 
@@ -11,7 +12,7 @@ that are None or not finite are left out of the drawing, and are "-" in the tabl
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from asr.web.page import escape
@@ -36,6 +37,7 @@ __all__ = [
     "Column",
     "Dot",
     "Series",
+    "bar_chart",
     "column_chart",
     "histogram",
     "interval_chart",
@@ -182,9 +184,41 @@ def interval_chart(title: str, x: Axis, rows: Sequence[Column], note: str = "", 
         note: more about it, in small print.
         name: what the rows are, for the table.
     """
+
+    def mark(plane: Plane, one: Column, value: float, middle: float, step: float) -> Iterator[str]:
+        if one.interval:
+            ends = f"M{plane.x(one.interval[0]):.1f} {middle:.1f}H{plane.x(one.interval[1]):.1f}"
+            thin = " thin" if len(rows) > NAMED_ROWS else ""
+            yield f'<path class="whisker{thin}" d="{ends}"/>'
+        yield circle(f"mark s{one.style}", plane.x(value), middle, min(4.0, max(1.5, step / 2.6)))
+
+    return _lying(title, x, rows, note, name, 120.0, mark)
+
+
+def bar_chart(title: str, x: Axis, rows: Sequence[Column], note: str = "", name: str = "name") -> str:
+    """Draw a lying bar for each name, which may be long, in the given order. Parameters are `interval_chart`'s."""
+
+    def mark(plane: Plane, one: Column, value: float, middle: float, step: float) -> Iterator[str]:
+        if value:
+            ends = sorted([plane.x(0.0), plane.x(value)])
+            yield rect(f"bar s{one.style}", ends[0], middle - step / 3, ends[1] - ends[0], step / 1.5)
+
+    return _lying(title, x, rows, note, name, WIDTH / 2, mark)
+
+
+def _lying(
+    title: str,
+    x: Axis,
+    rows: Sequence[Column],
+    note: str,
+    name: str,
+    room: float,
+    mark: Callable[[Plane, Column, float, float, float], Iterable[str]],
+) -> str:
+    """Draw a row for each name, which has that much room; `mark` draws a value, given the row's middle and height."""
     step = 17.0 if len(rows) <= NAMED_ROWS else max(2.0, min(8.0, 300.0 / len(rows)))
     step = min(24.0, max(step, 160.0 / max(len(rows), 1)))  # few rows stand apart
-    names = [shorten(one.name, 120.0) if len(rows) <= NAMED_ROWS else "" for one in rows]
+    names = [shorten(one.name, room) if len(rows) <= NAMED_ROWS else "" for one in rows]
     left = 14.0 + max([len(one) * CHARACTER for one in names], default=0.0)
     height = TOP + step * max(len(rows), 1) + BOTTOM
     values = [edge for one in rows for edge in (one.value, *(one.interval or ()))]
@@ -195,11 +229,7 @@ def interval_chart(title: str, x: Axis, rows: Sequence[Column], note: str = "", 
         drawn.append(label(left - 8, middle + 4, names[index], "end") if names[index] else "")
         if one.value is None or not math.isfinite(one.value):
             continue
-        if one.interval:
-            ends = f"M{plane.x(one.interval[0]):.1f} {middle:.1f}H{plane.x(one.interval[1]):.1f}"
-            thin = " thin" if len(rows) > NAMED_ROWS else ""
-            drawn.append(f'<path class="whisker{thin}" d="{ends}"/>')
-        drawn.append(circle(f"mark s{one.style}", plane.x(one.value), middle, min(4.0, max(1.5, step / 2.6))))
+        drawn += mark(plane, one, one.value, middle, step)
         drawn.append(rect("hit", 0, middle - step / 2, plane.right, step, _told(x, one)))
     return _figure(title, note, drawn, _column_rows(name, x, rows), height=height)
 
