@@ -2,13 +2,13 @@
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
-from asr.dropout import Dropout
+from asr.encoder.attention.relative_attention import RelativeAttention
 from asr.encoder.relative import attend, relative_positions
 
 
-class LocalAttention(nn.Module):
+class LocalAttention(RelativeAttention):
     """`RelativeAttention` to the frames that are at most `context` away, before and behind.
 
     Time and memory are linear in the length, and a frame sees `context` more to each side with every layer.
@@ -23,15 +23,8 @@ class LocalAttention(nn.Module):
     """
 
     def __init__(self, dim: int, num_heads: int, dropout: float, *, context: int) -> None:
-        super().__init__()
-        self.num_heads = num_heads
+        super().__init__(dim, num_heads, dropout)
         self.context = context
-        self.dropout = Dropout(dropout)
-        self.qkv = nn.Linear(dim, 3 * dim)
-        self.position = nn.Linear(dim, dim, bias=False)
-        self.u = nn.Parameter(torch.zeros(num_heads, 1, dim // num_heads))
-        self.v = nn.Parameter(torch.zeros(num_heads, 1, dim // num_heads))
-        self.output = nn.Linear(dim, dim)
 
     def positions(self, x: Tensor) -> Tensor:
         """Encode the distances between a block of W frames and what it sees, 2W-1 .. -(2W-1), (4W - 1, D)."""
@@ -66,6 +59,3 @@ class LocalAttention(nn.Module):
         """Blocks of W frames, each between those before and behind it, or zeros, (B, n W, D) to (B n, 3W, D)."""
         x = F.pad(x.unflatten(1, (-1, self.context)), (0, 0, 0, 0, 1, 1))  # (B, n + 2, W, D)
         return torch.cat([x[:, :-2], x[:, 1:-1], x[:, 2:]], dim=2).flatten(0, 1)
-
-    def _heads(self, x: Tensor) -> Tensor:
-        return x.unflatten(-1, (self.num_heads, -1)).transpose(-2, -3)
