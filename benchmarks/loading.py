@@ -38,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Time one worker, then replay an epoch to a trainer that takes its time."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.loading", description=__doc__)
     parser.add_argument("audio", nargs="*", metavar="AUDIO", help=f"manifests, files or folders ({TRAIN_MINI})")
-    parser.add_argument("--utterances", type=int, default=300, metavar="N", help="of AUDIO, drawn at random")
+    parser.add_argument("--utterances", type=int, default=500, metavar="N", help="of AUDIO, drawn at random (500)")
     parser.add_argument("--batch-seconds", type=float, default=100.0, metavar="S", help="bound of a batch")
     parser.add_argument("--workers", type=int, default=8, metavar="N", help="of the trainer")
     parser.add_argument(
