@@ -30,7 +30,8 @@ def spin_briefly() -> None:
     """Let OpenMP's threads wait for each other awake for microseconds, then asleep; must come before torch is imported.
 
     To sleep at once makes a step of a small net a fifth longer; to stay awake for as long as OpenMP likes makes it
-    twice as long where other work has the cores. `OMP_WAIT_POLICY` and `GOMP_SPINCOUNT`, where they are set, stay.
+    half as long again where other work has the cores (benchmarks/README.md). `OMP_WAIT_POLICY` and `GOMP_SPINCOUNT`
+    stay where they are set.
     """
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", str(SPINS))
