@@ -63,7 +63,7 @@ class Results:
             bar_chart(f"{self.bars} {group}".strip(), Axis(self.bars), bars, name="contender")
             for group, bars in groups.items()
         ]
-        facts = "".join(f"<p>{escape(key)}: {escape(value)}</p>" for key, value in about.items())
+        facts = f"<p>{escape(', '.join(f'{key} {value}' for key, value in about.items()))}</p>"
         title = f"Benchmark: {self.name.replace('_', ' ')}"
         return page(title, f'<main><h1>{escape(title)}</h1>{facts}<div class="charts">{"".join(charts)}</div></main>')
 
