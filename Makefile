@@ -1,10 +1,11 @@
-# make demo: train, evaluate and transcribe on a corpus made on the spot. make test: everything CI checks.
+# make demo: train, evaluate and transcribe on a corpus made on the spot. make test: everything CI checks; make test-all: that, and
+# the tests that take long.
 # make bench: every benchmark, beside the toolkits that PyPI has.
 PYTHON ?= python3
 BIN := .venv/bin
 RUN := $(BIN)/python -m
 
-.PHONY: demo test bench clean
+.PHONY: demo test test-all bench clean
 
 .venv/ready: pyproject.toml
 	$(PYTHON) -m venv .venv
@@ -32,6 +33,9 @@ test: .venv/ready
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	OMP_WAIT_POLICY=passive $(RUN) pytest -n 2 --hypothesis-profile=ci  # the same examples each time; pytest alone draws new ones
+
+test-all: test
+	OMP_WAIT_POLICY=passive $(RUN) pytest -n 2 -m slow
 
 runs/demo/bundle: | .venv/ready
 	$(RUN) asr.train run_dir=runs/demo

@@ -2,20 +2,22 @@
 
 import importlib
 import inspect
+import os
 import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from torch import nn
 
 from asr.confidence import UNCALIBRATED, Calibration
 from asr.data.dataset import Augmentation
-from asr.errors import InputError
+from asr.errors import InputError, shown
 from asr.interfaces import Features, Schedule, Tokenizer
 from asr.recognizer import Recognizer
+from asr.settings import Rule
 from asr.text import get_normalizer
 
 Config = Mapping[str, Any]
@@ -23,7 +25,7 @@ Config = Mapping[str, Any]
 HERE = Path(__file__).parent
 
 MODEL_KEYS = ("normalizer", "tokenizer", "features", "encoder", "head", "decode")  # of a config: what a bundle holds
-OPTIMIZERS = {"adamw": partial(torch.optim.AdamW, fused=True)}  # one pass over the weights: less memory traffic
+BYTES_TRAINED = 16  # of a parameter in training, in float32: itself, its gradient, and two numbers of the optimizer
 
 
 def build_recognizer(
@@ -50,8 +52,13 @@ def build_features(config: Config) -> Features:
 def build_augmentation(config: Config, sample_rate: int) -> Augmentation:
     """Make what changes training utterances, each part at its stage: plan (speed), waveform, features."""
     stages: dict[str, list[Any]] = {"plan": [], "waveform": [], "features": []}
-    for name, settings in (config.get("augment") or {}).items():
-        make = component("augment", {"name": name, **(settings or {})})
+    chosen = config.get("augment") or {}
+    if not isinstance(chosen, Mapping) or not all(isinstance(one or {}, Mapping) for one in chosen.values()):
+        raise InputError(
+            f"augment must be a mapping of names to settings, such as spec_augment's; got {shown(chosen)}."
+        )
+    for name, settings in chosen.items():
+        make = component("augment", {"name": name, **(settings or {})}, f"augment.{name}")
         stage: str = vars(make.func)["stage"]
         stages[stage].append(make() if stage == "features" else make(sample_rate))
     if len(stages["plan"]) > 1:
@@ -65,19 +72,37 @@ def build_schedule(config: Config) -> Schedule:
 
 
 def build_optimizer(config: Config, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-    """Make the optimizer; vectors (biases, norms) are not decayed, they have no direction to shrink."""
-    settings = dict(config["optimizer"])
-    name = settings.pop("name")
-    if name not in OPTIMIZERS:
-        raise InputError(f"optimizer.name must be one of {', '.join(OPTIMIZERS)}; got {name!r}.")
-    trained = [parameter for parameter in parameters if parameter.requires_grad]
-    matrices = [parameter for parameter in trained if parameter.ndim > 1]
-    vectors = [parameter for parameter in trained if parameter.ndim <= 1]
-    groups: list[dict[str, Any]] = [{"params": matrices}, {"params": vectors, "weight_decay": 0.0}]
-    return OPTIMIZERS[name](groups, **settings)
+    """Make the optimizer of the parameters that are trained."""
+    make: Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer] = component("optimizer", config["optimizer"])()
+    return make(parameter for parameter in parameters if parameter.requires_grad)
 
 
-def component(group: str, config: Config) -> partial[Any]:
+def check_components(config: Config) -> None:
+    """Check the settings of all components, those that depend on each other too, before a training begins.
+
+    Nothing is fitted, and the net is made without memory for its weights.
+
+    Raises:
+        InputError: a setting does not hold, or the net is too large for this machine.
+    """
+    get_normalizer(config["normalizer"])
+    tokenizer, features = build_tokenizer(config), build_features(config)
+    component("decode", config["decode"])
+    with torch.device("meta"):
+        encoder = component("encoder", config["encoder"])(features.dim)
+        head = component("head", config["head"])(encoder.output_dim, tokenizer.vocab_size)
+    num_parameters = sum(parameter.numel() for parameter in [*encoder.parameters(), *head.parameters()])
+    needed, there = num_parameters * BYTES_TRAINED, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if needed > there:
+        must = "the net must fit into memory, with its gradients and the optimizer's state"
+        given = f"{num_parameters:,} parameters take {needed / 2**30:.1f} GiB of {there / 2**30:.1f}"
+        raise InputError(f"{must}; {given}. Lower encoder.dim or encoder.num_layers.")
+    build_augmentation(config, features.sample_rate)
+    build_schedule(config)
+    component("optimizer", config["optimizer"])
+
+
+def component(group: str, config: Config, where: str = "") -> partial[Any]:
     """Find the class that a config names, with its settings filled in and the wired arguments still to come.
 
     `group` and `config["name"]` name the file `asr/<group>/<name>.py`; the class is the one defined there that is
@@ -86,10 +111,15 @@ def component(group: str, config: Config) -> partial[Any]:
 
     A bundle's config may come from a stranger: nothing outside these files can be named, let alone imported.
 
+    Args:
+        group: of the component.
+        config: its name and settings.
+        where: what the user calls it; the group's name, unless given.
+
     Raises:
         InputError: there is no such component, or the settings are not those that its class asks for.
     """
-    where = group.replace("/", ".")
+    where = where or group.replace("/", ".")
     if not isinstance(config, Mapping) or "name" not in config:
         raise InputError(f"{where} must be a mapping with the key name; got {config!r}.")
     cls = _find_class(group, config["name"])
@@ -101,7 +131,16 @@ def component(group: str, config: Config) -> partial[Any]:
         raise InputError(f"{must}; missing: {missing or 'none'}, unknown: {unknown or 'none'}.")
     parts = [key for key, value in settings.items() if isinstance(value, Mapping) or (HERE / group / key).is_dir()]
     nested = {key: component(f"{group}/{key}", settings[key]) for key in parts}
+    for key, rule in rules(cls).items():
+        rule.check(f"{where}.{key}", settings[key])
     return partial(cls, **settings | nested)
+
+
+def rules(cls: Callable[..., Any]) -> dict[str, Rule]:
+    """Collect what a component says its settings must be; those that are parts have no rule."""
+    parameters = inspect.signature(cls, eval_str=True).parameters.values()
+    annotated = {parameter.name: get_args(parameter.annotation) for parameter in parameters}
+    return {name: rule for name, found in annotated.items() for rule in found[1:] if isinstance(rule, Rule)}
 
 
 def _find_class(group: str, name: object) -> Callable[..., Any]:

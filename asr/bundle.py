@@ -21,10 +21,12 @@ from asr.build import MODEL_KEYS
 from asr.decode.kenlm import ARPA_HEAD
 from asr.errors import InputError
 from asr.files import UNFINISHED, sync_folder
+from asr.learnt import MAX_BYTES, parse_json
 
 WEIGHTS, CONFIG, CARD = "weights.safetensors", "config.json", "README.md"
 FIXED = (WEIGHTS, CONFIG, CARD)  # names in every bundle
 ATTACHED = {"lm": "lm.arpa", "lexicon": "lexicon.txt", "hotwords": "hotwords.txt"}  # files the decoder's settings name
+UNBOUNDED = (WEIGHTS, ATTACHED["lm"], ATTACHED["lexicon"])  # in size; what they hold is checked as it is read
 REPLACED = ".replaced"  # the end of an older bundle's name while it is replaced
 
 
@@ -62,14 +64,14 @@ def read_bundle(folder: Path) -> Bundle:
     Raises:
         InputError: it is damaged, or names files that do not lie in it.
     """
-    _check_no_way_out(folder)
+    _check_files(folder)
     try:
-        config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+        config = parse_json((folder / CONFIG).read_bytes(), CONFIG)
         weights = load_file(folder / WEIGHTS)
         card = (folder / CARD).read_text(encoding="utf-8") if (folder / CARD).is_file() else ""
         learnt = [file for file in sorted(folder.iterdir()) if file.name not in {*FIXED, *ATTACHED.values()}]
         files = {file.name: file.read_bytes() for file in learnt if file.is_file()}
-    except (OSError, ValueError, SafetensorError) as error:
+    except (OSError, ValueError, SafetensorError) as error:  # ValueError: InputError is one
         raise InputError(f"{folder}: the bundle is damaged: {one_line(error)}") from None
     checked_config(config, folder)
     for key, name in ATTACHED.items():
@@ -84,13 +86,22 @@ def read_bundle(folder: Path) -> Bundle:
     return bundle
 
 
-def _check_no_way_out(folder: Path) -> None:
-    """A stranger's bundle reads no file but its own: what a link leads to would be copied when the bundle is tuned."""
+def _check_files(folder: Path) -> None:
+    """A stranger's bundle reads no file but its own: what a link leads to would be copied when the bundle is tuned.
+
+    Nor does it wait for a pipe, or fill the memory with what is no recogniser's.
+    """
     try:
         for file in folder.iterdir():
             if file.is_symlink() and not file.resolve().is_relative_to(folder.resolve()):
                 must = f"{folder}: a bundle's files must lie in it; {file.name} is a link to {file.resolve()}"
                 raise InputError(f"{must}. Copy the file, if you trust it.")
+            if not (file.is_file() or file.is_dir()):
+                raise InputError(f"{folder}: a bundle must hold files alone; {file.name} is a device or a pipe.")
+            size = file.stat().st_size
+            if file.is_file() and size > MAX_BYTES and file.name not in UNBOUNDED:
+                must = f"{folder}: a bundle's files must have at most {MAX_BYTES:,} bytes, but for the weights"
+                raise InputError(f"{must} and the language model; {file.name} has {size:,}.")
     except (OSError, RuntimeError) as error:  # RuntimeError: links in a circle
         raise InputError(f"{folder}: the bundle is damaged: {one_line(error)}") from None
 

@@ -66,8 +66,12 @@ def bundle_recognizer(bundle: Bundle, path: Path, device: str | torch.device = "
         tokenizer, features = build_tokenizer(bundle.config), build_features(bundle.config)
         tokenizer.load(bundle.files)
         features.normalize.load(bundle.files)
-        recognizer = build_recognizer(bundle.config, tokenizer, features, load_calibration(bundle.files))
-        recognizer.load_state_dict(bundle.weights)
+        features(torch.zeros(features.sample_rate))  # statistics of another number of bins are a RuntimeError
+        with torch.device("meta"):  # no memory for a net of which the weights know nothing
+            recognizer = build_recognizer(bundle.config, tokenizer, features, load_calibration(bundle.files))
+        dtypes = {name: weight.dtype for name, weight in recognizer.state_dict().items()}
+        weights = {name: weight.to(dtypes.get(name), copy=True) for name, weight in bundle.weights.items()}
+        recognizer.load_state_dict(weights, assign=True)
     except KeyError as error:
         raise InputError(f"{path}: a model must hold {error.args[0]}; it is not there.") from None
     except TypeError as error:  # a setting of another type than its component computes with

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -11,6 +10,7 @@ import torch
 from torch import Tensor
 
 from asr.errors import InputError
+from asr.learnt import from_json, to_json
 
 FILE = "confidence.json"
 ENTROPIC_INDEX = 1 / 2  # of Tsallis' entropy: of 1/3, 1/2 and 2 the one whose AUC was best on our models' words
@@ -48,7 +48,7 @@ class Calibration:
 
     def files(self) -> dict[str, bytes]:
         """Return what a bundle keeps."""
-        return {FILE: (json.dumps(asdict(self)) + "\n").encode()}
+        return to_json(FILE, asdict(self))
 
 
 UNCALIBRATED = Calibration()
@@ -63,12 +63,12 @@ def load_calibration(files: dict[str, bytes]) -> Calibration:
     if FILE not in files:
         return UNCALIBRATED
     try:
-        held = json.loads(files[FILE])
-        curve = Calibration(float(held["slope"]), float(held["intercept"]))
+        kept = from_json(files, FILE)
+        curve = Calibration(float(kept["slope"]), float(kept["intercept"]))
         if not (math.isfinite(curve.slope) and math.isfinite(curve.intercept)):
             raise ValueError
         return curve
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, OverflowError):
         raise InputError(f"{FILE} must hold slope and intercept; it is damaged.") from None
 
 

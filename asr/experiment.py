@@ -81,9 +81,12 @@ With --cfg job all settings are printed as the overrides leave them, and nothing
 
 def run_job(command: Callable[[dict[str, Any]], None], config: dict[str, Any]) -> None:
     """Run a command; what the user got wrong is one line and exit status 1, a signal is 128 + its number."""
+    from asr.build import check_components
+
     start_log()
     try:
         check_settings(config)
+        check_components(config)
         command(config)
     except InputError as error:
         logger.error("error: %s", error)

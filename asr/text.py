@@ -39,6 +39,6 @@ NORMALIZERS: dict[str, Normalizer] = {"verbatim": verbatim, "basic": basic}
 
 def get_normalizer(name: str) -> Normalizer:
     """Look a normaliser up by the name that configs and bundles hold."""
-    if name not in NORMALIZERS:
+    if not isinstance(name, str) or name not in NORMALIZERS:
         raise InputError(f"normalizer must be one of {', '.join(NORMALIZERS)}; got {name!r}.")
     return NORMALIZERS[name]

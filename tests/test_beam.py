@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from asr.build import component
 from asr.decode.beam import Beam
 from asr.decode.greedy import Greedy
 from asr.errors import InputError
@@ -355,22 +356,22 @@ def test_a_lexicon_that_cannot_be_used_is_one_clear_error(tmp_path: Path, conten
 @pytest.mark.parametrize(
     ("setting", "value", "must"),
     [
-        ("beam_size", 0, "at least 1, and whole"),
-        ("tokens_per_frame", 0, "at least 1, and whole"),
-        ("beam_threshold", -1.0, "not be negative"),
-        ("beam_size", 2.5, "at least 1, and whole"),
-        ("beam_size", "x", "at least 1, and whole"),
-        ("beam_threshold", math.nan, "a number"),
-        ("lm_weight", "x", "a number"),
-        ("lm_weight", -0.5, "not be negative"),
-        ("word_score", math.nan, "a number"),
-        ("hotword_score", -0.1, "not be negative"),
+        ("beam_size", 0, "a whole number from 1 to 10,000"),
+        ("tokens_per_frame", 0, "a whole number from 1 to 10,000"),
+        ("beam_threshold", -1.0, "a number from 0 to 1,000"),
+        ("beam_size", 2.5, "a whole number from 1 to 10,000"),
+        ("beam_size", "x", "a whole number from 1 to 10,000"),
+        ("beam_threshold", math.nan, "a number from 0 to 1,000"),
+        ("lm_weight", "x", "a number from 0 to 1,000"),
+        ("lm_weight", -0.5, "a number from 0 to 1,000"),
+        ("word_score", math.nan, "a number from -1,000 to 1,000"),
+        ("hotword_score", -0.1, "a number from 0 to 1,000"),
         ("lm_unit", "phoneme", "one of word, token"),
     ],
 )
 def test_a_setting_that_does_not_hold_is_an_error_of_its_name(setting: str, value: Any, must: str) -> None:
-    with pytest.raises(InputError, match=rf"decode\.{setting} must (be )?{must}; got {re.escape(repr(value))}\."):
-        beam(LETTERS, **{setting: value})
+    with pytest.raises(InputError, match=rf"decode\.{setting} must be {must}; got {re.escape(repr(value))}\."):
+        component("decode", default_settings("decode", "beam") | {setting: value})
 
 
 NAMES = ["", " ", *"abcdefghijklmnopqrstuvwxyz"]

@@ -15,23 +15,27 @@ from tests.processes import finish, start
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("seed=-1", "seed must be a whole number, and not negative; got -1."),
-        ("seed=abc", "seed must be a whole number, and not negative; got 'abc'."),
-        ("num_threads=0", "num_threads must be a positive whole number; got 0."),
-        ("run_dir=null", "run_dir must be a text, and not empty; got None."),
+        ("seed=-1", "seed must be a whole number from 0 to 4,294,967,295; got -1."),
+        ("seed=abc", "seed must be a whole number from 0 to 4,294,967,295; got 'abc'."),
+        ("num_threads=0", "num_threads must be a whole number from 1 to 1,024; got 0."),
+        ("run_dir=null", "run_dir must be a path whose names have at most 255 bytes each; got None."),
         ("gradient_checkpointing=abc", "gradient_checkpointing must be true or false; got 'abc'."),
-        ("data.batch_seconds=abc", "data.batch_seconds must be a positive number; got 'abc'."),
-        ("data.num_workers=-1", "data.num_workers must be a whole number, and not negative; got -1."),
+        ("data.batch_seconds=abc", "data.batch_seconds must be a number greater than 0, .*; got 'abc'."),
+        ("data.num_workers=-1", "data.num_workers must be a whole number from 0 to 1,024; got -1."),
         ("data.max_bad_fraction=2", "data.max_bad_fraction must be a number from 0 to 1; got 2."),
         ("+data.nonsense=3", "data must set exactly batch_seconds, .*; got {.*'nonsense': 3}."),
-        ("checkpoint.every_steps=0", "checkpoint.every_steps must be a positive whole number; got 0."),
+        ("checkpoint.every_steps=0", "checkpoint.every_steps must be a whole number from 1 to 1,000,000,000; got 0."),
         ("resume.allow=world_size", r"resume.allow must be a list, such as \[world_size\]; got 'world_size'."),
-        ("trainer.max_epochs=abc", "trainer.max_epochs must be a whole number, or -1 for none; got 'abc'."),
+        ("trainer.max_epochs=abc", "trainer.max_epochs must be a positive whole number, or -1 for none; got 'abc'."),
         ("ema.decay=2", "ema.decay must be a number between 0 and 1, or null; got 2."),
-        ("early_stopping.patience=0", "early_stopping.patience must be a positive whole number, or null; got 0."),
+        ("early_stopping.patience=0", "early_stopping.patience must be a whole number from 1 to .*, or null; got 0."),
         (
             "trainer.accumulate_grad_batches=0",
-            "trainer.accumulate_grad_batches must be a positive whole number; got 0.",
+            "trainer.accumulate_grad_batches must be a whole number from 1 to .*; got 0.",
+        ),
+        (
+            "trainer.devices=0",
+            "trainer.devices must be a positive whole number, -1 or auto for all there are, .*; got 0.",
         ),
     ],
 )
@@ -40,7 +44,7 @@ def test_a_setting_that_does_not_hold_is_named_with_what_it_must_be(override: st
         check_settings(resolved(override))
 
 
-@pytest.mark.parametrize("override", ["trainer.precision=foo", "trainer.strategy=abc", "trainer.devices=0"])
+@pytest.mark.parametrize("override", ["trainer.precision=foo", "trainer.strategy=abc", "trainer.devices=abc"])
 def test_what_lightning_does_not_take_is_one_line(override: str, tones: Path, tmp_path: Path) -> None:
     settings = resolved(*TINY, *tone_corpus(tones), f"run_dir={tmp_path / 'run'}", override)
     assert finish(start(settings, tmp_path / "log")) == 1

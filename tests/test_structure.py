@@ -16,19 +16,19 @@ import yaml
 
 from asr import build
 from asr.data.module import SpeechData
-from asr.settings import RULES, check_settings
+from asr.settings import RULES, TRAINER, check_settings
 from tests.conftest import CONF, ROOT, resolved
 
 # A module imports only from layers below its own; within a layer none imports another, but for the lines of PARTS.
 LAYERS = [
     [
-        *("errors", "files", "lengths", "processes", "seeds", "settings", "interfaces", "manifest", "transcript"),
-        *("run_folder", "web"),
+        *("errors", "files", "lengths", "learnt", "processes", "seeds", "settings", "interfaces", "manifest"),
+        *("transcript", "run_folder", "web"),
     ],
     ["audio", "containers", "resampling", "text", "formats", "kneser_ney", "dropout"],
     [
-        *("features", "augment", "tokenizer", "encoder", "head", "decode", "score", "schedule", "recompute"),
-        *("alignment", "confidence", "spelling", "windows", "silence", "bootstrap", "reliability"),
+        *("features", "augment", "tokenizer", "encoder", "head", "decode", "score", "schedule", "optimizer"),
+        *("recompute", "alignment", "confidence", "spelling", "windows", "silence", "bootstrap", "reliability"),
     ],
     [
         *("data.batch", "data.dataset", "data.position", "data.sampler", "data.selection", "data.training"),
@@ -53,7 +53,9 @@ LAYERS = [
 PARTS = {
     "interfaces": {"lengths"},
     "settings": {"errors"},
-    "manifest": {"errors"},
+    "files": {"errors"},
+    "learnt": {"errors"},
+    "manifest": {"errors", "files"},
     "audio": {"containers", "resampling"},
     "data.dataset": {"data.batch"},
     "data.sampler": {"data.dataset"},
@@ -170,7 +172,7 @@ def test_encoder_parts_do_not_import_other_groups() -> None:
 
 COMPONENTS = [
     path.relative_to(CONF).with_suffix("")
-    for group in ("tokenizer", "features", "augment", "encoder", "head", "decode", "schedule")
+    for group in ("tokenizer", "features", "augment", "encoder", "head", "decode", "optimizer", "schedule")
     for path in sorted((CONF / group).rglob("*.yaml"))
 ]
 
@@ -197,6 +199,8 @@ def test_yaml_keys_are_the_keyword_only_parameters_and_each_is_documented(path: 
     assert all(p.default is p.empty for p in parameters), "a number has one home, and it is the YAML"
     documented = set(re.findall(r"^ +(\w+): ", inspect.getdoc(cls) or "", re.MULTILINE))
     assert settings <= documented, f"not documented: {settings - documented}"
+    parts = {key for key, value in config.items() if isinstance(value, dict)}
+    assert build.rules(cls).keys() == settings - parts, "each says what it must be"
 
 
 @pytest.mark.parametrize("path", COMPONENTS, ids=str)
@@ -216,10 +220,11 @@ def test_the_data_section_is_the_data_modules_settings() -> None:
 
 def test_every_other_setting_has_a_rule() -> None:
     config = resolved()
-    components = {"corpus", "augment", "features", "tokenizer", "encoder", "head", "decode", "optimizer", "schedule"}
-    assert RULES.keys() == config.keys() - components - {"normalizer", "trainer"}
+    components = {"augment", "features", "tokenizer", "encoder", "head", "decode", "optimizer", "schedule"}
+    assert RULES.keys() == config.keys() - components - {"trainer"}
     for key, rule in RULES.items():
-        assert not isinstance(rule, dict) or rule.keys() == config[key].keys()
+        assert not isinstance(rule, dict) or {name for name in rule if not name.endswith("?")} == config[key].keys()
+    assert TRAINER.keys() == config["trainer"].keys()
     check_settings(config)
 
 

@@ -8,7 +8,7 @@ import sentencepiece
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from asr.build import build_tokenizer
+from asr.build import build_tokenizer, component
 from asr.errors import InputError
 from asr.interfaces import BLANK_ID, Tokenizer
 from asr.text import basic
@@ -146,8 +146,8 @@ def test_no_text_at_all_is_an_error() -> None:
 
 
 def test_an_algorithm_that_is_not_there_is_an_error() -> None:
-    with pytest.raises(InputError, match=r"tokenizer\.algorithm must be unigram or bpe; got 'word'\."):
-        SentencePiece(algorithm="word", vocab_size=50)
+    with pytest.raises(InputError, match=r"tokenizer\.algorithm must be one of unigram, bpe; got 'word'\."):
+        component("tokenizer", {"name": "sentencepiece", "algorithm": "word", "vocab_size": 50})
 
 
 @pytest.mark.parametrize("algorithm", ["unigram", "bpe"])

@@ -1,7 +1,11 @@
 """SpecAugment: masks over time and frequency."""
 
+from typing import Annotated
+
 import torch
 from torch import Tensor
+
+from asr.settings import FRACTION, whole
 
 
 class SpecAugment:
@@ -22,7 +26,12 @@ class SpecAugment:
     stage = "features"
 
     def __init__(
-        self, *, num_freq_masks: int, freq_mask_bins: int, num_time_masks: int, time_mask_fraction: float
+        self,
+        *,
+        num_freq_masks: Annotated[int, whole(0, 1_000)],
+        freq_mask_bins: Annotated[int, whole(0, 1_000)],
+        num_time_masks: Annotated[int, whole(0, 1_000)],
+        time_mask_fraction: Annotated[float, FRACTION],
     ) -> None:
         self.num_freq_masks = num_freq_masks
         self.freq_mask_bins = freq_mask_bins

@@ -1,11 +1,19 @@
 """Speed perturbation: the same words faster or slower, pitch included."""
 
-from collections.abc import Sequence
+import math
+from typing import Annotated
 
 from torch import Tensor
 from torchaudio.transforms import Speed
 
+from asr.errors import InputError
 from asr.lengths import Lengths
+from asr.settings import list_of, number
+
+MAX_KERNEL_SIZE = 1 << 24  # numbers of a resampling kernel: 64 MiB
+
+
+FACTORS = "of speeds from 0.1 to 10, such as [0.9, 1.0, 1.1]"
 
 
 class SpeedPerturb:
@@ -22,7 +30,14 @@ class SpeedPerturb:
 
     stage = "plan"
 
-    def __init__(self, sample_rate: int, *, factors: Sequence[float]) -> None:
+    def __init__(
+        self, sample_rate: int, *, factors: Annotated[list[float], list_of(number(0.1, 10), FACTORS, 1, 100)]
+    ) -> None:
+        for factor in factors:
+            source = int(factor * sample_rate)
+            if source * sample_rate // math.gcd(source, sample_rate) ** 2 > MAX_KERNEL_SIZE:
+                must = f"augment.speed_perturb.factors must be in simple ratios at {sample_rate} Hz, 0.9 say"
+                raise InputError(f"{must}; got {factor}.")
         self.factors = tuple(factors)
         self._speeds = {factor: Speed(sample_rate, factor) for factor in self.factors if factor != 1.0}
 

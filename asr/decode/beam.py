@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Iterator
 from heapq import heapify, heappush, heappushpop
 from operator import itemgetter
+from typing import Annotated
 from weakref import ref
 
 from torch import Tensor
@@ -16,8 +16,11 @@ from asr.decode.kenlm import NgramModel
 from asr.decode.lexicon import Words, writable
 from asr.errors import InputError
 from asr.interfaces import BLANK_ID, Hypothesis, Tokenizer
+from asr.settings import TEXT, number, one_of, or_null, whole
 
-UNITS = ("word", "token")
+Path = Annotated[str | None, or_null(TEXT)]
+Score = Annotated[float, number(-1_000, 1_000)]  # natural logarithm
+Bonus = Annotated[float, number(0, 1_000)]
 
 Tried = dict[int, tuple[float, float]]  # a frame's tokens: log-probability, and that with the most that fusion may add
 
@@ -86,31 +89,19 @@ class Beam:
         tokenizer: Tokenizer,
         normalize: Callable[[str], str],
         *,
-        beam_size: int,
-        beam_threshold: float,
-        tokens_per_frame: int,
-        token_threshold: float,
-        lm: str | None,
-        lm_unit: str,
-        lm_weight: float,
-        word_score: float,
-        unknown_score: float,
-        lexicon: str | None,
-        hotwords: str | None,
-        hotword_score: float,
+        beam_size: Annotated[int, whole(1, 10_000)],
+        beam_threshold: Bonus,
+        tokens_per_frame: Annotated[int, whole(1, 10_000)],
+        token_threshold: Score,
+        lm: Path,
+        lm_unit: Annotated[str, one_of("word", "token")],
+        lm_weight: Bonus,
+        word_score: Score,
+        unknown_score: Score,
+        lexicon: Path,
+        hotwords: Path,
+        hotword_score: Bonus,
     ) -> None:
-        for name, number in (("beam_size", beam_size), ("tokens_per_frame", tokens_per_frame)):
-            if not isinstance(number, int) or number < 1:
-                raise InputError(f"decode.{name} must be at least 1, and whole; got {number!r}.")
-        scores = {"beam_threshold": beam_threshold, "hotword_score": hotword_score, "token_threshold": token_threshold}
-        scores |= {"lm_weight": lm_weight, "word_score": word_score, "unknown_score": unknown_score}
-        for name, score in scores.items():
-            if not isinstance(score, int | float) or math.isnan(score):
-                raise InputError(f"decode.{name} must be a number; got {score!r}.")
-            if score < 0 and name in ("beam_threshold", "hotword_score", "lm_weight"):
-                raise InputError(f"decode.{name} must not be negative; got {score}.")
-        if lm_unit not in UNITS:
-            raise InputError(f"decode.lm_unit must be one of {', '.join(UNITS)}; got {lm_unit!r}.")
         self.beam_size = beam_size
         self.beam_threshold = beam_threshold
         self.tokens_per_frame = min(tokens_per_frame, tokenizer.vocab_size)

@@ -1,7 +1,7 @@
 """The Conformer encoder."""
 
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Annotated, Any, cast
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -10,6 +10,7 @@ from asr.dropout import Dropout
 from asr.encoder.convolution import ConvolutionModule
 from asr.errors import InputError
 from asr.lengths import padding_mask
+from asr.settings import Dim, Heads, Layers, Probability, whole
 
 
 class Conformer(nn.Module):
@@ -36,12 +37,12 @@ class Conformer(nn.Module):
         self,
         input_dim: int,
         *,
-        dim: int,
-        num_layers: int,
-        num_heads: int,
-        feed_forward_dim: int,
-        kernel_size: int,
-        dropout: float,
+        dim: Dim,
+        num_layers: Layers,
+        num_heads: Heads,
+        feed_forward_dim: Dim,
+        kernel_size: Annotated[int, whole(1, 1_001)],
+        dropout: Probability,
         subsampling: Callable[[int, int], Any],
         attention: Callable[[int, int, float], Any],
         norm: Callable[[int], nn.Module],

@@ -11,6 +11,7 @@ from asr.dropout import Dropout
 from asr.encoder.relative import sinusoids
 from asr.errors import InputError
 from asr.lengths import padding_mask
+from asr.settings import Dim, Heads, Layers, Probability
 
 
 class Transformer(nn.Module):
@@ -35,11 +36,11 @@ class Transformer(nn.Module):
         self,
         input_dim: int,
         *,
-        dim: int,
-        num_layers: int,
-        num_heads: int,
-        feed_forward_dim: int,
-        dropout: float,
+        dim: Dim,
+        num_layers: Layers,
+        num_heads: Heads,
+        feed_forward_dim: Dim,
+        dropout: Probability,
         subsampling: Callable[[int, int], Any],
     ) -> None:
         super().__init__()

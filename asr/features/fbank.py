@@ -1,12 +1,14 @@
 """Log-mel filterbank features, equal to Kaldi's."""
 
 from collections.abc import Callable
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
 from asr.interfaces import Normalization
 from asr.lengths import Lengths
+from asr.settings import number, whole
 
 INT16_SCALE = 2**15  # Kaldi reads 16-bit samples as they are; unscaled, quiet audio would sit on the log's floor
 PREEMPHASIS = 0.97
@@ -33,10 +35,10 @@ class Fbank:
     def __init__(
         self,
         *,
-        sample_rate: int,
-        num_mel_bins: int,
-        frame_length_seconds: float,
-        frame_shift_seconds: float,
+        sample_rate: Annotated[int, whole(1_000, 192_000)],
+        num_mel_bins: Annotated[int, whole(1, 512)],
+        frame_length_seconds: Annotated[float, number(0.002, 0.2)],
+        frame_shift_seconds: Annotated[float, number(0.001, 0.2)],
         normalize: Callable[[], Normalization],
     ) -> None:
         self.sample_rate = sample_rate
@@ -50,7 +52,7 @@ class Fbank:
         self._mel = _triangles(sample_rate, self._fft_points, num_mel_bins).float()
 
     def __call__(self, waveform: Tensor) -> Tensor:
-        """Waveform (S,) in [-1, 1] to normalised features (T, F)."""
+        """Waveform (S,) in [-1, 1], or up to `asr.audio.MAX_SAMPLE`, to normalised features (T, F)."""
         return self.normalize(self.energies(waveform))
 
     def energies(self, waveform: Tensor) -> Tensor:

@@ -1,6 +1,9 @@
 """Linear warm-up, then half a cosine down to the last step."""
 
 import math
+from typing import Annotated
+
+from asr.settings import FRACTION, whole
 
 
 class Cosine:
@@ -13,7 +16,7 @@ class Cosine:
         final_factor: of the learning rate at the last step.
     """
 
-    def __init__(self, *, warmup_steps: int, final_factor: float) -> None:
+    def __init__(self, *, warmup_steps: Annotated[int, whole(0)], final_factor: Annotated[float, FRACTION]) -> None:
         self.warmup_steps = max(1, warmup_steps)
         self.final_factor = final_factor
 

@@ -1,5 +1,9 @@
 """Linear warm-up, then decay with the inverse square root of the step."""
 
+from typing import Annotated
+
+from asr.settings import whole
+
 
 class Noam:
     """The Transformer's schedule, scaled so that the peak is the optimizer's own learning rate.
@@ -10,7 +14,7 @@ class Noam:
         warmup_steps: steps until the peak.
     """
 
-    def __init__(self, *, warmup_steps: int) -> None:
+    def __init__(self, *, warmup_steps: Annotated[int, whole(0)]) -> None:
         self.warmup_steps = max(1, warmup_steps)
 
     def __call__(self, step: int, total_steps: int) -> float:

@@ -1,9 +1,9 @@
 """Characters as tokens."""
 
-import json
 from collections.abc import Iterable
 
-from asr.errors import InputError
+from asr.errors import InputError, shown
+from asr.learnt import from_json, to_json
 
 FILE = "characters.json"
 
@@ -46,11 +46,24 @@ class Char:
 
     def files(self) -> dict[str, bytes]:
         """Return what `fit` learnt, as the files a bundle keeps."""
-        return {FILE: (json.dumps(self._characters, ensure_ascii=False) + "\n").encode()}
+        return to_json(FILE, self._characters)
 
     def load(self, files: dict[str, bytes]) -> None:
-        """Take up what `files` returned."""
-        self._set(json.loads(files[FILE]))
+        """Take up what `files` returned.
+
+        Raises:
+            InputError: it is damaged.
+        """
+        characters = from_json(files, FILE)
+        must = f"{FILE} must be a list of characters, each of them once"
+        if not isinstance(characters, list):
+            raise InputError(f"{must}; got {shown(characters)}.")
+        for character in characters:
+            if not isinstance(character, str) or len(character) != 1:
+                raise InputError(f"{must}; got {shown(character)}.")
+        if len(set(characters)) < len(characters):
+            raise InputError(f"{must}; {len(characters) - len(set(characters))} are there again.")
+        self._set(characters)
 
     def _set(self, characters: list[str]) -> None:
         self._characters = characters

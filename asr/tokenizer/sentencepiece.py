@@ -2,13 +2,16 @@
 
 import io
 from collections.abc import Iterable
+from typing import Annotated
 
 import sentencepiece
 
 from asr.errors import InputError
+from asr.settings import one_of, whole
 
 FILE = "tokenizer.model"
 UNKNOWN_ID = 1
+MAX_PIECE = 1_000  # characters of a piece; those that are learnt have 16 at most
 SPACE = "\N{LOWER ONE EIGHTH BLOCK}"  # how pieces spell it
 
 
@@ -25,9 +28,9 @@ class SentencePiece:
         vocab_size: number of ids, blank and unknown included.
     """
 
-    def __init__(self, *, algorithm: str, vocab_size: int) -> None:
-        if algorithm not in ("unigram", "bpe"):
-            raise InputError(f"tokenizer.algorithm must be unigram or bpe; got {algorithm!r}.")
+    def __init__(
+        self, *, algorithm: Annotated[str, one_of("unigram", "bpe")], vocab_size: Annotated[int, whole(3, 1_000_000)]
+    ) -> None:
         self.algorithm = algorithm
         self.vocab_size = vocab_size
         self._model = b""
@@ -96,5 +99,7 @@ class SentencePiece:
         if self._processor.vocab_size() != self.vocab_size:
             has = self._processor.vocab_size()
             raise InputError(f"tokenizer.vocab_size must be that of {FILE}, {has}; got {self.vocab_size}.")
+        if any(len(self._processor.id_to_piece(token)) > MAX_PIECE for token in range(self.vocab_size)):
+            raise InputError(f"{FILE} must hold pieces of at most {MAX_PIECE:,} characters; it holds a longer one.")
         spelled = [self._processor.id_to_piece(token).replace(SPACE, " ") for token in range(2, self.vocab_size)]
         self.pieces = ["", self._processor.decode([UNKNOWN_ID]), *spelled]

@@ -1,11 +1,14 @@
 """Multi-head self-attention with relative positions, from every frame to those near it: linear in the length."""
 
+from typing import Annotated
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from asr.encoder.attention.relative_attention import RelativeAttention
 from asr.encoder.relative import attend, relative_positions
+from asr.settings import whole
 
 
 class LocalAttention(RelativeAttention):
@@ -22,7 +25,7 @@ class LocalAttention(RelativeAttention):
         context: W, in frames of T'.
     """
 
-    def __init__(self, dim: int, num_heads: int, dropout: float, *, context: int) -> None:
+    def __init__(self, dim: int, num_heads: int, dropout: float, *, context: Annotated[int, whole(1, 4_096)]) -> None:
         super().__init__(dim, num_heads, dropout)
         self.context = context
 

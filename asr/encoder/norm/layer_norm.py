@@ -2,6 +2,8 @@
 
 from torch import Tensor, nn
 
+from asr.settings import Eps
+
 
 class LayerNorm(nn.Module):
     """Normalise each frame over its channels; padding plays no part.
@@ -11,7 +13,7 @@ class LayerNorm(nn.Module):
         eps: added to the variance.
     """
 
-    def __init__(self, dim: int, *, eps: float) -> None:
+    def __init__(self, dim: int, *, eps: Eps) -> None:
         super().__init__()
         self.norm = nn.LayerNorm(dim, eps=eps)
 

@@ -1,9 +1,13 @@
 """Batch normalisation that knows which frames are real."""
 
+from typing import Annotated
+
 import torch
 import torch.distributed as dist
 import torch.distributed.nn.functional as dist_nn
 from torch import Tensor, nn
+
+from asr.settings import FRACTION, Eps
 
 
 class MaskedBatchNorm(nn.Module):
@@ -22,7 +26,7 @@ class MaskedBatchNorm(nn.Module):
     running_mean: Tensor
     running_var: Tensor
 
-    def __init__(self, dim: int, *, momentum: float, eps: float) -> None:
+    def __init__(self, dim: int, *, momentum: Annotated[float, FRACTION], eps: Eps) -> None:
         super().__init__()
         self.momentum = momentum
         self.eps = eps

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from asr.dropout import Dropout
 from asr.lengths import Lengths, padding_mask, strided_lengths
+from asr.settings import Dim, Probability
 
 KERNEL_SIZE, STRIDE, PADDING = 3, 2, 1
 # Values of the first convolution's output that are there at a time: on a processor what a core's cache holds, for each
@@ -32,7 +33,7 @@ class StridedConv(nn.Module):
 
     stride = STRIDE * STRIDE
 
-    def __init__(self, input_dim: int, output_dim: int, *, num_channels: int, dropout: float) -> None:
+    def __init__(self, input_dim: int, output_dim: int, *, num_channels: Dim, dropout: Probability) -> None:
         super().__init__()
         self.conv1 = nn.Conv2d(1, num_channels, KERNEL_SIZE, STRIDE, PADDING)
         self.conv2 = nn.Conv2d(num_channels, num_channels, KERNEL_SIZE, STRIDE, PADDING)

@@ -1,7 +1,11 @@
 """Normalisation by the statistics of an utterance's loud frames."""
 
+from typing import Annotated
+
 import torch
 from torch import Tensor
+
+from asr.settings import Eps, number
 
 
 class LoudFrames:
@@ -16,7 +20,7 @@ class LoudFrames:
         min_std: what a constant bin is divided by instead of its standard deviation.
     """
 
-    def __init__(self, *, dynamic_range: float, min_std: float) -> None:
+    def __init__(self, *, dynamic_range: Annotated[float, number(0, 100)], min_std: Eps) -> None:
         self.dynamic_range = dynamic_range
         self.min_std = min_std
 

@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor
 
+from asr.settings import Eps
+
 
 class PerUtterance:
     """Shift and scale each bin to mean 0 and variance 1 over the utterance: loudness and channel are divided out.
@@ -11,7 +13,7 @@ class PerUtterance:
         min_std: what a constant bin is divided by instead of its standard deviation.
     """
 
-    def __init__(self, *, min_std: float) -> None:
+    def __init__(self, *, min_std: Eps) -> None:
         self.min_std = min_std
 
     def __call__(self, features: Tensor) -> Tensor:

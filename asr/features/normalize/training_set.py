@@ -1,13 +1,16 @@
 """Normalisation by the statistics of the training set."""
 
-import json
+import math
 from collections.abc import Iterable
 from itertools import islice
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
 from asr.errors import InputError
+from asr.learnt import from_json, to_json
+from asr.settings import Eps, whole
 
 FILE = "feature_statistics.json"
 
@@ -20,7 +23,7 @@ class TrainingSet:
         min_std: what a constant bin is divided by instead of its standard deviation.
     """
 
-    def __init__(self, *, num_utterances: int, min_std: float) -> None:
+    def __init__(self, *, num_utterances: Annotated[int, whole(1)], min_std: Eps) -> None:
         self.num_utterances = num_utterances
         self.min_std = min_std
         self.mean = torch.empty(0)
@@ -45,9 +48,24 @@ class TrainingSet:
 
     def files(self) -> dict[str, bytes]:
         """Return what `fit` learnt, as the files a bundle keeps."""
-        return {FILE: (json.dumps({"mean": self.mean.tolist(), "std": self.std.tolist()}) + "\n").encode()}
+        return to_json(FILE, {"mean": self.mean.tolist(), "std": self.std.tolist()})
 
     def load(self, files: dict[str, bytes]) -> None:
-        """Take up what `files` returned."""
-        statistics = json.loads(files[FILE])
-        self.mean, self.std = torch.tensor(statistics["mean"]), torch.tensor(statistics["std"])
+        """Take up what `files` returned.
+
+        Raises:
+            InputError: it is damaged.
+        """
+        statistics = from_json(files, FILE)
+        try:
+            self.mean, self.std = (_finite(statistics[name]) for name in ("mean", "std"))
+        except (TypeError, KeyError, ValueError, OverflowError):
+            raise InputError(f"{FILE} must hold a mean and a std of each bin, finite numbers; it is damaged.") from None
+        if self.mean.shape != self.std.shape or bool((self.std <= 0).any()):
+            raise InputError(f"{FILE} must hold as many means as stds, and positive ones; it is damaged.")
+
+
+def _finite(values: list[float]) -> Tensor:
+    if not all(math.isfinite(value) for value in values):
+        raise ValueError
+    return torch.tensor(values, dtype=torch.float32)

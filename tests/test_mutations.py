@@ -1,0 +1,314 @@
+"""Every setting, and every value of a bundle, with a wrong value in its place: refused in one line, or it works."""
+
+import contextlib
+import json
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from asr import build
+from asr.checkpoint import write_bundle
+from asr.errors import InputError
+from asr.settings import check_settings, default_settings
+from asr.train import train
+from tests.conftest import CONF, ROOT, TINY, resolved, tone_corpus
+from tests.mutations import WRONG, leaves, mutations
+
+# Which files of conf/ are in use: together all of them, but for those that only say how big.
+CHOICES = [
+    ["augment=[speed_perturb,spec_augment]"],
+    ["encoder=transformer"],
+    ["encoder/attention=local_attention", "encoder/norm=layer_norm"],
+    ["features/normalize=per_utterance"],
+    ["features/normalize=training_set", "tokenizer=sentencepiece"],
+    ["decode=beam", "schedule=noam"],
+]
+SMALL = [
+    *("encoder.dim=16", "encoder.num_layers=1", "encoder.num_heads=2", "encoder.feed_forward_dim=16"),
+    *("encoder.subsampling.num_channels=4", "trainer.max_epochs=1", "trainer.max_steps=1", "trainer.accelerator=cpu"),
+    *("schedule.warmup_steps=1", "data.batch_seconds=30"),
+]
+UNTOUCHED = ("experiment", "hydra")
+
+
+def settings() -> list[tuple[str, Any, dict[str, Any]]]:
+    """List each setting with each wrong value, as name, value and resolved config; those that come again once."""
+    found: dict[tuple[str, str], tuple[str, Any, dict[str, Any]]] = {}
+    for choices in CHOICES:
+        config = resolved(
+            *choices, *SMALL, *(["tokenizer.vocab_size=20"] if "tokenizer=sentencepiece" in choices else [])
+        )
+        for path, value, mutated in mutations(config):
+            name = ".".join(map(str, path))
+            if path[0] not in UNTOUCHED:
+                found.setdefault((name, f"{value!r} {path[0]} {config[path[0]]}"), (name, value, mutated))
+    return list(found.values())
+
+
+def problem(config: dict[str, Any]) -> str:
+    """Say why a config is refused before anything is begun; nothing where it is not."""
+    try:
+        check_settings(config)
+        build.check_components(config)
+    except InputError as error:
+        return str(error)
+    return ""
+
+
+def test_every_wrong_setting_is_one_line_or_passes() -> None:
+    """What is neither, a TypeError say, ends this test with its traceback."""
+    problems = [problem(config) for _, _, config in random.Random(0).sample(settings(), 600)]
+    assert not [text for text in problems if "\n" in text or len(text) > 2000]
+    assert problems.count("") < 200, "most of them are wrong"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["encoder.num_layers=0"], "encoder.num_layers must be a whole number from 1 to 1,000; got 0."),
+        (["encoder.num_layers=1.5"], "encoder.num_layers must be a whole number from 1 to 1,000; got 1.5."),
+        (["encoder.num_layers=two"], "encoder.num_layers must be a whole number from 1 to 1,000; got 'two'."),
+        (["encoder.num_heads=0"], "encoder.num_heads must be a whole number from 1 to 1,024; got 0."),
+        (["encoder.dim=0"], "encoder.dim must be a whole number from 1 to 65,536; got 0."),
+        (["encoder.kernel_size=-1"], "encoder.kernel_size must be a whole number from 1 to 1,001; got -1."),
+        (["encoder.num_layers=1000", "encoder.dim=65536"], "the net must fit into memory, with its gradients and the"),
+        (["encoder.norm.momentum=2"], "encoder.norm.momentum must be a number from 0 to 1; got 2."),
+        (["trainer.max_epochs=0"], "trainer.max_epochs must be a positive whole number, or -1 for none; got 0."),
+        (["trainer.max_steps=0"], "trainer.max_steps must be a positive whole number, or -1 for none; got 0."),
+        (
+            ["trainer.max_epochs=-1"],
+            "trainer.max_epochs or trainer.max_steps must be positive, to bound the run; got -1",
+        ),
+        (
+            ["trainer.gradient_clip_val=-1"],
+            "trainer.gradient_clip_val must be a number from 0 to 1,000,000,000, or null",
+        ),
+        (["optimizer.lr=-1"], "optimizer.lr must be a number from 0 to 1,000; got -1."),
+        (["optimizer.lr=abc"], "optimizer.lr must be a number from 0 to 1,000; got 'abc'."),
+        (["optimizer.lr=inf"], "optimizer.lr must be a number from 0 to 1,000; got inf."),
+        (["optimizer.weight_decay=-1"], "optimizer.weight_decay must be a number from 0 to 1,000; got -1."),
+        (
+            ["optimizer.betas=[1,1]"],
+            "optimizer.betas must be a list, of two numbers from 0 to less than 1; got [1, 1].",
+        ),
+        (["features.sample_rate=0"], "features.sample_rate must be a whole number from 1,000 to 192,000; got 0."),
+        (
+            ["features.frame_length_seconds=0"],
+            "features.frame_length_seconds must be a number from 0.002 to 0.2; got 0.",
+        ),
+        (["seed=99999999999999999999"], "seed must be a whole number from 0 to 4,294,967,295; got 9999999999999999999"),
+        (
+            ["tokenizer=sentencepiece", "tokenizer.vocab_size=ten"],
+            "tokenizer.vocab_size must be a whole number from 3 to",
+        ),
+        (
+            ["augment.speed_perturb.factors=[0]"],
+            "augment.speed_perturb.factors must be a list, of speeds from 0.1 to 10",
+        ),
+        (
+            ["augment.speed_perturb.factors=[]"],
+            "augment.speed_perturb.factors must be a list, of speeds from 0.1 to 10",
+        ),
+        (["augment.speed_perturb.factors=[-1]"], "augment.speed_perturb.factors must be a list, of speeds from 0.1 to"),
+        (
+            ["augment.speed_perturb.factors=[0.99999]"],
+            "augment.speed_perturb.factors must be in simple ratios at 16000",
+        ),
+        (["schedule.warmup_steps=-5"], "schedule.warmup_steps must be a whole number from 0 to 1,000,000,000; got -5."),
+        (
+            [f"run_dir=runs/{'x' * 300}"],
+            "run_dir must be a path whose names have at most 255 bytes each; got 'runs/xxx",
+        ),
+        (["num_threads=100000"], "num_threads must be a whole number from 1 to 1,024; got 100000."),
+        (["corpus.train=[]"], "corpus.train must be a list, of manifests, such as [train.jsonl]; got []."),
+        (
+            ["decode=beam", "decode.beam_size=1000000000"],
+            "decode.beam_size must be a whole number from 1 to 10,000; got",
+        ),
+    ],
+)
+def test_a_setting_that_does_not_hold_is_refused_with_what_it_must_be(overrides: list[str], message: str) -> None:
+    assert problem(resolved(*overrides)).startswith(message)
+
+
+def attempt(config: dict[str, Any], run_dir: Path) -> None:
+    """Train with a config, or be refused: by what the corpus holds, or by Lightning."""
+    if config["run_dir"] == resolved()["run_dir"]:
+        config = config | {"run_dir": str(run_dir)}
+    with contextlib.suppress(InputError):
+        train(config)
+
+
+def accepted_settings(tones: Path) -> list[tuple[str, Any, dict[str, Any]]]:
+    """List the mutations that are not refused, over the corpus of tones."""
+    found = []
+    for name, value, config in settings():
+        if problem(config):
+            continue
+        corpus = config["corpus"]
+        if corpus["dir"] == resolved()["corpus"]["dir"]:
+            corpus = corpus | {"dir": str(tones), "prepare": None}
+        found.append((name, value, config | {"corpus": corpus}))
+    return found
+
+
+def test_settings_that_are_not_refused_train(tones: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    every = accepted_settings(tones)
+    for number, (_, _, config) in enumerate(random.Random(1).sample(every, 5)):
+        attempt(config, tmp_path / str(number))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_every_setting_that_is_not_refused_trains(tones: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for number, (_, _, config) in enumerate(accepted_settings(tones)):
+        attempt(config, tmp_path / str(number))
+
+
+def test_the_choices_have_every_component_file_that_says_more_than_how_big() -> None:
+    used = {str(value) for choices in CHOICES for _, value in leaves(resolved(*choices))}
+    for group in ("features", "tokenizer", "head", "decode", "schedule", "optimizer"):
+        for path in (CONF / group).rglob("*.yaml"):
+            assert path.stem in used, path
+
+
+# ---- bundles
+
+TRY = """
+import json, resource, sys
+from pathlib import Path
+import torch
+from asr.checkpoint import load_recognizer
+from asr.errors import InputError
+torch.set_num_threads(1)
+folder = Path(sys.argv[1])
+sound = torch.randn(16000, generator=torch.Generator().manual_seed(0)) * 0.1
+for line in sys.stdin:
+    name, content = json.loads(line)
+    whole = (folder / name).read_bytes()
+    (folder / name).write_bytes(content.encode("utf-8", "surrogateescape"))
+    try:
+        load_recognizer(folder).transcribe([sound])
+    except InputError as error:
+        assert "\\n" not in str(error) and len(str(error)) < 3000, str(error)[:3000]
+    except BaseException:
+        print(name, content[:3000], file=sys.stderr)
+        raise
+    (folder / name).write_bytes(whole)
+load_recognizer(folder).transcribe([sound])
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
+"""
+
+
+@pytest.fixture(scope="module", params=["char", "sentencepiece"])
+def bundle(request: pytest.FixtureRequest, tones: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A bundle of each kind of what can be learnt, with a language model, a lexicon and hotwords."""
+    folder = tmp_path_factory.mktemp("bundle")
+    other = ["tokenizer.vocab_size=16"] if request.param == "sentencepiece" else ["features/normalize=training_set"]
+    overrides = [f"tokenizer={request.param}", *other, "trainer.max_steps=1", f"run_dir={folder / 'run'}"]
+    train(resolved(*TINY, *tone_corpus(tones), *overrides))
+    [checkpoint] = (folder / "run" / "checkpoints").glob("*.ckpt")
+    words = {
+        word for line in (tones / "train.jsonl").read_text().splitlines() for word in json.loads(line)["text"].split()
+    }
+    entries = [f"-1.0\t{word}\t-0.5" for word in ["<unk>", "<s>", "</s>", *sorted(words)]]
+    arpa = f"\\data\\\nngram 1={len(entries)}\nngram 2=1\n\n\\1-grams:\n" + "\n".join(entries)
+    (folder / "lm.arpa").write_text(f"{arpa}\n\n\\2-grams:\n-0.3\t<s> {min(words)}\n\n\\end\\\n")
+    (folder / "words.txt").write_text("\n".join(sorted(words)))
+    (folder / "names.txt").write_text(sorted(words)[0])
+    attached = {"lm": "lm.arpa", "lexicon": "words.txt", "hotwords": "names.txt"}
+    decode = default_settings("decode", "beam") | {key: str(folder / name) for key, name in attached.items()}
+    write_bundle(folder / "bundle", [checkpoint], "card", decode)
+    (folder / "bundle" / "confidence.json").write_text('{"slope": 1.0, "intercept": 0.0}\n')
+    return folder / "bundle"
+
+
+def damaged(bundle: Path) -> list[tuple[str, str]]:
+    """List files of a bundle with another content: each value of what is JSON replaced, and each file as a whole."""
+    found = []
+    for path in sorted(bundle.iterdir()):
+        whole = path.read_bytes().decode("utf-8", "surrogateescape")
+        if path.suffix == ".json":
+            contents = [json.dumps(mutated) for _, _, mutated in mutations(json.loads(whole), WRONG)]
+            contents += [
+                "[" * 200_000,
+                '{"a":' * 200_000,
+                "1" * 5000,
+                "NaN",
+                "null",
+                "[]",
+                "{}",
+                '"' + "x" * 2_000_000 + '"',
+            ]
+            found += [(path.name, content) for content in contents]
+        found += [
+            (path.name, content) for content in ("", whole[: len(whole) // 2], whole[1:], whole + whole, "\0" * 64)
+        ]
+        dice = random.Random(path.name)
+        for _ in range(20):
+            place = dice.randrange(len(whole))
+            found.append((path.name, whole[:place] + chr(dice.randrange(128)) + whole[place + 1 :]))
+    return found
+
+
+def tried(bundle: Path, damages: list[tuple[str, str]]) -> int:
+    """Load each damaged bundle in another process, which must live; return its memory in MB."""
+    process = subprocess.run(
+        [sys.executable, "-c", TRY, str(bundle)],
+        input="".join(json.dumps(damage) + "\n" for damage in damages),
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        check=False,
+        timeout=3600,
+        env=os.environ | {"MALLOC_ARENA_MAX": "2"},
+    )
+    assert process.returncode == 0, process.stderr[-6000:]
+    return int(process.stdout.split()[-1])
+
+
+def test_a_damaged_bundle_is_refused_in_one_line_or_works(bundle: Path) -> None:
+    assert tried(bundle, random.Random(2).sample(damaged(bundle), 250)) < 1500
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_every_damage_to_a_bundle_is_refused_in_one_line_or_works(bundle: Path) -> None:
+    assert tried(bundle, damaged(bundle)) < 1500
+
+
+def test_a_large_net_in_a_config_takes_no_memory(bundle: Path) -> None:
+    config = json.loads((bundle / "config.json").read_text())
+    large = []
+    for key, value in (("num_layers", 1_000_000), ("num_layers", 1_000), ("dim", 65_536), ("feed_forward_dim", 65_536)):
+        large.append(("config.json", json.dumps(config | {"encoder": config["encoder"] | {key: value}})))
+    large.append(("config.json", json.dumps(config | {"features": config["features"] | {"num_mel_bins": 10**9}})))
+    assert tried(bundle, large) < 1000
+
+
+def test_a_pipe_in_a_bundle_is_not_waited_for(bundle: Path, tmp_path: Path) -> None:
+    from asr.checkpoint import load_recognizer
+
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    for path in bundle.iterdir():
+        (copy / path.name).write_bytes(path.read_bytes())
+    (copy / "weights.safetensors").unlink()
+    os.mkfifo(copy / "weights.safetensors")
+    with pytest.raises(InputError, match=r"a bundle must hold files alone; weights\.safetensors is a device or a pipe"):
+        load_recognizer(copy)
+
+
+def test_pieces_of_a_megabyte_are_refused(bundle: Path) -> None:
+    path = bundle / "characters.json"
+    if not path.exists():
+        pytest.skip("this bundle has no characters")
+    characters = json.loads(path.read_text())
+    assert tried(bundle, [("characters.json", json.dumps([one * 1_000_000 for one in characters]))]) < 1000
