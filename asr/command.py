@@ -11,7 +11,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from asr.errors import InputError, is_out_of_memory
+from asr.printable import printable
 from asr.processes import spin_briefly
+from asr.settings import WORKERS
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 FULL = (errno.ENOSPC, errno.EDQUOT)
 INTERRUPTED = 130  # 128 + SIGINT, as shells count
 PRECISIONS = ("float32", "bfloat16", "float16")
+PRECISION_HELP = "of its products (default float32); in others a text may hang on the recordings beside it in a batch"
 SHORTEST_WINDOW = 1.0  # seconds; in less there is no word to be heard
 BEAM_OPTIONS = {  # that stand for settings of decode=beam
     "beam": "beam_size",
@@ -43,7 +46,7 @@ def model_parser(
     parser.add_argument("model", metavar="MODEL", help=model)
     net = parser.add_argument_group("running the net")
     net.add_argument("--device", default="auto", help="cpu, cuda, cuda:1, …; auto: cuda if there is one (default)")
-    net.add_argument("--precision", choices=PRECISIONS, default="float32", help="of its products (default float32)")
+    net.add_argument("--precision", choices=PRECISIONS, default="float32", help=PRECISION_HELP)
     if workers:
         net.add_argument("--num-workers", type=int, default=0, metavar="N", help="processes to read audio (default 0)")
     else:
@@ -142,8 +145,12 @@ def decoder(options: argparse.Namespace) -> dict[str, Any]:
     for key, value in given.items():
         if value == "":
             raise InputError(f"{_named(key)} must be a file; got an empty name.")
-    if given.get("beam", 1) < 1:
-        raise InputError(f"--beam must be at least 1; got {given['beam']}.")
+    if given:
+        from asr.build import rules
+        from asr.decode.beam import Beam
+
+        for key, value in given.items():
+            rules(Beam)[BEAM_OPTIONS[key]].check(_named(key), value)
     return ({"name": name} if name else {}) | {BEAM_OPTIONS[key]: value for key, value in given.items()}
 
 
@@ -154,8 +161,7 @@ def inference(options: argparse.Namespace) -> "Inference":
     from asr.recognizer import INFERENCE, Inference
     from asr.windows import WindowBounds
 
-    if options.num_workers < 0:
-        raise InputError(f"--num-workers must not be negative; got {options.num_workers}.")
+    WORKERS.check("--num-workers", options.num_workers)
     nbest = getattr(options, "nbest", INFERENCE.nbest)
     for name, value in (("batch-seconds", options.batch_seconds), ("window", options.window), ("nbest", nbest)):
         if value is not None and not value > 0:
@@ -193,11 +199,6 @@ def audio_progress(description: str, utterances: "Iterable[Utterance]") -> "Iter
     with progress_bar() as progress:
         task = progress.add_task(description, total=sum(utterance.duration for utterance in utterances))
         yield lambda seconds: progress.advance(task, seconds)
-
-
-def printable(text: str) -> str:
-    """A text on one line, whatever a name in it holds: line breaks, bytes that are not UTF-8, a terminal's commands."""
-    return "".join(one if one.isprintable() else repr(one)[1:-1] for one in text)
 
 
 def complain(message: str) -> None:

@@ -11,8 +11,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
-import yaml
-
 from asr.errors import InputError, shown
 
 HERE = Path(__file__).parent
@@ -28,6 +26,8 @@ def default_settings(group: str, name: str) -> dict[str, Any]:
     Raises:
         InputError: there is no such component.
     """
+    import yaml
+
     path = CONF / group / f"{name}.yaml"
     if not path.is_file():
         there = ", ".join(sorted(file.stem for file in (CONF / group).glob("*.yaml")))
@@ -122,6 +122,9 @@ PRECISION = Rule(
     "one that Lightning has, such as 32-true or bf16-mixed", lambda value: TEXT.holds(value) or _is_whole(value)
 )
 
+THREADS = whole(1, 1_024)
+WORKERS = whole(0, 1_024)  # processes that read audio
+
 # What several components' parameters are.
 Dim = Annotated[int, whole(1, 65_536)]  # channels
 Layers = Annotated[int, whole(1, 1_000)]
@@ -133,7 +136,7 @@ Eps = Annotated[float, above(0, 1)]
 RULES: dict[str, Rule | dict[str, Rule]] = {
     "seed": whole(0, 2**32 - 1),
     "run_dir": PATH,
-    "num_threads": whole(1, 1_024),
+    "num_threads": THREADS,
     "normalizer": TEXT,
     "gradient_checkpointing": SWITCH,
     "corpus": {
@@ -152,7 +155,7 @@ RULES: dict[str, Rule | dict[str, Rule]] = {
         "min_seconds": number(0),
         "max_seconds": above(0),
         "jitter": number(0),
-        "num_workers": whole(0, 1_024),
+        "num_workers": WORKERS,
         "max_bad_fraction": FRACTION,
     },
     "checkpoint": {

@@ -351,7 +351,7 @@ def test_a_short_id_does_not_pass_for_the_name_of_a_file(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--beam", "0"], r"^--beam must be at least 1; got 0\.$"),
+        (["--beam", "0"], r"^--beam must be a whole number from 1 to 10,000; got 0\.$"),
         (["--window", "-1"], r"^--window must be positive; got -1\.0\.$"),
         (["--window", "nan"], r"^--window must be positive; got nan\.$"),
         (
@@ -362,7 +362,7 @@ def test_a_short_id_does_not_pass_for_the_name_of_a_file(
         (["--batch-seconds", "0"], r"^--batch-seconds must be positive; got 0\.0\.$"),
         (["--nbest", "0"], r"^--nbest must be positive; got 0\.$"),
         (["--nbest", "3"], r"^--nbest must go with beam search, .*; got 3\. Add --beam 16\.$"),
-        (["--num-workers", "-1"], r"^--num-workers must not be negative; got -1\.$"),
+        (["--num-workers", "-1"], r"^--num-workers must be a whole number from 0 to 1,024; got -1\.$"),
         (["--device", "nonsense"], r"^--device must be one that torch can use here; got 'nonsense': no such kind of"),
         (["--device", "meta"], r"^--device must be one that torch can use here; got 'meta': "),
         (["--device", "cuda:99"], r"^--device must be one that torch can use here; got 'cuda:99': "),
