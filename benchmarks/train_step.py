@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from asr.build import build_optimizer
+from asr.settings import default_settings
 from asr.command import run_command
 from benchmarks.contest import Prepare, Work, add_options, compile_blocks, contest
 from benchmarks.nets import OURS, Batch, Net
@@ -39,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def training_step(net: Net, batch: Batch, dtype: torch.dtype) -> Contender:
     """Make a step as training takes it: the loss over the tokens, clipped gradients, fused AdamW."""
     net.train()
-    optimizer = build_optimizer({"optimizer": {"name": "adamw", "lr": 1e-4}}, net.parameters())
+    optimizer = build_optimizer({"optimizer": default_settings("optimizer", "adamw") | {"lr": 1e-4}}, net.parameters())
 
     def step() -> None:
         with torch.autocast(batch.features.device.type, dtype, enabled=dtype != torch.float32):

@@ -9,10 +9,11 @@ from torch import Tensor
 from transformers.models.parakeet.configuration_parakeet import ParakeetEncoderConfig
 from transformers.models.parakeet.modeling_parakeet import ParakeetEncoderAttention
 
-from asr.encoder import relative
 from asr.encoder.attention.local_attention import LocalAttention
 from asr.encoder.attention.relative_attention import RelativeAttention
-from asr.encoder.relative import relative_positions, relative_shift, sinusoids
+from asr.encoder.positions import relative_positions, sinusoids
+from asr.kernels import relative_attention
+from asr.kernels.relative_attention import relative_shift
 from asr.lengths import padding_mask
 
 DIM, HEADS = 12, 3
@@ -107,8 +108,8 @@ def test_attention_by_blocks_equals_attention_in_one_and_so_do_its_gradients(
         return [out[~padding], *torch.autograd.grad((out * weights).sum(), [x, *attention.parameters()])]
 
     whole = outcome()
-    monkeypatch.setattr(relative, "CPU_BLOCK", block)
-    monkeypatch.setattr(relative, "FEWEST_QUERIES", 2)
+    monkeypatch.setattr(relative_attention, "CPU_BLOCK", block)
+    monkeypatch.setattr(relative_attention, "FEWEST_QUERIES", 2)
     for ours, expected in zip(outcome(), whole, strict=True):
         torch.testing.assert_close(ours, expected, rtol=0, atol=1e-10)  # sums of 24 in another order
 

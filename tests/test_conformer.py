@@ -13,7 +13,7 @@ from asr.encoder.attention.relative_attention import RelativeAttention
 from asr.encoder.conformer import Conformer, ConformerBlock, FeedForward
 from asr.encoder.convolution import ConvolutionModule
 from asr.encoder.norm.masked_batch_norm import MaskedBatchNorm
-from asr.encoder.relative import relative_positions
+from asr.encoder.positions import relative_positions
 from asr.errors import InputError
 from asr.lengths import padding_mask
 from tests.conftest import resolved

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from asr.dropout import STEPS, Dropout
+from asr.kernels.dropout import STEPS, Dropout
 from asr.errors import InputError
 
 

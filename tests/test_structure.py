@@ -22,10 +22,10 @@ from tests.conftest import CONF, ROOT, resolved
 # A module imports only from layers below its own; within a layer none imports another, but for the lines of PARTS.
 LAYERS = [
     [
-        *("errors", "files", "lengths", "learnt", "processes", "seeds", "settings", "interfaces", "manifest"),
-        *("transcript", "run_folder", "web"),
+        *("errors", "files", "lengths", "learnt", "printable", "processes", "seeds", "settings", "interfaces"),
+        *("manifest", "transcript", "run_folder", "web"),
     ],
-    ["audio", "containers", "resampling", "text", "formats", "kneser_ney", "dropout"],
+    ["audio", "containers", "resampling", "text", "formats", "kneser_ney", "kernels"],
     [
         *("features", "augment", "tokenizer", "encoder", "head", "decode", "score", "schedule", "optimizer"),
         *("recompute", "alignment", "confidence", "spelling", "windows", "silence", "bootstrap", "reliability"),

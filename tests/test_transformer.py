@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from asr.build import component
-from asr.encoder.relative import sinusoids
+from asr.encoder.positions import sinusoids
 from asr.encoder.transformer import Transformer
 from asr.errors import InputError
 from asr.lengths import padding_mask

@@ -6,9 +6,9 @@ from typing import Annotated, Any, cast
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from asr.dropout import Dropout
 from asr.encoder.convolution import ConvolutionModule
 from asr.errors import InputError
+from asr.kernels.dropout import Dropout
 from asr.lengths import padding_mask
 from asr.settings import Dim, Heads, Layers, Probability, whole
 

@@ -7,9 +7,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from asr.dropout import Dropout
-from asr.encoder.relative import sinusoids
+from asr.encoder.positions import sinusoids
 from asr.errors import InputError
+from asr.kernels.dropout import Dropout
 from asr.lengths import padding_mask
 from asr.settings import Dim, Heads, Layers, Probability
 

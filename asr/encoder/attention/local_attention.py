@@ -2,12 +2,11 @@
 
 from typing import Annotated
 
-import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from asr.encoder.attention.relative_attention import RelativeAttention
-from asr.encoder.relative import attend, relative_positions
+from asr.encoder.positions import relative_positions
+from asr.kernels.local_attention import attend_near
 from asr.settings import whole
 
 
@@ -44,21 +43,7 @@ class LocalAttention(RelativeAttention):
         Returns:
             (B, T, D); finite at padded frames.
         """
-        width, (batch, frames, _) = self.context, x.shape
-        behind = -frames % width  # frames that fill the last block
-        query, key, value = F.pad(self.qkv(x), (0, 0, 0, behind)).chunk(3, dim=-1)  # (B, n W, D)
-        padding = F.pad(padding_mask, (0, behind), value=True)
+        query, key, value = (self._heads(part) for part in self.qkv(x).chunk(3, dim=-1))  # (B, H, T, D / H)
         distance = self._heads(self.position(positions))  # (H, 4W - 1, D / H)
-        query = self._heads(query.unflatten(1, (-1, width)).flatten(0, 1))  # (B n, H, W, D / H)
-        key, value = (self._heads(self._with_neighbours(part)) for part in (key, value))  # (B n, H, 3W, D / H)
-        hidden = ~self._with_neighbours(~padding[..., None]).transpose(1, 2)  # (B n, 1, 3W)
-        ahead = torch.arange(3 * width, device=x.device) - torch.arange(width, device=x.device)[:, None]  # (W, 3W)
-        hidden = hidden | (ahead < 0) | (ahead > 2 * width)
-        out = attend(query + self.u, query + self.v, key, value, distance, hidden, self.dropout)
-        out = out.transpose(1, 2).flatten(2).unflatten(0, (batch, -1)).flatten(1, 2)  # (B, n W, D)
-        return self.output(out[:, :frames])
-
-    def _with_neighbours(self, x: Tensor) -> Tensor:
-        """Blocks of W frames, each between those before and behind it, or zeros, (B, n W, D) to (B n, 3W, D)."""
-        x = F.pad(x.unflatten(1, (-1, self.context)), (0, 0, 0, 0, 1, 1))  # (B, n + 2, W, D)
-        return torch.cat([x[:, :-2], x[:, 1:-1], x[:, 2:]], dim=2).flatten(0, 1)
+        out = attend_near(query + self.u, query + self.v, key, value, distance, padding_mask, self.dropout)
+        return self.output(out.transpose(1, 2).flatten(2))

@@ -3,8 +3,9 @@
 import torch
 from torch import Tensor, nn
 
-from asr.dropout import Dropout
-from asr.encoder.relative import attend, relative_positions
+from asr.encoder.positions import relative_positions
+from asr.kernels.dropout import Dropout
+from asr.kernels.relative_attention import attend
 
 
 class RelativeAttention(nn.Module):

@@ -1,19 +1,14 @@
 """The convolutional front-end: four feature frames to one encoder frame."""
 
-from typing import Any, cast
+from typing import cast
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from asr.dropout import Dropout
-from asr.lengths import Lengths, padding_mask, strided_lengths
+from asr.kernels.dropout import Dropout
+from asr.kernels.strided_conv import KERNEL_SIZE, PADDING, STRIDE, convolve_twice, halved
+from asr.lengths import Lengths
 from asr.settings import Dim, Probability
-
-KERNEL_SIZE, STRIDE, PADDING = 3, 2, 1
-# Values of the first convolution's output that are there at a time: on a processor what a core's cache holds, for each
-# thread; elsewhere enough to keep the device busy.
-CPU_BLOCK, BLOCK = 2**19, 2**27
 
 
 class StridedConv(nn.Module):
@@ -21,8 +16,6 @@ class StridedConv(nn.Module):
 
     *Source*: Gulati et al. 2020, arXiv:2005.08100, section 2.1. Ends are padded with one zero frame, so that
     T' = ceil(ceil(T / 2) / 2); what lies behind an utterance's end is zero for each convolution.
-
-    Done as matrix products of `_windows`, a few frames at a time (`_ConvolveTwice`).
 
     Args:
         input_dim: F.
@@ -37,124 +30,17 @@ class StridedConv(nn.Module):
         super().__init__()
         self.conv1 = nn.Conv2d(1, num_channels, KERNEL_SIZE, STRIDE, PADDING)
         self.conv2 = nn.Conv2d(num_channels, num_channels, KERNEL_SIZE, STRIDE, PADDING)
-        self.linear = nn.Linear(num_channels * _halved(_halved(input_dim)), output_dim)
+        self.linear = nn.Linear(num_channels * halved(halved(input_dim)), output_dim)
         self.dropout = Dropout(dropout)
 
     def forward(self, features: Tensor, feature_lengths: Tensor) -> tuple[Tensor, Tensor]:
         """(B, T, F), (B,) to (B, T', D), (B,). Frames behind an utterance's end come out finite, whatever went in."""
         bias1, bias2 = (cast(Tensor, conv.bias) for conv in (self.conv1, self.conv2))
-        weight1 = torch.cat([self.conv1.weight.flatten(1), bias1[:, None]], dim=1).T  # (10, C)
-        weight2 = self.conv2.weight.permute(2, 3, 1, 0).flatten(1, 2)  # (3, 3C, C)
-        weight3 = self.linear.weight.unflatten(1, (len(bias2), -1)).transpose(1, 2).flatten(1)  # takes (F/4, C)
-        x = _ConvolveTwice.apply(features, feature_lengths, weight1, weight2, bias2)  # (N, F/4, C)
-        x = x.unflatten(0, (len(features), -1))[:, :-1].flatten(2)  # (B, T', F/4 * C)
-        return self.dropout(F.linear(x, weight3, self.linear.bias)), self.output_lengths(feature_lengths)
+        x = convolve_twice(features, feature_lengths, self.conv1.weight, bias1, self.conv2.weight, bias2)
+        weight = self.linear.weight.unflatten(1, (len(bias2), -1)).transpose(1, 2).flatten(1)  # of (F/4, C)
+        return self.dropout(F.linear(x.flatten(2), weight, self.linear.bias)), self.output_lengths(feature_lengths)
 
     @staticmethod
     def output_lengths(feature_lengths: Lengths) -> Lengths:
         """Frames T' that T feature frames give."""
-        return _halved(_halved(feature_lengths))
-
-
-def _windows(features: Tensor, lengths: Tensor) -> Tensor:
-    """Lay out what the first convolution sees: the 3x3 features under each of its places, and a 1 for its bias.
-
-    The utterances follow each other, with one encoder frame of silence at least between two: N = B (T' + 1) frames.
-    Encoder frame n stands on the first convolution's frames 2n - 1, 2n and 2n + 1, its frequency f on 2f - 1, 2f
-    and 2f + 1.
-
-    Returns:
-        (2, N + 1, F/4, 3, 10): frames 2n - 1, and 2n; frequencies 2f - 1 .. 2f + 1. All 0 where that is padding.
-    """
-    frames, dim = features.shape[1:]
-    frames1, dim1 = 2 * (_halved(_halved(frames)) + 1), _halved(dim)  # of the first convolution; two of silence
-    dim2 = _halved(dim1)
-    x = features.masked_fill(padding_mask(lengths, frames)[:, :, None], 0.0)
-    # Frame and frequency -1 of the first convolution begin at -3 of the features.
-    x = F.pad(x, (3, 4 * dim2 - dim, 0, 2 * frames1 - frames)).flatten(0, 1)
-    x = F.pad(x, (0, 0, 3, 2))
-    x = x.unfold(0, 3, 2).unfold(1, 3, 2).unfold(1, 3, 2)  # (2N + 2, F/4, 3, 3, 3): time, frequency, place
-    x = F.pad(x.permute(0, 1, 4, 2, 3).flatten(3), (0, 1), value=1.0)  # (2N + 2, F/4, 3, 10)
-    there = torch.arange(frames1, device=x.device) < _halved(lengths)[:, None]  # (B, frames1)
-    there = F.pad(there.flatten(), (1, 1))
-    place = torch.arange(2 * dim2 + 1, device=x.device).unfold(0, 3, 2) - 1  # (F/4, 3)
-    outside = ~(there[:, None, None] & (place >= 0) & (place < dim1))
-    return x.masked_fill(outside[..., None], 0.0).unflatten(0, (-1, 2)).transpose(0, 1).contiguous()
-
-
-class _ConvolveTwice(torch.autograd.Function):
-    """Convolution, ReLU, convolution, ReLU, of which only the last is ever there as a whole.
-
-    What lies between them is C times as large as the features, and reading and writing it would take longer than the
-    products. So it is made block by block, and again in the backward pass, where that costs a tenth of the work.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, features: Tensor, lengths: Tensor, weight1: Tensor, weight2: Tensor, bias2: Tensor) -> Tensor:
-        """(B, T, F), (B,), (10, C), (3, 3C, C), (C,) to (N, F/4, C), in autocast's dtype where there is one."""
-        device = features.device.type
-        dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else features.dtype
-        windows = _windows(features, lengths).to(dtype)
-        weight1, weight2, bias2 = (weight.to(dtype) for weight in (weight1, weight2, bias2))
-        frames, height = windows.shape[1] - 1, windows.shape[2]
-        out = windows.new_empty(frames, height, len(bias2))
-        for first, last in _blocks(out):
-            even, odd = (_convolve_once(phase[first : last + 1], weight1) for phase in windows)
-            block = out[first:last].flatten(0, 1)
-            torch.addmm(bias2, odd[:-height], weight2[1], out=block)
-            block.addmm_(even[:-height], weight2[0]).addmm_(even[height:], weight2[2]).relu_()
-        ctx.save_for_backward(features, lengths, weight1, weight2, out)
-        return out
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        """Gradients of what `forward` was given; those of the weights are summed in float32 at least."""
-        features, lengths, weight1, weight2, out = ctx.saved_tensors
-        with torch.enable_grad():
-            features = features.detach().requires_grad_(ctx.needs_input_grad[0])
-            windows = _windows(features, lengths).to(out.dtype)
-        height, wide = windows.shape[2], torch.promote_types(windows.dtype, torch.float32)
-        grad1, grad2, grad_bias2 = (
-            torch.zeros(shape, dtype=wide, device=grad.device)
-            for shape in (weight1.shape, weight2.shape, out.shape[2:])
-        )
-        grad_windows = torch.zeros_like(windows) if features.requires_grad else None
-        for first, last in _blocks(out):
-            seen = windows[:, first : last + 1]
-            even, odd = (_convolve_once(phase, weight1) for phase in seen)
-            block = _relu_backward(grad[first:last], out[first:last]).flatten(0, 1)
-            grad_bias2 += block.sum(0, dtype=wide)
-            for tap, rows in enumerate((even[:-height], odd[:-height], even[height:])):
-                grad2[tap] += rows.T @ block
-            grad_even, grad_odd = torch.zeros_like(even), torch.zeros_like(odd)
-            torch.mm(block, weight2[0].T, out=grad_even[:-height])
-            torch.mm(block, weight2[1].T, out=grad_odd[:-height])
-            grad_even[height:].addmm_(block, weight2[2].T)
-            for phase, values, grads in ((0, even, grad_even), (1, odd, grad_odd)):
-                inner = _relu_backward(grads, values).unflatten(1, (KERNEL_SIZE, -1)).flatten(0, 1)
-                grad1 += seen[phase].flatten(0, 2).T @ inner
-                if grad_windows is not None:
-                    grad_windows[phase, first : last + 1] += (inner @ weight1.T).view_as(seen[phase])
-        if grad_windows is None:
-            return None, None, grad1, grad2, grad_bias2
-        return *torch.autograd.grad(windows, features, grad_windows), None, grad1, grad2, grad_bias2
-
-
-def _blocks(out: Tensor) -> list[tuple[int, int]]:
-    """First frame and end of each block of `out`, (N, F/4, C)."""
-    most = CPU_BLOCK * torch.get_num_threads() if out.device.type == "cpu" else BLOCK
-    size = max(1, most // (2 * KERNEL_SIZE * out[0].numel()))
-    return [(first, min(first + size, len(out))) for first in range(0, len(out), size)]
-
-
-def _convolve_once(windows: Tensor, weight1: Tensor) -> Tensor:
-    """(n, F/4, 3, 10), (10, C) to (n * F/4, 3C)."""
-    return torch.mm(windows.flatten(0, 2), weight1).relu_().unflatten(0, (-1, KERNEL_SIZE)).flatten(1)
-
-
-def _relu_backward(grad: Tensor, out: Tensor) -> Tensor:
-    return torch.ops.aten.threshold_backward(grad, out, 0)
-
-
-def _halved(lengths: Lengths) -> Lengths:
-    return strided_lengths(lengths, kernel_size=KERNEL_SIZE, stride=STRIDE, padding=PADDING)
+        return halved(halved(feature_lengths))

@@ -5,6 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from asr.errors import InputError
+from asr.kernels.choice import wants_plain
 
 STEPS = 2**16  # of a probability: masks are drawn as 16-bit integers, four at a time
 
@@ -33,7 +34,7 @@ class Dropout(nn.Module):
         kept = round((1 - self.p) * STEPS)
         if not self.training or kept == STEPS:
             return x
-        if x.device.type != "cpu":
+        if x.device.type != "cpu" or wants_plain():
             return F.dropout(x, self.p)
         drawn = torch.empty(-(-x.numel() // 4), dtype=torch.int64).random_(-(2**63), None)
         mask = torch.empty(x.shape, dtype=x.dtype)  # of floats: to multiply by booleans takes ten times as long

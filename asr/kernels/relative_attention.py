@@ -1,4 +1,4 @@
-"""Attention whose scores know how far apart query and key are: what its forms share.
+"""Attention whose scores know how far apart query and key are: as its paper writes it, and block by block.
 
 *Source*: Dai et al. 2019 (Transformer-XL), arXiv:1901.02860, section 3.3: a score is ((q + u) k + (q + v) r) /
 sqrt(head dim), with r the projected encoding of the distance.
@@ -8,52 +8,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from asr.dropout import Dropout
+from asr.kernels.choice import wants_plain
+from asr.kernels.dropout import Dropout
 
 CPU_BLOCK, BLOCK = 2**18, 2**28  # scores that are there at a time: what a core's cache holds; what fits a GPU
 FEWEST_QUERIES = 64  # at a time, however many keys: small matrix products are slow
-
-
-def sinusoids(positions: Tensor, dim: int) -> Tensor:
-    """Sines (even channels) and cosines (odd) of `positions`, (P,) to (P, dim).
-
-    *Source*: Vaswani et al. 2017, arXiv:1706.03762, section 3.5.
-    """
-    frequencies = 10000.0 ** (-torch.arange(0, dim, 2, device=positions.device) / dim)  # (dim / 2,)
-    angles = positions[:, None].to(frequencies.dtype) * frequencies
-    return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1)
-
-
-def relative_positions(num_frames: int, dim: int, device: torch.device) -> Tensor:
-    """Encodings of the distances T-1 .. -(T-1) from a query back to a key, (2T - 1, dim)."""
-    return sinusoids(torch.arange(num_frames - 1, -num_frames, -1, device=device), dim)
-
-
-def relative_shift(scores: Tensor) -> Tensor:
-    """Turn scores by distance into scores by key, for Q queries that follow each other.
-
-    Row i of the result starts at column Q-1-i of row i: in memory that is one element earlier each row, so the shift
-    is a view with rows of Q+K-2. Nothing is copied.
-
-    Args:
-        scores: (B, H, Q, Q + K - 1); each column a distance less than the one before.
-
-    Returns:
-        (B, H, Q, K), column j for the distance of its query from key j.
-    """
-    batch, heads, queries, distances = scores.shape
-    shape = (batch, heads, queries, distances - queries + 1)
-    stride = (heads * queries * distances, queries * distances, distances - 1, 1)
-    return scores.contiguous().as_strided(shape, stride, scores.storage_offset() + queries - 1)
 
 
 def attend(
     to_key: Tensor, to_distance: Tensor, key: Tensor, value: Tensor, distance: Tensor, hidden: Tensor, dropout: Dropout
 ) -> Tensor:
     """Attend from Q queries that follow each other to K keys that do.
-
-    Few utterances, heads and queries are attended from at a time, with only the distances that these need: their scores
-    stay in a processor's cache, and without gradients memory is linear in K. The result is exact.
 
     Args:
         to_key: q + u, (B, H, Q, D / H).
@@ -66,14 +31,49 @@ def attend(
     Returns:
         (B, H, Q, D / H); where no key may be seen it is finite.
     """
+    form = attend_plainly if wants_plain() else attend_by_blocks
+    return form(to_key, to_distance, key, value, distance, hidden, dropout)
+
+
+def attend_plainly(
+    to_key: Tensor, to_distance: Tensor, key: Tensor, value: Tensor, distance: Tensor, hidden: Tensor, dropout: Dropout
+) -> Tensor:
+    """As the paper has it: all scores at once."""
+    queries, keys = to_key.shape[2], key.shape[2]
+    column = torch.arange(keys, device=key.device) + torch.arange(queries - 1, -1, -1, device=key.device)[:, None]
+    return weighted_values(to_key, to_distance, key, value, distance, column, hidden, dropout)
+
+
+def weighted_values(
+    to_key: Tensor,
+    to_distance: Tensor,
+    key: Tensor,
+    value: Tensor,
+    distance: Tensor,
+    column: Tensor,
+    hidden: Tensor,
+    dropout: Dropout,
+) -> Tensor:
+    """Weigh values by the softmax of their scores; `column` says where in `distance` that of a pair is, (Q, K)."""
+    by_distance = to_distance @ distance.transpose(-1, -2)  # (B, H, Q, distances)
+    by_distance = by_distance.gather(3, column.expand(*by_distance.shape[:2], -1, -1))  # (B, H, Q, K)
+    scores = (to_key @ key.transpose(-1, -2) + by_distance) * key.shape[-1] ** -0.5
+    return dropout((scores + _bias(hidden, key)[:, None]).softmax(dim=-1)) @ value
+
+
+def attend_by_blocks(
+    to_key: Tensor, to_distance: Tensor, key: Tensor, value: Tensor, distance: Tensor, hidden: Tensor, dropout: Dropout
+) -> Tensor:
+    """Attend from few utterances, heads and queries at a time, with only the distances that these need.
+
+    Their scores stay in a processor's cache, and without gradients memory is linear in K. The result is exact.
+    """
     queries, keys, most = to_key.shape[2], key.shape[2], BLOCK if key.is_cuda else CPU_BLOCK * torch.get_num_threads()
     heads = min(to_key.shape[1], max(1, most // (FEWEST_QUERIES * keys)))
     size = max(FEWEST_QUERIES, most // (heads * keys))
     utterances, size = max(1, size // queries), min(size, queries)
     scale = key.shape[-1] ** -0.5
-    # Half of the lowest number, so that a sum with a score is a number; the weight of e to that is 0.
-    bias = torch.zeros_like(hidden, dtype=key.dtype).masked_fill(hidden, torch.finfo(key.dtype).min / 2)
-    bias = bias[:, None].expand(-1, -1, queries, -1)  # (B, 1, Q, K)
+    bias = _bias(hidden, key)[:, None].expand(-1, -1, queries, -1)  # (B, 1, Q, K)
     out = []
     for *parts, there in zip(
         *(part.split(utterances) for part in (to_key * scale, to_distance * scale, key, value, bias)), strict=True
@@ -113,3 +113,29 @@ def _weighted(query: Tensor, key: Tensor, value: Tensor, bias: Tensor, dropout: 
         return F.scaled_dot_product_attention(query, key, value, attn_mask=bias, dropout_p=p, scale=1.0)
     # On a processor torch has no fast form of it with a bias and gradients.
     return dropout((bias + query @ key.transpose(-1, -2)).softmax(dim=-1)) @ value
+
+
+def relative_shift(scores: Tensor) -> Tensor:
+    """Turn scores by distance into scores by key, for Q queries that follow each other.
+
+    Row i of the result starts at column Q-1-i of row i: in memory that is one element earlier each row, so the shift
+    is a view with rows of Q+K-2. Nothing is copied.
+
+    Args:
+        scores: (B, H, Q, Q + K - 1); each column a distance less than the one before.
+
+    Returns:
+        (B, H, Q, K), column j for the distance of its query from key j.
+    """
+    batch, heads, queries, distances = scores.shape
+    shape = (batch, heads, queries, distances - queries + 1)
+    stride = (heads * queries * distances, queries * distances, distances - 1, 1)
+    return scores.contiguous().as_strided(shape, stride, scores.storage_offset() + queries - 1)
+
+
+def _bias(hidden: Tensor, like: Tensor) -> Tensor:
+    """What is added to the scores of keys that must not be seen: the weight of e to that is 0.
+
+    Half of the lowest number, so that a sum with a score is a number.
+    """
+    return torch.zeros_like(hidden, dtype=like.dtype).masked_fill(hidden, torch.finfo(like.dtype).min / 2)

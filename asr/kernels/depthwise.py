@@ -1,0 +1,36 @@
+"""The depthwise convolution over frames."""
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from asr.kernels.choice import wants_plain
+
+
+def depthwise(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Convolve each channel with its own kernel, centred; zeros before the first frame and behind the last.
+
+    Args:
+        x: (B, T, D).
+        weight: (D, 1, kernel), of an odd number of frames.
+        bias: (D,).
+
+    Returns:
+        (B, T, D).
+    """
+    return (depthwise_plainly if wants_plain() else depthwise_as_image)(x, weight, bias)
+
+
+def depthwise_plainly(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """As torch has it."""
+    out = F.conv1d(x.transpose(1, 2), weight, bias, padding=weight.shape[-1] // 2, groups=len(weight))
+    return out.transpose(1, 2)
+
+
+def depthwise_as_image(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """As images of one row: so a processor's library takes channels last, as they lie."""
+    image = x.transpose(1, 2)[:, :, None]  # (B, D, 1, T)
+    if x.is_cuda:
+        image = image.contiguous()  # cuDNN is three times as fast with channels first
+    weight = weight[:, :, None]  # (D, 1, 1, kernel)
+    out = F.conv2d(image, weight, bias, padding=(0, weight.shape[-1] // 2), groups=len(weight))
+    return out[:, :, 0].transpose(1, 2)

@@ -1,0 +1,91 @@
+"""Hand-tuned operations against the plain form that stands beside each, gradients included."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from asr.kernels import choice, depthwise, local_attention, relative_attention, strided_conv
+from asr.kernels.dropout import Dropout
+from asr.lengths import padding_mask
+
+
+def both(fast: object, plain: object, inputs: list[Tensor], *others: object) -> None:
+    """Compare results, and the gradients of everything that has one."""
+    outs = [form(*inputs, *others) for form in (fast, plain)]  # type: ignore[operator]
+    weights = torch.randn_like(outs[0])
+    wanted = [tensor for tensor in inputs if tensor.requires_grad]
+    gradients = [torch.autograd.grad(out, wanted, weights) for out in outs]
+    torch.testing.assert_close(*outs, rtol=0, atol=1e-11)  # float64, sums in another order
+    for ours, theirs in zip(*gradients, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-9)
+
+
+def drawn(*shape: int) -> Tensor:
+    return torch.randn(shape, dtype=torch.float64, requires_grad=True)
+
+
+@pytest.mark.parametrize("frames", [1, 5, 40])
+@pytest.mark.parametrize("kernel", [1, 7, 31])
+def test_the_depthwise_convolution(frames: int, kernel: int) -> None:
+    inputs = [drawn(3, frames, 8), drawn(8, 1, kernel), drawn(8)]
+    both(depthwise.depthwise_as_image, depthwise.depthwise_plainly, inputs)
+
+
+@pytest.mark.parametrize("block", [1, 500, 10**7])
+def test_the_two_convolutions(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(strided_conv, "CPU_BLOCK", block)
+    lengths = torch.tensor([41, 12, 0])
+    weights = [drawn(4, 1, 3, 3), drawn(4), drawn(4, 4, 3, 3), drawn(4)]
+    features = drawn(3, 41, 10)
+    there = ~padding_mask((lengths + 3) // 4, 11)[:, :, None, None]
+
+    def fast(*inputs: Tensor) -> Tensor:
+        return strided_conv.convolve_twice_by_blocks(inputs[0], lengths, *inputs[1:]) * there
+
+    def plain(*inputs: Tensor) -> Tensor:
+        return strided_conv.convolve_twice_plainly(inputs[0], lengths, *inputs[1:]) * there
+
+    both(fast, plain, [features, *weights])
+
+
+@pytest.mark.parametrize(("queries", "keys"), [(1, 1), (6, 6), (30, 30), (4, 12)])
+@pytest.mark.parametrize("block", [1, 200, 10**6])
+def test_relative_attention(queries: int, keys: int, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(relative_attention, "CPU_BLOCK", block)
+    monkeypatch.setattr(relative_attention, "FEWEST_QUERIES", 2)
+    inputs = [*(drawn(2, 3, number, 4) for number in (queries, queries, keys, keys)), drawn(3, queries + keys - 1, 4)]
+    hidden = torch.rand(2, 1, keys) < 0.3
+    hidden[..., 0] = False
+    others = (hidden, Dropout(0.0))
+    both(relative_attention.attend_by_blocks, relative_attention.attend_plainly, inputs, *others)
+
+
+@pytest.mark.parametrize("frames", [1, 4, 9, 30])
+@pytest.mark.parametrize("width", [1, 4, 40])
+def test_local_attention(frames: int, width: int) -> None:
+    inputs = [*(drawn(2, 3, frames, 4) for _ in range(4)), drawn(3, 4 * width - 1, 4)]
+    padding = padding_mask(torch.tensor([frames, (frames + 1) // 2]), frames)
+    there = ~padding[:, None, :, None]
+
+    def fast(*inputs: Tensor) -> Tensor:
+        return local_attention.attend_near_by_blocks(*inputs, padding, Dropout(0.0)) * there
+
+    def plain(*inputs: Tensor) -> Tensor:
+        return local_attention.attend_near_plainly(*inputs, padding, Dropout(0.0)) * there
+
+    both(fast, plain, inputs)
+
+
+def test_programs_that_are_written_down_are_of_the_plain_forms() -> None:
+    asked: list[bool] = []
+
+    class Asks(torch.nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            asked.append(choice.wants_plain())
+            return x + 1
+
+    assert not choice.wants_plain()
+    torch.export.export(Asks(), (torch.zeros(1),))
+    torch.jit.trace(Asks(), (torch.zeros(1),))
+    assert asked
+    assert all(asked[:2])
