@@ -56,12 +56,7 @@ def figures(scored: Sequence[Scored]) -> dict[str, Any]:
         "audio_seconds": math.fsum(one.utterance.duration for one in scored),
         "wrong_utterances": sum(one.counts.errors > 0 for one in scored),
         **rates(scored),
-        "by": {
-            "subset": breakdown(scored, lambda one: one.subset),
-            "speaker": _by_speaker(scored),
-            "duration": _by_number(scored, lambda one: one.utterance.duration, SECONDS, "s"),
-            "speaking_rate": _by_number(scored, _speaking_rate, WORDS_A_SECOND, "words/s"),
-        },
+        "by": {kind: breakdown([scored], kind)[0] for kind in GROUPINGS},
         "confusions": _confusions(edit for alignment in alignments for edit in alignment),
         "calibration": _calibration(words),
         "distribution": {"wer": _wer_histogram(scored), "confidence": _confidence_histogram(words)},
@@ -97,47 +92,86 @@ def known_speakers(scored: Sequence[Scored]) -> list[str]:
     return speakers if len(speakers) == len(scored) else []
 
 
-def breakdown(scored: Sequence[Scored], key: Callable[[Scored], str]) -> list[dict[str, Any]]:
-    """Sum the errors of utterances that have the same key, in the order of their first; intervals over utterances."""
-    groups: dict[str, list[Scored]] = {}
-    for one in scored:
-        groups.setdefault(key(one), []).append(one)
-    return [_row(name, some) for name, some in groups.items()]
+def breakdown(systems: Sequence[Sequence[Scored]], kind: str) -> list[list[dict[str, Any]]]:
+    """Sum the errors of utterances that have something in common, and give the 95 % intervals over utterances.
+
+    Args:
+        systems: what each of them made of the same utterances, in the same order. What utterances have in common is as
+            the first one has it; all are counted on the same draws.
+        kind: `subset`, in the order of their first utterances; `speaker`, by name, if any is known; `duration` or
+            `speaking_rate`, between round edges, from small to large.
+
+    Returns:
+        the rows of each system.
+    """
+    rows = [
+        _rows(name, [[system[place] for place in places] for system in systems])
+        for name, places in GROUPINGS[kind](systems[0]).items()
+    ]
+    return [list(of_system) for of_system in zip(*rows, strict=True)] or [[] for _ in systems]
 
 
-def _row(name: str, scored: Sequence[Scored]) -> dict[str, Any]:
-    counts = total(one.counts for one in scored)
-    errors = np.array([[one.counts.errors] for one in scored], dtype=np.float64)
-    lengths = np.array([[one.counts.reference_length] for one in scored], dtype=np.float64)
-    held = {key: value for key, value in counts.as_dict().items() if key in ("errors", "reference_length", "rate")}
-    return {"name": name, "utterances": len(scored)} | held | {"interval": _listed(intervals(errors, lengths)[0])}
+def _rows(name: str, systems: Sequence[Sequence[Scored]]) -> list[dict[str, Any]]:
+    errors = np.array([[one.counts.errors for one in scored] for scored in systems], dtype=np.float64).T
+    lengths = np.array([[one.counts.reference_length for one in scored] for scored in systems], dtype=np.float64).T
+    rows = []
+    for scored, interval in zip(systems, intervals(errors, lengths), strict=True):
+        counts = total(one.counts for one in scored).as_dict()
+        held = {key: counts[key] for key in ("rate", "errors", "reference_length")}
+        rows.append({"name": name, "utterances": len(scored)} | held | {"interval": _listed(interval)})
+    return rows
 
 
 def _listed(interval: tuple[float, float] | None) -> list[float] | None:
     return None if interval is None else list(interval)
 
 
-def _by_speaker(scored: Sequence[Scored]) -> list[dict[str, Any]]:
-    """Rows by the speaker's name; none where no speaker is known."""
-    if all(one.utterance.speaker is None for one in scored):
-        return []
-    in_order = sorted(scored, key=lambda one: (one.utterance.speaker is None, one.utterance.speaker or ""))
-    return breakdown(in_order, lambda one: NO_SPEAKER if one.utterance.speaker is None else one.utterance.speaker)
+Places = dict[str, list[int]]  # of the utterances that have something in common, by its name
 
 
-def _speaking_rate(one: Scored) -> float:
-    """Words of the reference a second."""
-    return one.counts.reference_length / one.utterance.duration
+def _grouped(names: Iterable[tuple[str, int]]) -> Places:
+    groups: Places = {}
+    for name, place in names:
+        groups.setdefault(name, []).append(place)
+    return groups
 
 
-def _by_number(
-    scored: Sequence[Scored], number: Callable[[Scored], float], edges: Sequence[float], unit: str
-) -> list[dict[str, Any]]:
-    """Rows of utterances between round edges, from small to large."""
-    in_order = sorted(scored, key=number)
-    chosen = choose_edges([number(one) for one in in_order], edges)
+def _by_subset(scored: Sequence[Scored]) -> Places:
+    return _grouped((one.subset, place) for place, one in enumerate(scored))
+
+
+def _by_speaker(scored: Sequence[Scored]) -> Places:
+    """By the speaker's name, those without one last; none where no speaker is known."""
+    speakers = [one.utterance.speaker for one in scored]
+    if all(speaker is None for speaker in speakers):
+        return {}
+    in_order = sorted(range(len(speakers)), key=lambda place: (speakers[place] is None, speakers[place] or ""))
+    return _grouped((NO_SPEAKER if speakers[place] is None else str(speakers[place]), place) for place in in_order)
+
+
+def _by_duration(scored: Sequence[Scored]) -> Places:
+    return _by_number([one.utterance.duration for one in scored], SECONDS, "s")
+
+
+def _by_speaking_rate(scored: Sequence[Scored]) -> Places:
+    """By words of the reference a second."""
+    rates = [one.counts.reference_length / one.utterance.duration for one in scored]
+    return _by_number(rates, WORDS_A_SECOND, "words/s")
+
+
+def _by_number(numbers: Sequence[float], edges: Sequence[float], unit: str) -> Places:
+    in_order = sorted(range(len(numbers)), key=numbers.__getitem__)
+    chosen = choose_edges(numbers, edges)
     names = [_between(low, high, unit) for low, high in pairwise(chosen)]
-    return breakdown(in_order, lambda one: names[bisect_right(chosen[1:-1], number(one))])
+    return _grouped((names[bisect_right(chosen[1:-1], numbers[place])], place) for place in in_order)
+
+
+GROUPINGS: dict[str, Callable[[Sequence[Scored]], Places]] = {
+    "subset": _by_subset,
+    "speaker": _by_speaker,
+    "duration": _by_duration,
+    "speaking_rate": _by_speaking_rate,
+}
 
 
 def _between(low: float, high: float, unit: str) -> str:

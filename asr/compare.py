@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from asr.command import audio_progress, printable, run_command
 from asr.errors import InputError
-from asr.report.options import add_report, audio_budget, check_output, write_output
+from asr.files import check_output, message_stream, write_output
+from asr.report.options import add_report, audio_budget
 from asr.table import lay_out, percent, percent_interval, probability, short_name
 
 if TYPE_CHECKING:
@@ -26,7 +27,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     a, b = read_scored(options.a), read_scored(options.b)
     comparison = compare(a, b)
-    print("\n".join([*headline(comparison, options.a, options.b), *changes(comparison, a, b, options.top)]))
+    lines = [*headline(comparison, options.a, options.b), *changes(comparison, a, b, options.top)]
+    print("\n".join(lines), file=message_stream(options.json, options.report))
     if options.json:
         write_output("--json", options.json, json.dumps(comparison, indent=2, allow_nan=False) + "\n")
     if options.report:

@@ -18,9 +18,9 @@ from asr.command import (
     run_command,
 )
 from asr.errors import InputError
-from asr.files import write_whole, write_whole_text
+from asr.files import message_stream, write_output, write_whole, write_whole_text
 from asr.output import make_output_dir
-from asr.report.options import add_report, audio_budget, write_output
+from asr.report.options import add_report, audio_budget
 from asr.table import lay_out, percent, percent_interval, short_name
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             write(options.output_dir, evaluations[name], name, found)
     if len(evaluations) > 1:
         summaries.append((ALL, summary(together(list(evaluations.values())))))
-    print(table(summaries), flush=True)
+    print(table(summaries), file=message_stream(options.report), flush=True)
     for name, evaluation in evaluations.items():
         for rejected in evaluation.rejected:
             complain(f"{name}: not scored: {rejected.reason}")

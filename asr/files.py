@@ -1,24 +1,45 @@
-"""Writing files so that whatever happens leaves the old one or the new one, and never a part of either."""
+"""Opening files: one way to write those that a user names, and lines that are only so long.
 
+Whatever happens, what is written to a file leaves the old one or the new one, and never a part of either. A link is
+followed, and what it leads to is replaced; a device or a pipe, which has nothing to be replaced, gets what is written.
+"""
+
+import errno
 import os
-from collections.abc import Callable
+import stat
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import AnyStr, BinaryIO, TextIO
+
+from asr.errors import InputError
 
 UNFINISHED = ".unfinished"  # the end of a temporary file's name, which begins with a dot
+MOST_LINKS = 40  # from one to the next: as Linux follows
+STDOUT = 1
 
 
 def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
     """Write a file beside `path`, see it safely on the disk, and put it in the place of what was there.
 
     Args:
-        path: of the file.
-        write: writes the content to the open file that it is given.
+        path: of the file; or of a link to it, a device, or a pipe.
+        write: writes the content to the open file that it is given, from its beginning to its end.
 
     Raises:
-        OSError: it could not be written, say because the disk is full; what was at `path` is untouched.
+        OSError: it could not be written, say because the disk is full, or the reader of a pipe has gone; a file that
+            was at `path` is untouched.
     """
-    unfinished = path.with_name(f".{path.name}{UNFINISHED}")
+    if not is_stream(path):
+        _replace(Path(os.path.realpath(path)), write)
+        return
+    descriptor = _descriptor(path)
+    with open(os.open(path, os.O_WRONLY) if descriptor is None else os.dup(descriptor), "wb") as file:
+        write(file)
+
+
+def _replace(path: Path, write: Callable[[BinaryIO], object]) -> None:
+    unfinished = _unfinished(path)
     try:
         with unfinished.open("wb") as file:
             write(file)
@@ -31,9 +52,122 @@ def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
     sync_folder(path.parent)
 
 
+def _unfinished(path: Path) -> Path:
+    return path.with_name(f".{path.name}{UNFINISHED}")
+
+
 def write_whole_text(path: Path, text: str) -> None:
     """Write a text file in the same way, as UTF-8."""
     write_whole(path, lambda file: file.write(text.encode("utf-8")))
+
+
+def is_stream(path: Path) -> bool:
+    """Tell whether a path leads to a device, a pipe, or an open file of this process, and not to a file, or nothing.
+
+    Raises:
+        OSError: it leads to a folder, nowhere for being a circle of links, or where nobody may look.
+    """
+    descriptor = _descriptor(path)
+    try:
+        mode = path.stat().st_mode if descriptor is None else os.fstat(descriptor).st_mode
+    except FileNotFoundError:
+        return False
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    return descriptor is not None or not stat.S_ISREG(mode)
+
+
+def _descriptor(path: Path) -> int | None:
+    """The number of the open file that a path stands for, as /dev/stdout and a shell's /dev/fd/63 do.
+
+    It may be a file that the shell has opened (`> page.html`): what is written belongs behind what is there.
+    """
+    own = os.path.realpath("/proc/self/fd")
+    for _ in range(MOST_LINKS):
+        folder = os.path.realpath(path.parent)
+        if folder == own and path.name.isdecimal():
+            return int(path.name)
+        if not path.is_symlink():
+            return None
+        path = Path(folder, os.readlink(path))
+    return None
+
+
+def check_output(option: str, path: Path, example: str, made_later: Path | None = None) -> None:
+    """Check that a file can be written at a path, as far as that can be told without writing it.
+
+    Args:
+        option: that names the path, for errors.
+        path: of the file, a link to it, a device, or a pipe.
+        example: a file name such as the option is for.
+        made_later: a folder that need not be there yet.
+
+    Raises:
+        InputError: it cannot.
+    """
+    if os.path.isdir(path) or not path.name:
+        raise InputError(f"{option} must be a file; {str(path)!r} is a folder. Give a name in it, such as {example}.")
+    try:
+        if is_stream(path):
+            if _descriptor(path) is None and not os.access(path, os.W_OK):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+            return
+        place = Path(os.path.realpath(path))
+        folder = place.parent
+        if made_later is not None and folder == Path(os.path.realpath(made_later)):
+            return
+        if not folder.is_dir():
+            raise InputError(
+                f"{option} must be in a folder that is there; there is no {str(path.parent)!r}. Make it first."
+            )
+        if not os.access(folder, os.W_OK):
+            raise InputError(f"{option} must be in a folder that can be written to; {str(path.parent)!r} cannot.")
+        _unfinished(place).is_file()  # its name may be too long
+    except OSError as error:
+        raise _unwritable(option, path, error) from None
+
+
+def write_output(option: str, path: Path, text: str) -> None:
+    """Write a text where a user wants it, as `write_whole` does.
+
+    Raises:
+        InputError: it cannot be written there.
+    """
+    try:
+        write_whole_text(path, text)
+    except OSError as error:
+        raise _unwritable(option, path, error) from None
+
+
+def _unwritable(option: str, path: Path, error: OSError) -> InputError:
+    return InputError(f"{option} must be a file that can be written; {path}: {error.strerror}.")
+
+
+def message_stream(*outputs: Path | None) -> TextIO:
+    """Where a command says what it has done: on standard output, or on standard error if that is one of its outputs."""
+    descriptors = [_descriptor(output) for output in outputs if output is not None]
+    is_output = any(one is not None and os.path.sameopenfile(one, STDOUT) for one in descriptors)
+    return sys.stderr if is_output else sys.stdout
+
+
+def bounded_lines(readline: Callable[[int], AnyStr], longest: int, where: str) -> Iterator[tuple[str, AnyStr]]:
+    """Read a file line by line, each with its place (`where:number`); a line without end would take all memory.
+
+    Args:
+        readline: of the open file, of text or of bytes; it is given how much to read at most.
+        longest: characters, or bytes, that a line may have.
+        where: what the file is called.
+
+    Raises:
+        InputError: a line has more.
+    """
+    number = 0
+    while line := readline(longest + 1):
+        number += 1
+        if len(line) > longest:
+            unit = "characters" if isinstance(line, str) else "bytes"
+            raise InputError(f"{where}:{number}: a line must have at most {longest:,} {unit}; this one has more.")
+        yield f"{where}:{number}", line
 
 
 def sync_folder(folder: Path) -> None:

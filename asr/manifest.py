@@ -4,16 +4,17 @@ import json
 import math
 import os
 import re
-import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from asr.errors import InputError, shown
+from asr.files import bounded_lines, write_whole
 
 REQUIRED_KEYS = ("audio_filepath", "duration", "text")
 MAX_SECONDS = 1e9  # 30 years: more is a mistake
+LONGEST_LINE = 32_000_000  # characters: NAME.utterances.jsonl takes about 100 for a word, and a day has 250,000 of them
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,23 +88,15 @@ def read_good_lines(
 
 
 def write_manifest(path: str | Path, utterances: Iterable[Utterance]) -> None:
-    """Write a manifest atomically: the file is there whole or not at all.
+    """Write a manifest, whole or not at all.
 
     Audio that lies below the manifest's folder is written relative to it, so that the folder can be moved.
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     folder = path.parent.resolve()
-    handle, temporary = tempfile.mkstemp(dir=folder, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as out:
-            for utterance in utterances:
-                out.write(json.dumps(_to_line(utterance, folder), ensure_ascii=False) + "\n")
-        os.chmod(temporary, 0o644)  # mkstemp makes it private
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
+    lines = (json.dumps(_to_line(utterance, folder), ensure_ascii=False) + "\n" for utterance in utterances)
+    write_whole(path, lambda file: file.writelines(line.encode("utf-8") for line in lines))
 
 
 def named_lines(path: Path, what: str) -> Iterator[tuple[str, str]]:
@@ -116,13 +109,13 @@ def named_lines(path: Path, what: str) -> Iterator[tuple[str, str]]:
         what: it is to be, with its article.
 
     Raises:
-        InputError: it cannot be read.
+        InputError: it cannot be read, or a line is longer than LONGEST_LINE.
     """
     try:
-        with path.open(encoding="utf-8-sig", errors="surrogateescape") as lines:
-            for number, line in enumerate(lines, start=1):
+        with path.open(encoding="utf-8-sig", errors="surrogateescape") as file:
+            for where, line in bounded_lines(file.readline, LONGEST_LINE, str(path)):
                 if line.strip():
-                    yield f"{path}:{number}", line
+                    yield where, line
     except OSError as error:
         raise InputError(f"{path}: must be {what} that can be read; {error.strerror}.") from None
 

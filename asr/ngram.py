@@ -15,7 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from asr.command import complain, progress_bar, run_command
-from asr.errors import InputError
+from asr.decode.arpa import LONGEST_WORD
+from asr.errors import InputError, shown
+from asr.files import bounded_lines, check_output, message_stream, write_whole
 from asr.manifest import read_manifest
 
 if TYPE_CHECKING:
@@ -26,6 +28,7 @@ ORDER = 3
 ORDERS = (2, 6)  # shortest and longest that KenLM reads
 UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 MIN_MEMORY = 1 << 20
+LONGEST_LINE = 1 << 28  # bytes: texts of 100 MB in one line are about, text8 for one
 _LINES = 1000  # between two looks at the progress
 MANIFEST = ".jsonl"
 _NAMED = 5  # unspellable lines that are named; the others are only counted
@@ -34,7 +37,7 @@ Speller = Callable[[str], list[str]]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Build the model; the status is 0 also where lines that no tokens spell were left out."""
+    """Build the model; the status is 0 also where lines that cannot be spelled were left out."""
     options = _parser().parse_args(arguments)
     thresholds = check_options(options)
     began = time.monotonic()
@@ -61,9 +64,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             )
         writing = progress.add_task("writing", total=sum(int(grams.kept.sum()) for grams in model))
         write(options.output, lambda file: write_arpa(model, words, file, lambda n: progress.advance(writing, n)))
-    print(report(text, len(words), model, thresholds))
-    size = options.output.stat().st_size
-    print(f"{options.output}: {size / 1e6:.1f} MB in {time.monotonic() - began:.1f} s")
+    written = f"{options.output.stat().st_size / 1e6:.1f} MB in " if options.output.is_file() else ""
+    took = f"{options.output}: {written}{time.monotonic() - began:.1f} s"
+    lines = [report(text, len(words), model, thresholds), took]
+    print("\n".join(lines), file=message_stream(options.output))
     return 0
 
 
@@ -93,16 +97,14 @@ def _parser() -> argparse.ArgumentParser:
 
 def check_options(options: argparse.Namespace) -> list[int]:
     """Check what can be checked before the work; make `memory` bytes and return the thresholds of all orders."""
-    order, prune, output = options.order, options.prune, options.output
+    order, prune = options.order, options.prune
     if not ORDERS[0] <= order <= ORDERS[1]:
         raise InputError(f"--order must be between {ORDERS[0]} and {ORDERS[1]}, as KenLM reads; got {order}.")
     if prune[0] != 0 or prune != sorted(prune) or len(prune) > order:
         must = f"--prune must be 0 (all words are kept), then not decrease, and be {order} numbers at most"
         raise InputError(f"{must}; got {' '.join(map(str, prune))}.")
     options.memory = parse_size(options.memory)
-    if output.is_dir() or not output.parent.is_dir():
-        reason = "that is a folder" if output.is_dir() else "there is no such folder"
-        raise InputError(f"--output must be a file in a folder that exists; got {output}: {reason}.")
+    check_output("--output", options.output, "lm.arpa")
     return [*prune, *[prune[-1]] * (order - len(prune))]
 
 
@@ -118,7 +120,7 @@ class Text:
     """The text, read and counted; its words are ids on the disk.
 
     Args:
-        spell: a line to the words, or tokens, of the model; raises InputError where it cannot.
+        spell: a line to the words, or tokens, of the model; raises InputError where it cannot, or a word is too long.
     """
 
     def __init__(self, spell: Speller) -> None:
@@ -189,7 +191,7 @@ class Text:
     def left_out(self) -> str:
         """Say which lines are not in the model, and why."""
         empty = f"{self.empty} lines without a word" if self.empty else ""
-        unspellable = f"{self.unspellable} lines that the tokenizer cannot spell" if self.unspellable else ""
+        unspellable = f"{self.unspellable} lines with what cannot be spelled" if self.unspellable else ""
         return ", ".join(filter(None, [empty, unspellable]))
 
 
@@ -197,7 +199,8 @@ def _speller(options: argparse.Namespace) -> Speller:
     if options.tokens is None:
         from asr.text import get_normalizer
 
-        return _word_by_word(get_normalizer(options.normalizer))
+        normalize = get_normalizer(options.normalizer)
+        return _word_by_word(lambda word: _checked(normalize(word)))
     from asr.checkpoint import load_recognizer
     from asr.decode.fusion import token_name
 
@@ -222,6 +225,14 @@ def _word_by_word(normalize: "Normalizer") -> Speller:
     return spell
 
 
+def _checked(text: str) -> str:
+    """The words of a normalised text, if all are as short as models are read."""
+    for word in text.split():
+        if len(word.encode("utf-8", "surrogatepass")) > LONGEST_WORD:
+            raise InputError(f"a word must have at most {LONGEST_WORD:,} bytes; got {shown(word)}.")
+    return text
+
+
 def _lines(path: str, advance: Callable[[int], object]) -> Iterator[tuple[int, str]]:
     """Yield number and text of each line of a file, or of each utterance of a manifest.
 
@@ -234,10 +245,10 @@ def _lines(path: str, advance: Callable[[int], object]) -> Iterator[tuple[int, s
     try:
         with open(sys.stdin.fileno() if path == "-" else path, "rb", closefd=path != "-") as raw:
             content = gzip.GzipFile(fileobj=raw) if path.endswith(".gz") else raw
-            for number, line in enumerate(content, start=1):
+            for number, (where, line) in enumerate(bounded_lines(content.readline, LONGEST_LINE, path), start=1):
                 if number % _LINES == 0 and raw.seekable():
                     advance(raw.tell())
-                yield number, _decode(line, f"{path}:{number}")
+                yield number, _decode(line, where)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise InputError(f"{path}: a .gz file must be whole; {error}.") from None
     except OSError as error:
@@ -264,8 +275,6 @@ def _on_disk(must: str) -> Iterator[None]:
 
 def write(output: Path, content: Callable[[BinaryIO], object]) -> None:
     """Write the model, whole or not at all."""
-    from asr.files import write_whole
-
     with _on_disk(f"{output}: the model must be written there"):
         write_whole(output, content)
 

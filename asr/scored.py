@@ -81,8 +81,8 @@ def read_scored(path: str | Path) -> list[Scored]:
         InputError: naming file and line, for a line that is not a scored utterance, a repeated id, or an empty file.
     """
     path = Path(path)
-    if path.is_dir() or not path.exists():  # a pipe will do: <(cat evaluation/*.utterances.jsonl)
-        problem = "it is a folder" if path.is_dir() else "no such file"
+    if not (path.is_file() or path.is_fifo()):  # a pipe will do: <(cat evaluation/*.utterances.jsonl)
+        problem = "it is a folder" if path.is_dir() else "it is a device" if path.exists() else "no such file"
         raise InputError(f"{path}: {problem}. Give a NAME.utterances.jsonl; asr.evaluate --output-dir writes them.")
     scored: dict[tuple[str, str], Scored] = {}
     for where, line in named_lines(path, "a file"):

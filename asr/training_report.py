@@ -6,7 +6,7 @@ from pathlib import Path
 
 from asr.command import run_command
 from asr.errors import InputError
-from asr.files import write_whole_text
+from asr.files import check_output, message_stream, write_output
 from asr.report.training import read_record, training_page
 from asr.run_folder import CONFIG, METRICS, REPORT
 
@@ -22,17 +22,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not (options.run_dir / METRICS).is_file() and not (options.run_dir / CONFIG).is_file():
         must = f"RUN_DIR must be a run folder, with {CONFIG} and {METRICS}"
         raise InputError(f"{must}; got {str(options.run_dir)!r}. Give the run_dir of asr.train.")
+    path = options.output or options.run_dir / REPORT
+    check_output("--output", path, REPORT)
     try:
         record = read_record(options.run_dir)
     except OSError as error:
         raise InputError(f"RUN_DIR must hold files that can be read; {error}.") from None
-    path = options.output or options.run_dir / REPORT
-    try:
-        write_whole_text(path, training_page(record))
-    except OSError as error:
-        must = f"--output must be a file that can be written; {path}: {error.strerror}"
-        raise InputError(f"{must}. Make room, or give another one.") from None
-    print(path)
+    write_output("--output", path, training_page(record))
+    print(path, file=message_stream(path))
     return 0
 
 

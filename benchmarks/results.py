@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from asr.files import write_whole_text
 from asr.web.chart import Axis, Column, bar_chart
 from asr.web.page import escape, page
 
@@ -44,8 +45,8 @@ class Results:
         """Write the files, `about` (machine, versions, settings) with them."""
         folder.mkdir(parents=True, exist_ok=True)
         whole = {"about": dict(about), "rows": self.rows}
-        (folder / f"{self.name}.json").write_text(json.dumps(whole, indent=2) + "\n", encoding="utf-8")
-        (folder / f"{self.name}.html").write_text(self._page(about), encoding="utf-8")
+        write_whole_text(folder / f"{self.name}.json", json.dumps(whole, indent=2) + "\n")
+        write_whole_text(folder / f"{self.name}.html", self._page(about))
         print(f"\n{folder / self.name}.json, {folder / self.name}.html\n", flush=True)
 
     def _page(self, about: Mapping[str, object]) -> str:

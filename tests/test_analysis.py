@@ -13,7 +13,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from asr.analysis import NO_SPEAKER, SECONDS, WORDS_A_SECOND, choose_edges, figures
+from asr.analysis import GROUPINGS, NO_SPEAKER, SECONDS, WORDS_A_SECOND, breakdown, choose_edges, figures
 from asr.bootstrap import FEWEST
 from asr.scored import Scored
 from tests.scoring import scored, simulated
@@ -86,6 +86,18 @@ def test_rows_of_a_breakdown_hold_every_utterance_once(kind: str, rows: list[Sco
     for row in table:
         assert row["rate"] == row["errors"] / row["reference_length"]
         assert row["interval"][0] <= row["rate"] <= row["interval"][1]
+
+
+@pytest.mark.parametrize("kind", GROUPINGS)
+def test_several_systems_have_each_the_rows_that_it_has_alone(kind: str) -> None:
+    systems = [simulated(300, seed=seed) for seed in (1, 2, 3)]
+    together = breakdown(systems, kind)
+    assert together == [figures(system)["by"][kind] for system in systems]
+    assert together[0] != together[1]
+
+
+def test_of_no_utterance_no_system_has_a_row() -> None:
+    assert breakdown([[], []], "duration") == [[], []]
 
 
 def test_speakers_are_in_the_order_of_their_names_and_the_unknown_last() -> None:

@@ -126,7 +126,7 @@ def test_what_could_not_be_scored_is_named_even_if_the_report_cannot_be_written(
     def full(path: Path, text: str) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("asr.report.options.write_whole_text", full)
+    monkeypatch.setattr("asr.files.write_whole_text", full)
     one = read_manifest(tones / "test.jsonl")[0]
     write_manifest(tmp_path / "some.jsonl", [one, replace(one, id="gone", audio_filepath=str(tmp_path / "gone.wav"))])
     arguments = [str(trained), str(tmp_path / "some.jsonl"), "--device", "cpu", "--report", str(tmp_path / "r.html")]

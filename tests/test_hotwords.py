@@ -1,6 +1,7 @@
 """Hotwords: what they pay, character by character and in the end, and which are possible."""
 
 import random
+import re
 from itertools import pairwise
 from pathlib import Path
 
@@ -202,3 +203,35 @@ def test_a_file_that_cannot_be_used_is_one_clear_error(tmp_path: Path, content: 
 def test_a_folder_is_no_file_of_hotwords(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="hotwords must be a text file, a phrase a line; Is a directory"):
         beam(LETTERS, hotwords=str(tmp_path))
+
+
+def test_a_long_phrase_is_spelled_as_fast_as_it_is_long_and_its_words_are_counted_alike() -> None:
+    """If the words were counted anew at each character, this one would take an hour."""
+    text = "ab c " * 50_000 + "d"
+    phrases = Phrases([text], 1.0)
+    assert phrases.most == 100_001
+    node = phrases._root
+    for end, character in enumerate(text[:200], start=1):
+        node = node.after[character]
+        assert node.words == len(text[:end].split())
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ("new york\n" + "new " * 100_000, r":2: a line must have at most 1,000 characters; this one has more\.$"),
+        (
+            "a phrase of names\n" * 60_000,
+            r":55556: hotwords must have at most 1,000,000 characters in all; up to here ",
+        ),
+    ],
+    ids=["phrase", "file"],
+)
+def test_more_than_memory_is_for_is_refused_with_the_limit_and_the_line(
+    tmp_path: Path, content: str, reason: str
+) -> None:
+    path = tmp_path / "hotwords.txt"
+    path.write_text(content)
+    with pytest.raises(InputError, match=re.escape(str(path)) + reason) as error:
+        beam(LETTERS, hotwords=str(path))
+    assert len(str(error.value)) < 300

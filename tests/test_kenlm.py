@@ -5,8 +5,10 @@ import gzip
 import math
 import os
 import random
+import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,6 +18,7 @@ pytest.importorskip("flashlight.lib.text.decoder.kenlm", reason="flashlight-text
 
 from asr.decode.kenlm import NOT_WORDS, NgramModel, vocabulary
 from asr.errors import InputError
+from tests.conftest import ROOT
 from tests.fusion import Trigrams
 
 WORDS = ["new", "york", "é", "x<unk>", "<unk>y", "<S>", "a.b", "日本"]
@@ -106,16 +109,28 @@ ONE_LINE: dict[str, tuple[Callable[[str], str | bytes], str]] = {
     "a text": (lambda text: "We went to New York.\n", "it begins otherwise"),
     "compressed": (lambda text: gzip.compress(text.encode()), r"ARPA (not compressed)"),
     "random bytes": (lambda text: random.Random(0).randbytes(5000), "it begins otherwise"),
-    "cut in its head": (lambda text: text[:8], "must have an entry <unk>"),
-    "cut in its words": (lambda text: text[: text.index("york")], "1-grams hold the line"),
-    "cut behind its words": (lambda text: text[: text.index("\\2-grams")], "KenLM says"),
-    "cut in the longest": (lambda text: text[: text.index("\\end\\") - 20], "KenLM says"),
-    "without its end": (lambda text: text.replace("\\end\\", ""), "KenLM says"),
-    "a wrong count": (lambda text: text.replace("ngram 1=11", "ngram 1=12"), "KenLM says"),
-    "no count": (lambda text: text.replace("ngram 1=11", "ngram 1=many"), "KenLM says"),
-    "a count beyond memory": (lambda text: text.replace("ngram 3=", "ngram 3=99999999"), "KenLM says"),
-    "no number": (lambda text: text.replace("\tnew\t", "\tnew\tmuch", 1), "KenLM says"),
-    "a probability above 1": (lambda text: text.replace("\n-", "\n", 1), "KenLM says"),
+    "cut in its head": (lambda text: text[:8], "line 2 must count n-grams, as in ngram 1=12, of orders 1 to 6"),
+    "cut in its words": (
+        lambda text: text[: text.index("york")],
+        "line 11 must be a 1-gram (log10 probability, words of at most 1,000 bytes",
+    ),
+    "cut behind its words": (
+        lambda text: text[: text.index("\\2-grams")],
+        r"line 18 must be \2-grams:; the file ends there",
+    ),
+    "cut in the longest": (lambda text: text[: text.index("\\end\\") - 20], "must be a 3-gram (log10 probability"),
+    "without its end": (lambda text: text.replace("\\end\\", ""), r"must be \end\; the file ends there"),
+    "a wrong count": (
+        lambda text: text.replace("ngram 1=11", "ngram 1=12"),
+        "its head counts 12 1-grams, and there are 11",
+    ),
+    "no count": (
+        lambda text: text.replace("ngram 1=11", "ngram 1=many"),
+        "line 2 must count n-grams, as in ngram 1=12",
+    ),
+    "a count beyond memory": (lambda text: text.replace("ngram 3=", "ngram 3=99999999"), "3-grams, and there are 48"),
+    "no number": (lambda text: text.replace("\tnew\t", "\tnew\tmuch", 1), "line 10 must be a 1-gram"),
+    "a probability above 1": (lambda text: text.replace("\n-", "\n", 1), "line 7 must be a 1-gram"),
     "a word twice": (lambda text: text.replace("york", "new"), "Duplicate entry in dictionary 'new'"),
     "an unheard-of word": (lambda text: text[::-1].replace("kroy", "kroj", 1)[::-1], "Word jork was not seen"),
     "no <unk>": (lambda text: text.replace("\t<unk>", "\tunk"), "must have an entry <unk>; this one has none"),
@@ -153,3 +168,141 @@ def test_contexts_of_a_text_that_is_done_are_forgotten(arpa: Path) -> None:
 def test_a_copy_shares_the_model(arpa: Path) -> None:
     model = NgramModel(arpa)  # a moving average of a training's weights copies the whole recogniser
     assert copy.deepcopy({"decode": model})["decode"] is model
+
+
+# ---- files that would have KenLM reach beyond its memory: in a process of their own, which must not die of a signal
+
+LOAD = """
+import resource, sys
+resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))
+from asr.decode.kenlm import NgramModel
+from asr.errors import InputError
+try:
+    NgramModel(sys.argv[1])
+except InputError as error:
+    print(error)
+"""
+
+
+def load_apart(code: str, *arguments: object) -> str:
+    command = [sys.executable, "-c", code, *map(str, arguments)]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=240)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    return ended.stdout
+
+
+@pytest.mark.parametrize("order", [1, 2])
+@pytest.mark.parametrize("count", ["-4", "-2", "18446744073709551612"])
+def test_a_count_that_is_none_is_refused_before_kenlm_takes_memory_by_it(arpa: Path, order: int, count: str) -> None:
+    arpa.write_text(re.sub(rf"ngram {order}=\d+", f"ngram {order}={count}", arpa.read_text()))
+    said = load_apart(LOAD, arpa)
+    assert f"line {order + 1} must count n-grams, as in ngram {order}=12, of orders 1 to 6 in turn" in said
+
+
+HEADS = {
+    "orders begin at 2": (lambda text: text.replace("ngram 1=11\n", ""), "line 2 must count n-grams, as in ngram 1=12"),
+    "an order twice": (lambda text: text.replace("ngram 2=", "ngram 1="), "line 3 must count n-grams, as in ngram 2=1"),
+    "seven orders": (
+        lambda text: text.replace("\n\n", "\n" + "".join(f"ngram {n}=0\n" for n in (4, 5, 6, 7)) + "\n", 1),
+        "of orders 1 to 6 in turn; it is b'ngram 7=0",
+    ),
+    "no count at all": (lambda text: re.sub(r"ngram \d=\d+\n", "", text), "its head must count its n-grams"),
+    "a vocabulary beyond memory": (lambda text: text.replace("1=11", "1=10000001"), "at most 10,000,000 1-grams"),
+    "one word more": (lambda text: text.replace("1=11", "1=10"), "its head counts 10 1-grams, and there are more"),
+    "sections exchanged": (lambda text: text.replace("\\2-", "\\9-"), "must be \\2-grams:; it is b'\\\\9-grams:"),
+    "a word of two": (lambda text: text.replace("\tnew\t", "\tnew york new\t", 1), "line 10 must be a 1-gram"),
+    "not a number": (lambda text: text.replace("\n-", "\n-nan", 1), "line 7 must be a 1-gram"),
+    "nothing": (lambda text: re.sub(r"\n-[\d.]+\t<unk>", "\n-inf\t<unk>", text, count=1), "line 7 must be a 1-gram"),
+    "infinite in 32 bits": (lambda text: re.sub(r"\n-[\d.]+\t<", "\n-1e39\t<", text, count=1), "line 7 must be a 1-"),
+    "a null byte": (lambda text: text.replace("york", "yo\0k", 1), "there is a null byte"),
+    "something behind its end": (lambda text: text + "\n-1\ta\n", "must not be there, behind \\end\\"),
+    "a word of 1,001 bytes": (lambda text: text.replace("york", "y" * 1001, 1), "words of at most 1,000 bytes"),
+    "a word of 5 MB": (lambda text: text.replace("york", "y" * 5_000_000, 1), "line 11 must be a 1-gram"),
+}
+
+
+@pytest.mark.parametrize("damage", HEADS)
+def test_what_is_not_as_its_head_says_is_named_before_kenlm_reads_it(arpa: Path, damage: str) -> None:
+    spoil, reason = HEADS[damage]
+    arpa.write_text(spoil(arpa.read_text(encoding="utf-8")), encoding="utf-8")
+    assert reason in check_error(arpa)
+
+
+def test_what_other_tools_write_is_read(arpa: Path, model: Trigrams) -> None:
+    """Line ends of Windows, counts in a column, no back-off where it is 0, exponents, probabilities of 1 and none."""
+    text = arpa.read_text(encoding="utf-8")
+    text = re.sub(r"\tnew york(\t\S+)?", r"\tnew york", text)
+    text = re.sub(r"ngram (\d)=(\d+)", r"ngram  \1=     \2", text).replace("\n", "\r\n")
+    text = re.sub(r"-[\d.]+(\t日本\t)-[\d.]+", r"-1.5e-3\g<1>1e-05", text, count=1)
+    text = re.sub(r"-[\d.]+(\ta\.b\t)", r"0\1", text, count=1)
+    text = re.sub(r"-[\d.]+(\t<s>\t)", r"-99\1", text, count=1)
+    arpa.write_bytes(b"\n# by hand\n" + text.encode())
+    asked = NgramModel(arpa)
+    assert set(asked.words) == set(WORDS)
+    assert asked.score(asked.start(), "a.b")[0] <= 0
+
+
+@pytest.mark.parametrize("piece", [64, 1000])
+def test_pieces_of_any_size_are_read_alike(arpa: Path, piece: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("asr.decode.arpa._PIECE", piece)
+    assert vocabulary(arpa) == [*NOT_WORDS, *WORDS]
+    arpa.write_text(arpa.read_text().replace("\\end\\", "-1\tnew york\n\\end\\"))
+    assert re.search(r"line \d+ must be \\end\\; it is b'-1\\tnew york\\n'", check_error(arpa))
+
+
+MUTATE = """
+import collections, random, re, sys
+from asr.decode.kenlm import NgramModel
+from asr.errors import InputError
+from tests.fusion import Trigrams
+from pathlib import Path
+import resource
+
+resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))
+NUMBERS = ["0", "-1", "-4", "7", "1e9", "-1e39", "1e-46", "nan", "-inf", str(2**31), str(2**64 - 4), "9" * 30, "0x7f"]
+
+
+def mutate(lines, draw):
+    where = draw.randrange(len(lines)) if draw.random() < 0.7 else draw.randrange(min(5, len(lines)))
+    match draw.randrange(5):
+        case 0 | 1:
+            numbers = list(re.finditer(rb"-?[0-9.]+", lines[where]))
+            if numbers:
+                begin, end = draw.choice(numbers).span()
+                lines[where] = lines[where][:begin] + draw.choice(NUMBERS).encode() + lines[where][end:]
+        case 2:
+            del lines[where : where + draw.randrange(1, 4)]
+        case 3:
+            lines.insert(where, draw.choice(lines))
+        case 4:
+            content = bytearray(lines[where] + b" ")
+            content[draw.randrange(len(content))] ^= 1 << draw.randrange(8)
+            lines[where] = bytes(content)
+
+
+path, outcomes = Path(sys.argv[1]), collections.Counter()
+for seed in range(400):
+    draw = random.Random(seed)
+    Trigrams(["a", "b", "c"][: draw.randrange(1, 4)], draw).write(path)
+    lines = path.read_bytes().split(b"\\n")
+    for _ in range(draw.choice((1, 1, 1, 2, 4))):
+        mutate(lines, draw)
+    path.write_bytes(b"\\n".join(lines))
+    try:
+        model = NgramModel(path)
+        state = model.start()
+        for word in ("a", "b", "unheard", "c", "a", "b", "c"):
+            _, state = model.score(state, word)
+        model.end(state)
+        outcomes["loaded"] += 1
+    except InputError as error:
+        assert "\\n" not in str(error), error
+        outcomes["refused"] += 1
+print(outcomes["loaded"], outcomes["refused"])
+"""
+
+
+def test_whatever_is_changed_in_a_model_it_loads_or_is_refused(tmp_path: Path) -> None:
+    loaded, refused = map(int, load_apart(MUTATE, tmp_path / "lm.arpa").split())
+    assert loaded > 20
+    assert refused > 200

@@ -141,6 +141,19 @@ def test_a_manifest_without_a_line_is_an_error(tmp_path: Path, content: str) -> 
         read_good_lines(tmp_path / "m.jsonl")
 
 
+def test_a_line_without_end_is_refused_with_the_limit_and_its_number(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("asr.manifest.LONGEST_LINE", 1000)
+    path = manifest(tmp_path, GOOD, GOOD | {"id": "2", "text": "x" * 800})
+    assert len(read_manifest(path)) == 2
+    path = manifest(tmp_path, GOOD, GOOD | {"id": "2", "text": "x" * 1000})
+    with pytest.raises(
+        InputError, match=r"m\.jsonl:2: a line must have at most 1,000 characters; this one has more\.$"
+    ):
+        read_manifest(path)
+
+
 def test_a_manifest_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "m.jsonl").symlink_to("/proc/self/mem")  # a file, which cannot be read from its beginning
     with pytest.raises(InputError, match=r"m\.jsonl: must be a manifest that can be read; Input/output error"):

@@ -380,6 +380,27 @@ def test_no_normaliser_looks_past_white_space(name: str, text: str) -> None:
     assert normalize(text).split() == [part for word in text.split() for part in normalize(word).split()]
 
 
+def test_a_line_with_a_word_that_no_model_may_have_is_named_and_left_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text(f"one two\n{'x' * 1000} three\nfour {'é' * 501}\n", encoding="utf-8")
+    assert ngram([str(text), "-o", str(tmp_path / "lm.arpa")]) == 0
+    assert Arpa(tmp_path / "lm.arpa").vocabulary == {*SPECIAL, "one", "two", "x" * 1000, "three"}
+    printed = capsys.readouterr()
+    assert "2 sentences (left out: 1 lines with what cannot be spelled)" in printed.out
+    assert f"{text}:3: a word must have at most 1,000 bytes; got 'éé" in printed.err
+
+
+def test_a_text_without_line_ends_is_refused_with_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("asr.ngram.LONGEST_LINE", 100)
+    content = b"one\n" + b"two " * 30
+    for name, written in (("text.txt", content), ("text.gz", gzip.compress(content))):
+        (tmp_path / name).write_bytes(written)
+        with pytest.raises(InputError, match=rf"{name}:2: a line must have at most 100 bytes; this one has more\.$"):
+            ngram([str(tmp_path / name), "-o", str(tmp_path / "lm.arpa")])
+
+
 def test_standard_input_is_a_text(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "asr.ngram", "-", "-o", str(tmp_path / "lm.arpa")]
     subprocess.run(command, cwd=ROOT, input=b"one two\nthree\n", check=True, capture_output=True)
@@ -397,12 +418,12 @@ def test_a_model_of_tokens_names_and_leaves_out_what_the_tokenizer_cannot_spell(
     assert arpa.vocabulary == {*SPECIAL, "a", "b", "c", "\u2581"}
     assert {("a", "\u2581"), ("\u2581", "b"), ("a", "b")} <= arpa.log_probs.keys()
     printed = capsys.readouterr()
-    assert "2 sentences (left out: 1 lines that the tokenizer cannot spell), 7 words" in printed.out
+    assert "2 sentences (left out: 1 lines with what cannot be spelled), 7 words" in printed.out
     assert printed.err.startswith(f"error: {text}:3: the tokenizer must cover every character; 'd'")
     assert printed.err.endswith("; this line is left out.\n")
 
     text.write_text("d\nd\n")
-    with pytest.raises(InputError, match=r"the text must have words; .*2 lines that the tokenizer cannot spell"):
+    with pytest.raises(InputError, match=r"the text must have words; .*2 lines with what cannot be spelled"):
         ngram([str(text), "--tokens", str(model), "-o", str(tmp_path / "lm.arpa")])
 
 
@@ -449,8 +470,8 @@ def test_a_damaged_gzip_file_is_one_clear_error(tmp_path: Path, damage: Any) -> 
         (["text.txt", "--memory", "1000"], "at least 1M"),
         (["text.txt", "--normalizer", "x"], "normalizer must be one of verbatim, basic; got 'x'"),
         (["text.txt", "--tokens", "nowhere"], "nowhere"),
-        (["text.txt", "-o", "nowhere/lm.arpa"], "--output must be a file in a folder that exists; got nowhere/lm.arpa"),
-        (["text.txt", "-o", "."], "--output must be .*: that is a folder"),
+        (["text.txt", "-o", "nowhere/lm.arpa"], "--output must be in a folder that is there; there is no 'nowhere'"),
+        (["text.txt", "-o", "."], "--output must be a file; '.' is a folder"),
         (["special.txt", "--normalizer", "verbatim"], r"special\.txt:2: a text must not hold <unk>, <s>, </s>"),
     ],
 )

@@ -153,6 +153,22 @@ def test_a_pipe_is_read_as_a_file_is(tmp_path: Path) -> None:
     assert ended.stdout == f"{len(ROWS)}\n"
 
 
+def test_a_device_is_no_file() -> None:
+    """Nothing ever ends /dev/zero, nor any line of it."""
+    command = f'ulimit -v 2000000; exec "{sys.executable}" -m asr.compare /dev/zero /dev/zero'
+    ended = subprocess.run(["bash", "-c", command], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert ended.returncode == 1
+    assert ended.stderr.startswith("error: /dev/zero: it is a device. Give a NAME.utterances.jsonl; ")
+
+
+def test_a_pipe_whose_line_has_no_end_is_refused_with_little_memory(tmp_path: Path) -> None:
+    path = write_scored(tmp_path / "x.jsonl", ROWS)
+    command = f'ulimit -v 2000000; exec "{sys.executable}" -m asr.compare "{path}" <(cat /dev/zero)'
+    ended = subprocess.run(["bash", "-c", command], cwd=ROOT, capture_output=True, text=True, check=False)
+    said = ended.stderr.partition(":1: ")[2]
+    assert (ended.returncode, said) == (1, "a line must have at most 32,000,000 characters; this one has more.\n")
+
+
 def test_scoring_comparing_and_figures_import_no_torch() -> None:
     code = "import sys, asr.scored, asr.analysis, asr.comparison, asr.compare, asr.side_by_side"
     code += "\nassert 'torch' not in sys.modules"

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from pathlib import Path
+from collections.abc import Callable, Iterable, Iterator
+from itertools import pairwise
 from typing import NamedTuple
 
 from asr.errors import InputError
+from asr.files import bounded_lines
 from asr.interfaces import Tokenizer
+
+LONGEST_PHRASE = 1000  # characters; names and terms have some ten
+MOST_CHARACTERS = 1_000_000  # of all phrases, of which each takes 0.3 kB: tens of thousands of names
 
 
 class _Node:
@@ -64,13 +68,14 @@ class Phrases:
             self.words.update(phrase.split())
 
     def _add(self, phrase: str) -> None:
-        node = self._root
+        node, words = self._root, 0
         whole = self._score * len(phrase.split())
         self.most = max(self.most, whole)
-        for number, character in enumerate(phrase, start=1):
+        for number, (before, character) in enumerate(pairwise(f" {phrase}"), start=1):
             node = node.after.setdefault(character, _Node())
             node.bonus = max(node.bonus, whole * number / len(phrase))
-            node.words = len(phrase[:number].split())
+            words += before.isspace() and not character.isspace()
+            node.words = words
         node.is_whole = True
 
     def spell(self, matches: Matches, part: str, *, begins_word: bool) -> tuple[Matches, float]:
@@ -111,14 +116,9 @@ def read_phrases(path: str, tokenizer: Tokenizer, normalize: Callable[[str], str
     Raises:
         InputError: the file cannot be read, is not text, or is empty.
     """
-    try:
-        lines = Path(path).read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else f"it is not UTF-8 text ({error.reason})"
-        raise InputError(f"{path}: hotwords must be a text file, a phrase a line; {reason}.") from None
     phrases: dict[str, None] = {}
     impossible: dict[str, str] = {}
-    for line in lines:
+    for line in _lines(path):
         phrase = normalize(line)
         if not line.strip():
             continue
@@ -134,3 +134,18 @@ def read_phrases(path: str, tokenizer: Tokenizer, normalize: Callable[[str], str
     if not phrases and not impossible:
         raise InputError(f"{path}: hotwords must be phrases, one a line; the file holds none.")
     return list(phrases), impossible
+
+
+def _lines(path: str) -> Iterator[str]:
+    characters = 0
+    try:
+        with open(path, encoding="utf-8") as file:
+            for where, line in bounded_lines(file.readline, LONGEST_PHRASE, path):
+                characters += len(line)
+                if characters > MOST_CHARACTERS:
+                    must = f"{where}: hotwords must have at most {MOST_CHARACTERS:,} characters in all"
+                    raise InputError(f"{must}; up to here they have more.")
+                yield line
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else f"it is not UTF-8 text ({error.reason})"
+        raise InputError(f"{path}: hotwords must be a text file, a phrase a line; {reason}.") from None

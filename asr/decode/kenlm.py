@@ -10,9 +10,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from asr.decode.arpa import ARPA_HEAD, read_words
 from asr.errors import InputError
 
-ARPA_HEAD = b"\\data\\"
 BINARY_HEAD = b"mmap lm http://kheafield.com/code"
 CONTENTS = struct.Struct("<100x?7xQ")  # of a binary's head: whether it holds its words, and how many 1-grams
 UNKNOWN = "<unk>"
@@ -75,10 +75,11 @@ class NgramModel:
 
 
 def vocabulary(path: str | Path) -> list[str]:
-    """List the entries of a language model, <unk>, <s> and </s> included.
+    """Check a language model before KenLM reads it, and list its entries, <unk>, <s> and </s> included.
 
     Raises:
-        InputError: it cannot be read, or is neither ARPA nor a KenLM binary with its words in it.
+        InputError: it cannot be read, or is neither ARPA, whole and as its head says, nor a KenLM binary with its words
+            in it.
     """
     try:
         with open(path, "rb") as file:
@@ -88,23 +89,10 @@ def vocabulary(path: str | Path) -> list[str]:
                 with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
                     return _binary_words(content)
             if ARPA_HEAD in head:
-                return list(_arpa_words(file))
+                return read_words(file)
     except (OSError, ValueError, struct.error) as error:
         raise InputError(f"{path}: must be a language model that can be read; {_reason(error)}.") from None
     raise InputError(f"{path}: must be a language model, ARPA (not compressed) or a KenLM binary; it begins otherwise.")
-
-
-def _arpa_words(lines: Any) -> Iterator[str]:
-    for line in lines:
-        if line.strip() == b"\\1-grams:":
-            break
-    for line in lines:
-        entry = line.split()
-        if not entry or line.startswith(b"\\"):
-            return
-        if len(entry) < 2:
-            raise ValueError(f"its 1-grams hold the line {line[:60]!r}")
-        yield entry[1].decode()
 
 
 def _binary_words(content: mmap.mmap) -> list[str]:

@@ -1,12 +1,20 @@
 """The words that a beam search may write."""
 
+import io
 import logging
-from collections.abc import Callable, Iterable
+from bisect import bisect_left
+from collections.abc import Callable, Container, Iterable, Sequence
 from pathlib import Path
+from typing import BinaryIO
 
-from asr.decode.kenlm import ARPA_HEAD, NOT_WORDS, vocabulary
-from asr.errors import InputError
+from asr.decode.arpa import ARPA_HEAD, LARGEST_VOCABULARY, LONGEST_WORD, read_words
+from asr.decode.kenlm import NOT_WORDS
+from asr.errors import InputError, shown
+from asr.files import bounded_lines
 from asr.interfaces import Tokenizer
+
+LONGEST_LINE = 10_000  # characters: a word and how it is spelled or pronounced
+LONG = 40  # characters: of few words more have to be looked up
 
 logger = logging.getLogger(__name__)
 
@@ -16,10 +24,33 @@ class Words:
 
     def __init__(self, words: Iterable[str]) -> None:
         self._words = frozenset(words)
-        self.beginnings = frozenset(word[:end] for word in self._words for end in range(1, len(word) + 1))
+        short = frozenset(word[:end] for word in self._words for end in range(1, min(len(word), LONG) + 1))
+        long = sorted(word for word in self._words if len(word) > LONG)
+        self.beginnings: Container[str] = _Beginnings(short, long) if long else short
 
     def __contains__(self, word: str) -> bool:
         return word in self._words
+
+
+class _Beginnings:
+    """Beginnings of words, where all those of long ones would take memory by the square of their lengths.
+
+    Args:
+        short: those of at most LONG characters.
+        long: the words of more, sorted, so that the first that is not before a beginning of one begins so.
+    """
+
+    def __init__(self, short: frozenset[str], long: Sequence[str]) -> None:
+        self._short = short
+        self._long = long
+
+    def __contains__(self, beginning: object) -> bool:
+        if beginning in self._short:
+            return True
+        if not isinstance(beginning, str) or len(beginning) <= LONG:
+            return False
+        place = bisect_left(self._long, beginning)
+        return place < len(self._long) and self._long[place].startswith(beginning)
 
 
 def read_lexicon(path: str | Path) -> list[str]:
@@ -30,11 +61,15 @@ def read_lexicon(path: str | Path) -> list[str]:
     """
     try:
         with open(path, "rb") as file:
-            is_arpa = ARPA_HEAD in file.read(64)
-        words = vocabulary(path) if is_arpa else [line.split()[0] for line in _lines(path)]
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else f"it is not UTF-8 text ({error.reason})"
-        raise InputError(f"{path}: a lexicon must be a text file, a word a line; {reason}.") from None
+            is_arpa = ARPA_HEAD in file.peek(64)[:64]
+            words = read_words(file, only_words=True) if is_arpa else _first_words(file, path)
+    except InputError:
+        raise
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        if isinstance(error, UnicodeDecodeError):
+            reason = f"it is not UTF-8 text ({error.reason})"
+        raise InputError(f"{path}: a lexicon must be a text file, a word a line, or ARPA; {reason}.") from None
     words = [word for word in words if word not in NOT_WORDS]
     if not words:
         raise InputError(f"{path}: a lexicon must hold words; it holds none.")
@@ -63,5 +98,14 @@ def writable(path: str, tokenizer: Tokenizer, normalize: Callable[[str], str]) -
     return words
 
 
-def _lines(path: str | Path) -> list[str]:
-    return [line for line in Path(path).read_text(encoding="utf-8").splitlines() if line.strip()]
+def _first_words(file: BinaryIO, path: str | Path) -> list[str]:
+    words: list[str] = []
+    text = io.TextIOWrapper(file, encoding="utf-8")
+    for where, line in bounded_lines(text.readline, LONGEST_LINE, str(path)):
+        first = line.split(maxsplit=1)[:1]
+        if first and len(first[0].encode()) > LONGEST_WORD:
+            raise InputError(f"{where}: a word must have at most {LONGEST_WORD:,} bytes; got {shown(first[0])}.")
+        words += first
+        if len(words) > LARGEST_VOCABULARY:
+            raise InputError(f"{where}: a lexicon must have at most {LARGEST_VOCABULARY:,} words; this one has more.")
+    return words

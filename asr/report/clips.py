@@ -121,7 +121,7 @@ def record_with_posteriors(
 ) -> Clips:
     """Record as `record` does, and run the net once more over what was recorded, to keep what it heard."""
     features = recognizer.features
-    frame_seconds = recognizer.hop / features.sample_rate
+    frame_seconds = recognizer.frame_seconds
     fits = recognizer.tokenizer.vocab_size <= MOST_TOKENS
     second_bytes = base64_bytes(TOP * PROBABLE.itemsize) / frame_seconds if fits else 0.0
     clips = record(utterances, order, budget, features.sample_rate, second_bytes, advance)
@@ -131,7 +131,7 @@ def record_with_posteriors(
         "sample_rate": features.sample_rate,
         "num_mel_bins": features.dim,
         "window": features.window,
-        "shift": features.shift,
+        "shift": features.hop,
     }
     return replace(clips, posteriors=posteriors, tokens=pieces, frame_seconds=frame_seconds, features=settings)
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from asr.analysis import figures
+from asr.analysis import breakdown
 from asr.comparison import match
 from asr.report.evaluation import About, attached, counted, handed_over, intervals, rate, recordings, row
 from asr.scored import Scored
@@ -96,14 +95,13 @@ def chance(found: Mapping[str, Any], prefix: str, over: str) -> list[str]:
 
 
 def _charts(pairs: Sequence[tuple[Scored, Scored]], comparison: Mapping[str, Any]) -> str:
-    # Durations are those of A: by others, as of a manifest measured anew, B would have other bins.
-    by_a = figures([one for one, _ in pairs])["by"]
-    by_b = figures([replace(two, utterance=one.utterance) for one, two in pairs])["by"]
+    systems = [one for one, _ in pairs], [two for _, two in pairs]
+    by_subset = breakdown(systems, "subset") if len({one.subset for one, _ in pairs}) > 1 else None
     charts = [
         _kinds(comparison),
-        _beside("Short and long utterances", "duration", by_a["duration"], by_b["duration"]),
-        _beside("Slow and fast speech", "words a second", by_a["speaking_rate"], by_b["speaking_rate"]),
-        _beside("By subset", "subset", by_a["subset"], by_b["subset"]) if len(by_a["subset"]) > 1 else "",
+        _beside("Short and long utterances", "duration", *breakdown(systems, "duration")),
+        _beside("Slow and fast speech", "words a second", *breakdown(systems, "speaking_rate")),
+        _beside("By subset", "subset", *by_subset) if by_subset else "",
         _changes(pairs),
         _speakers(comparison["speakers"]) if comparison["speakers"] else "",
     ]

@@ -230,12 +230,12 @@ def row(one: Scored, systems: Sequence[Scored]) -> dict[str, Any]:
 
 
 def _system(one: Scored) -> dict[str, Any]:
-    words = one.transcript.words
+    words, confidence = one.transcript.words, one.transcript.confidence
     return {
         "hypothesis": visible(one.transcript.text),
         "edits": "".join(LETTERS[edit.kind] for edit in align_words(one.reference, one.transcript.text)),
         "times": [time for word in words for time in (word.start, word.end)],
-        "confidence": one.transcript.as_dict()["confidence"],
+        "confidence": None if confidence is None else round(confidence, 4),
     }
 
 

@@ -1,0 +1,149 @@
+"""ARPA files, looked through before KenLM reads them: it takes memory by what their heads say, and not by what follows.
+
+A file is read once, in pieces of whole lines, and each piece matched with one pattern: 0.2 s for a million n-grams.
+"""
+
+import re
+from collections.abc import Iterator
+from typing import BinaryIO
+
+from asr.errors import shown
+
+ARPA_HEAD = b"\\data\\"
+MAX_ORDER = 6  # that KenLM reads
+LONGEST_WORD = 1000  # bytes; the longest words of texts are addresses, which end far below
+LARGEST_VOCABULARY = 10_000_000  # words; the beginnings of as many take some GB
+LONGEST_LINE = (MAX_ORDER + 1) * LONGEST_WORD  # bytes: room for the words of an n-gram, and two numbers
+_PIECE = 1 << 20  # bytes read at once
+
+_COUNT = re.compile(rb"ngram[ \t]+(\d{1,2})[ \t]*=[ \t]*(\d{1,15})[ \t]*\r?\n")
+_WORDS = re.compile(rb"^\S+[ \t]+(\S+)", re.MULTILINE)
+# Nothing is given back once it is matched (+ and + again), which keeps the patterns fast whatever a file holds.
+_NUMBER = rb"\d{1,9}+(?:\.\d{0,30}+)?+(?:[eE](?:-\d\d?+|\+?[01]?\d))?+"  # finite, in KenLM's 32 bits as well
+_LOG_PROB = rb"(?:-" + _NUMBER + rb"|0(?:\.0{0,30}+)?+)"
+_WORD = rb"[ \t]++\S{1,%d}+" % LONGEST_WORD
+
+
+def read_words(file: BinaryIO, *, only_words: bool = False) -> list[str]:
+    r"""Check that a file is as its head says, and list the words of its 1-grams, <unk>, <s> and </s> included.
+
+    Behind the head there are as many n-grams of each order as it counts, one a line: a log10 probability, the words,
+    and a back-off if any; then \end\.
+
+    Args:
+        file: open, of bytes, at its beginning.
+        only_words: do not look at what comes behind the 1-grams.
+
+    Raises:
+        ValueError: saying what does not hold, and in which line.
+    """
+    lines = _Lines(file)
+    line = _not_blank(lines)
+    while line.startswith(b"#"):
+        line = _not_blank(lines)
+    _check_heading(lines, line, ARPA_HEAD)
+    counts = _counts(lines)
+    words: list[str] = []
+    for order, count in enumerate(counts, start=1):
+        _check_heading(lines, _not_blank(lines), b"\\%d-grams:" % order)
+        number = 0
+        for piece in lines.take(_n_grams(order)):
+            number += piece.count(b"\n")
+            if number > count:
+                break
+            if order == 1:
+                words += b"\n".join(_WORDS.findall(piece)).decode().split("\n")
+        if number != count:
+            raise _miscounted(lines, order, count, number)
+        if only_words:
+            return words
+    _check_heading(lines, _not_blank(lines), b"\\end\\")
+    if _not_blank(lines):
+        raise ValueError(f"line {lines.number} must not be there, behind \\end\\")
+    return words
+
+
+class _Lines:
+    """The lines of a file, one by one or as many as match a pattern.
+
+    Args:
+        file: open, of bytes.
+    """
+
+    def __init__(self, file: BinaryIO) -> None:
+        self.number = 0  # of the last line
+        self._file = file
+        self._piece = b""  # ends with a line, but for one that is longer than any may be
+        self._place = 0
+
+    def next(self) -> bytes:
+        """Take a line; b"" at the end of the file."""
+        self._fill()
+        end = self._piece.find(b"\n", self._place) + 1 or len(self._piece)
+        line, self._place = self._piece[self._place : end], end
+        self.number += bool(line)
+        return line
+
+    def take(self, pattern: re.Pattern[bytes]) -> Iterator[bytes]:
+        """Take the lines up to one that does not match, in pieces."""
+        while True:
+            self._fill()
+            match = pattern.match(self._piece, self._place)
+            taken = match[0] if match else b""
+            if not taken:
+                return
+            self._place += len(taken)
+            self.number += taken.count(b"\n")
+            yield taken
+
+    def _fill(self) -> None:
+        if self._place == len(self._piece):
+            self._piece, self._place = self._file.read(_PIECE), 0
+            if not self._piece.endswith(b"\n"):
+                self._piece += self._file.readline(LONGEST_LINE)
+            if b"\0" in self._piece:
+                raise ValueError(f"behind line {self.number} it must be text; there is a null byte")
+
+
+def _not_blank(lines: _Lines) -> bytes:
+    return next((line for line in iter(lines.next, b"") if line.strip()), b"")
+
+
+def _counts(lines: _Lines) -> list[int]:
+    r"""The lines between \data\ and a blank one."""
+    counts: list[int] = []
+    for line in iter(lines.next, b""):
+        if not line.strip():
+            break
+        match = _COUNT.fullmatch(line)
+        order = len(counts) + 1
+        if not match or int(match[1]) != order or order > MAX_ORDER:
+            must = f"line {lines.number} must count n-grams, as in ngram {order}=12, of orders 1 to {MAX_ORDER} in turn"
+            raise ValueError(f"{must}; it is {shown(line)}")
+        counts.append(int(match[2]))
+    if not counts:
+        raise ValueError("its head must count its n-grams, as in ngram 1=12; it does not")
+    if counts[0] > LARGEST_VOCABULARY:
+        raise ValueError(f"it must have at most {LARGEST_VOCABULARY:,} 1-grams; it counts {counts[0]:,}")
+    return counts
+
+
+def _n_grams(order: int) -> re.Pattern[bytes]:
+    """As many lines as are n-grams of an order."""
+    return re.compile(rb"(?:" + _LOG_PROB + _WORD * order + rb"(?:[ \t]++-?" + _NUMBER + rb")?+\r?\n)*+")
+
+
+def _check_heading(lines: _Lines, line: bytes, heading: bytes) -> None:
+    if line.strip() != heading:
+        given = f"it is {shown(line)}" if line else "the file ends there"
+        raise ValueError(f"line {lines.number} must be {heading.decode()}; {given}")
+
+
+def _miscounted(lines: _Lines, order: int, count: int, number: int) -> ValueError:
+    """Say why there are not as many n-grams of an order as the head counts: the next line is none, or they end."""
+    line = lines.next()
+    if number > count or not line.strip() or line.startswith(b"\\"):
+        there = f"more than {count:,}" if number > count else f"{number:,}"
+        return ValueError(f"its head counts {count:,} {order}-grams, and there are {there}")
+    form = f"log10 probability, words of at most {LONGEST_WORD:,} bytes, back-off if any"
+    return ValueError(f"line {lines.number} must be a {order}-gram ({form}); it is {shown(line)}")

@@ -1,0 +1,82 @@
+"""Lexicons: the beginnings of their words, and files that are larger than memory is for."""
+
+import os
+import random
+import threading
+import tracemalloc
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from asr.decode import lexicon
+from asr.decode.lexicon import Words, read_lexicon
+from asr.errors import InputError
+
+
+@given(st.lists(st.text("ab", min_size=1, max_size=12), max_size=12), st.integers(1, 12))
+def test_beginnings_are_those_of_a_plain_loop_however_many_are_looked_up(words: list[str], long: int) -> None:
+    plain = {word[:end] for word in words for end in range(1, len(word) + 1)}
+    asked = plain | {beginning + letter for beginning in plain for letter in "ab"} | {"", "a", "b", "ab"}
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(lexicon, "LONG", long)
+        beginnings = Words(words).beginnings
+        assert {text for text in asked if text in beginnings} == plain
+
+
+def test_long_words_take_memory_by_their_lengths_and_not_by_the_squares_of_them() -> None:
+    """These are 1 MB; all their beginnings would be 500 MB."""
+    draw = random.Random(0)
+    words = ["".join(draw.choices("abcdefgh", k=1000)) for _ in range(1000)]
+    tracemalloc.start()
+    beginnings = Words(words).beginnings
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 20e6
+    assert all(word[:end] in beginnings for word in words[:20] for end in (1, 40, 41, 999, 1000))
+    assert words[0] + "a" not in beginnings
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ("one\ntwo\n" + "x" * 5_000_000, ":3: a line must have at most 10,000 characters; this one has more."),
+        ("one\n" + "\u00e9" * 501 + " spelled so\n", ":2: a word must have at most 1,000 bytes; got '\u00e9"),
+        (
+            "\\data\\\nngram 1=2\n\n\\1-grams:\n-1\tone\n-1\t" + "x" * 5_000_000 + "\n\n\\end\\\n",
+            ": a lexicon must be a text file, a word a line, or ARPA; line 6 must be a 1-gram",
+        ),
+    ],
+    ids=["line", "word", "ARPA"],
+)
+def test_a_word_without_end_is_refused_with_the_limit_and_the_line(tmp_path: Path, content: str, reason: str) -> None:
+    path = tmp_path / "lexicon"
+    path.write_text(content, encoding="utf-8")
+    with pytest.raises(InputError) as error:
+        read_lexicon(path)
+    assert str(error.value).startswith(f"{path}{reason}")
+    assert len(str(error.value)) < 500
+
+
+def test_more_words_than_memory_is_for_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lexicon, "LARGEST_VOCABULARY", 3)
+    (tmp_path / "lexicon").write_text("a\nb\n\nc\nd\n")
+    with pytest.raises(InputError, match=r"lexicon:5: a lexicon must have at most 3 words; this one has more\.$"):
+        read_lexicon(tmp_path / "lexicon")
+
+
+def test_a_pipe_is_a_lexicon_from_its_first_word(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    words = [f"word{number}" for number in range(1000)]
+    writer = threading.Thread(target=lambda: (tmp_path / "pipe").write_text("\n".join(words)), daemon=True)
+    writer.start()
+    assert read_lexicon(tmp_path / "pipe") == words
+
+
+def test_a_lexicon_is_no_binary_whatever_it_begins_with(tmp_path: Path) -> None:
+    """KenLM's binaries are for those who made them: a bundle's lexicon may come from a stranger."""
+    path = tmp_path / "lexicon"
+    path.write_bytes(b"mmap lm http://kheafield.com/code \\data\\ " + b"\1" * 70 + b"<unk>\0word\0" * 9)
+    with pytest.raises(InputError, match="must be a text file, a word a line, or ARPA; behind line 0 it must be text"):
+        read_lexicon(path)

@@ -1,0 +1,222 @@
+"""What a user names as an output: a file, a link, a pipe or a device gets what is written, and is there afterwards."""
+
+import argparse
+import errno
+import json
+import os
+import stat
+import subprocess
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from asr import evaluate, output
+from asr.compare import main as compare
+from asr.errors import InputError
+from asr.evaluation import Evaluation
+from asr.files import check_output, write_whole_text
+from asr.manifest import Utterance, write_manifest
+from asr.ngram import main as ngram
+from asr.output import Recording
+from asr.training_report import main as training_report
+from asr.transcript import Transcript, Word
+from tests.conftest import ROOT
+from tests.scoring import simulated, write_scored
+
+Write = Callable[[Path], object]
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> Path:
+    path = tmp_path / "text.txt"
+    path.write_text("one two three\ntwo three four\n" * 50)
+    return path
+
+
+def transcripts(path: Path) -> None:
+    """Write a transcript as asr.transcribe and asr.align do with --output-dir."""
+    transcript = Transcript((Word("one", 0.0, 0.5, 0.9),), (), 1.0)
+    recording = Recording("a.wav", Utterance("a.wav", 1.0, "", "a"), Path(path.stem))
+    options = argparse.Namespace(output_dir=path.parent, format="txt")
+    assert list(output.write(iter([(recording, transcript)]), options)) == [(recording, transcript)]
+
+
+def evaluation(path: Path) -> None:
+    """Write what asr.evaluate --output-dir does; the utterances are at the path."""
+    scored = Evaluation(simulated(3, seed=1), [], 1.0, "basic")
+    evaluate.write(path.parent, scored, path.name.partition(".")[0], evaluate.summary(scored))
+
+
+def compared(option: str) -> Write:
+    def write(path: Path) -> None:
+        scored = str(write_scored(path.parent / "scored.jsonl", simulated(6, seed=1)))
+        assert compare([scored, scored, option, str(path)]) == 0
+
+    return write
+
+
+def language_model(path: Path) -> None:
+    (path.parent / "lm.txt").write_text("one two three\n")
+    assert ngram([str(path.parent / "lm.txt"), "-o", str(path)]) == 0
+
+
+def page_of_a_run(path: Path) -> None:
+    (path.parent / "config.yaml").write_text("seed: 1\n")
+    assert training_report([str(path.parent), "--output", str(path)]) == 0
+
+
+WRITERS: dict[str, tuple[str, Write, str]] = {
+    "any file": ("out.txt", lambda path: write_whole_text(path, "content"), "content"),
+    "ngram": ("lm.arpa", language_model, "\\end\\"),
+    "training_report": ("page.html", page_of_a_run, "</html>"),
+    "compare --json": ("figures.json", compared("--json"), "utterance_wins"),
+    "compare --report": ("page.html", compared("--report"), "</html>"),
+    "evaluate": ("test.utterances.jsonl", evaluation, "utterance-2"),
+    "transcribe": ("a.txt", transcripts, "one"),
+    "manifest": ("m.jsonl", lambda path: write_manifest(path, [Utterance("a.wav", 1.0, "one", "a")]), '"one"'),
+}
+
+
+@pytest.mark.parametrize("who", WRITERS)
+def test_a_link_stays_and_what_it_leads_to_is_replaced_or_made(who: str, tmp_path: Path) -> None:
+    name, write, content = WRITERS[who]
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (tmp_path / name).symlink_to(tmp_path / "next")
+    (tmp_path / "next").symlink_to(Path("elsewhere") / "target")
+    for _ in ("there is no target", "there is an older one"):
+        write(tmp_path / name)
+        assert (tmp_path / name).is_symlink()
+        assert (tmp_path / "next").is_symlink()
+        assert content in (elsewhere / "target").read_text()
+        assert [path.name for path in elsewhere.iterdir()] == ["target"]
+        (elsewhere / "target").write_text("older")
+
+
+@pytest.mark.parametrize("who", WRITERS)
+def test_a_pipe_gets_what_is_written_and_stays(who: str, tmp_path: Path) -> None:
+    name, write, content = WRITERS[who]
+    os.mkfifo(tmp_path / name)
+    end = os.open(tmp_path / name, os.O_RDWR)  # so that neither side waits for the other
+    with ThreadPoolExecutor() as pool, open(os.open(tmp_path / name, os.O_RDONLY), encoding="utf-8") as reader:
+        read = pool.submit(reader.read)
+        try:
+            write(tmp_path / name)
+        finally:
+            os.close(end)
+        assert content in read.result(timeout=60)
+    assert (tmp_path / name).is_fifo()
+
+
+@pytest.mark.parametrize("who", WRITERS)
+def test_a_device_stays_a_device(who: str, tmp_path: Path) -> None:
+    """A twin of /dev/null, which a command run by root must not replace."""
+    name, write, _ = WRITERS[who]
+    try:
+        os.mknod(tmp_path / name, stat.S_IFCHR | 0o666, os.makedev(1, 3))
+        (tmp_path / name).read_bytes()
+    except PermissionError:
+        pytest.skip("devices cannot be made, or not opened, here")
+    write(tmp_path / name)
+    assert (tmp_path / name).is_char_device()
+
+
+def test_a_folder_and_links_in_a_circle_are_refused_before_anything_is_written(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "circle").symlink_to(tmp_path / "circle")
+    for name, number in (("folder", errno.EISDIR), ("circle", errno.ELOOP)):
+        with pytest.raises(OSError, match=os.strerror(number)):
+            write_whole_text(tmp_path / name, "content")
+        with pytest.raises(InputError, match=r"^--report must be a file") as refused:
+            check_output("--report", tmp_path / name, "report.html")
+        assert "\n" not in str(refused.value)
+    assert (tmp_path / "circle").is_symlink()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["circle", "folder"]
+
+
+def test_a_name_that_no_file_can_have_is_refused_beforehand(tmp_path: Path) -> None:
+    for length in (250, 300):  # the first is too long with the ending of a file that is not finished
+        with pytest.raises(InputError, match=r"must be a file that can be written; .*: File name too long\.$"):
+            check_output("--report", tmp_path / ("x" * length), "report.html")
+
+
+# ---- standard output, and what a shell hands over
+
+
+def run(*arguments: object, **options: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", *map(str, arguments)]
+    return subprocess.run(command, cwd=ROOT, text=True, check=False, **options)  # type: ignore[call-overload,no-any-return]
+
+
+@pytest.fixture
+def stdout(tmp_path: Path) -> Path:
+    """What /dev/stdout is, where nothing is lost if it is replaced."""
+    (tmp_path / "stdout").symlink_to("/proc/self/fd/1")
+    return tmp_path / "stdout"
+
+
+def test_a_model_on_standard_output_is_alone_there(text: Path, stdout: Path, tmp_path: Path) -> None:
+    ended = run("asr.ngram", text, "-o", stdout, capture_output=True)
+    assert ended.returncode == 0
+    assert ended.stdout.startswith("\\data\\\n")
+    assert ended.stdout.endswith("\\end\\\n")
+    assert "100 sentences" in ended.stderr
+    assert stdout.is_symlink()
+    assert run("asr.ngram", text, "-o", tmp_path / "lm.arpa", capture_output=True).stdout.startswith("100 sentences")
+    assert (tmp_path / "lm.arpa").read_text() == ended.stdout
+
+
+def test_what_a_shell_has_written_to_a_file_before_stays_there(text: Path, stdout: Path, tmp_path: Path) -> None:
+    with (tmp_path / "file").open("w") as file:
+        file.write("before\n")
+        file.flush()
+        assert run("asr.ngram", text, "-o", stdout, stdout=file, stderr=subprocess.PIPE).returncode == 0
+        file.seek(0, os.SEEK_END)
+        file.write("behind\n")
+    lines = (tmp_path / "file").read_text().splitlines()
+    assert [*lines[:2], *lines[-2:]] == ["before", "\\data\\", "\\end\\", "behind"]
+
+
+def test_figures_go_into_another_process(tmp_path: Path) -> None:
+    scored = write_scored(tmp_path / "a.jsonl", simulated(6, seed=1))
+    reader = f'"{sys.executable}" -c "import json, sys; print(json.load(sys.stdin)[\'utterances\'])"'
+    script = f'"{sys.executable}" -m asr.compare "{scored}" "{scored}" --json >({reader} > "{tmp_path}/said")'
+    pause = f'while [ ! -s "{tmp_path}/said" ]; do sleep 0.05; done'
+    ended = subprocess.run(
+        ["bash", "-c", f"{script} && {pause}"], cwd=ROOT, capture_output=True, text=True, check=False, timeout=120
+    )
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert (tmp_path / "said").read_text() == "6\n"
+    assert "B less A, 6 utterances" in ended.stdout
+
+
+def test_a_figure_on_standard_output_is_alone_there(stdout: Path, tmp_path: Path) -> None:
+    scored = write_scored(tmp_path / "a.jsonl", simulated(6, seed=1))
+    ended = run("asr.compare", scored, scored, "--json", stdout, capture_output=True)
+    assert json.loads(ended.stdout)["utterances"] == 6
+    assert "B less A, 6 utterances" in ended.stderr
+
+
+def test_a_reader_that_has_gone_is_one_line(text: Path, stdout: Path) -> None:
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    ended = run("asr.ngram", text, "-o", stdout, stdout=write_end, stderr=subprocess.PIPE)
+    os.close(write_end)
+    assert ended.returncode == 1
+    assert ended.stderr == f"error: {stdout}: the model must be written there; Broken pipe.\n"
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full, a device without room")
+def test_a_device_without_room_is_one_line(text: Path, tmp_path: Path) -> None:
+    (tmp_path / "full").symlink_to("/dev/full")
+    ended = run("asr.ngram", text, "-o", tmp_path / "full", capture_output=True)
+    said = f"error: {tmp_path / 'full'}: the model must be written there; No space left on device.\n"
+    assert (ended.returncode, ended.stderr) == (1, said)
+    assert (tmp_path / "full").is_symlink()
+    scored = write_scored(tmp_path / "a.jsonl", simulated(6, seed=1))
+    ended = run("asr.compare", scored, scored, "--json", tmp_path / "full", capture_output=True)
+    said = f"error: --json must be a file that can be written; {tmp_path / 'full'}: No space left on device.\n"
+    assert (ended.returncode, ended.stderr) == (1, said)
