@@ -3,6 +3,7 @@
 import argparse
 import errno
 import importlib.util
+import ipaddress
 import math
 import os
 import socket
@@ -13,13 +14,14 @@ from typing import TYPE_CHECKING
 
 from asr.command import add_decoding, inference, load_model, model_parser, printable, run_command
 from asr.errors import InputError
+from asr.settings import THREADS
 
 if TYPE_CHECKING:
     from asr.recognizer import Inference, Recognizer
+    from asr.server.hosts import Hosts
     from asr.server.pages import Example
 
 PACKAGES = ("fastapi", "fastapi_offline", "uvicorn", "python_multipart", "prometheus_client")  # the extra `serve`
-LOOPBACK = ("127.0.0.1", "::1", "localhost")
 MOST_AT_ONCE = 8  # recordings; more of them make each wait longer, and hardly more of them a second
 
 
@@ -29,13 +31,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
     if missing:
         raise InputError(f"asr.serve must have {', '.join(missing)}; not installed. pip install '.[serve]'")
+    from asr.server.hosts import known_hosts
+
     _check(options)
     how = _bounds(options)
     with _bound_socket(options.host, options.port) as server_socket:
+        hosts = known_hosts(options.host, server_socket.getsockname()[0], options.allowed_host)
         recognizer = load_model(options)
-        _tell(options, recognizer)
+        _tell(recognizer, hosts)
         examples = _examples(options.example, options.max_seconds)
-        _serve(options, recognizer, how, examples, server_socket)
+        _serve(options, recognizer, how, hosts, examples, server_socket)
     return 0
 
 
@@ -43,6 +48,19 @@ def _parser() -> argparse.ArgumentParser:
     parser = model_parser("serve", "Serve a page and an HTTP endpoint for speech recognition.", workers=False)
     server = parser.add_argument_group("the server")
     server.add_argument("--host", default="127.0.0.1", help="address to listen at (default 127.0.0.1: this machine)")
+    server.add_argument(
+        "--allowed-host",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="another host that requests may be for, as of a proxy; may be repeated; *: any (default: --host and "
+        "localhost; unless it is a loopback address, also the name of this machine, and any address)",
+    )
+    server.add_argument(
+        "--forwarded-allow-ips",
+        metavar="ADDRESSES",
+        help="of proxies whose X-Forwarded-For the log believes, with commas; *: anybody's (default: none)",
+    )
     server.add_argument("--port", type=int, default=8000, help="0: any that is free (default 8000)")
     server.add_argument("--example", action="append", default=[], metavar="FILE", help="for the page; may be repeated")
     server.add_argument("--max-megabytes", type=float, default=100, metavar="N", help="of an upload (default 100)")
@@ -63,12 +81,25 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _check(options: argparse.Namespace) -> None:
-    for key in ("max_megabytes", "max_seconds", "upload_seconds", "queue", "max_batch", "num_threads", "stop_seconds"):
+    for key in ("max_megabytes", "max_seconds", "upload_seconds", "queue", "max_batch", "stop_seconds"):
         value = getattr(options, key)
         if value is not None and not 0 < value < math.inf:
             raise InputError(f"--{key.replace('_', '-')} must be positive, and finite; got {value}.")
+    if options.num_threads is not None:
+        THREADS.check("--num-threads", options.num_threads)
     if not 0 <= options.port < 1 << 16:
         raise InputError(f"--port must be between 0 and 65535; got {options.port}.")
+    if options.forwarded_allow_ips not in (None, "*"):
+        _check_addresses(options.forwarded_allow_ips)
+
+
+def _check_addresses(addresses: str) -> None:
+    for address in addresses.split(","):
+        try:
+            ipaddress.ip_network(address.strip())
+        except ValueError as error:
+            must = "--forwarded-allow-ips must be addresses or networks, with commas, or *"
+            raise InputError(f"{must}; got {addresses}: {error}.") from None
 
 
 def _bounds(options: argparse.Namespace) -> "Inference":
@@ -101,12 +132,12 @@ def _bound_socket(host: str, port: int) -> socket.socket:
     return bound
 
 
-def _tell(options: argparse.Namespace, recognizer: "Recognizer") -> None:
+def _tell(recognizer: "Recognizer", hosts: "Hosts") -> None:
     """Say what may not be as it was meant."""
     impossible: dict[str, str] = getattr(recognizer.decode, "impossible", {})
     for phrase, reason in impossible.items():
         print(printable(f"hotwords: {phrase!r} cannot be recognised: {reason}"), file=sys.stderr)
-    if options.host not in LOOPBACK:
+    if hosts.any_address:
         print("note: whoever can reach --host can use the server; it asks for no password", file=sys.stderr)
 
 
@@ -125,6 +156,7 @@ def _serve(
     options: argparse.Namespace,
     recognizer: "Recognizer",
     how: "Inference",
+    hosts: "Hosts",
     examples: "tuple[Example, ...]",
     server_socket: socket.socket,
 ) -> None:
@@ -138,8 +170,8 @@ def _serve(
     jobs = Jobs(recognizer, how, queue=options.queue, num_threads=options.num_threads, told=metrics.batch)
     limits = Limits(round(options.max_megabytes * 1e6), options.max_seconds, options.upload_seconds)
     uploads = Uploads(limits, options.queue, metrics.uploading)
-    service = Service(_name(options.model), recognizer, jobs, uploads, metrics, examples)
-    serve(make_app(service), jobs, server_socket, service.name, options.stop_seconds)
+    service = Service(_name(options.model), recognizer, jobs, uploads, metrics, hosts, examples)
+    serve(make_app(service), jobs, server_socket, service.name, options.stop_seconds, options.forwarded_allow_ips)
 
 
 def _name(model: str) -> str:

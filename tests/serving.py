@@ -110,7 +110,7 @@ def multipart(content: bytes, name: str = 'name="file"; filename="a.wav"', bound
 
 def request_head(*lines: str, boundary: str = "b0undary") -> bytes:
     """The head of an upload, with more lines."""
-    own = ["POST /transcribe HTTP/1.1", "Host: x", f"Content-Type: multipart/form-data; boundary={boundary}"]
+    own = ["POST /transcribe HTTP/1.1", "Host: localhost", f"Content-Type: multipart/form-data; boundary={boundary}"]
     return "\r\n".join([*own, *lines, "", ""]).encode()
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -242,11 +243,11 @@ def test_a_bad_file_among_good_ones_is_refused_alone(
     gate.open.set()
     for one, (text, _) in zip(good, said, strict=False):
         assert one.outcome.result(PATIENCE).text == text
-    with pytest.raises(AudioError, match="1 are NaN or infinite"):
+    with pytest.raises(AudioError, match="1 do not, the first nan"):
         bad.outcome.result(PATIENCE)
 
 
-def test_a_net_that_fails_fails_its_batch_and_no_other(
+def test_a_net_that_fails_fails_what_it_is_given_and_no_more(
     recognizer: Recognizer, start: Callable[..., Jobs], said: list[tuple[str, Path]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     jobs = start()
@@ -263,6 +264,73 @@ def test_a_net_that_fails_fails_its_batch_and_no_other(
     after = job(said[1][1])
     jobs.submit(after)
     assert after.outcome.result(PATIENCE).text == said[1][0]
+
+
+@pytest.mark.parametrize("part", ["features", "net", "decoder"])
+def test_whatever_fails_on_one_recording_fails_it_alone(
+    part: str,
+    gate: Gate,
+    recognizer: Recognizer,
+    start: Callable[..., Jobs],
+    tmp_path: Path,
+    said: list[tuple[str, Path]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The batch is tried again one by one, and each but the guilty one is recognised."""
+    soundfile.write(tmp_path / "guilty.wav", speak("fedcba" * 2), SAMPLE_RATE)
+    jobs, first, guilty = start(), job(said[0][1]), job(tmp_path / "guilty.wav")
+    samples = round(guilty.utterance.duration * SAMPLE_RATE)
+    frames = len(recognizer.features(torch.zeros(samples)))
+    owner, name, is_guilty = {
+        "features": (type(recognizer.features), "__call__", lambda _, waveform: len(waveform) == samples),
+        "net": (recognizer.encoder, "forward", lambda _, lengths: frames in lengths.tolist()),
+        "decoder": (recognizer, "decode", lambda log_probs, _: log_probs.shape[1] == -(-frames // 4)),
+    }[part]
+    work = getattr(owner, name)
+
+    def fail(*given: Any) -> object:
+        if is_guilty(*given):
+            raise RuntimeError("this one")
+        return work(*given)
+
+    monkeypatch.setattr(owner, name, fail)
+    good = [job(path) for _, path in said[1:6]]
+    jobs.submit(first)
+    assert gate.reached.wait(PATIENCE)
+    for one in (*good[:2], guilty, *good[2:]):
+        jobs.submit(one)
+    gate.open.set()
+    with pytest.raises(RuntimeError, match="this one"):
+        guilty.outcome.result(PATIENCE)
+    assert [one.outcome.result(PATIENCE).text for one in good] == [text for text, _ in said[1:6]]
+
+
+def test_a_batch_that_failed_is_not_tried_again_when_the_server_stops(
+    gate: Gate,
+    recognizer: Recognizer,
+    start: Callable[..., Jobs],
+    said: list[tuple[str, Path]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    jobs, tried = start(), []
+    first, *batch = [job(path) for _, path in said[:5]]
+    jobs.submit(first)
+    assert gate.reached.wait(PATIENCE)
+
+    def fail(features: torch.Tensor, lengths: torch.Tensor) -> object:
+        tried.append(len(features))
+        jobs.stop()
+        raise RuntimeError
+
+    monkeypatch.setattr(recognizer.encoder, "forward", fail)
+    for one in batch:
+        jobs.submit(one)
+    gate.open.set()
+    for one in batch:
+        with pytest.raises(StoppedError):
+            one.outcome.result(PATIENCE)
+    jobs.join(PATIENCE)
+    assert tried == [4]
 
 
 def test_nobody_waits_for_a_thread_that_has_stopped(

@@ -33,6 +33,7 @@ from asr.manifest import read_manifest
 from asr.recognizer import INFERENCE
 from asr.serve import _bound_socket, _examples, _name
 from asr.server.app import Service, make_app
+from asr.server.hosts import Hosts
 from asr.server.jobs import Jobs
 from asr.server.metrics import Metrics
 from asr.server.run import Protocol
@@ -383,6 +384,8 @@ def test_what_is_wrong_with_the_command_line_is_one_line(server: Server, fluent:
         ((model, "--port", str(server.port)), "it is in use; choose another --port"),
         ((model, "--host", "203.0.113.1"), "must be an address of this machine"),
         ((model, "--port", "70000"), "--port must be between 0 and 65535; got 70000"),
+        ((model, "--port", "0", "--allowed-host", "http://x"), "--allowed-host must be the name of a host, or *; got"),
+        ((model, "--port", "0", "--forwarded-allow-ips", "10.0.0.1, x"), "--forwarded-allow-ips must be addresses"),
         ((str(tmp_path), "--port", "0"), "a model folder must hold config.json"),
         ((model, "--port", "0", "--max-seconds", "0"), "--max-seconds must be positive"),
         ((model, "--port", "0", "--max-megabytes", "nan"), "--max-megabytes must be positive"),
@@ -436,7 +439,7 @@ def service(queue: int = 4) -> tuple[Service, Jobs]:
     metrics, recognizer = Metrics(), listener()
     jobs = Jobs(recognizer, INFERENCE, queue=queue)
     uploads = Uploads(Limits(10_000_000, 60, 10), queue, metrics.uploading)
-    return Service("listener", recognizer, jobs, uploads, metrics), jobs
+    return Service("listener", recognizer, jobs, uploads, metrics, Hosts(frozenset({"localhost"}))), jobs
 
 
 def asked(served: Service, method: str, path: str, **given: Any) -> httpx.Response:
@@ -444,7 +447,7 @@ def asked(served: Service, method: str, path: str, **given: Any) -> httpx.Respon
 
     async def ask() -> httpx.Response:
         transport = httpx.ASGITransport(make_app(served), raise_app_exceptions=False)
-        async with httpx.AsyncClient(transport=transport, base_url="http://x") as client:
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
             return await client.request(method, path, **given)
 
     return asyncio.run(ask())

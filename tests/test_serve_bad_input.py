@@ -7,6 +7,7 @@ import socket
 import struct
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -152,9 +153,28 @@ def test_memory_stays_bounded_by_what_is_allowed(server: Server) -> None:
     assert resident(server) - before < 100e6  # three hours as float32 are 690 MB
 
 
+def test_memory_stays_bounded_whatever_sample_rates_come(server: Server) -> None:
+    before = resident(server)
+    for rate in range(1001, 1039, 2):
+        assert server.post(encoded(np.zeros(rate, dtype=np.int16), rate=rate)).status_code == 200
+    assert resident(server) - before < 50e6
+
+
 def resident(server: Server) -> float:
     lines = Path(f"/proc/{server.process.pid}/status").read_text().splitlines()
     return next(1024.0 * int(line.split()[1]) for line in lines if line.startswith("VmHWM:"))
+
+
+def test_of_many_at_once_only_the_bad_ones_fail(server: Server) -> None:
+    huge = encoded(speak("abcd ef").astype(np.float64) * 1e30, subtype="DOUBLE")
+    with ThreadPoolExecutor(40) as clients:
+        responses = list(clients.map(server.post, ([SAID] * 9 + [huge]) * 12))
+    for number, response in enumerate(responses):
+        if number % 10 == 9:
+            assert response.status_code == 422
+            assert line(response).startswith("file: ")
+        else:
+            assert response.json()["text"] == "abcd ef"
 
 
 # ---- names
@@ -380,9 +400,23 @@ def test_requests_that_are_not_http_do_not_stop_the_server(server: Server) -> No
         b"GET\r\n\r\n",
         bytes(1000),
         b"POST /transcribe HTTP/1.1\r\nContent-Length: x\r\n\r\n",
+        b"GET / HTTP/1.1\r\n\r\n",  # for no host
+        b"GET / HTTP/1.1\r\nHost: localhost\r\nHost: evil.example\r\n\r\n",
+        b"GET /" + b"a" * 100_000,
+        request_head("Transfer-Encoding: chunked") + b"no number\r\n",
     ):
         with server.connect() as connection:
             connection.sendall(nonsense)
             connection.settimeout(5)
-            received = connection.recv(4096)
-        assert b"400" in received.split(b"\r\n")[0] or received == b""
+            status, said = answer(connection)
+        assert status == 400
+        assert one_line(said) == "the request must be HTTP; it is malformed."
+
+
+def test_what_is_not_http_behind_a_request_that_was_refused_ends_the_connection(server: Server) -> None:
+    with server.connect() as connection:
+        connection.sendall(b"GET /nowhere HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n")
+        assert answer(connection)[0] == 404
+        connection.sendall(b"no number\r\n")
+        connection.settimeout(5)
+        assert connection.recv(4096) == b""

@@ -15,10 +15,11 @@ from starlette.requests import ClientDisconnect
 
 from asr.command import printable
 from asr.decode.greedy import Greedy
-from asr.errors import AudioError, is_out_of_memory
+from asr.errors import InputError, is_out_of_memory
 from asr.formats import FORMATS
 from asr.recognizer import Recognizer
 from asr.server.connection import Connection
+from asr.server.hosts import Hosts, KnownHosts
 from asr.server.jobs import Job, Jobs, QueueFullError, StoppedError
 from asr.server.metrics import CLIENT_GONE, OTHER, Metrics
 from asr.server.pages import Example, add_pages
@@ -44,6 +45,7 @@ class Service:
         jobs: started.
         uploads: which come in, within limits.
         metrics: counts.
+        hosts: that it is known by.
         examples: recordings that the page offers.
     """
 
@@ -52,6 +54,7 @@ class Service:
     jobs: Jobs
     uploads: Uploads
     metrics: Metrics
+    hosts: Hosts
     examples: tuple[Example, ...] = ()
 
 
@@ -67,7 +70,7 @@ def make_app(service: Service) -> Connection:
     def answered(path: str, status: int, seconds: float) -> None:
         service.metrics.answered(path if path in known else OTHER, status, seconds)
 
-    return Connection(app, answered)
+    return Connection(KnownHosts(app, service.hosts), answered)
 
 
 def _add_transcribe(app: FastAPI, service: Service) -> None:
@@ -113,7 +116,7 @@ async def _recognized(request: Request, service: Service, upload: Upload, nbest:
                     await outcome
             raise ClientDisconnect
         return await outcome
-    except AudioError as error:
+    except InputError as error:
         raise unusable(error, upload.utterance.audio_filepath) from None
     except StoppedError:
         raise _stopping() from None

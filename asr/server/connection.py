@@ -50,7 +50,7 @@ class Connection:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                message = {**message, "headers": _with_headers(list(message.get("headers", [])))}
+                message = {**message, "headers": with_headers(list(message.get("headers", [])))}
             await send(message)
 
         try:
@@ -61,7 +61,8 @@ class Connection:
             logger.info("%s", _line(scope, status, seconds))
 
 
-def _with_headers(headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+def with_headers(headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    """Add the headers that every answer has, unless it has its own."""
     there = {name.lower() for name, _ in headers}
     policy = (b"content-security-policy", POLICY.encode())
     return headers + [(name, value) for name, value in (*HEADERS, policy) if name not in there]

@@ -203,21 +203,28 @@ class Jobs:
         self._recognize([job], self._how_long)
 
     def _recognize(self, jobs: Sequence[Job], how: Inference) -> None:
-        """Settle these jobs, one way or another."""
-        by_id = {job.utterance.id: job for job in jobs}
+        """Settle these jobs, one way or another: if they fail together each is tried alone, and fails for itself."""
         try:
-            for result in self._recognizer.segments([job.utterance for job in jobs], how):
-                if isinstance(result, Rejected):
-                    _settle(by_id[result.utterance.id], AudioError(result.reason))
-                    continue
-                utterance, segments = result
-                self._decode(by_id[utterance.id], segments)
-        except Exception as error:  # a fault of ours, or too little memory: those of this batch hear of it
+            self._recognize_together(jobs, how)
+        except Exception as error:  # a fault of ours, or too little memory
             logger.exception("a batch of %d failed", len(jobs))
+            if len(jobs) == 1:
+                _settle(jobs[0], error)
+        if len(jobs) > 1:
             for job in jobs:
-                _settle(job, error)
+                if not job.outcome.done():
+                    self._recognize([job], how)
         with self._changed:
             self._taken.difference_update(jobs)
+
+    def _recognize_together(self, jobs: Sequence[Job], how: Inference) -> None:
+        by_id = {job.utterance.id: job for job in jobs}
+        for result in self._recognizer.segments([job.utterance for job in jobs], how):
+            if isinstance(result, Rejected):
+                _settle(by_id[result.utterance.id], AudioError(result.reason))
+                continue
+            utterance, segments = result
+            self._decode(by_id[utterance.id], segments)
 
     def _decode(self, job: Job, segments: Segments) -> None:
         try:

@@ -8,11 +8,15 @@ import signal
 import socket
 import sys
 from contextlib import suppress
+from http import HTTPStatus
 
+import h11
 import uvicorn
+from starlette.responses import JSONResponse
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from asr.server.connection import with_headers
 from asr.server.jobs import Jobs
 
 LOOK_SECONDS = 0.1  # how often it is seen whether the server is to stop
@@ -53,6 +57,19 @@ class Protocol(H11Protocol):
         super().resume_writing()
         _cancel(self._unread)
 
+    def send_400_response(self, msg: str) -> None:
+        """Answer what is not HTTP as everything else, with a line of JSON, unless there has been an answer."""
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            answer = JSONResponse({"detail": "the request must be HTTP; it is malformed."}, 400)
+            headers = [*with_headers(answer.raw_headers), (b"connection", b"close")]
+            for event in (
+                h11.Response(status_code=400, headers=headers, reason=HTTPStatus.BAD_REQUEST.phrase),
+                h11.Data(data=bytes(answer.body)),
+                h11.EndOfMessage(),
+            ):
+                self.transport.write(self.conn.send(event) or b"")
+        self.transport.close()
+
     def connection_lost(self, exc: Exception | None) -> None:
         """Nothing is waited for any more."""
         super().connection_lost(exc)
@@ -73,7 +90,14 @@ def _cancel(timer: asyncio.TimerHandle | None) -> None:
         timer.cancel()
 
 
-def serve(app: ASGIApp, jobs: Jobs, server_socket: socket.socket, name: str, stop_seconds: float) -> None:
+def serve(
+    app: ASGIApp,
+    jobs: Jobs,
+    server_socket: socket.socket,
+    name: str,
+    stop_seconds: float,
+    forwarded_allow_ips: str | None = None,
+) -> None:
     """Serve until SIGINT or SIGTERM.
 
     Args:
@@ -82,6 +106,7 @@ def serve(app: ASGIApp, jobs: Jobs, server_socket: socket.socket, name: str, sto
         server_socket: bound; nobody listens at it yet.
         name: of the model, for the line that says where it is served.
         stop_seconds: that what has been taken may take to be finished; after that it is answered with 503.
+        forwarded_allow_ips: addresses of proxies that may say whom a request is from, as uvicorn reads them.
     """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
@@ -97,6 +122,8 @@ def serve(app: ASGIApp, jobs: Jobs, server_socket: socket.socket, name: str, sto
         log_config=None,
         access_log=False,
         server_header=False,
+        proxy_headers=forwarded_allow_ips is not None,
+        forwarded_allow_ips=forwarded_allow_ips,
         timeout_graceful_shutdown=round(stop_seconds + LAST_SECONDS),
     )
     server = uvicorn.Server(config)

@@ -90,9 +90,11 @@ UPLOAD_BODY: dict[str, Any] = {
 
 PROBLEMS: dict[int | str, dict[str, Any]] = {
     400: {"model": Problem, "description": "The form is malformed."},
+    403: {"model": Problem, "description": "A page of another site sends it."},
     408: {"model": Problem, "description": "The upload took too long."},
     413: {"model": Problem, "description": "Too many bytes, or too many seconds of audio."},
     415: {"model": Problem, "description": "The body is no multipart form."},
+    421: {"model": Problem, "description": "It is for a host that the server is not known by."},
     422: {"model": Problem, "description": "The file is not audio that can be used, or a field or option is wrong."},
     500: {"model": Problem, "description": "The server failed."},
     507: {"model": Problem, "description": "The server has no space left for uploads."},

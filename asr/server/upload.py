@@ -21,7 +21,7 @@ from starlette.types import Message
 
 from asr.audio import declared_seconds, stream_waveform
 from asr.command import FULL, printable
-from asr.errors import AudioError
+from asr.errors import AudioError, InputError
 from asr.manifest import Utterance
 from asr.recognizer import whole_file
 
@@ -120,7 +120,7 @@ class Uploads:
         return Upload(file.filename or "", utterance)
 
 
-def unusable(error: AudioError, path: str) -> UnusableError:
+def unusable(error: InputError, path: str) -> UnusableError:
     """Say what is wrong with a recording, without the name that it has here."""
     return UnusableError(422, printable(str(error).replace(path, FIELD)))
 
