@@ -117,7 +117,7 @@ def aligned_reference(recognizer: "Recognizer", utterance: "Utterance", log_prob
     deficits = frame_deficits(log_probs, tokens, spans)
     bounds = [0, *(spans[word.first].start for word in words[1:]), len(log_probs)]
     scores = [float(deficits[start:end].sum()) for start, end in pairwise(bounds)]
-    frame_seconds = recognizer.hop / recognizer.features.sample_rate
+    frame_seconds = recognizer.frame_seconds
     timed = [
         Word(
             word.text,

@@ -28,6 +28,8 @@ END_TOLERANCE_SECONDS = 0.02  # manifests round offset and duration, mostly to 1
 LEAD_IN_SECONDS = 1.0  # MP3 and Opus frames need those before them: at most 0.6 s of MP3's bit reservoir
 BLOCK_SAMPLES = 1 << 18  # decoded at most at a time, so that memory follows what is there, not what a header declares
 MIN_SAMPLE_RATE, MAX_SAMPLE_RATE = 1000, 1_000_000  # a header that says otherwise is damaged
+MAX_SAMPLE = 2.0**24  # float files may hold 24-bit integers as they are; what is beyond is damaged, and would overflow
+SAMPLES_MUST = f"samples must lie between -{MAX_SAMPLE:.0f} and {MAX_SAMPLE:.0f}"
 
 logger = logging.getLogger("asr.audio")
 
@@ -50,7 +52,7 @@ def load_waveform(
     decoded, plus at most a second or an Ogg page before it; the headers are checked in any case, and for that Ogg and
     MP3 files are read, though not decoded, from beginning to end.
 
-    Float files may go beyond [-1, 1]; nothing is scaled or clipped.
+    Float files may go beyond [-1, 1], up to MAX_SAMPLE; nothing is scaled or clipped.
 
     A truncated file is refused, with these exceptions: files that declare no length, as written to a pipe (WAV, AIFF,
     W64, CAF anywhere; FLAC exactly between two frames); an MP3 exactly between two frames, if it has no Xing header,
@@ -67,8 +69,8 @@ def load_waveform(
         returns: (S,) float32, with S = ceil(samples * sample_rate / the file's sample rate).
 
     Raises:
-        AudioError: for a file that is missing, unreadable, empty, not audio or truncated, that holds NaN or infinite
-            samples, or that does not hold the stretch.
+        AudioError: for a file that is missing, unreadable, empty, not audio or truncated, that holds samples that are
+            NaN, infinite or beyond MAX_SAMPLE, or that does not hold the stretch.
     """
     blocks = list(stream_waveform(path, sample_rate, offset=offset, duration=duration, block_seconds=math.inf))
     return blocks[0] if len(blocks) == 1 else torch.cat(blocks)
@@ -87,8 +89,8 @@ def stream_waveform(
     The file is decoded once, from front to back, and memory is bounded by the block, whatever the length; but an Ogg
     file is held while its headers are checked, and an MP3 file, or a WAV without a length, to the end.
 
-    What is wrong with a file is raised when it is met, and that may be after blocks that were good. Once a sample is
-    not finite no more blocks come: the rest is decoded to count how many there are.
+    What is wrong with a file is raised when it is met, and that may be after blocks that were good. Once a sample
+    cannot be used no more blocks come: the rest is decoded to count how many there are.
 
     Args:
         path: as for `load_waveform`, like sample_rate, offset and duration.
@@ -111,9 +113,21 @@ def stream_waveform(
         stop = None if duration is None else round(((offset or 0.0) + duration) * rate)
         block_samples = max(1, round(min(block_seconds * rate, BLOCK_SAMPLES)))
         blocks = _decode(sound, start, stop, container.last_page_samples, block_samples)
-        for block in resampled(_checked(blocks, sound, start, stop, name), rate, sample_rate, name):
+        for block in resampled(_checked(blocks, sound, start, stop, name), rate, sample_rate):
             _note_conversion(rate, sound.channels, sample_rate)
             yield block
+
+
+def unusable_samples(waveform: torch.Tensor) -> torch.Tensor:
+    """Find the samples that are NaN, infinite or beyond MAX_SAMPLE, of which features would not be finite.
+
+    Shapes:
+        waveform: (S,) float32.
+        returns: their positions (N,), in order.
+    """
+    if float(waveform.dot(waveform)) <= MAX_SAMPLE**2:  # so each is; far quicker than to look at each
+        return torch.zeros(0, dtype=torch.int64)
+    return (~(waveform.abs() <= MAX_SAMPLE)).nonzero()[:, 0]
 
 
 def audio_info(path: str | Path) -> AudioInfo:
@@ -262,17 +276,16 @@ def _seek_point(sound: _Sound, start: int, last_page_samples: int) -> int:
 def _checked(
     blocks: Iterator[torch.Tensor], sound: _Sound, start: int, stop: int | None, name: str
 ) -> Iterator[torch.Tensor]:
-    """Pass blocks on as long as they are finite; at the end, refuse a stretch that is not (nearly) all there."""
+    """Pass blocks on as long as all samples can be used; at the end, refuse what is not (nearly) all there."""
     rate, known = sound.samplerate, _num_samples(sound)
     if known is not None:
         _count_wanted(start, stop, known, known, rate, name)
-    got, num_bad, first_bad = 0, 0, 0
+    got, num_bad, first_bad = 0, 0, ""
     for block in blocks:
-        if not math.isfinite(block.sum()):  # far quicker than to look at each sample
-            bad = (~block.isfinite()).nonzero()
-            if len(bad) and num_bad == 0:
-                first_bad = start + got + int(bad[0])
-            num_bad += len(bad)
+        bad = unusable_samples(block)
+        if len(bad) and num_bad == 0:
+            first_bad = f"{float(block[bad[0]]):g} at {(start + got + int(bad[0])) / rate:.3f} s"
+        num_bad += len(bad)
         got += len(block)
         if num_bad == 0:
             yield block
@@ -280,8 +293,7 @@ def _checked(
     if got < wanted:
         raise truncated(name, f"{got} of {wanted} samples can be decoded")
     if num_bad:
-        first = first_bad / rate
-        raise AudioError(f"{name}: samples must be finite; {num_bad} are NaN or infinite, the first at {first:.3f} s.")
+        raise AudioError(f"{name}: {SAMPLES_MUST}; {num_bad} do not, the first {first_bad}.")
 
 
 def _count_wanted(start: int, stop: int | None, available: int, known: int | None, rate: int, name: str) -> int:

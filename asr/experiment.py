@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from asr.errors import InputError
 from asr.interruption import Stopped, requeue
+from asr.printable import LineFormatter
 from asr.processes import spin_briefly
 from asr.settings import CONF, check_settings
 
@@ -109,7 +110,7 @@ def run_job(command: Callable[[dict[str, Any]], None], config: dict[str, Any]) -
 def start_log() -> None:
     """Log to stderr."""
     to_stderr = logging.StreamHandler()
-    to_stderr.setFormatter(logging.Formatter("%(asctime)s %(message)s", datefmt="%H:%M:%S"))
+    to_stderr.setFormatter(LineFormatter("%(asctime)s %(message)s", datefmt="%H:%M:%S"))
     ours = logging.getLogger("asr")
     ours.handlers = [to_stderr]
     ours.setLevel(logging.INFO)

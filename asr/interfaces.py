@@ -41,9 +41,8 @@ class Features(Protocol):
 
     dim: int  # F
     sample_rate: int
-    frame_shift_seconds: float
     window: int  # samples of a frame
-    shift: int  # samples from one frame to the next
+    hop: int  # samples from one frame to the next
     normalize: Normalization
 
     def __call__(self, waveform: Tensor) -> Tensor: ...

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from asr.experiment import experiment_command
+from asr.printable import printable
 
 if TYPE_CHECKING:
     from asr.data.sampler import BatchBounds
@@ -28,7 +29,7 @@ def plan(config: dict[str, Any]) -> None:
     from asr.corpus import prepare_if_absent, read_corpus
     from asr.data.position import start_of_epoch
     from asr.data.sampler import BatchBounds
-    from asr.data.training import TrainingSet
+    from asr.data.training import RunBounds, TrainingSet
     from asr.run import fitted_front_end
     from asr.text import get_normalizer
 
@@ -41,17 +42,21 @@ def plan(config: dict[str, Any]) -> None:
     corpus.check_coverage(tokenizer)
     data = config["data"]
     settings = {name: value for name, value in data.items() if name not in ("num_workers", "max_bad_fraction")}
-    bounds = BatchBounds(data["batch_seconds"], data["max_utterances"], data["max_squared_seconds"])
+    batch_bounds = BatchBounds(data["batch_seconds"], data["max_utterances"], data["max_squared_seconds"])
     speed = build.build_augmentation(config, features.sample_rate).speed
     training_set = TrainingSet(corpus.train, features, recognizer.reference, speed, config["seed"], **settings)
     processes, why = num_processes(config["trainer"])
     plans = [training_set.epoch(start_of_epoch(epoch, processes)) for epoch in (0, 1)]
-    print(f"{config['corpus']['name']}: {_selection(training_set)}")
+    print(f"{printable(config['corpus']['name'])}: {_selection(training_set)}")
     print(f"{processes} {'process' if processes == 1 else 'processes'}: {why}")
     print()
-    print("\n".join(_table(plans, config["trainer"]["accumulate_grad_batches"])))
+    bounds = RunBounds.of(config["trainer"])
+    print("\n".join(_table(plans, bounds.accumulate)))
     print()
-    print(f"validation: {_validation(corpus.valid, bounds, processes)}")
+    steps = training_set.total_steps(start_of_epoch(0, processes), 0, bounds)
+    given = f"trainer.max_epochs={bounds.max_epochs}, trainer.max_steps={bounds.max_steps}"
+    print(f"the whole run: {steps} optimizer steps, from {given}")
+    print(f"validation: {_validation(corpus.valid, batch_bounds, processes)}")
 
 
 def num_processes(trainer: Mapping[str, Any]) -> tuple[int, str]:
@@ -84,7 +89,7 @@ def _selection(training_set: "TrainingSet") -> str:
     lines = [f"{len(training_set)} of {training_set.given} training utterances, {hours:.2f} h"]
     for reason, ids in training_set.dropped.items():
         more = f" and {len(ids) - NAMED} more" if len(ids) > NAMED else ""
-        lines.append(f"  dropped {len(ids)}: {reason} ({', '.join(ids[:NAMED])}{more})")
+        lines.append(printable(f"  dropped {len(ids)}: {reason} ({', '.join(ids[:NAMED])}{more})"))
     if not training_set.dropped:
         lines.append("  dropped none")
     return "\n".join(lines)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from asr.alignment import token_spans
-from asr.audio import audio_info
+from asr.audio import SAMPLES_MUST, audio_info, unusable_samples
 from asr.confidence import Calibration, frame_confidence
 from asr.data.batch import Batch, Example, Rejected, collate
 from asr.data.dataset import Reference, SpeechDataset, load_utterance, stream_utterance
@@ -111,9 +111,14 @@ class Recognizer(nn.Module):
         return next(self.parameters()).device
 
     @property
-    def hop(self) -> int:
+    def frame_samples(self) -> int:
         """Samples from one encoder frame to the next."""
-        return self.encoder.stride * round(self.features.frame_shift_seconds * self.features.sample_rate)
+        return self.encoder.stride * self.features.hop
+
+    @property
+    def frame_seconds(self) -> float:
+        """Seconds from one encoder frame to the next."""
+        return self.frame_samples / self.features.sample_rate
 
     def recognize(
         self,
@@ -203,7 +208,7 @@ class Recognizer(nn.Module):
         sample_rate = self.features.sample_rate
         blocks = stream_utterance(utterance, sample_rate) if waveform is None else iter([waveform])
         to_log_probs = partial(self._stream, bounds=how.batches)
-        for start, log_probs in how.segmenter(blocks, to_log_probs, sample_rate, self.hop, how.windows):
+        for start, log_probs in how.segmenter(blocks, to_log_probs, sample_rate, self.frame_samples, how.windows):
             if log_probs.isnan().any():
                 raise AudioError(f"{utterance.audio_filepath}: {NO_NUMBERS}")
             yield start, log_probs
@@ -252,7 +257,7 @@ class Recognizer(nn.Module):
             [readings] = self.decode(log_probs[None], torch.tensor([len(log_probs)]))
             words += self._words(readings[0].tokens, log_probs, start, duration)
             alternatives = _combine(alternatives, self._alternatives(readings, nbest), nbest)
-            advance(len(log_probs) * self.hop / self.features.sample_rate)
+            advance(len(log_probs) * self.frame_seconds)
         return Transcript(tuple(words), tuple(alternatives), duration)
 
     def _words(self, tokens: list[int], log_probs: Tensor, start: float, duration: float) -> Iterator[Word]:
@@ -262,13 +267,12 @@ class Recognizer(nn.Module):
         section 3.4: maximum, then product).
         """
         spans = token_spans(log_probs, tokens)
-        frame_seconds = self.hop / self.features.sample_rate
         for spelt in spell(tokens, self.tokenizer.pieces):
             those = spans[spelt.first : spelt.last + 1]
             clearest = [float(frame_confidence(log_probs[span.start : span.end]).max()) for span in those]
             confidence = self.calibration(math.prod(clearest))
-            begin = start + those[0].start * frame_seconds
-            end = min(start + those[-1].end * frame_seconds, duration)  # the last frame may reach beyond
+            begin = start + those[0].start * self.frame_seconds
+            end = min(start + those[-1].end * self.frame_seconds, duration)  # the last frame may reach beyond
             for text in self.normalize(spelt.text).split():
                 yield Word(text, begin, end, confidence)
 
@@ -310,9 +314,11 @@ def _checked_waveform(recording: object, number: int) -> Tensor:
         raise InputError(f"{must}; got {type(recording)!r}.")
     if recording.ndim != 1 or not recording.is_floating_point():
         raise InputError(f"{must}; got {tuple(recording.shape)} {recording.dtype}.")
-    if not recording.isfinite().all():
-        raise InputError(f"recording {number}: samples must be finite; {int((~recording.isfinite()).sum())} are not.")
-    return recording.detach().to("cpu", torch.float32)
+    waveform = recording.detach().to("cpu", torch.float32)
+    num_bad = len(unusable_samples(waveform))
+    if num_bad:
+        raise InputError(f"recording {number}: {SAMPLES_MUST}; {num_bad} do not.")
+    return waveform
 
 
 def whole_file(path: str | Path, utterance_id: str) -> Utterance:

@@ -22,6 +22,7 @@ from asr.files import UNFINISHED, remove_unfinished, write_whole, write_whole_te
 from asr.interfaces import Features, Tokenizer
 from asr.kept import by_wer, damage, kept_checkpoints, select
 from asr.manifest import Utterance
+from asr.printable import LineFormatter
 from asr.run_folder import CONFIG, EXAMPLES, FITTED, LOG, METRICS, RESULTS
 
 logger = logging.getLogger(__name__)
@@ -49,7 +50,7 @@ def open_run_dir(run_dir: Path) -> None:
     except OSError as error:  # a file system that knows no locks
         logger.warning("%s cannot be locked (%s): see to it that no second training is started in it", run_dir, error)
     to_file = logging.StreamHandler(log)
-    to_file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    to_file.setFormatter(LineFormatter("%(asctime)s %(levelname)s %(message)s"))
     logging.getLogger("asr").addHandler(to_file)
     remove_unfinished(run_dir)
     remove_unfinished(run_dir / CHECKPOINTS)

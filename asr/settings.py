@@ -155,6 +155,7 @@ RULES: dict[str, Rule | dict[str, Rule]] = {
         "min_seconds": number(0),
         "max_seconds": above(0),
         "jitter": number(0),
+        "sorted_epochs": whole(0),
         "num_workers": WORKERS,
         "max_bad_fraction": FRACTION,
     },

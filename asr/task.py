@@ -151,7 +151,8 @@ class RecognitionTask(pl.LightningModule):
         self._log_step(sums, norm, optimizer.param_groups[0]["lr"])
 
     def _log_step(self, sums: StepSums, norm: Tensor, learning_rate: float) -> None:
-        seconds = sums.frames * self.recognizer.features.frame_shift_seconds
+        features = self.recognizer.features
+        seconds = sums.frames * features.hop / features.sample_rate
         self._log_place(self.global_step + 1)  # behind this step
         self.log("train/loss", sums.loss / max(sums.tokens, 1), prog_bar=True)
         self.log("train/grad_norm", norm)

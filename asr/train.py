@@ -2,7 +2,6 @@
 
 import contextlib
 import logging
-import math
 import secrets
 import warnings
 from functools import partial
@@ -11,13 +10,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from asr.errors import AudioError, InputError, is_out_of_memory
 from asr.experiment import experiment_command
+from asr.printable import printable
 
 if TYPE_CHECKING:
     from lightning.pytorch import Callback, Trainer
 
     from asr.corpus import Corpus
     from asr.data.module import SpeechData
-    from asr.data.position import Position
     from asr.interfaces import Features, Tokenizer
     from asr.interruption import StopRequest
     from asr.recognizer import Recognizer
@@ -51,6 +50,7 @@ def train(config: dict[str, Any]) -> None:
     from asr.checkpoint import CHECKPOINTS, checkpoint_extra, fitted_files
     from asr.data.module import SpeechData
     from asr.data.position import start_of_epoch
+    from asr.data.training import RunBounds
     from asr.examples import ExamplesFile, choose_examples
     from asr.interruption import StopRequest
     from asr.launch import first_then_all
@@ -84,7 +84,8 @@ def train(config: dict[str, Any]) -> None:
     reference, seed = recognizer.reference, config["seed"]
     data = SpeechData(corpus.train, corpus.valid, features, reference, augmentation, seed, position, **config["data"])
     step = resume.step if resume else 0
-    total_steps = resume.run.total_steps if resume and not changed else _total_steps(trainer, data, position, step)
+    bounds = RunBounds.of(config["trainer"])
+    total_steps = resume.run.total_steps if resume and not changed else data.total_steps(step, bounds)
     logger.info("%d steps: the smaller of trainer.max_epochs and trainer.max_steps, where both are set", total_steps)
     examples = ExamplesFile(run_dir / EXAMPLES, choose_examples(corpus.valid))
     if trainer.is_global_zero:
@@ -117,7 +118,7 @@ def train(config: dict[str, Any]) -> None:
         logger.info("bundle written to %s", bundle)
         results = run.test_bundle(bundle, corpus.tests, trainer.strategy.root_device)
         for name, evaluation in results.items():
-            print(f"{name}: {evaluation.summary()}")
+            print(f"{printable(name)}: {evaluation.summary()}")
         leave_report(run_dir)
 
 
@@ -197,6 +198,9 @@ def _trainer(config: dict[str, Any]) -> "Trainer":
     except (MisconfigurationException, ValueError, TypeError) as error:
         raise InputError(f"trainer must suit Lightning and this machine; Lightning says: {error}") from None
     _check_validation(trainer)
+    if trainer.strategy.root_device.type == "cpu" and trainer.precision.startswith("16"):
+        must = "trainer.precision must be 32-true, 64-true, bf16-mixed or bf16-true on a CPU"
+        raise InputError(f"{must}; got {trainer.precision}.")
     return trainer
 
 
@@ -242,21 +246,6 @@ def _equip(
     trainer._signal_connector.teardown = stop.give_back  # type: ignore[method-assign]
 
 
-def _total_steps(trainer: "Trainer", data: "SpeechData", position: "Position", step: int) -> int:
-    """Count the optimizer steps of the whole run, for the schedule: those done, and those that are left."""
-    from asr.data.position import start_of_epoch
-
-    bounds = [trainer.max_steps] if trainer.max_steps > 0 else []
-    if trainer.max_epochs is not None and trainer.max_epochs > 0:
-        whole = data.batches_left(start_of_epoch(0, trainer.world_size))  # in others the speeds make a small difference
-        left = [data.batches_left(position), *[whole] * (trainer.max_epochs - position.epoch - 1)]
-        bounds.append(step + sum(math.ceil(batches / trainer.accumulate_grad_batches) for batches in left))
-    if not bounds:
-        given = f"got {trainer.max_epochs} and {trainer.max_steps}"
-        raise InputError(f"trainer.max_epochs or trainer.max_steps must be positive, to bound the run; {given}.")
-    return min(bounds)
-
-
 def _is_finished(trainer: "Trainer", resume: "Resume") -> bool:
     epochs, steps = trainer.max_epochs or -1, trainer.max_steps
     return (0 < epochs <= resume.position.epoch) or (0 < steps <= resume.step)
@@ -269,7 +258,7 @@ def _fit(
     from lightning.fabric.utilities.exceptions import MisconfigurationException
 
     from asr.interruption import Stopped
-    from asr.launch import is_lost_connection, stop_others, take_leave
+    from asr.launch import is_lost_connection, report_lost_connection, stop_others, take_leave
     from asr.trial import HINT, describe
 
     try:
@@ -287,7 +276,7 @@ def _fit(
         if stop.at_once:  # in the middle of whatever it was
             raise Stopped(stop.signum) from None
         if is_out_of_memory(error):
-            batch = describe(task.batch, task.recognizer.features.frame_shift_seconds) if task.batch else "a batch"
+            batch = describe(task.batch, task.recognizer.features) if task.batch else "a batch"
             raise InputError(f"memory must hold {batch}; it does not. {HINT}.") from None
         if "DataLoader worker" in str(error) or _lost_worker(error):
             reason = (str(error) or type(error).__name__).splitlines()[0]
@@ -296,10 +285,7 @@ def _fit(
                 f"{what}. Run the same command to go on; fewer data.num_workers take less memory."
             ) from None
         if trainer.world_size > 1 and is_lost_connection(error):
-            what = (
-                f"all {trainer.world_size} processes must live to the end; process {trainer.global_rank + 1} has lost"
-            )
-            raise InputError(f"{what} another one. Run the same command to go on.") from None
+            report_lost_connection(trainer)
         raise
     finally:
         if trainer.interrupted:

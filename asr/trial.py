@@ -10,6 +10,7 @@ from lightning_utilities.core.apply_func import apply_to_collection
 from torch import Tensor
 
 from asr.data.batch import Batch
+from asr.interfaces import Features
 
 logger = logging.getLogger(__name__)
 
@@ -60,10 +61,10 @@ def _copy_on_cpu(tensor: Tensor) -> Tensor:
     return tensor.detach().cpu().clone()  # on the device it would take the memory that is to be tried
 
 
-def describe(batch: Batch, frame_shift_seconds: float) -> str:
+def describe(batch: Batch, features: Features) -> str:
     """Say how large a batch is, in the units of the settings that bound it."""
     if len(batch) == 0:
         return "an empty batch"
-    seconds = batch.features.shape[1] * frame_shift_seconds
+    seconds = batch.features.shape[1] * features.hop / features.sample_rate
     shape = f"{len(batch)} utterances x {batch.features.shape[1]} frames"
     return f"{shape} ({seconds:.1f} s each, {len(batch) * seconds:.0f} s in all, {batch.tokens.shape[1]} tokens)"

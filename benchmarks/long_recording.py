@@ -222,7 +222,7 @@ def recognize_with_seams(
     seams = [start for start, _ in held[1:]]
     if way == "windows":
         waveform = load_waveform(recording.path, recognizer.features.sample_rate)
-        samples = how.windows.samples(recognizer.features.sample_rate, recognizer.hop)
+        samples = how.windows.samples(recognizer.features.sample_rate, recognizer.frame_samples)
         seams += [window.keep / recognizer.features.sample_rate for window in cut_windows([waveform], *samples)][1:]
     return recognizer.transcript(utterance.duration, iter(held)), seams
 

@@ -30,6 +30,7 @@ TINY = [
     "encoder.subsampling.dropout=0.0",
     "augment=[]",
     "data.num_workers=0",
+    "data.sorted_epochs=0",
     "optimizer.lr=2e-3",
     "checkpoint.select=best",
     "data.batch_seconds=10",

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from asr.kernels.dropout import STEPS, Dropout
 from asr.errors import InputError
+from asr.kernels.dropout import STEPS, Dropout
 
 
 @pytest.mark.parametrize("p", [0.1, 0.25, 0.5, 0.9])

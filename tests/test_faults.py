@@ -7,6 +7,8 @@ import re
 import resource
 import shutil
 import signal
+import subprocess
+import sys
 import time
 import zipfile
 from functools import partial
@@ -14,12 +16,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import soundfile
 import torch
 
 from asr.kept import kept_checkpoints
+from asr.launch import STARTED_BY_FIRST
 from asr.manifest import read_manifest
-from tests.conftest import TINY, resolved, tone_corpus
-from tests.processes import bundle, finish, goings_on, kill, metrics, start, steps_logged, wait_for
+from tests.conftest import ROOT, TINY, resolved, tone_corpus
+from tests.processes import PATIENCE, bundle, finish, goings_on, kill, metrics, start, steps_logged, wait_for
 from tests.tones import sentences, write_corpus
 
 RUN = [
@@ -188,6 +192,21 @@ def test_files_that_turn_unreadable_are_skipped_counted_and_named(world_size: in
     assert float(last["train/skipped_utterances"]) == len(spoilt)
 
 
+def test_files_of_huge_samples_are_skipped_in_training_and_validation(tones: Path, tmp_path: Path) -> None:
+    corpus, run_dir = bad_corpus(tones, tmp_path / "corpus"), tmp_path / "run"
+    for name in ("train-7", "valid-3"):
+        path = corpus / "audio" / f"{name}.flac"
+        samples, sample_rate = soundfile.read(path, dtype="float32")
+        soundfile.write(path, 1e30 * samples, sample_rate, format="WAV", subtype="FLOAT")
+    settings = config(run_dir, corpus, "trainer.max_epochs=1", "data.max_bad_fraction=0.1")
+    assert finish(start(settings, tmp_path / "log")) == 0, (tmp_path / "log").read_text()
+    log = (run_dir / "train.log").read_text()
+    assert re.findall(r"(\w+ ?\d*): skipped '(.+)': .*: samples must lie between", log) == [
+        ("epoch 1", "train-7"),
+        ("validation", "valid-3"),
+    ]
+
+
 def test_what_is_left_of_a_batch_trains_as_if_the_bad_file_had_never_been_in_it(tones: Path, tmp_path: Path) -> None:
     """The first step's loss, with a file that is bad from the start, is its other utterances', by their tokens."""
     from tests.test_global_loss import planned
@@ -221,14 +240,27 @@ def test_more_unreadable_files_than_data_max_bad_fraction_stop_the_training(
     assert "it allows 2.4, and epoch 1 has come to" in error(tmp_path / "log")
 
 
+def step_too_far() -> None:
+    """Leave weights behind a step as an optimizer does whose learning rate is 1e18, which no setting may be."""
+    step = torch.optim.AdamW.step
+
+    def far(self: torch.optim.AdamW, *args: Any, **kwargs: Any) -> Any:
+        loss = step(self, *args, **kwargs)
+        for weight in (weight for group in self.param_groups for weight in group["params"]):
+            weight.data = 1e18 * weight.sign().detach()
+        return loss
+
+    torch.optim.AdamW.step = far  # type: ignore[method-assign]
+
+
 @pytest.mark.parametrize("world_size", [1, 2])
 def test_a_loss_that_is_not_finite_names_its_utterances_and_keeps_the_batch(
     world_size: int, tones: Path, tmp_path: Path
 ) -> None:
     run_dir = tmp_path / "run"
     processes = TWO if world_size > 1 else []
-    hot = ["optimizer.lr=1e18", "schedule.warmup_steps=1", "trainer.gradient_clip_val=null"]
-    assert finish(start(config(run_dir, tones, *processes, *hot), tmp_path / "log", world_size=world_size)) == 1
+    settings = config(run_dir, tones, *processes)
+    assert finish(start(settings, tmp_path / "log", world_size=world_size, before=step_too_far)) == 1
     line = error(tmp_path / "log")
     ids = {utterance.id for utterance in read_manifest(tones / "train.jsonl")}
     named = set(re.findall(r"train-\d+", line))
@@ -238,6 +270,30 @@ def test_a_loss_that_is_not_finite_names_its_utterances_and_keeps_the_batch(
     batch = torch.load(kept[0], weights_only=True)
     assert batch["features"].shape[0] == len(batch["ids"]) == len(batch["losses"])
     assert not batch["losses"].isfinite().all()
+
+
+def test_whatever_an_id_holds_the_log_has_a_line_for_each_record(tones: Path, tmp_path: Path) -> None:
+    """Dropped utterances, skipped ones, and those whose loss is not finite."""
+    corpus, run_dir = bad_corpus(tones, tmp_path / "corpus"), tmp_path / "run"
+    manifest = corpus / "train.jsonl"
+    manifest.write_text(re.sub(r'"id": "(.+?)"', r'"id": "\1\\n\\u001b[31m"', manifest.read_text()))
+    assert "\n\x1b[31m" in read_manifest(manifest)[0].id
+    for number in range(0, 48, 2):
+        path = corpus / "audio" / f"train-{number}.flac"
+        samples, sample_rate = soundfile.read(path, dtype="float32")
+        soundfile.write(path, 1e30 * samples, sample_rate, format="WAV", subtype="FLOAT")  # found when it is decoded
+    settings = config(run_dir, corpus, "data.min_seconds=1.0", "data.max_bad_fraction=1")
+    assert finish(start(settings, tmp_path / "log", before=step_too_far)) == 1
+    shown = r"train-\d+\\n\\x1b\[31m"
+    for text, head in (
+        ((tmp_path / "log").read_text(), r"\d\d:\d\d:\d\d "),
+        ((run_dir / "train.log").read_text(), r"\d{4}-\d\d-\d\d [\d:,]+ [A-Z]+ "),
+    ):
+        assert "\x1b" not in text
+        assert [line for line in text.splitlines() if not re.match(head, line)] == []
+        assert re.search(rf"dropped \d+ of 48 training utterances: .*\({shown}, ", text)
+        assert re.search(rf"epoch 1: skipped '{shown}': ", text)
+        assert re.search(rf"the loss is not finite for \d+ utterances: {shown}", text)
 
 
 def limit_memory(more_bytes: int) -> None:
@@ -405,3 +461,80 @@ def test_a_process_that_dies_ends_the_others_with_one_line(tones: Path, tmp_path
     running[1].kill()
     assert finish(running) == 1
     assert "all 2 processes must live to the end; process 1 has lost another one" in error(tmp_path / "log")
+
+
+# ---- several processes, of which Lightning starts all but the first, as from a shell
+
+PROGRAM = """
+import os, pathlib, signal, time
+from asr.task import RecognitionTask
+from asr.train import main
+
+step = RecognitionTask.training_step
+
+def harmed(self, batch, batch_idx):
+    if self.global_step == 3:
+        exec(os.environ.get(f"IN_{self.global_rank + 1}", ""))
+    return step(self, batch, batch_idx)
+
+if __name__ == "__main__":
+    pathlib.Path("processes").mkdir(exist_ok=True)
+    pathlib.Path("processes", str(os.getpid())).touch()
+    RecognitionTask.training_step = harmed
+    main()
+"""
+WAITS = "time.sleep(1000)"  # as in a collective operation that the others never join
+
+
+def ended(harm: dict[str, str], tones: Path, folder: Path, world_size: int) -> subprocess.CompletedProcess[str]:
+    """A training in which processes run some code before the fourth step, once none of its processes is left."""
+    (folder / "program.py").write_text(PROGRAM)
+    settings = [*RUN, *tone_corpus(tones), "run_dir=run", "trainer.strategy=ddp", f"trainer.devices={world_size}"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **harm}
+    command = [sys.executable, "program.py", *settings]
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=PATIENCE)
+    processes = [Path("/proc", path.name) for path in (folder / "processes").iterdir()]
+    assert len(processes) == world_size
+    end = time.monotonic() + PATIENCE
+    while any(process.exists() for process in processes):
+        assert time.monotonic() < end, "a process lives on"
+        time.sleep(0.1)
+    return done
+
+
+@pytest.mark.parametrize(
+    ("harm", "world_size", "named"),
+    [
+        ({"IN_2": "os.kill(os.getpid(), signal.SIGKILL)"}, 2, "process 2 was ended by SIGKILL"),
+        ({"IN_2": "raise ValueError('a bug')"}, 2, "process 2 has failed, with exit status 1"),
+        (
+            {"IN_3": "os.kill(os.getpid(), signal.SIGSEGV)", "IN_1": WAITS, "IN_2": WAITS},
+            3,
+            "process 3 was ended by SIGSEGV",
+        ),
+    ],
+    ids=["killed", "a bug", "crashed while the others wait"],
+)
+def test_a_process_that_dies_is_named_in_one_line_and_no_other_lives_on(
+    harm: dict[str, str], world_size: int, named: str, tones: Path, tmp_path: Path
+) -> None:
+    done = ended(harm, tones, tmp_path, world_size)
+    assert done.returncode == 1
+    line = f"error: all {world_size} processes must live to the end; {named}. Run the same command to go on."
+    for text in (done.stderr, (tmp_path / "run" / "train.log").read_text()):
+        assert text.count("error: ") == 1, text
+        assert text.count(line) == 1, text
+    assert ("ValueError: a bug" in done.stderr) == ("raise" in harm["IN_2"] if "IN_2" in harm else False)
+
+
+def test_no_process_outlives_the_first_one(tones: Path, tmp_path: Path) -> None:
+    harm = {"IN_1": "os.kill(os.getpid(), signal.SIGKILL)", "IN_2": WAITS}
+    assert ended(harm, tones, tmp_path, 2).returncode == -signal.SIGKILL
+
+
+def test_a_process_whose_first_one_is_gone_before_it_could_look_ends(tones: Path, tmp_path: Path) -> None:
+    """Else it would wait for half an hour until it gave up."""
+    settings = config(tmp_path / "run", tones, *TWO)
+    late = {"LOCAL_RANK": "1", STARTED_BY_FIRST: "1"}  # not its parent
+    assert finish(start(settings, tmp_path / "log", environment=late)) == 0
+    assert (tmp_path / "log").read_text() == ""

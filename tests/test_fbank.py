@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from asr.audio import MAX_SAMPLE, unusable_samples
 from asr.build import build_features
 from asr.errors import InputError
 from asr.features.fbank import BLOCK_FRAMES, Fbank
@@ -31,6 +32,7 @@ def fbank(*overrides: str) -> Fbank:
 
 
 FBANK = fbank()
+NORMALIZED = {name: fbank(f"/normalize={name}") for name in ("loud_frames", "per_utterance")}
 
 
 def mel(hertz: float) -> float:
@@ -140,6 +142,41 @@ def test_digital_silence_is_the_floor_and_finite() -> None:
     energies = FBANK.energies(torch.zeros(WINDOW))
     torch.testing.assert_close(energies, torch.full((1, NUM_MEL_BINS), LOG_FLOOR), rtol=0, atol=1e-5)
     assert FBANK(torch.zeros(2 * WINDOW)).isfinite().all()
+
+
+SHAPES = {
+    "noise": noise(2 * WINDOW).clip(-1, 1),
+    "constant": np.ones(2 * WINDOW),
+    "fastest": np.resize([1.0, -1.0], 2 * WINDOW),  # what pre-emphasis and Nyquist's bin hear loudest
+    "square": np.resize(np.repeat([1.0, -1.0], 8), 2 * WINDOW),  # 1 kHz
+    "click": np.eye(2 * WINDOW)[WINDOW],
+    "half silent": np.repeat([0.0, 1.0], WINDOW) * noise(2 * WINDOW).clip(-1, 1),
+}
+
+
+@pytest.mark.parametrize("normalize", ["loud_frames", "per_utterance"])
+@settings(deadline=None, max_examples=200)
+@given(
+    amplitude=st.one_of(st.just(0.0), st.floats(-45, 24).map(lambda power: 2.0**power), st.just(MAX_SAMPLE)),
+    tiny=st.booleans(),
+    shape=st.sampled_from(sorted(SHAPES)),
+)
+def test_features_of_whatever_audio_lets_through_are_finite(
+    normalize: str, amplitude: float, tiny: bool, shape: str
+) -> None:
+    waveform = torch.from_numpy(SHAPES[shape] * amplitude * (1e-30 if tiny else 1.0)).float()
+    assert not len(unusable_samples(waveform))
+    assert NORMALIZED[normalize](waveform).isfinite().all()
+
+
+@pytest.mark.parametrize("sample_rate", [1000, 8000, 48000, 192_000])
+@pytest.mark.parametrize("shape", ["constant", "fastest", "square"])
+def test_energies_of_the_loudest_audio_are_finite_at_any_sample_rate(sample_rate: int, shape: str) -> None:
+    """The longer the window, the more adds up."""
+    waveform = MAX_SAMPLE * torch.from_numpy(np.resize(SHAPES[shape][:16], sample_rate // 10)).float()
+    energies = fbank(f"sample_rate={sample_rate}", "num_mel_bins=20").energies(waveform)
+    assert len(energies)
+    assert energies.isfinite().all()
 
 
 @settings(deadline=None)

@@ -3,6 +3,7 @@
 import itertools
 import math
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -145,7 +146,9 @@ def test_waveforms_may_have_any_precision(recognizer: Recognizer, kind: torch.dt
 @pytest.mark.parametrize(
     ("unfit", "message"),
     [
-        (torch.tensor([0.0, math.nan, math.inf]), r"recording 1: samples must be finite; 2 are not\."),
+        (torch.tensor([0.0, math.nan, math.inf]), r"recording 1: samples must lie between .*; 2 do not\."),
+        (1e30 * torch.ones(1000), r"recording 1: samples must lie between .*; 1000 do not\."),
+        (1e300 * torch.ones(1000, dtype=torch.float64), r"recording 1: samples must lie between .*; 1000 do not\."),
         (torch.zeros(2, 100), r"recording 1: must be a path, or a float tensor \(S,\) in \[-1, 1\]; got \(2, 100\)"),
         (torch.zeros(100, dtype=torch.int16), r"recording 1: .*; got \(100,\) torch\.int16"),
         (None, r"recording 1: .*; got <class 'NoneType'>"),
@@ -197,17 +200,24 @@ def truncated(path: Path) -> Path:
     return path
 
 
-def with_nan(path: Path) -> Path:
+def with_sample(value: float, path: Path) -> Path:
     waveform = recording(TEXTS * 2)
-    waveform[-100] = math.nan
+    waveform[-100] = value
     soundfile.write(path, waveform.numpy(), SAMPLE_RATE, subtype="FLOAT")
     return path
+
+
+with_nan, with_a_huge_sample = partial(with_sample, math.nan), partial(with_sample, 1e30)
 
 
 @WAYS
 @pytest.mark.parametrize(
     ("spoil", "suffix", "message"),
-    [(truncated, "flac", "bad.flac: .*truncated"), (with_nan, "wav", "bad.wav: samples must be finite")],
+    [
+        (truncated, "flac", "bad.flac: .*truncated"),
+        (with_nan, "wav", "bad.wav: samples must lie between"),
+        (with_a_huge_sample, "wav", "bad.wav: samples must lie between"),
+    ],
 )
 def test_a_long_file_that_is_spoilt_late_is_one_line_and_stops_no_other(
     recognizer: Recognizer, way: str, spoil: object, suffix: str, message: str, tmp_path: Path
@@ -224,6 +234,18 @@ def test_a_long_file_that_is_spoilt_late_is_one_line_and_stops_no_other(
     assert texts == {"1": TEXTS[0], "9": " ".join(TEXTS[:9])}
     with pytest.raises(AudioError, match=message):
         recognizer.transcribe([bad], inference(way))
+
+
+def test_a_short_file_of_huge_samples_is_one_line_and_stops_no_other(recognizer: Recognizer, tmp_path: Path) -> None:
+    soundfile.write(tmp_path / "bad.wav", (1e30 * recording(TEXTS[:1])).numpy(), SAMPLE_RATE, subtype="FLOAT")
+    write(tmp_path / "good.wav", recording(TEXTS[:1]))
+    write(tmp_path / "longer.wav", recording(TEXTS[:2]))
+    utterances = [whole_file(tmp_path / f"{name}.wav", name) for name in ("good", "bad", "longer")]
+    results = list(recognizer.recognize(utterances, inference()))
+    [rejected] = [one for one in results if isinstance(one, Rejected)]
+    assert "bad.wav: samples must lie between" in rejected.reason
+    texts = {one[0].id: one[1].text for one in results if not isinstance(one, Rejected)}
+    assert texts == {"good": TEXTS[0], "longer": " ".join(TEXTS[:2])}
 
 
 @pytest.mark.parametrize("wrong", [0.5, 0.97, 1.03, 3.0])

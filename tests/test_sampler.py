@@ -179,6 +179,15 @@ def test_steps_come_in_random_order() -> None:
     assert 0.4 < rising / len(longest) < 0.6
 
 
+def test_the_first_epochs_go_from_short_utterances_to_long_ones() -> None:
+    durations = random_durations(1000)
+    for epoch, is_sorted in ((0, True), (1, True), (2, False)):
+        planned = plan(durations, jitter=0.0, epoch=epoch, sorted_epochs=2, world_size=2)
+        longest = [float(durations[list(chain(*step))].max()) for step in all_steps(planned)]
+        assert (longest == sorted(longest)) == is_sorted
+        assert sorted(chain(*all_batches(planned))) == list(range(1000))
+
+
 def padding(planned: Plan, durations: Tensor) -> float:
     padded = sum(len(batch) * float(durations[batch].max()) for batch in all_batches(planned))
     return 1 - float(durations.sum()) / padded

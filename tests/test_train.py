@@ -79,6 +79,23 @@ def test_the_same_command_gives_the_same_bundle_byte_for_byte(trained: Path, ton
     assert losses(again) == losses(trained)
 
 
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_the_schedule_ends_with_the_last_step(seed: int, accumulate: int, tones: Path, tmp_path: Path) -> None:
+    """Though epochs have different numbers of batches, as speeds and mates are drawn anew."""
+    uneven = ["augment=[speed_perturb]", "data.batch_seconds=5", f"seed={seed}", "trainer.check_val_every_n_epoch=4"]
+    falling = ["schedule.final_factor=0", f"trainer.accumulate_grad_batches={accumulate}", "corpus.test=[]"]
+    run_dir = tmp_path / "run"
+    settings = resolved(
+        *TINY, *tone_corpus(tones), f"run_dir={run_dir}", "trainer.max_epochs=4", *uneven, *falling, "num_threads=1"
+    )
+    assert finish(start(settings, tmp_path / "log")) == 0, (tmp_path / "log").read_text()
+    rates = [float(row["train/learning_rate"]) for row in metrics(run_dir) if row["train/learning_rate"]]
+    assert f" {len(rates)} steps: " in (run_dir / "train.log").read_text()
+    assert rates[-1] == 0
+    assert all(rate > 0 for rate in rates[:-1])
+
+
 def test_worker_processes_do_not_change_the_result(trained: Path, tones: Path, tmp_path: Path) -> None:
     again = run(tmp_path / "run", tones, "trainer.max_epochs=1", "data.num_workers=2", "schedule=noam")
     alone = run(tmp_path / "alone", tones, "trainer.max_epochs=1", "data.num_workers=0", "schedule=noam")

@@ -9,7 +9,7 @@ from asr.augment.speed_perturb import SpeedPerturb
 from asr.build import build_features
 from asr.data.dataset import Item, Reference, SpeedPerturbation
 from asr.data.position import Position, Share, start_of_epoch
-from asr.data.training import EpochPlan, EpochSampler, TrainingSet
+from asr.data.training import EpochPlan, EpochSampler, RunBounds, TrainingSet
 from asr.errors import InputError
 from asr.manifest import Utterance
 from tests.conftest import resolved
@@ -25,6 +25,7 @@ SETTINGS = {
     "min_seconds": 0.1,
     "max_seconds": 12.0,
     "jitter": 8.0,
+    "sorted_epochs": 0,
 }
 
 
@@ -37,9 +38,9 @@ def utterances(count: int) -> list[Utterance]:
 
 
 def training_set(
-    given: list[Utterance], speed: SpeedPerturbation | None = SPEED, **settings: float | None
+    given: list[Utterance], speed: SpeedPerturbation | None = SPEED, seed: int = 7, **settings: float | None
 ) -> TrainingSet:
-    return TrainingSet(given, FEATURES, REFERENCE, speed, 7, **(SETTINGS | settings))  # type: ignore[arg-type]
+    return TrainingSet(given, FEATURES, REFERENCE, speed, seed, **(SETTINGS | settings))  # type: ignore[arg-type]
 
 
 def steps(plan: EpochPlan) -> list[list[list[Item]]]:
@@ -194,3 +195,41 @@ def test_frames_of_an_item_are_those_of_its_audio_at_its_speed() -> None:
 def test_nothing_left_to_train_on_is_an_error_that_says_why() -> None:
     with pytest.raises(InputError, match=r"at least one training utterance must be left.*40 longer than 0\.5 s"):
         training_set(utterances(40), max_seconds=0.5)
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+@pytest.mark.parametrize("accumulate", [1, 3])
+@pytest.mark.parametrize("seed", range(3))
+def test_the_steps_of_a_run_are_those_of_all_its_epochs(world_size: int, accumulate: int, seed: int) -> None:
+    one = training_set(utterances(300), seed=seed)
+    epochs = [len(one.epoch(start_of_epoch(epoch, world_size))) for epoch in range(20)]
+    assert len(set(epochs)) > 1, "so it matters which"
+    steps_of = [-(-batches // accumulate) for batches in epochs]
+    for max_epochs in (1, 2, 20):
+        total = one.total_steps(start_of_epoch(0, world_size), 0, RunBounds(max_epochs, -1, accumulate))
+        assert total == sum(steps_of[:max_epochs])
+    for max_steps in (1, 50, sum(steps_of), sum(steps_of) + 1):
+        total = one.total_steps(start_of_epoch(0, world_size), 0, RunBounds(20, max_steps, accumulate))
+        assert total == min(max_steps, sum(steps_of))
+    # A run that goes on comes to the same number, and one that is at its end adds none.
+    for epoch, done in ((7, 0), (7, 2), (19, 4)):
+        position = Position(epoch, (Share(world_size, done * accumulate),))
+        steps_done = sum(steps_of[:epoch]) + done
+        assert one.total_steps(position, steps_done, RunBounds(20, None, accumulate)) == sum(steps_of)
+    assert one.total_steps(start_of_epoch(20, world_size), 77, RunBounds(20, -1, accumulate)) == 77
+
+
+@pytest.mark.parametrize("max_epochs", [None, -1])
+def test_a_run_without_a_bound_of_epochs_is_not_planned_to_its_end(
+    max_epochs: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = training_set(utterances(30))
+    monkeypatch.setattr(TrainingSet, "epoch", None)
+    assert one.total_steps(start_of_epoch(0, 1), 5, RunBounds(max_epochs, 10**9, 1)) == 10**9
+
+
+def test_steps_that_another_number_of_processes_goes_on_with_are_those_it_does() -> None:
+    one = training_set(utterances(300))
+    position = Position(3, (Share(2, 5),)).on(1)
+    rest = len(one.epoch(position)) + sum(len(one.epoch(start_of_epoch(epoch, 1))) for epoch in (4, 5))
+    assert one.total_steps(position, 40, RunBounds(6, -1, 1)) == 40 + rest

@@ -101,7 +101,7 @@ class Integers:
 
     dim = 10
     sample_rate = RATE
-    frame_shift_seconds = SHIFT / RATE
+    hop = SHIFT
 
     def __call__(self, waveform: Tensor) -> Tensor:
         frames = self.num_frames(len(waveform))
@@ -167,7 +167,7 @@ def joined(recognizer: Recognizer, utterance: Utterance, how: Inference, wavefor
     [(_, segments)] = recognizer.segments([utterance], how, waveforms)  # type: ignore[misc]
     held, frames = [], 0
     for start, log_probs in segments:
-        assert start == pytest.approx(frames * recognizer.hop / recognizer.features.sample_rate)
+        assert start == pytest.approx(frames * recognizer.frame_seconds)
         held.append(log_probs)
         frames += len(log_probs)
     return torch.cat(held)

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from asr.alignment import Span, frame_deficits, token_spans
 from asr.audio import load_waveform
+from asr.build import build_features, build_recognizer, build_tokenizer
 from asr.checkpoint import load_recognizer
 from asr.errors import InputError
 from asr.interfaces import BLANK_ID, Tokenizer
@@ -21,6 +22,7 @@ from asr.spelling import Spelt, spell
 from asr.text import NORMALIZERS
 from asr.tokenizer.char import Char
 from asr.windows import WindowBounds
+from tests.conftest import TINY, resolved
 from tests.listener import listener
 from tests.test_tokenizer import FITTED
 from tests.test_train import trained  # noqa: F401
@@ -278,3 +280,23 @@ def test_a_text_is_aligned_to_a_trained_net_as_the_loops_align_it(trained: Path,
         tokens = recognizer.tokenizer.encode(utterance.text)
         best, _ = best_path(log_probs, tokens)
         assert score(log_probs, tokens, token_spans(log_probs, tokens)) == pytest.approx(best, abs=1e-3)
+
+
+@pytest.mark.parametrize("sample_rate", [8000, 11_025, 16_000, 22_050, 44_100, 48_000])
+@pytest.mark.parametrize("shift", [0.01, 0.0125, 0.015])
+def test_frames_stay_where_their_samples_are_however_long_the_recording(sample_rate: int, shift: float) -> None:
+    """A shift may be no whole number of samples; rounded in one place and cut in another, times would drift."""
+    config = resolved(*TINY, f"features.sample_rate={sample_rate}", f"features.frame_shift_seconds={shift}")
+    tokenizer, features = build_tokenizer(config), build_features(config)
+    tokenizer.fit(["ab"])
+    recognizer = build_recognizer(config, tokenizer, features)
+    num_samples = 600 * sample_rate
+    frames = recognizer.encoder.output_lengths(features.num_frames(num_samples))
+    assert abs(frames * recognizer.frame_seconds - 600) < 2 * recognizer.frame_seconds
+    click = 40 * features.hop + features.window // 2
+    waveform = torch.zeros(100 * features.hop)
+    waveform[click] = 0.5
+    energies = features.energies(waveform).mean(dim=1)
+    loud = (energies > energies.min()).nonzero()[:, 0]
+    first, last = ((click - features.window) // features.hop + 1, click // features.hop)
+    assert first <= int(loud.min()) <= int(loud.max()) <= last

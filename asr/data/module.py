@@ -13,7 +13,7 @@ from asr.data.batch import Batch, Example, collate
 from asr.data.dataset import Augmentation, Item, Reference, SpeechDataset
 from asr.data.position import Position, Share, start_of_epoch
 from asr.data.sampler import BatchBounds, BatchSampler, plan_evaluation
-from asr.data.training import EpochPlan, EpochSampler, TrainingSet
+from asr.data.training import EpochPlan, EpochSampler, RunBounds, TrainingSet
 from asr.interfaces import Features
 from asr.interruption import SIGNALS
 from asr.manifest import Utterance
@@ -44,6 +44,7 @@ class SpeechData(pl.LightningDataModule):
         min_seconds: shorter training utterances are dropped.
         max_seconds: longer training utterances are dropped.
         jitter: batches by which an utterance's place in the sorting by duration moves (`plan_training`).
+        sorted_epochs: how many epochs go from short utterances to long ones (the same).
         num_workers: processes that decode and featurise; 0: the training process itself.
         max_bad_fraction: of the training utterances, as many as may be unreadable in an epoch (`max_skipped`).
     """
@@ -64,6 +65,7 @@ class SpeechData(pl.LightningDataModule):
         min_seconds: float,
         max_seconds: float,
         jitter: float,
+        sorted_epochs: int,
         num_workers: int,
         max_bad_fraction: float,
     ) -> None:
@@ -80,6 +82,7 @@ class SpeechData(pl.LightningDataModule):
             min_seconds=min_seconds,
             max_seconds=max_seconds,
             jitter=jitter,
+            sorted_epochs=sorted_epochs,
         )
         _report_dropped(self._training_set.dropped, len(train))
         self.waiting = Stopwatch()
@@ -91,9 +94,9 @@ class SpeechData(pl.LightningDataModule):
         self._valid = SpeechDataset(valid, features, reference.without_check())
         self._planned: tuple[Position, EpochPlan] | None = None  # the last plan; several ask for the same
 
-    def batches_left(self, position: Position) -> int:
-        """Count the batches that each rank has yet to do in the stretch that a position is in."""
-        return len(self._plan(position)) - position.batch
+    def total_steps(self, step: int, bounds: RunBounds) -> int:
+        """Count the optimizer steps of the whole run, which has done `step` of them."""
+        return self._training_set.total_steps(self._position, step, bounds)
 
     def train_dataloader(self) -> DataLoader[Batch]:
         """Lightning's hook, called each epoch; the loader begins where the run goes on."""

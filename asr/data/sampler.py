@@ -156,13 +156,22 @@ def _batch_ends(durations: Tensor, bounds: BatchBounds) -> Tensor:
 
 
 def plan_training(
-    durations: Tensor, bounds: BatchBounds, *, jitter: float, seed: int, epoch: int, world_size: int, part: int = 0
+    durations: Tensor,
+    bounds: BatchBounds,
+    *,
+    jitter: float,
+    seed: int,
+    epoch: int,
+    world_size: int,
+    part: int = 0,
+    sorted_epochs: int = 0,
 ) -> Plan:
     """Plan one epoch: every utterance once, in steps of `world_size` batches of similar length.
 
     Utterances are sorted by duration. Each one's place in that order, counted in batches, is moved at random, so that
     mates change from epoch to epoch, and they are sorted by it again and cut. Neighbouring batches go to the ranks
-    side by side; the steps are shuffled.
+    side by side; the steps are shuffled, but in the first `sorted_epochs`: there the short ones come first, of which
+    CTC learns to read sooner (SortaGrad: Amodei et al. 2015, arXiv:1512.02595, section 3.2).
 
     Args:
         durations: seconds, (N,) float64, with the epoch's speed factors in them.
@@ -172,6 +181,7 @@ def plan_training(
         epoch: from 0.
         world_size: number of ranks.
         part: number of times that the epoch was planned anew for another number of ranks.
+        sorted_epochs: how many epochs go from short utterances to long ones.
 
     Raises:
         InputError: there are too few utterances, or batches that can be halved, for each rank to have one.
@@ -187,7 +197,8 @@ def plan_training(
     moves = 2 * torch.rand(len(durations), generator=generator, dtype=torch.float64) - 1
     order = by_duration[torch.argsort(places + reach * moves, stable=True)]
     edges = _split_until_divisible(cut_batches(durations[order], bounds), world_size)
-    steps = torch.randperm((len(edges) - 1) // world_size, generator=generator)
+    number = (len(edges) - 1) // world_size
+    steps = torch.arange(number) if epoch < sorted_epochs else torch.randperm(number, generator=generator)
     return Plan(order, edges, steps, world_size)
 
 

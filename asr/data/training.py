@@ -1,19 +1,28 @@
 """The training set: what is left of the manifest to train on, and the plan of each epoch of it."""
 
-from collections.abc import Iterator, Sequence
+import logging
+import math
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils.data import Sampler
 
 from asr.data.dataset import Item, Reference, SpeedPerturbation
-from asr.data.position import Position
+from asr.data.position import Position, start_of_epoch
 from asr.data.sampler import BatchBounds, Plan, draw_factors, plan_training
 from asr.data.selection import feasible_factors, select
 from asr.errors import InputError
 from asr.interfaces import Features
 from asr.manifest import Utterance
+
+LONG_SECONDS = 5.0  # of planning, which then is announced
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -98,6 +107,26 @@ class EpochPlan:
         )
 
 
+@dataclass(frozen=True)
+class RunBounds:
+    """Where a run ends: `trainer.max_epochs` or `trainer.max_steps`, whichever comes first.
+
+    Args:
+        max_epochs: None, or not positive: no bound.
+        max_steps: optimizer steps, the same; at least one of both is a bound.
+        accumulate: batches of each process in an optimizer step.
+    """
+
+    max_epochs: int | None
+    max_steps: int | None
+    accumulate: int
+
+    @classmethod
+    def of(cls, trainer: Mapping[str, Any]) -> "RunBounds":
+        """Take them from the config of a trainer."""
+        return cls(trainer["max_epochs"], trainer["max_steps"], trainer["accumulate_grad_batches"])
+
+
 class EpochSampler(Sampler[list[Item]]):
     """Hand one rank's batches to a DataLoader, from batch `start` on; `len()` counts those before it too."""
 
@@ -129,6 +158,7 @@ class TrainingSet:
         min_seconds: shorter utterances are dropped.
         max_seconds: longer utterances are dropped.
         jitter: batches by which an utterance's place in the sorting by duration moves (`plan_training`).
+        sorted_epochs: how many epochs go from short utterances to long ones (the same).
 
     Raises:
         InputError: nothing is left to train on; why.
@@ -148,9 +178,11 @@ class TrainingSet:
         min_seconds: float,
         max_seconds: float,
         jitter: float,
+        sorted_epochs: int,
     ) -> None:
         self._bounds = BatchBounds(batch_seconds, max_utterances, max_squared_seconds)
-        self._features, self._speed, self._seed, self._jitter = features, speed, seed, jitter
+        self._features, self._speed, self._seed = features, speed, seed
+        self._jitter, self._sorted_epochs = jitter, sorted_epochs
         longest = self._bounds.longest_utterance()
         max_seconds = min(max_seconds, longest)
         selection = select(utterances, features, reference, min_seconds=min_seconds, max_seconds=max_seconds)
@@ -194,6 +226,30 @@ class TrainingSet:
                 left = left[~seen[left]]
         return EpochPlan(position.epoch, plan, durations, factors, kept_speed)
 
+    def total_steps(self, position: Position, step: int, bounds: RunBounds) -> int:
+        """Count the optimizer steps of a whole run: those done, and those of all epochs from a position on.
+
+        Speeds and places in the sorting are drawn anew each epoch, so epochs differ in their number of batches, and
+        each is planned: half a second for a million utterances.
+
+        Args:
+            position: that the run has come to.
+            step: optimizer steps done by then.
+            bounds: of the run.
+        """
+        max_steps = bounds.max_steps if bounds.max_steps and bounds.max_steps > 0 else sys.maxsize
+        if not bounds.max_epochs or bounds.max_epochs < 0:
+            return max_steps
+        begun, first = time.monotonic(), position.epoch
+        while position.epoch < bounds.max_epochs and step < max_steps:
+            step += math.ceil(len(self.epoch(position)) / bounds.accumulate) - position.batch // bounds.accumulate
+            position = start_of_epoch(position.epoch + 1, position.world_size)
+            left = bounds.max_epochs - position.epoch
+            seconds = (time.monotonic() - begun) * left
+            if position.epoch == first + 1 and seconds > LONG_SECONDS:
+                logger.info("planning %d more epochs, to count their steps, takes up to %.0f s", left, seconds)
+        return min(step, max_steps)
+
     def num_frames(self, item: Item) -> int:
         """Count the feature frames that an utterance has at its factor, by the manifest."""
         num_samples = round(self.utterances[item.position].duration * self._features.sample_rate)
@@ -213,5 +269,6 @@ class TrainingSet:
             epoch=epoch,
             world_size=world_size,
             part=part,
+            sorted_epochs=self._sorted_epochs,
         )
         return replace(plan, order=left[plan.order])

@@ -43,10 +43,9 @@ class Fbank:
     ) -> None:
         self.sample_rate = sample_rate
         self.dim = num_mel_bins
-        self.frame_shift_seconds = frame_shift_seconds
         self.normalize = normalize()
         self.window = int(sample_rate * frame_length_seconds + 1e-6)  # samples; Kaldi rounds down
-        self.shift = int(sample_rate * frame_shift_seconds + 1e-6)
+        self.hop = int(sample_rate * frame_shift_seconds + 1e-6)
         self._fft_points = 1 << (self.window - 1).bit_length()  # the next power of 2
         self._povey = torch.hann_window(self.window, periodic=False, dtype=torch.float64).pow(0.85).float()
         self._mel = _triangles(sample_rate, self._fft_points, num_mel_bins).float()
@@ -59,12 +58,12 @@ class Fbank:
         """Waveform (S,) in [-1, 1] to log-mel energies (T, F), not normalised."""
         if self.num_frames(len(waveform)) == 0:
             return waveform.new_zeros(0, self.dim)
-        frames = (waveform * INT16_SCALE).unfold(0, self.window, self.shift)  # (T, window)
+        frames = (waveform * INT16_SCALE).unfold(0, self.window, self.hop)  # (T, window)
         return torch.cat([self._log_mel(block) for block in frames.split(BLOCK_FRAMES)])
 
     def num_frames(self, num_samples: Lengths) -> Lengths:
         """Frames T that `num_samples` samples (an int, or a tensor of them) give."""
-        frames = (num_samples - self.window) // self.shift + 1
+        frames = (num_samples - self.window) // self.hop + 1
         return frames * (frames > 0)
 
     def _log_mel(self, frames: Tensor) -> Tensor:

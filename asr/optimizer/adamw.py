@@ -29,7 +29,12 @@ class AdamW:
         eps: Eps,
         weight_decay: Annotated[float, number(0, 1_000)],
     ) -> None:
-        self._settings: dict[str, Any] = {"lr": lr, "betas": tuple(betas), "eps": eps, "weight_decay": weight_decay}
+        self._settings: dict[str, Any] = {
+            "lr": lr,
+            "betas": tuple(map(float, betas)),
+            "eps": eps,
+            "weight_decay": weight_decay,
+        }
 
     def __call__(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
         """Make the optimizer of these parameters."""

@@ -1,0 +1,16 @@
+"""A stranger's text on one line: what comes out of manifests and file names may hold a terminal's commands."""
+
+import logging
+
+
+def printable(text: str) -> str:
+    """A text on one line, whatever a name in it holds: line breaks, bytes that are not UTF-8, a terminal's commands."""
+    return "".join(one if one.isprintable() else repr(one)[1:-1] for one in text)
+
+
+class LineFormatter(logging.Formatter):
+    """Format what is logged, each record as one printable line; only a traceback, which is ours, has more."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  logging's name
+        """Logging's hook: the line, before a traceback is added."""
+        return printable(super().formatMessage(record))
