@@ -1,52 +1,31 @@
 """Speech recognition: train a Conformer-CTC, transcribe audio, report word error rates.
 
-The stages an utterance passes through, in order:
+What lies here are the contract (`interfaces`, `errors`, `lengths`, `build`) and the commands, python -m asr.<command>.
+The folders, from the lowest layer up; each imports only from those above it:
 
-    manifest.py             a line of JSON names a stretch of audio and its text
-    corpus.py               the manifests of a corpus, made if they can be and are not there
-    data/training.py        what can be trained on, and the plan of each epoch:
-        data/sampler.py         which utterances are padded together, on which rank
-    data/dataset.py         one utterance, no padding:
-        audio.py                decode, mix down, resample      -> waveform (S,)
-        augment/                speed before the features, masks behind them
-        features/               log-mel filterbank, normalised  -> features (T, F)
-        text.py, tokenizer/     normalised text                 -> tokens (U,)
-    data/batch.py           collate, the padding boundary       -> Batch
-    encoder/                subsampling and blocks              -> encoder_out (B, T', D)
-    head/                   CTC                                 -> log_probs (B, T', V), losses (B,)
-    decode/                 log_probs                           -> token ids -> hypotheses
-        greedy.py, beam.py      the best path, or a search with language model, lexicon and hotwords
-    alignment.py            log_probs, token ids                -> frames of each token
-    transcript.py           words, times, confidence, alternatives
-    score.py                errors of words and characters      -> ErrorCounts -> WER, CER
-    scored.py               an utterance with its errors        -> a line of NAME.utterances.jsonl, and back
-    analysis.py             all of them: rates, breakdowns, confusions, calibration
-        bootstrap.py, reliability.py    how sure the rates are, and the words
-    comparison.py           the same utterances by two models   -> difference, p-value
-    report/                 pages that a person reads: of an evaluation, of a comparison, of a training run
-        web/                    what all pages are made of: style, charts, table, player
-
-What holds them together:
-
-    interfaces.py           the shape of each part, on one screen
-    build.py                config to objects: the only wiring
-    recognizer.py           all parts in one object; the one path from audio to text and its errors
-    long_form.py            recordings of any length, in windows or from silence to silence
-    bundle.py, checkpoint.py    a recogniser on disk, and back
-    task.py, data/module.py Lightning: the training step, the loaders of each epoch
-    saving.py, resume.py    when a checkpoint is written, and how a run goes on from one
-    launch.py               one process or many
-    run.py, run_folder.py   the run folder
-    progress.py, metrics.py, examples.py    what a person sees of a run
-    server/                 the page and the HTTP endpoint of asr.serve
-    train.py, training_report.py, plan.py, average.py, ngram.py, tune.py, evaluate.py, compare.py, transcribe.py,
-    align.py, serve.py      the commands: python -m asr.<command>
+    system/          files, processes, where settings lie and what they must be
+    web/             what pages are made of
+    audio/           files to waveforms (S,)
+    text/            normalised text, words of tokens, a stranger's text on one line
+    language_model/  n-grams: made, checked, asked
+    kernels/         hand-tuned operations, each beside its plain form
+    augment/ features/ tokenizer/ encoder/ head/ decode/ optimizer/ schedule/
+                     the components: asr/<group>/<name>.py is configured by conf/<group>/<name>.yaml
+    data/            manifest lines to utterances, examples, batches (the padding boundary) and each epoch's plan
+    recognition/     encoder, head and decoder in one object: audio to transcripts
+    evaluation/      word errors, how sure they are, what they are made of
+    checkpoint/      a recogniser on the disk
+    run/             a run folder, and how a run goes on
+    cli/             what commands share
+    report/          pages that a person reads
+    training/        Lightning: the step, the loaders, checkpoints, many processes
+    server/          the page and the HTTP endpoint
 """
 
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from asr.checkpoint import load_recognizer
+    from asr.checkpoint.load import load_recognizer
 
 __all__ = ["load_recognizer"]
 
@@ -54,7 +33,7 @@ __all__ = ["load_recognizer"]
 def __getattr__(name: str) -> Any:
     """Import `load_recognizer` when it is first asked for: torch takes seconds."""
     if name == "load_recognizer":
-        from asr.checkpoint import load_recognizer
+        from asr.checkpoint.load import load_recognizer
 
         return load_recognizer
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -8,7 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from asr.command import (
+from asr.cli.command import (
     audio_progress,
     complain,
     inference,
@@ -17,15 +17,15 @@ from asr.command import (
     printable,
     run_command,
 )
+from asr.cli.output import Outcomes, Recording, add_output, arrange, in_order, plain_name, write
 from asr.errors import InputError
-from asr.output import Outcomes, Recording, add_output, arrange, in_order, plain_name, write
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from asr.manifest import Utterance
-    from asr.recognizer import Inference, Recognizer
-    from asr.transcript import Transcript
+    from asr.data.manifest import Utterance
+    from asr.recognition.recognizer import Inference, Recognizer
+    from asr.recognition.transcript import Transcript
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -43,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if options.worst < 0:
         raise InputError(f"--worst must not be negative; got {options.worst}.")
-    from asr.manifest import read_good_lines
+    from asr.data.manifest import read_good_lines
 
     how = inference(options)
     utterances, errors = read_good_lines(options.manifest)
@@ -101,9 +101,9 @@ def aligned_reference(recognizer: "Recognizer", utterance: "Utterance", log_prob
     Raises:
         InputError: the text is empty, cannot be spelled, or is too long for its audio.
     """
-    from asr.alignment import frame_deficits, token_spans
-    from asr.spelling import spell
-    from asr.transcript import Alternative, Transcript, Word
+    from asr.recognition.alignment import frame_deficits, token_spans
+    from asr.recognition.transcript import Alternative, Transcript, Word
+    from asr.text.words import spell
 
     text = recognizer.normalize(utterance.text)
     tokens = recognizer.tokenizer.encode(text)

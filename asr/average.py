@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from asr.command import run_command
+from asr.cli.command import run_command
 from asr.errors import InputError
 
 NUM_BEST = 5  # where neither --best nor --last is given
@@ -29,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     checkpoints = find_checkpoints([Path(source) for source in options.sources], options.best, options.last)
     check_one_run(checkpoints)
-    from asr.checkpoint import write_bundle
+    from asr.checkpoint.load import write_bundle
 
     write_bundle(options.output_dir, checkpoints, model_card(options.output_dir, checkpoints))
     names = ", ".join(path.stem for path in checkpoints)
@@ -67,8 +67,8 @@ def find_checkpoints(sources: Sequence[Path], best: int | None, last: int | None
 
 
 def _choose(run_dir: Path, best: int | None, last: int | None) -> list[Path]:
-    from asr.checkpoint import CHECKPOINTS
-    from asr.kept import kept_checkpoints, select
+    from asr.checkpoint.load import CHECKPOINTS
+    from asr.checkpoint.saved import kept_checkpoints, select
 
     folder = run_dir / CHECKPOINTS
     validated = [kept for kept in kept_checkpoints(folder) if kept.wer is not None]
@@ -86,8 +86,8 @@ def check_one_run(checkpoints: Sequence[Path]) -> None:
     Raises:
         InputError: naming the file, and what differs.
     """
-    from asr.kept import damage
-    from asr.resume import differences
+    from asr.checkpoint.saved import damage
+    from asr.run.resume import differences
 
     for path in checkpoints:
         if not path.is_file():
@@ -104,8 +104,8 @@ def check_one_run(checkpoints: Sequence[Path]) -> None:
 
 def _origin(checkpoint: Path) -> dict[str, Any]:
     """Collect what the checkpoints of a run have in common: model, learnt files, and the run itself."""
-    from asr.checkpoint import checkpoint_bundle, read_checkpoint
-    from asr.resume import RUN_KEY
+    from asr.checkpoint.load import checkpoint_bundle, read_checkpoint
+    from asr.run.resume import RUN_KEY
 
     bundle, run = checkpoint_bundle(checkpoint), read_checkpoint(checkpoint).get(RUN_KEY)
     learnt = {name: hashlib.sha256(content).hexdigest()[:16] for name, content in bundle.files.items()}

@@ -12,13 +12,13 @@ from typing import Any, get_args
 import torch
 from torch import nn
 
-from asr.confidence import UNCALIBRATED, Calibration
 from asr.data.dataset import Augmentation
 from asr.errors import InputError, shown
 from asr.interfaces import Features, Schedule, Tokenizer
-from asr.recognizer import Recognizer
-from asr.settings import Rule
-from asr.text import get_normalizer
+from asr.recognition.confidence import UNCALIBRATED, Calibration
+from asr.recognition.recognizer import Recognizer
+from asr.system.settings import Rule
+from asr.text.normalize import get_normalizer
 
 Config = Mapping[str, Any]
 

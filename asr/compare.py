@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from asr.command import audio_progress, printable, run_command
+from asr.cli.command import audio_progress, printable, run_command
+from asr.cli.report_options import add_report, audio_budget
+from asr.cli.table import lay_out, percent, percent_interval, probability, short_name
 from asr.errors import InputError
-from asr.files import check_output, message_stream, write_output
-from asr.report.options import add_report, audio_budget
-from asr.table import lay_out, percent, percent_interval, probability, short_name
+from asr.system.files import check_output, message_stream, write_output
 
 if TYPE_CHECKING:
-    from asr.scored import Scored
+    from asr.evaluation.utterances import Scored
 
 TOP = 10
 
@@ -22,8 +22,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Compare two evaluations of the same manifest."""
     options = parse(arguments)
     budget = audio_budget(options)
-    from asr.comparison import compare
-    from asr.scored import read_scored
+    from asr.evaluation.comparison import compare
+    from asr.evaluation.utterances import read_scored
 
     a, b = read_scored(options.a), read_scored(options.b)
     comparison = compare(a, b)
@@ -65,7 +65,7 @@ def report(
     budget: float,
 ) -> str:
     """Make the page, with recordings of the utterances that changed most as far as the budget (bytes) goes."""
-    from asr.comparison import match
+    from asr.evaluation.comparison import match
     from asr.report.clips import record
     from asr.report.comparison import comparison_report
     from asr.report.evaluation import About
@@ -119,7 +119,7 @@ def changes(comparison: Mapping[str, Any], a: "Sequence[Scored]", b: "Sequence[S
     rows = comparison["changed"][:top]
     if not rows:
         return []
-    from asr.side_by_side import LEGEND, side_by_side
+    from asr.cli.side_by_side import LEGEND, side_by_side
 
     firsts, seconds = ({(one.subset, one.utterance.id): one for one in some} for some in (a, b))
     of = len(comparison["changed"])

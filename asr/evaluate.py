@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from asr.command import (
+from asr.cli.command import (
     add_decoding,
     audio_progress,
     complain,
@@ -17,15 +17,15 @@ from asr.command import (
     printable,
     run_command,
 )
+from asr.cli.output import make_output_dir
+from asr.cli.report_options import add_report, audio_budget
+from asr.cli.table import lay_out, percent, percent_interval, short_name
 from asr.errors import InputError
-from asr.files import message_stream, write_output, write_whole, write_whole_text
-from asr.output import make_output_dir
-from asr.report.options import add_report, audio_budget
-from asr.table import lay_out, percent, percent_interval, short_name
+from asr.system.files import message_stream, write_output, write_whole, write_whole_text
 
 if TYPE_CHECKING:
-    from asr.evaluation import Evaluation
-    from asr.recognizer import Inference, Recognizer
+    from asr.evaluation.result import Evaluation
+    from asr.recognition.recognizer import Inference, Recognizer
 
 WIDTH = 100  # columns of a terminal
 ALL = "all manifests"
@@ -44,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add_decoding(parser)
     options = parser.parse_args(arguments)
     budget = audio_budget(options)
-    from asr.manifest import read_manifest
+    from asr.data.manifest import read_manifest
 
     names = [Path(path).stem for path in options.manifests]
     if len(set(names)) < len(names):
@@ -54,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         make_output_dir(options.output_dir)
     how = inference(options)
     recognizer = load_model(options)
-    from asr.evaluation import evaluate, together
+    from asr.evaluation.result import evaluate, together
 
     evaluations: dict[str, Evaluation] = {}
     summaries: list[tuple[str, dict[str, Any]]] = []
@@ -105,7 +105,7 @@ def report(
     how: "Inference",
 ) -> str:
     """Make the page, with recordings of the utterances with the most errors as far as the budget (bytes) goes."""
-    from asr.evaluation import together
+    from asr.evaluation.result import together
     from asr.report.clips import record_with_posteriors
     from asr.report.evaluation import About, evaluation_report
 

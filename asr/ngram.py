@@ -14,15 +14,15 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-from asr.command import complain, progress_bar, run_command
-from asr.decode.arpa import LONGEST_WORD
+from asr.cli.command import complain, progress_bar, run_command
+from asr.data.manifest import read_manifest
 from asr.errors import InputError, shown
-from asr.files import bounded_lines, check_output, message_stream, write_whole
-from asr.manifest import read_manifest
+from asr.language_model.arpa import LONGEST_WORD
+from asr.system.files import bounded_lines, check_output, message_stream, write_whole
 
 if TYPE_CHECKING:
-    from asr.kneser_ney import Array, NGrams
-    from asr.text import Normalizer
+    from asr.language_model.kneser_ney import Array, NGrams
+    from asr.text.normalize import Normalizer
 
 ORDER = 3
 ORDERS = (2, 6)  # shortest and longest that KenLM reads
@@ -49,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             text.read(path, lambda read, task=task: progress.update(task, completed=read // 1000))  # type: ignore[misc]
         if not text.sentences:
             raise InputError(f"the text must have words; {', '.join(options.texts)}: {text.left_out() or 'no line'}.")
-        from asr.kneser_ney import estimate, write_arpa
+        from asr.language_model.kneser_ney import estimate, write_arpa
 
         words, ids = text.finish()
         counting = progress.add_task("counting", total=len(ids))
@@ -124,7 +124,7 @@ class Text:
     """
 
     def __init__(self, spell: Speller) -> None:
-        from asr.kneser_ney import BOS, EOS, SPECIAL
+        from asr.language_model.kneser_ney import BOS, EOS, SPECIAL
 
         self.sentences = self.words = self.empty = self.unspellable = 0
         self._spell = spell
@@ -138,7 +138,7 @@ class Text:
         Raises:
             InputError: naming the file and the line.
         """
-        from asr.kneser_ney import SPECIAL
+        from asr.language_model.kneser_ney import SPECIAL
 
         ids, end, begin = array("i"), *self._around
         known = self._ids.__getitem__
@@ -177,7 +177,7 @@ class Text:
         """Return the words by id, sorted, so that the order of the lines does not matter; and the ids of the text."""
         import numpy as np
 
-        from asr.kneser_ney import SPECIAL
+        from asr.language_model.kneser_ney import SPECIAL
 
         words = sorted(self._ids)
         final = np.arange(len(words) + len(SPECIAL), dtype=np.int32)
@@ -197,11 +197,11 @@ class Text:
 
 def _speller(options: argparse.Namespace) -> Speller:
     if options.tokens is None:
-        from asr.text import get_normalizer
+        from asr.text.normalize import get_normalizer
 
         normalize = get_normalizer(options.normalizer)
         return _word_by_word(lambda word: _checked(normalize(word)))
-    from asr.checkpoint import load_recognizer
+    from asr.checkpoint.load import load_recognizer
     from asr.decode.fusion import token_name
 
     recognizer = load_recognizer(options.tokens)

@@ -9,13 +9,13 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from asr.experiment import experiment_command
-from asr.printable import printable
+from asr.text.printable import printable
+from asr.training.hydra_command import experiment_command
 
 if TYPE_CHECKING:
-    from asr.data.sampler import BatchBounds
-    from asr.data.training import BatchSize, EpochPlan, TrainingSet
-    from asr.manifest import Utterance
+    from asr.data.batch_plan import BatchBounds
+    from asr.data.epoch_plan import BatchSize, EpochPlan, TrainingSet
+    from asr.data.manifest import Utterance
 
 NAMED = 5  # dropped utterances that are named, of each reason
 LABEL, COLUMN = 40, 26  # characters
@@ -26,12 +26,12 @@ def plan(config: dict[str, Any]) -> None:
     import torch
 
     from asr import build
-    from asr.corpus import prepare_if_absent, read_corpus
+    from asr.data.batch_plan import BatchBounds
+    from asr.data.corpus import prepare_if_absent, read_corpus
+    from asr.data.epoch_plan import RunBounds, TrainingSet
     from asr.data.position import start_of_epoch
-    from asr.data.sampler import BatchBounds
-    from asr.data.training import RunBounds, TrainingSet
-    from asr.run import fitted_front_end
-    from asr.text import get_normalizer
+    from asr.run.folder import fitted_front_end
+    from asr.text.normalize import get_normalizer
 
     prepare_if_absent(config["corpus"])
     torch.manual_seed(config["seed"])
@@ -97,7 +97,7 @@ def _selection(training_set: "TrainingSet") -> str:
 
 def _table(plans: "Sequence[EpochPlan]", accumulate: int) -> list[str]:
     """Lay out the plans side by side, a line for each of their figures."""
-    from asr.data.sampler import changed_mates
+    from asr.data.batch_plan import changed_mates
 
     columns = [_figures(one, accumulate) for one in plans]
     changes = [changed_mates(before.plan, after.plan) for before, after in pairwise(plans)]
@@ -131,7 +131,7 @@ def _size(batch: "BatchSize") -> str:
 
 def _validation(utterances: "Sequence[Utterance]", bounds: "BatchBounds", processes: int) -> str:
     """Say in how many batches the validation set is seen."""
-    from asr.data.sampler import plan_evaluation
+    from asr.data.batch_plan import plan_evaluation
 
     seconds = [utterance.duration for utterance in utterances]
     batches = plan_evaluation(seconds, bounds, rank=0, world_size=1)

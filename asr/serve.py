@@ -12,12 +12,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from asr.command import add_decoding, inference, load_model, model_parser, printable, run_command
+from asr.cli.command import add_decoding, inference, load_model, model_parser, printable, run_command
 from asr.errors import InputError
-from asr.settings import THREADS
+from asr.system.settings import THREADS
 
 if TYPE_CHECKING:
-    from asr.recognizer import Inference, Recognizer
+    from asr.recognition.recognizer import Inference, Recognizer
     from asr.server.hosts import Hosts
     from asr.server.pages import Example
 
@@ -142,7 +142,7 @@ def _tell(recognizer: "Recognizer", hosts: "Hosts") -> None:
 
 
 def _examples(paths: Sequence[str], max_seconds: float) -> "tuple[Example, ...]":
-    from asr.recognizer import whole_file
+    from asr.recognition.recognizer import whole_file
     from asr.server.pages import Example
 
     for path in paths:

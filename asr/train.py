@@ -9,20 +9,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from asr.errors import AudioError, InputError, is_out_of_memory
-from asr.experiment import experiment_command
-from asr.printable import printable
+from asr.text.printable import printable
+from asr.training.hydra_command import experiment_command
 
 if TYPE_CHECKING:
     from lightning.pytorch import Callback, Trainer
 
-    from asr.corpus import Corpus
-    from asr.data.module import SpeechData
+    from asr.data.corpus import Corpus
     from asr.interfaces import Features, Tokenizer
-    from asr.interruption import StopRequest
-    from asr.recognizer import Recognizer
-    from asr.resume import Resume
-    from asr.saving import Saving
-    from asr.task import RecognitionTask
+    from asr.recognition.recognizer import Recognizer
+    from asr.run.resume import Resume
+    from asr.training.checkpointing import Saving
+    from asr.training.data_module import SpeechData
+    from asr.training.signals import StopRequest
+    from asr.training.task import RecognitionTask
 
 LOST_WORKER = (ConnectionError, EOFError, FileNotFoundError)  # beside torch's own error
 
@@ -46,21 +46,22 @@ def train(config: dict[str, Any]) -> None:
     import lightning.pytorch as pl
     import torch
 
-    from asr import build, run
-    from asr.checkpoint import CHECKPOINTS, checkpoint_extra, fitted_files
-    from asr.data.module import SpeechData
+    from asr import build
+    from asr.checkpoint.load import CHECKPOINTS, checkpoint_extra, fitted_files
+    from asr.data.epoch_plan import RunBounds
     from asr.data.position import start_of_epoch
-    from asr.data.training import RunBounds
-    from asr.examples import ExamplesFile, choose_examples
-    from asr.interruption import StopRequest
-    from asr.launch import first_then_all
-    from asr.processes import keep_memory
-    from asr.recompute import recompute_blocks
     from asr.report.training import leave_report
-    from asr.resume import Run
-    from asr.run_folder import EXAMPLES, FAULTS
-    from asr.saving import Saving
-    from asr.task import RecognitionTask, Unreadable
+    from asr.run import folder
+    from asr.run.names import EXAMPLES, FAULTS
+    from asr.run.resume import Run
+    from asr.run.validation_samples import ExamplesFile, choose_examples
+    from asr.system.processes import keep_memory
+    from asr.training.checkpointing import Saving
+    from asr.training.data_module import SpeechData
+    from asr.training.distributed import first_then_all
+    from asr.training.gradient_checkpointing import recompute_blocks
+    from asr.training.signals import StopRequest
+    from asr.training.task import RecognitionTask, Unreadable
 
     _quieten_libraries()
     keep_memory()
@@ -102,9 +103,9 @@ def train(config: dict[str, Any]) -> None:
         data.waiting,
         examples,
     )
-    folder, stop = run_dir / CHECKPOINTS, StopRequest(speaks=trainer.is_global_zero)
+    checkpoints, stop = run_dir / CHECKPOINTS, StopRequest(speaks=trainer.is_global_zero)
     this_run = Run(settings, total_steps, resume.run.id if resume else secrets.token_hex(8))
-    saving = Saving(folder, this_run, data.position_at, stop, **config["checkpoint"])
+    saving = Saving(checkpoints, this_run, data.position_at, stop, **config["checkpoint"])
     _equip(trainer, config, run_dir, data, saving, stop, step)
     if resume and _is_finished(trainer, resume):
         logger.info("the run is finished, at step %d: %s", resume.step, resume.path)
@@ -114,9 +115,9 @@ def train(config: dict[str, Any]) -> None:
     _fit(trainer, task, data, resume, stop)
 
     if trainer.is_global_zero:
-        bundle = run.make_bundle(run_dir, config)
+        bundle = folder.make_bundle(run_dir, config)
         logger.info("bundle written to %s", bundle)
-        results = run.test_bundle(bundle, corpus.tests, trainer.strategy.root_device)
+        results = folder.test_bundle(bundle, corpus.tests, trainer.strategy.root_device)
         for name, evaluation in results.items():
             print(f"{printable(name)}: {evaluation.summary()}")
         leave_report(run_dir)
@@ -130,30 +131,30 @@ def _quieten_libraries() -> None:
 
 def _prepare(config: dict[str, Any], rank: int, world_size: int) -> Prepared:
     """Enter the run folder, read the corpus, fit the tokenizer; or take up what the first process did of it."""
-    from asr import resume, run
-    from asr.bundle import check_attachable
-    from asr.checkpoint import CHECKPOINTS, fitted_files
-    from asr.corpus import prepare_if_absent, read_corpus
-    from asr.text import get_normalizer
+    from asr.checkpoint.bundle import check_attachable
+    from asr.checkpoint.load import CHECKPOINTS, fitted_files
+    from asr.data.corpus import prepare_if_absent, read_corpus
+    from asr.run import folder, resume
+    from asr.text.normalize import get_normalizer
 
     run_dir, first = Path(config["run_dir"]), rank == 0
     check_attachable(config["decode"])  # before the training whose bundle it would not fit into
     if first:
         prepare_if_absent(config["corpus"])
-        run.open_run_dir(run_dir)
+        folder.open_run_dir(run_dir)
     corpus = read_corpus(config["corpus"], get_normalizer(config["normalizer"]))
     found = resume.find_resume(run_dir / CHECKPOINTS)
     if found is None:
         corpus.check_audio()  # a run that goes on skips what has disappeared, as it would have done
     if found is None and first:
-        run.begin_anew(run_dir)
-    tokenizer, features = run.fitted_front_end(config, corpus, run_dir, keep=first)
+        folder.begin_anew(run_dir)
+    tokenizer, features = folder.fitted_front_end(config, corpus, run_dir, keep=first)
     splits = {"train": corpus.train, "valid": corpus.valid}
     settings = resume.run_settings(config, splits, fitted_files(tokenizer, features), world_size)
     changed = resume.changes(found.run.settings, settings) if found else {}
     if first:
         resume.check_allowed(changed, run_dir, config["resume"]["allow"])
-        run.save_config(run_dir, config)
+        folder.save_config(run_dir, config)
     return Prepared(run_dir, corpus, tokenizer, features, settings, found, bool(changed))
 
 
@@ -174,7 +175,7 @@ def _trainer(config: dict[str, Any]) -> "Trainer":
     import torch
     from lightning.fabric.utilities.exceptions import MisconfigurationException
 
-    from asr.progress import progress_callbacks
+    from asr.training.progress import progress_callbacks
 
     settings = dict(config["trainer"])
     if settings["accelerator"] == "auto":  # as the other commands: what is left, MPS, knows no float64
@@ -228,10 +229,10 @@ def _equip(
     from lightning.pytorch.callbacks import EMAWeightAveraging
     from lightning.pytorch.loggers import TensorBoardLogger
 
-    from asr.early_stopping import Patience
-    from asr.metrics import MetricsFile
-    from asr.run_folder import METRICS
-    from asr.trial import LargestBatchFirst
+    from asr.run.names import METRICS
+    from asr.training.early_stopping import Patience
+    from asr.training.memory_check import LargestBatchFirst
+    from asr.training.metrics import MetricsFile
 
     tensorboard = TensorBoardLogger(run_dir, name="tensorboard", version="", purge_step=step + 1)
     trainer.loggers = [MetricsFile(run_dir / METRICS, step), tensorboard]
@@ -257,9 +258,9 @@ def _fit(
     """Train to the end, or until something stops it, which is said in the user's words."""
     from lightning.fabric.utilities.exceptions import MisconfigurationException
 
-    from asr.interruption import Stopped
-    from asr.launch import is_lost_connection, report_lost_connection, stop_others, take_leave
-    from asr.trial import HINT, describe
+    from asr.training.distributed import is_lost_connection, report_lost_connection, stop_others, take_leave
+    from asr.training.memory_check import HINT, describe
+    from asr.training.signals import Stopped
 
     try:
         trainer.fit(task, data, ckpt_path=resume.path if resume else None, weights_only=True)

@@ -4,11 +4,11 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from asr.command import run_command
+from asr.cli.command import run_command
 from asr.errors import InputError
-from asr.files import check_output, message_stream, write_output
 from asr.report.training import read_record, training_page
-from asr.run_folder import CONFIG, METRICS, REPORT
+from asr.run.names import CONFIG, METRICS, REPORT
+from asr.system.files import check_output, message_stream, write_output
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

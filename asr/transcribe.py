@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from asr.command import (
+from asr.cli.command import (
     add_decoding,
     audio_progress,
     complain,
@@ -19,12 +19,12 @@ from asr.command import (
     printable,
     run_command,
 )
+from asr.cli.output import Outcomes, Recording, add_output, arrange, in_order, plain_name, write
 from asr.errors import InputError
-from asr.output import Outcomes, Recording, add_output, arrange, in_order, plain_name, write
 
 if TYPE_CHECKING:
-    from asr.manifest import Utterance
-    from asr.recognizer import Inference, Recognizer
+    from asr.data.manifest import Utterance
+    from asr.recognition.recognizer import Inference, Recognizer
 
 MANIFEST = (".jsonl", ".json")
 
@@ -65,10 +65,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _find(paths: Sequence[str]) -> tuple[list[Recording], int]:
     """Find the recordings that the paths mean; complain of what cannot be read, and count it."""
-    from asr.audio import find_audio
+    from asr.audio.load import find_audio
+    from asr.data.manifest import read_good_lines
     from asr.errors import AudioError
-    from asr.manifest import read_good_lines
-    from asr.recognizer import whole_file
+    from asr.recognition.recognizer import whole_file
 
     recordings: list[Recording] = []
     problems = 0

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from asr.command import (
+from asr.cli.command import (
     add_decoding,
     audio_progress,
     check_used,
@@ -21,9 +21,9 @@ from asr.command import (
 from asr.errors import InputError
 
 if TYPE_CHECKING:
-    from asr.recognizer import Recognizer
-    from asr.score import ErrorCounts
-    from asr.tuning import Confidence, Heard, Weights
+    from asr.evaluation.tuning import Confidence, Heard, Weights
+    from asr.evaluation.word_errors import ErrorCounts
+    from asr.recognition.recognizer import Recognizer
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -37,11 +37,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("manifest", metavar="MANIFEST", help="JSONL, one utterance a line")
     add_decoding(parser)
     options = parser.parse_args(arguments)
-    from asr.bundle import check_replaceable, give_back, read_bundle, replace_bundle
-    from asr.checkpoint import BUNDLE, bundle_folder, bundle_recognizer, decoder_settings
-    from asr.manifest import read_good_lines
-    from asr.text import get_normalizer
-    from asr.tuning import hear
+    from asr.checkpoint.bundle import check_replaceable, give_back, read_bundle, replace_bundle
+    from asr.checkpoint.load import BUNDLE, bundle_folder, bundle_recognizer, decoder_settings
+    from asr.data.manifest import read_good_lines
+    from asr.evaluation.tuning import hear
+    from asr.text.normalize import get_normalizer
 
     if Path(options.model).suffix == ".ckpt":
         raise InputError(
@@ -93,7 +93,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _tune_weights(recognizer: "Recognizer", heard: "Sequence[Heard]") -> dict[str, Any]:
     """Search for the weights, if there is a language model; return them as the decoder's settings."""
     from asr.decode.beam import Beam
-    from asr.tuning import search_weights
+    from asr.evaluation.tuning import search_weights
 
     if not isinstance(recognizer.decode, Beam) or not recognizer.decode.fusion.has_model:
         print("no language model (--lm): no weights to find")
@@ -109,7 +109,7 @@ def _tune_weights(recognizer: "Recognizer", heard: "Sequence[Heard]") -> dict[st
 
 
 def _tune_confidence(recognizer: "Recognizer", heard: "Sequence[Heard]") -> "Confidence":
-    from asr.tuning import fit_confidence
+    from asr.evaluation.tuning import fit_confidence
 
     confidence = fit_confidence(recognizer, heard)
     said = f"confidence: {100 * confidence.right:.1f} % of {confidence.num_words} words are right"

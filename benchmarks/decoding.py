@@ -18,18 +18,18 @@ import torch
 from torch import Tensor
 
 from asr import ngram
-from asr.checkpoint import load_recognizer
-from asr.command import run_command
+from asr.checkpoint.load import load_recognizer
+from asr.cli.command import run_command
 from asr.decode.beam import Beam
 from asr.decode.greedy import Greedy
-from asr.decode.kenlm import without_progress
 from asr.decode.lexicon import read_lexicon
 from asr.errors import InputError
+from asr.evaluation.tuning import Heard, hear, search_weights
+from asr.evaluation.word_errors import count_errors, total
 from asr.interfaces import Hypothesis
-from asr.recognizer import INFERENCE, Recognizer
-from asr.score import count_errors, total
-from asr.settings import default_settings
-from asr.tuning import Heard, hear, search_weights
+from asr.language_model.kenlm import without_progress
+from asr.recognition.recognizer import INFERENCE, Recognizer
+from asr.system.settings import default_settings
 from benchmarks import results
 from benchmarks.machine import about
 from benchmarks.model import add_model, read_utterances

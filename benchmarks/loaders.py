@@ -14,13 +14,13 @@ from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import DataLoader, Dataset
 
 from asr.build import Config, build_augmentation, build_features, build_recognizer, build_tokenizer
+from asr.data.batch_plan import BatchBounds, plan_evaluation
 from asr.data.dataset import load_utterance
-from asr.data.module import SpeechData
+from asr.data.manifest import Utterance
 from asr.data.position import start_of_epoch
-from asr.data.sampler import BatchBounds, plan_evaluation
 from asr.interfaces import Features
-from asr.manifest import Utterance
-from asr.recognizer import Recognizer
+from asr.recognition.recognizer import Recognizer
+from asr.training.data_module import SpeechData
 from benchmarks.features import NUM_MEL_BINS, SAMPLE_RATE, composed, kaldi
 
 SPEEDS = (0.9, 1.0, 1.1)

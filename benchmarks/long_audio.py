@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import torch
 
-from asr.command import run_command
-from asr.settings import CONF
+from asr.cli.command import run_command
+from asr.system.settings import CONF
 from benchmarks import results
 from benchmarks.machine import about, measure, peak_memory, peak_memory_reset
 from benchmarks.nets import OURS, PEERS, Batch, encoder_config, installed, make_batch, make_net

@@ -19,16 +19,16 @@ import jiwer
 import soundfile
 import torch
 
-from asr.audio import load_waveform
-from asr.checkpoint import load_recognizer
-from asr.command import inference, run_command
-from asr.data.sampler import BatchBounds
-from asr.long_form import SEGMENTERS
-from asr.manifest import Utterance
-from asr.recognizer import Inference, Recognizer, whole_file
-from asr.score import ErrorCounts, count_errors, total
-from asr.transcript import Transcript, Word
-from asr.windows import WindowBounds, cut_windows
+from asr.audio.load import load_waveform
+from asr.checkpoint.load import load_recognizer
+from asr.cli.command import inference, run_command
+from asr.data.batch_plan import BatchBounds
+from asr.data.manifest import Utterance
+from asr.evaluation.word_errors import ErrorCounts, count_errors, total
+from asr.recognition.long_form import SEGMENTERS
+from asr.recognition.recognizer import Inference, Recognizer, whole_file
+from asr.recognition.transcript import Transcript, Word
+from asr.recognition.windows import WindowBounds, cut_windows
 from benchmarks import results
 from benchmarks.machine import about, in_fresh_process, peak_memory
 from benchmarks.model import add_model, read_utterances

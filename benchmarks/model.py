@@ -4,9 +4,9 @@ import argparse
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from asr.audio import find_audio
-from asr.manifest import Utterance, read_manifest
-from asr.recognizer import whole_file
+from asr.audio.load import find_audio
+from asr.data.manifest import Utterance, read_manifest
+from asr.recognition.recognizer import whole_file
 
 MODEL, AUDIO = "runs/demo", "data/mini/test.jsonl"
 

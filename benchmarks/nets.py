@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from asr.build import component
 from asr.head.ctc import CTC
-from asr.settings import CONF
+from asr.system.settings import CONF
 from benchmarks.peers.front_end import FrontEnd
 from benchmarks.race import enter
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from asr.command import run_command
+from asr.cli.command import run_command
 from asr.encoder.convolution import ConvolutionModule
 from asr.lengths import padding_mask
 from benchmarks import results

@@ -14,8 +14,8 @@ import torch
 import yaml
 from torch import Tensor
 
-from asr.command import run_command
-from asr.data.sampler import BatchBounds, Plan, changed_mates, plan_training
+from asr.cli.command import run_command
+from asr.data.batch_plan import BatchBounds, Plan, changed_mates, plan_training
 from benchmarks import results
 from benchmarks.machine import about, in_fresh_process, peak_memory, peak_memory_reset
 from benchmarks.results import Results, fixed, share

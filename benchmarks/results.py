@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from asr.files import write_whole_text
+from asr.system.files import write_whole_text
 from asr.web.chart import Axis, Column, bar_chart
 from asr.web.page import escape, page
 

@@ -13,8 +13,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from asr.command import complain, run_command
-from asr.files import write_whole_text
+from asr.cli.command import complain, run_command
+from asr.system.files import write_whole_text
 from asr.web.page import escape, page
 
 SUITE = {  # benchmarks, and the options of each run of theirs

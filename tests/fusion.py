@@ -12,8 +12,8 @@ from torch import Tensor
 
 from asr.decode.beam import Beam
 from asr.errors import InputError
-from asr.settings import default_settings
-from asr.text import verbatim
+from asr.system.settings import default_settings
+from asr.text.normalize import verbatim
 from tests.test_ctc import collapse
 
 NUMBERS = ("lm_weight", "word_score", "unknown_score", "hotword_score")

@@ -11,12 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from asr.build import build_features
-from asr.confidence import UNCALIBRATED
 from asr.decode.greedy import Greedy
 from asr.interfaces import BLANK_ID, Decoder
 from asr.lengths import Lengths, padding_mask
-from asr.recognizer import Recognizer
-from asr.text import basic
+from asr.recognition.confidence import UNCALIBRATED
+from asr.recognition.recognizer import Recognizer
+from asr.text.normalize import basic
 from asr.tokenizer.char import Char
 from tests.conftest import resolved
 from tests.tones import PITCHES

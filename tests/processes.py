@@ -12,7 +12,16 @@ from pathlib import Path
 from typing import Any
 
 SERVER = multiprocessing.get_context("forkserver")
-SERVER.set_forkserver_preload(["asr.train", "asr.plan", "asr.task", "asr.data.module", "asr.saving", "asr.run"])
+SERVER.set_forkserver_preload(
+    [
+        "asr.train",
+        "asr.plan",
+        "asr.training.task",
+        "asr.training.data_module",
+        "asr.training.checkpointing",
+        "asr.run.folder",
+    ]
+)
 PATIENCE = 120  # seconds, for what should take a few
 OF_THE_CLOCK = ("train/audio_seconds_per_second", "train/data_wait")
 
@@ -26,8 +35,8 @@ def _train(
     descriptor = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
-    from asr.experiment import run_job
     from asr.train import train
+    from asr.training.hydra_command import run_job
 
     if before is not None:
         before()

@@ -5,9 +5,9 @@ import random
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from asr.manifest import Utterance
-from asr.scored import Scored, score
-from asr.transcript import Transcript, Word
+from asr.data.manifest import Utterance
+from asr.evaluation.utterances import Scored, score
+from asr.recognition.transcript import Transcript, Word
 
 WORDS = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "left", "right"]
 

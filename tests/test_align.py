@@ -9,8 +9,8 @@ import pytest
 import soundfile
 
 from asr.align import main as align
+from asr.data.manifest import Utterance, read_manifest, write_manifest
 from asr.errors import InputError
-from asr.manifest import Utterance, read_manifest, write_manifest
 from tests.test_formats import read_by_praatio
 from tests.tones import GAP_SECONDS, LETTER_SECONDS, SAMPLE_RATE, speak
 

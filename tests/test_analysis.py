@@ -13,9 +13,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from asr.analysis import GROUPINGS, NO_SPEAKER, SECONDS, WORDS_A_SECOND, breakdown, choose_edges, figures
-from asr.bootstrap import FEWEST
-from asr.scored import Scored
+from asr.evaluation.analysis import GROUPINGS, NO_SPEAKER, SECONDS, WORDS_A_SECOND, breakdown, choose_edges, figures
+from asr.evaluation.bootstrap import FEWEST
+from asr.evaluation.utterances import Scored
 from tests.scoring import scored, simulated
 
 

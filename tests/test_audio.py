@@ -23,8 +23,9 @@ import torchaudio
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from asr import audio, resampling
-from asr.audio import audio_info, find_audio, load_waveform, stream_waveform
+from asr.audio import load as audio
+from asr.audio import resampling
+from asr.audio.load import audio_info, find_audio, load_waveform, stream_waveform
 from asr.errors import AudioError
 
 DATA = Path(__file__).parents[2] / "shared" / "data"
@@ -366,7 +367,7 @@ def test_mixing_down_and_resampling_are_noted_once_for_each_kind_of_file(save, c
     stereo = save(encode(np.zeros((4410, 2)), 44100, "WAV", "PCM_16"), "stereo.wav")
     telephone = save(encode(np.zeros(800), 8000, "WAV", "PCM_16"), "telephone.wav")
     plain = save(encode(np.zeros(1600), RATE, "WAV", "PCM_16"), "plain.wav")
-    with caplog.at_level(logging.WARNING, "asr.audio"):
+    with caplog.at_level(logging.WARNING, "asr.audio.load"):
         for path in [stereo, telephone, plain] * 3:
             load_waveform(path, RATE)
     assert caplog.messages == [

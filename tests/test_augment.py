@@ -12,7 +12,7 @@ from torchaudio import transforms
 from asr.augment.spec_augment import SpecAugment
 from asr.augment.speed_perturb import SpeedPerturb
 from asr.build import build_augmentation
-from asr.seeds import derive_seed, seeded
+from asr.data.seeds import derive_seed, seeded
 from tests.conftest import resolved
 
 SAMPLE_RATE, NUM_FRAMES, NUM_MEL_BINS, DRAWS = 16000, 300, 80, 200

@@ -14,11 +14,12 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from asr import build, bundle
+from asr import build
 from asr.average import main as average
-from asr.checkpoint import PREFIX, checkpoint_extra, fitted_files, load_recognizer, write_bundle
+from asr.checkpoint import bundle
+from asr.checkpoint.load import PREFIX, checkpoint_extra, fitted_files, load_recognizer, write_bundle
 from asr.errors import InputError
-from asr.recognizer import Recognizer
+from asr.recognition.recognizer import Recognizer
 from tests.conftest import ROOT, TINY, resolved
 
 BUNDLE_FILES = ["README.md", "characters.json", "config.json", "weights.safetensors"]

@@ -19,8 +19,8 @@ from asr.decode.beam import Beam
 from asr.decode.greedy import Greedy
 from asr.errors import InputError
 from asr.interfaces import BLANK_ID, Hypothesis
-from asr.settings import default_settings
-from asr.text import basic, verbatim
+from asr.system.settings import default_settings
+from asr.text.normalize import basic, verbatim
 from tests.fusion import NUMBERS, WIDE, Fusion, Pieces, Trigrams, beam, write_lines
 
 needs_kenlm = pytest.mark.skipif(find_spec("flashlight") is None, reason="flashlight-text is not installed")

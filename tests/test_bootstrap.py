@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from asr.bootstrap import FEWEST, by_cluster, difference, intervals, resample
+from asr.evaluation.bootstrap import FEWEST, by_cluster, difference, intervals, resample
 
 Array = NDArray[np.float64]
 
@@ -49,7 +49,7 @@ def test_draws_are_spread_as_those_of_a_plain_loop() -> None:
 def test_every_draw_has_as_many_rows_as_there_are_in_chunks_of_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
     ones = np.ones((7, 1))
     for chunk in (1, 7, 20, 1000):
-        monkeypatch.setattr("asr.bootstrap.CHUNK", chunk)
+        monkeypatch.setattr("asr.evaluation.bootstrap.CHUNK", chunk)
         assert resample(ones, 33).tolist() == [[7.0]] * 33
         seen = resample(np.eye(7), 500)
         assert (seen.sum(axis=1) == 7).all()

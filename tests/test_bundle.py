@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 import torch
 
-from asr.bundle import read_bundle
-from asr.checkpoint import load_recognizer, write_bundle
+from asr.checkpoint.bundle import read_bundle
+from asr.checkpoint.load import load_recognizer, write_bundle
 from asr.decode.beam import Beam
 from asr.errors import InputError
 from asr.ngram import main as ngram
-from asr.settings import default_settings
+from asr.system.settings import default_settings
 from tests.test_average import save
 
 FILES = {"lm": "lm.arpa", "lexicon": "lexicon.txt", "hotwords": "hotwords.txt"}
@@ -171,7 +171,7 @@ def test_a_decoders_file_that_cannot_be_read_leaves_the_older_bundle(
 
 
 def test_reading_and_writing_again_changes_nothing(bundle: Path, tmp_path: Path) -> None:
-    from asr.bundle import replace_bundle
+    from asr.checkpoint.bundle import replace_bundle
 
     shutil.copytree(bundle, tmp_path / "copy")
     held = read_bundle(bundle)

@@ -12,10 +12,10 @@ import torch
 
 import asr
 from asr.build import MODEL_KEYS, component
-from asr.checkpoint import load_recognizer
+from asr.checkpoint.load import load_recognizer
+from asr.checkpoint.saved import kept_checkpoints
+from asr.data.manifest import read_manifest
 from asr.errors import InputError
-from asr.kept import kept_checkpoints
-from asr.manifest import read_manifest
 from tests.conftest import resolved
 from tests.test_train import trained  # noqa: F401
 
@@ -151,7 +151,7 @@ def test_load_recognizer_is_what_the_package_exports(bundle: Path, tones: Path) 
     recognizer = asr.load_recognizer(bundle)
     utterances = read_manifest(tones / "test.jsonl")
     paths = [utterance.audio_filepath for utterance in utterances]
-    from asr.audio import load_waveform
+    from asr.audio.load import load_waveform
 
     waveforms = [load_waveform(path, 16000) for path in paths]
     mixed = recognizer.transcribe([paths[0], waveforms[1], paths[2]])

@@ -13,12 +13,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from asr.cli.side_by_side import WIDTH, side_by_side
 from asr.compare import main
-from asr.comparison import compare
 from asr.errors import InputError
-from asr.score import align_words
-from asr.scored import Scored
-from asr.side_by_side import WIDTH, side_by_side
+from asr.evaluation.comparison import compare
+from asr.evaluation.utterances import Scored
+from asr.evaluation.word_errors import align_words
 from tests.conftest import ROOT
 from tests.scoring import scored, simulated, write_scored
 

@@ -8,8 +8,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from asr.confidence import UNCALIBRATED, Calibration, calibrate, frame_confidence, load_calibration
 from asr.errors import InputError
+from asr.recognition.confidence import UNCALIBRATED, Calibration, calibrate, frame_confidence, load_calibration
 from tests.listener import listener
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from asr.decode.greedy import Greedy
 from asr.head.ctc import CTC
 from asr.interfaces import BLANK_ID
-from asr.text import verbatim
+from asr.text.normalize import verbatim
 from asr.tokenizer.char import Char
 
 

@@ -13,11 +13,11 @@ from asr.augment.speed_perturb import SpeedPerturb
 from asr.build import build_augmentation, build_features
 from asr.data.batch import Batch, Example, Rejected, collate
 from asr.data.dataset import Augmentation, Item, Reference, SpeechDataset, energies
+from asr.data.manifest import Utterance, read_manifest
 from asr.data.selection import feasible_factors, select
 from asr.encoder.subsampling.strided_conv import StridedConv
 from asr.head.ctc import CTC
 from asr.interfaces import Features
-from asr.manifest import Utterance, read_manifest
 from asr.tokenizer.char import Char
 from tests.conftest import resolved
 from tests.tones import SAMPLE_RATE

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 import soundfile
 
+from asr.data.manifest import Utterance, read_manifest
 from asr.errors import InputError
-from asr.manifest import Utterance, read_manifest
 from recipes.digits.download import download
 from recipes.digits.prepare import main
 from recipes.digits.recordings import INDICES, SPEAKERS, WORDS

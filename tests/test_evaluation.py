@@ -11,14 +11,14 @@ import jiwer
 import pytest
 from rich.cells import cell_len
 
-from asr.analysis import rates
 from asr.data.batch import Rejected
+from asr.data.manifest import read_manifest, write_manifest
 from asr.errors import InputError
 from asr.evaluate import main as evaluate
 from asr.evaluate import summary, table, write
-from asr.evaluation import Evaluation, together
-from asr.manifest import read_manifest, write_manifest
-from asr.scored import read_scored
+from asr.evaluation.analysis import rates
+from asr.evaluation.result import Evaluation, together
+from asr.evaluation.utterances import read_scored
 from tests.conftest import ROOT
 from tests.scoring import scored, simulated
 from tests.test_train import trained  # noqa: F401
@@ -126,7 +126,7 @@ def test_what_could_not_be_scored_is_named_even_if_the_report_cannot_be_written(
     def full(path: Path, text: str) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("asr.files.write_whole_text", full)
+    monkeypatch.setattr("asr.system.files.write_whole_text", full)
     one = read_manifest(tones / "test.jsonl")[0]
     write_manifest(tmp_path / "some.jsonl", [one, replace(one, id="gone", audio_filepath=str(tmp_path / "gone.wav"))])
     arguments = [str(trained), str(tmp_path / "some.jsonl"), "--device", "cpu", "--report", str(tmp_path / "r.html")]

@@ -19,9 +19,9 @@ import pytest
 import soundfile
 import torch
 
-from asr.kept import kept_checkpoints
-from asr.launch import STARTED_BY_FIRST
-from asr.manifest import read_manifest
+from asr.checkpoint.saved import kept_checkpoints
+from asr.data.manifest import read_manifest
+from asr.training.distributed import STARTED_BY_FIRST
 from tests.conftest import ROOT, TINY, resolved, tone_corpus
 from tests.processes import PATIENCE, bundle, finish, goings_on, kill, metrics, start, steps_logged, wait_for
 from tests.tones import sentences, write_corpus
@@ -316,7 +316,7 @@ def test_a_batch_that_does_not_fit_is_found_before_the_first_step_and_described(
 
 
 def without_the_trial() -> None:
-    from asr.trial import LargestBatchFirst
+    from asr.training.memory_check import LargestBatchFirst
 
     LargestBatchFirst.on_train_start = lambda *_: None  # type: ignore[method-assign]
 
@@ -353,7 +353,7 @@ def test_a_signal_saves_and_stops_with_a_status_that_says_so(
 
 def signal_in_the_trial(signum: int) -> None:
     """Send a signal before the first step: while the largest batch is tried."""
-    from asr.data.module import SpeechData
+    from asr.training.data_module import SpeechData
 
     make = SpeechData.worst_batches
 
@@ -442,7 +442,7 @@ def test_a_file_that_is_gone_when_a_run_goes_on_is_skipped_as_it_would_have_been
 
 
 def test_a_damaged_checkpoint_is_left_out_of_the_bundle(whole: Path, tmp_path: Path) -> None:
-    from asr.run import make_bundle
+    from asr.run.folder import make_bundle
 
     run_dir = tmp_path / "run"
     shutil.copytree(whole, run_dir)
@@ -467,7 +467,7 @@ def test_a_process_that_dies_ends_the_others_with_one_line(tones: Path, tmp_path
 
 PROGRAM = """
 import os, pathlib, signal, time
-from asr.task import RecognitionTask
+from asr.training.task import RecognitionTask
 from asr.train import main
 
 step = RecognitionTask.training_step

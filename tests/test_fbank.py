@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from asr.audio import MAX_SAMPLE, unusable_samples
+from asr.audio.load import MAX_SAMPLE, unusable_samples
 from asr.build import build_features
 from asr.errors import InputError
 from asr.features.fbank import BLOCK_FRAMES, Fbank

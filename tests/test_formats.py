@@ -23,8 +23,8 @@ from hypothesis import strategies as st
 from parselmouth.praat import call
 from praatio import textgrid
 
-from asr.formats import FORMATS
-from asr.transcript import Alternative, Transcript, Word
+from asr.recognition.formats import FORMATS
+from asr.recognition.transcript import Alternative, Transcript, Word
 
 ROUNDING = 0.0005 + 1e-9  # seconds: times are written to the millisecond
 
@@ -497,5 +497,5 @@ def test_every_file_ends_its_last_line_and_can_be_encoded(recording: str, transc
 
 
 def test_formats_are_written_without_torch() -> None:
-    code = "import sys, asr.formats; sys.exit('torch' in sys.modules)"
+    code = "import sys, asr.recognition.formats; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0

@@ -11,11 +11,11 @@ from torch import Tensor
 from asr.build import build_augmentation, build_features, build_recognizer, build_tokenizer
 from asr.data.batch import Batch, collate
 from asr.data.dataset import SpeechDataset
-from asr.data.module import SpeechData
+from asr.data.manifest import read_manifest
 from asr.data.position import start_of_epoch
-from asr.manifest import read_manifest
-from asr.recognizer import Recognizer
-from asr.task import RecognitionTask
+from asr.recognition.recognizer import Recognizer
+from asr.training.data_module import SpeechData
+from asr.training.task import RecognitionTask
 from tests.conftest import TINY, resolved, tone_corpus
 from tests.processes import finish, start
 

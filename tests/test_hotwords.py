@@ -14,8 +14,8 @@ from asr.decode.beam import Beam
 from asr.decode.fusion import ShallowFusion
 from asr.decode.hotwords import Matches, Phrases
 from asr.errors import InputError
-from asr.settings import default_settings
-from asr.text import basic
+from asr.system.settings import default_settings
+from asr.text.normalize import basic
 from tests.fusion import NUMBERS, Fusion, Pieces, Trigrams, beam, write_lines
 
 LETTERS = ["", " ", *"acdeknoqrtwyz"]

@@ -13,11 +13,11 @@ import pytest
 import soundfile
 import torch
 
-from asr.data.sampler import BatchBounds
+from asr.data.batch_plan import BatchBounds
 from asr.errors import AudioError
-from asr.recognizer import Inference, Recognizer, whole_file
+from asr.recognition.recognizer import Inference, Recognizer, whole_file
+from asr.recognition.windows import WindowBounds
 from asr.server.jobs import Job, Jobs, QueueFullError, StoppedError
-from asr.windows import WindowBounds
 from tests.listener import listener
 from tests.tones import SAMPLE_RATE, sentences, speak
 

@@ -16,8 +16,8 @@ import pytest
 
 pytest.importorskip("flashlight.lib.text.decoder.kenlm", reason="flashlight-text is not installed")
 
-from asr.decode.kenlm import NOT_WORDS, NgramModel, vocabulary
 from asr.errors import InputError
+from asr.language_model.kenlm import NOT_WORDS, NgramModel, vocabulary
 from tests.conftest import ROOT
 from tests.fusion import Trigrams
 
@@ -175,7 +175,7 @@ def test_a_copy_shares_the_model(arpa: Path) -> None:
 LOAD = """
 import resource, sys
 resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))
-from asr.decode.kenlm import NgramModel
+from asr.language_model.kenlm import NgramModel
 from asr.errors import InputError
 try:
     NgramModel(sys.argv[1])
@@ -244,7 +244,7 @@ def test_what_other_tools_write_is_read(arpa: Path, model: Trigrams) -> None:
 
 @pytest.mark.parametrize("piece", [64, 1000])
 def test_pieces_of_any_size_are_read_alike(arpa: Path, piece: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("asr.decode.arpa._PIECE", piece)
+    monkeypatch.setattr("asr.language_model.arpa._PIECE", piece)
     assert vocabulary(arpa) == [*NOT_WORDS, *WORDS]
     arpa.write_text(arpa.read_text().replace("\\end\\", "-1\tnew york\n\\end\\"))
     assert re.search(r"line \d+ must be \\end\\; it is b'-1\\tnew york\\n'", check_error(arpa))
@@ -252,7 +252,7 @@ def test_pieces_of_any_size_are_read_alike(arpa: Path, piece: int, monkeypatch: 
 
 MUTATE = """
 import collections, random, re, sys
-from asr.decode.kenlm import NgramModel
+from asr.language_model.kenlm import NgramModel
 from asr.errors import InputError
 from tests.fusion import Trigrams
 from pathlib import Path

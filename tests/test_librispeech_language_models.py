@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from asr.text import basic
+from asr.text.normalize import basic
 from recipes.librispeech import download, language_models
 from recipes.librispeech.download import Archive, check_disk_space, mirror_url
 from recipes.librispeech.language_models import LANGUAGE_MODELS, LANGUAGE_MODELS_RESOURCE, lower_case, main
@@ -100,7 +100,7 @@ def test_a_language_model_is_fetched_verified_and_unpacked_in_lower_case(tmp_pat
     assert lies_in(tmp_path) == [f"{MODEL}.arpa"]
     assert arpa_of(tmp_path).read_bytes() == ARPA.lower()
     captured = capsys.readouterr()
-    assert captured.out == f"{arpa_of(tmp_path)}: words in lower case, as asr.text.basic writes them.\n"
+    assert captured.out == f"{arpa_of(tmp_path)}: words in lower case, as asr.text.normalize.basic writes them.\n"
     assert f"{MODEL}.arpa: verified and unpacked; the archive was removed (--keep-archives keeps it)" in captured.err
 
 

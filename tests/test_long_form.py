@@ -12,15 +12,15 @@ import torch
 from torch import Tensor
 
 from asr.data.batch import Rejected
-from asr.data.sampler import BatchBounds
+from asr.data.batch_plan import BatchBounds
+from asr.data.manifest import Utterance
 from asr.errors import AudioError, InputError
 from asr.interfaces import Hypothesis
-from asr.long_form import SEGMENTERS
-from asr.manifest import Utterance
-from asr.recognizer import Inference, Recognizer, whole_file
-from asr.silence import cut_at_silences
-from asr.transcript import Alternative, Transcript
-from asr.windows import WindowBounds
+from asr.recognition.long_form import SEGMENTERS
+from asr.recognition.recognizer import Inference, Recognizer, whole_file
+from asr.recognition.silence import cut_at_silences
+from asr.recognition.transcript import Alternative, Transcript
+from asr.recognition.windows import WindowBounds
 from tests.listener import listener
 from tests.tones import SAMPLE_RATE, sentences, speak
 

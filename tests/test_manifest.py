@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from asr.data.manifest import Utterance, read_good_lines, read_manifest, write_manifest
 from asr.errors import InputError
-from asr.manifest import Utterance, read_good_lines, read_manifest, write_manifest
 
 GOOD = {"audio_filepath": "a.flac", "duration": 1.5, "text": "one"}
 
@@ -144,7 +144,7 @@ def test_a_manifest_without_a_line_is_an_error(tmp_path: Path, content: str) -> 
 def test_a_line_without_end_is_refused_with_the_limit_and_its_number(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("asr.manifest.LONGEST_LINE", 1000)
+    monkeypatch.setattr("asr.data.manifest.LONGEST_LINE", 1000)
     path = manifest(tmp_path, GOOD, GOOD | {"id": "2", "text": "x" * 800})
     assert len(read_manifest(path)) == 2
     path = manifest(tmp_path, GOOD, GOOD | {"id": "2", "text": "x" * 1000})

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 import soundfile
 
+from asr.data.manifest import read_manifest
 from asr.errors import InputError
-from asr.manifest import read_manifest
 from recipes.mini import prepare as command
 from recipes.mini.espeak import Espeak
 from recipes.mini.grammar import sentences, vocabulary

@@ -10,9 +10,9 @@ import torch
 
 from asr.build import build_augmentation, build_features, build_recognizer, build_tokenizer
 from asr.data.dataset import Item
-from asr.data.module import SpeechData
+from asr.data.manifest import read_manifest
 from asr.data.position import Position, Share, start_of_epoch
-from asr.manifest import read_manifest
+from asr.training.data_module import SpeechData
 from tests.conftest import resolved
 
 BEGINNING = start_of_epoch(0, 1)
@@ -70,7 +70,7 @@ def test_features_of_a_loader_are_those_of_the_feature_extractor(tones: Path) ->
     data = speech_data(tones / "train.jsonl", batch_seconds=5.0, num_workers=0)
     on_process(data, rank=0, world_size=1)
     features = build_features(resolved())
-    from asr.audio import load_waveform
+    from asr.audio.load import load_waveform
 
     for batch in data.val_dataloader():
         for number, utterance in enumerate(batch.utterances):

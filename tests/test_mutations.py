@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from asr import build
-from asr.checkpoint import write_bundle
+from asr.checkpoint.load import write_bundle
 from asr.errors import InputError
-from asr.settings import check_settings, default_settings
+from asr.system.settings import check_settings, default_settings
 from asr.train import train
 from tests.conftest import CONF, ROOT, TINY, resolved, tone_corpus
 from tests.mutations import WRONG, leaves, mutations
@@ -185,7 +185,7 @@ TRY = """
 import json, resource, sys
 from pathlib import Path
 import torch
-from asr.checkpoint import load_recognizer
+from asr.checkpoint.load import load_recognizer
 from asr.errors import InputError
 torch.set_num_threads(1)
 folder = Path(sys.argv[1])
@@ -294,7 +294,7 @@ def test_a_large_net_in_a_config_takes_no_memory(bundle: Path) -> None:
 
 
 def test_a_pipe_in_a_bundle_is_not_waited_for(bundle: Path, tmp_path: Path) -> None:
-    from asr.checkpoint import load_recognizer
+    from asr.checkpoint.load import load_recognizer
 
     copy = tmp_path / "copy"
     copy.mkdir()

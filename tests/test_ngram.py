@@ -19,12 +19,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from asr import files, kneser_ney
 from asr.errors import InputError
-from asr.kneser_ney import BOS, EOS, FALLBACK, SPECIAL, UNK, estimate, write_arpa
+from asr.language_model import kneser_ney
+from asr.language_model.kneser_ney import BOS, EOS, FALLBACK, SPECIAL, UNK, estimate, write_arpa
 from asr.ngram import main as ngram
 from asr.ngram import parse_size
-from asr.text import NORMALIZERS
+from asr.system import files
+from asr.text.normalize import NORMALIZERS
 from tests.conftest import ROOT, SHARED, needs_shared
 from tests.test_average import save
 
@@ -511,7 +512,7 @@ def test_a_killed_process_leaves_nothing(tmp_path: Path) -> None:
     """Neither half a model nor temporary files, which have no names."""
     (tmp_path / "tmp").mkdir()
     code = (
-        "import os, signal, asr.kneser_ney as k, asr.ngram\n"
+        "import os, signal, asr.language_model.kneser_ney as k, asr.ngram\n"
         "merge = k._merge\n"
         "def die(*given): yield next(merge(*given)); os.kill(os.getpid(), signal.SIGKILL)\n"
         "k._merge = die\n"

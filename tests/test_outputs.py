@@ -13,16 +13,17 @@ from pathlib import Path
 
 import pytest
 
-from asr import evaluate, output
+from asr import evaluate
+from asr.cli import output
+from asr.cli.output import Recording
 from asr.compare import main as compare
+from asr.data.manifest import Utterance, write_manifest
 from asr.errors import InputError
-from asr.evaluation import Evaluation
-from asr.files import check_output, write_whole_text
-from asr.manifest import Utterance, write_manifest
+from asr.evaluation.result import Evaluation
 from asr.ngram import main as ngram
-from asr.output import Recording
+from asr.recognition.transcript import Transcript, Word
+from asr.system.files import check_output, write_whole_text
 from asr.training_report import main as training_report
-from asr.transcript import Transcript, Word
 from tests.conftest import ROOT
 from tests.scoring import simulated, write_scored
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from asr.build import component
 from asr.data.batch import Example, collate
-from asr.manifest import Utterance
+from asr.data.manifest import Utterance
 from tests.conftest import CONF, resolved
 
 NUM_MEL_BINS, VOCAB_SIZE = 20, 7

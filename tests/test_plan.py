@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from asr.data.module import SpeechData
 from asr.plan import num_processes, plan
 from asr.train import train
+from asr.training.data_module import SpeechData
 from tests.conftest import ROOT, TINY, resolved, tone_corpus
 from tests.processes import finish, start, steps_logged
 

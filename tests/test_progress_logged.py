@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from asr.examples import ExamplesFile, Recognised, choose_examples, read_examples
-from asr.manifest import Utterance, read_manifest
+from asr.data.manifest import Utterance, read_manifest
 from asr.report.training_log import read_log
+from asr.run.validation_samples import ExamplesFile, Recognised, choose_examples, read_examples
 from tests.conftest import TINY, resolved, tone_corpus
 from tests.processes import examples, finish, start
 from tests.test_global_loss import planned
@@ -55,7 +55,7 @@ def test_padding_is_the_share_of_the_steps_frames_that_no_utterance_has(
 def slow(where: str, rank: str | None = None) -> None:
     """Have a process take its time where it reads audio, or where it computes."""
     from asr.data.dataset import SpeechDataset
-    from asr.task import RecognitionTask
+    from asr.training.task import RecognitionTask
 
     owner, name = {"data": (SpeechDataset, "__getitem__"), "net": (RecognitionTask, "training_step")}[where]
     work = getattr(owner, name)

@@ -16,7 +16,7 @@ from torch.utils.checkpoint import checkpoint
 from asr.build import component
 from asr.encoder.norm.masked_batch_norm import MaskedBatchNorm
 from asr.errors import InputError
-from asr.recompute import recompute_blocks
+from asr.training.gradient_checkpointing import recompute_blocks
 from tests.conftest import resolved
 
 NUM_MEL_BINS = 20
@@ -159,7 +159,9 @@ def test_far_fewer_activations_are_kept(overrides: tuple[str, ...]) -> None:
 def test_nothing_is_recomputed_in_evaluation_or_without_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
     encoder = make_encoder(BATCH_NORM, recompute=True)
     plain = make_encoder(BATCH_NORM, recompute=False)
-    monkeypatch.setattr("asr.recompute.checkpoint", lambda *_, **__: pytest.fail("the recomputation was set up"))
+    monkeypatch.setattr(
+        "asr.training.gradient_checkpointing.checkpoint", lambda *_, **__: pytest.fail("the recomputation was set up")
+    )
     with torch.no_grad():
         encoder(*batch())
     encoder, plain = make_encoder(BATCH_NORM, recompute=True).eval(), plain.eval()
@@ -176,7 +178,10 @@ def test_a_copy_computes_with_its_own_weights_and_still_recomputes(
         for parameter in encoder.parameters():
             parameter.fill_(float("nan"))
     calls = []
-    monkeypatch.setattr("asr.recompute.checkpoint", lambda *given, **how: calls.append(1) or checkpoint(*given, **how))
+    monkeypatch.setattr(
+        "asr.training.gradient_checkpointing.checkpoint",
+        lambda *given, **how: calls.append(1) or checkpoint(*given, **how),
+    )
     assert_equal(train(theirs), train(make_encoder(BATCH_NORM, recompute=False)))
     assert all(parameter.grad is None for parameter in encoder.parameters())
     assert len(calls) == 3 * len(theirs.blocks)  # of three batches

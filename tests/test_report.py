@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 import jiwer
 import pytest
 
-from asr.analysis import figures
-from asr.checkpoint import load_recognizer
+from asr.checkpoint.load import load_recognizer
 from asr.evaluate import decoder_name
 from asr.evaluate import main as evaluate
-from asr.scored import read_scored
+from asr.evaluation.analysis import figures
+from asr.evaluation.utterances import read_scored
 from tests.browser import Visit, browser, overflow, poor_contrasts, visit, wait_until  # noqa: F401
 
 Line = dict[str, Any]

@@ -14,20 +14,20 @@ import pytest
 import soundfile
 import torch
 
-from asr import files
-from asr.analysis import figures
-from asr.audio import load_waveform
-from asr.checkpoint import load_recognizer
+from asr.audio.load import load_waveform
+from asr.checkpoint.load import load_recognizer
+from asr.cli import report_options
 from asr.compare import main as compare
-from asr.comparison import compare as compared
+from asr.data.manifest import Utterance, read_manifest
 from asr.errors import InputError
 from asr.evaluate import main as evaluate
-from asr.manifest import Utterance, read_manifest
-from asr.report import options as report_options
+from asr.evaluation.analysis import figures
+from asr.evaluation.comparison import compare as compared
+from asr.evaluation.utterances import Scored
 from asr.report.clips import NO_CLIPS, OPUS_RATES, TOP, Clips, base64_bytes, opus, record, record_with_posteriors
 from asr.report.comparison import comparison_report
 from asr.report.evaluation import About, evaluation_report
-from asr.scored import Scored
+from asr.system import files
 from asr.web.page import asset, escape, page, to_json, visible
 from asr.web.utterances import SCRIPTS
 from tests.browser import browser, overflow, visit, wait_until  # noqa: F401
@@ -163,7 +163,7 @@ def test_data_of_a_page_is_read_as_it_was_given(browser: Any, tmp_path: Path) ->
 
 
 def test_scripts_of_pages_can_stand_in_one(tmp_path: Path) -> None:
-    for path in (ROOT / "asr" / "web").glob("*.js"):
+    for path in (ROOT / "asr" / "web" / "assets").glob("*.js"):
         assert "</script" not in asset(path.name).lower()
         assert not re.search(r"\bon\w+=[\"']|https?://|\beval\b|innerHTML", asset(path.name)), path
 

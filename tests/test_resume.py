@@ -18,7 +18,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from asr.kept import kept_checkpoints
+from asr.checkpoint.saved import kept_checkpoints
 from tests.conftest import ROOT, TINY, resolved, tone_corpus
 from tests.processes import bundle, examples, finish, goings_on, kill, metrics, start, steps_logged, wait_for
 
@@ -136,7 +136,7 @@ def test_settings_that_change_nothing_may_change(tones: Path, tmp_path: Path) ->
 
 def write_ids(folder: Path) -> None:
     """Write down what each optimizer step has trained on."""
-    from asr.task import RecognitionTask
+    from asr.training.task import RecognitionTask
 
     compute = RecognitionTask.training_step
 
@@ -228,7 +228,7 @@ def test_each_job_of_a_multirun_has_its_own_folder(tones: Path, tmp_path: Path) 
 
 def die_behind_the_first_checkpoint() -> None:
     """Have this process killed as soon as it has written a checkpoint."""
-    from asr import saving
+    from asr.training import checkpointing as saving
 
     write = saving.write_whole
 
@@ -279,7 +279,7 @@ def test_minutes_make_a_checkpoint_due_as_steps_do(tones: Path, tmp_path: Path) 
 
 def write_weights(folder: Path) -> None:
     """Write down the weights behind each optimizer step."""
-    from asr.task import RecognitionTask
+    from asr.training.task import RecognitionTask
 
     def write(task: Any, *_: Any) -> None:
         weights = {name: tensor.clone() for name, tensor in task.recognizer.state_dict().items()}
@@ -319,14 +319,14 @@ def die_in(where: str) -> None:
 @pytest.mark.parametrize(
     "where",
     [
-        "asr.run.save_fitted",  # behind the fitting of the tokenizer
-        "asr.run.save_config",
-        "asr.saving.superfluous",  # a checkpoint is written, and no older one removed
-        "asr.task.count_errors",  # in the first validation
-        "asr.run.make_bundle",
-        "asr.bundle._swap",  # the bundle is written beside its place
-        "asr.run.test_bundle",
-        "asr.run.write_whole_text",  # config.yaml, results.json
+        "asr.run.folder.save_fitted",  # behind the fitting of the tokenizer
+        "asr.run.folder.save_config",
+        "asr.training.checkpointing.superfluous",  # a checkpoint is written, and no older one removed
+        "asr.training.task.count_errors",  # in the first validation
+        "asr.run.folder.make_bundle",
+        "asr.checkpoint.bundle._swap",  # the bundle is written beside its place
+        "asr.run.folder.test_bundle",
+        "asr.run.folder.write_whole_text",  # config.yaml, results.json
     ],
 )
 def test_a_run_killed_in_any_of_its_phases_ends_with_the_same_bits(where: str, tones: Path, tmp_path: Path) -> None:

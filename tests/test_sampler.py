@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from asr.data.dataset import Item
-from asr.data.sampler import (
+from asr.data.batch_plan import (
     BatchBounds,
     BatchSampler,
     Plan,
@@ -20,6 +19,7 @@ from asr.data.sampler import (
     plan_evaluation,
     plan_training,
 )
+from asr.data.dataset import Item
 from asr.errors import InputError
 from benchmarks.plan import TRAIN_MINI, draw_durations
 from tests.conftest import needs_shared
@@ -223,7 +223,7 @@ def test_the_change_of_mates_is_the_mean_over_utterances_of_the_mates_lost() -> 
 
 def test_planning_asks_for_no_utterance_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """A million utterances are planned by operations on all of them; only the batches are walked through."""
-    from asr.data import sampler
+    from asr.data import batch_plan as sampler
 
     calls = 0
 

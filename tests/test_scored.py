@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from asr.analysis import figures
+from asr.data.manifest import Utterance
 from asr.errors import InputError
-from asr.manifest import Utterance
-from asr.scored import read_scored, score
-from asr.transcript import Alternative, Transcript, Word
+from asr.evaluation.analysis import figures
+from asr.evaluation.utterances import read_scored, score
+from asr.recognition.transcript import Alternative, Transcript, Word
 from tests.conftest import ROOT
 from tests.scoring import scored, simulated, write_scored
 
@@ -147,7 +147,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
 def test_a_pipe_is_read_as_a_file_is(tmp_path: Path) -> None:
     """Several manifests are compared at once so: <(cat evaluation/*.utterances.jsonl)."""
     path = write_scored(tmp_path / "x.jsonl", ROWS)
-    command = "from asr.scored import read_scored; import sys; print(len(read_scored(sys.argv[1])))"
+    command = "from asr.evaluation.utterances import read_scored; import sys; print(len(read_scored(sys.argv[1])))"
     script = f'exec "{sys.executable}" -c "{command}" <(cat "{path}")'
     ended = subprocess.run(["bash", "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
     assert ended.stdout == f"{len(ROWS)}\n"
@@ -170,7 +170,8 @@ def test_a_pipe_whose_line_has_no_end_is_refused_with_little_memory(tmp_path: Pa
 
 
 def test_scoring_comparing_and_figures_import_no_torch() -> None:
-    code = "import sys, asr.scored, asr.analysis, asr.comparison, asr.compare, asr.side_by_side"
+    code = "import sys, asr.compare, asr.cli.side_by_side"
+    code += "\nimport asr.evaluation.utterances, asr.evaluation.analysis, asr.evaluation.comparison"
     code += "\nassert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
 

@@ -28,9 +28,9 @@ from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi import checks as openapi_checks
 from uvicorn.server import ServerState
 
+from asr.data.manifest import read_manifest
 from asr.errors import InputError
-from asr.manifest import read_manifest
-from asr.recognizer import INFERENCE
+from asr.recognition.recognizer import INFERENCE
 from asr.serve import _bound_socket, _examples, _name
 from asr.server.app import Service, make_app
 from asr.server.hosts import Hosts
@@ -423,9 +423,8 @@ def test_without_its_packages_it_says_what_to_install() -> None:
     code = "import sys\nfor name in ('fastapi', 'uvicorn'): sys.modules[name] = None\n"
     code += "import importlib.util as u; find = u.find_spec\n"
     code += "u.find_spec = lambda name: None if name in ('fastapi', 'uvicorn') else find(name)\n"
-    code += (
-        "from asr.command import run_command; from asr.serve import main\nsys.argv[1:] = ['model']\nrun_command(main)"
-    )
+    code += "from asr.cli.command import run_command; from asr.serve import main\n"
+    code += "sys.argv[1:] = ['model']\nrun_command(main)"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert done.stderr == "error: asr.serve must have fastapi, uvicorn; not installed. pip install '.[serve]'\n"

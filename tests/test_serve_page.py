@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import soundfile
 
-from asr.manifest import Utterance, read_manifest
+from asr.data.manifest import Utterance, read_manifest
 from asr.server.pages import Example, demo_page
 from asr.server.upload import Limits
 from tests.browser import Visit, launched, overflow, poor_contrasts, visit

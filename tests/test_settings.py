@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from asr.errors import InputError
-from asr.settings import check_settings
+from asr.system.settings import check_settings
 from asr.train import _lost_worker, _trainer
 from tests.conftest import TINY, resolved, tone_corpus
 from tests.processes import finish, start

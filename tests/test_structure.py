@@ -15,70 +15,34 @@ import pytest
 import yaml
 
 from asr import build
-from asr.data.module import SpeechData
-from asr.settings import RULES, TRAINER, check_settings
+from asr.system.settings import RULES, TRAINER, check_settings
+from asr.training.data_module import SpeechData
 from tests.conftest import CONF, ROOT, resolved
 
-# A module imports only from layers below its own; within a layer none imports another, but for the lines of PARTS.
+# Folders, and the modules that are the contract, from the lowest layer up: what stands in a line imports only from
+# lines above it. Commands, which stand in asr/ itself, are above all, and import none of each other.
 LAYERS = [
-    [
-        *("errors", "files", "lengths", "learnt", "printable", "processes", "seeds", "settings", "interfaces"),
-        *("manifest", "transcript", "run_folder", "web"),
-    ],
-    ["audio", "containers", "resampling", "text", "formats", "kneser_ney", "kernels"],
-    [
-        *("features", "augment", "tokenizer", "encoder", "head", "decode", "score", "schedule", "optimizer"),
-        *("recompute", "alignment", "confidence", "spelling", "windows", "silence", "bootstrap", "reliability"),
-    ],
-    [
-        *("data.batch", "data.dataset", "data.position", "data.sampler", "data.selection", "data.training"),
-        *("long_form", "scored"),
-    ],
-    ["recognizer", "corpus", "analysis"],
-    ["build", "evaluation", "tuning", "kept", "comparison", "report.clips"],
-    ["bundle", "checkpoint", "report.evaluation"],
-    ["resume", "run", "report.comparison"],
-    [
-        *("interruption", "launch", "command", "output", "experiment", "progress", "metrics", "early_stopping"),
-        *("window", "table", "side_by_side", "report.options"),
-    ],
-    ["stopwatch", "examples", "report.curves", "report.training_log"],
-    ["report.training_charts", "report.training_examples"],
-    ["task", "data.module", "saving", "trial", "report.training", "server"],
-    [
-        *("train", "plan", "average", "ngram", "tune", "align", "evaluate", "compare", "transcribe", "serve"),
-        "training_report",
-    ],
+    ["errors"],
+    ["lengths", "system"],
+    ["web"],
+    ["interfaces"],
+    ["audio", "text", "language_model", "kernels"],
+    ["augment", "decode", "encoder", "features", "head", "optimizer", "schedule", "tokenizer"],
+    ["data"],
+    ["recognition"],
+    ["evaluation", "build"],
+    ["checkpoint"],
+    ["run"],
+    ["cli"],
+    ["report"],
+    ["server", "training"],
 ]
-PARTS = {
-    "interfaces": {"lengths"},
-    "settings": {"errors"},
-    "files": {"errors"},
-    "learnt": {"errors"},
-    "manifest": {"errors", "files"},
-    "audio": {"containers", "resampling"},
-    "data.dataset": {"data.batch"},
-    "data.sampler": {"data.dataset"},
-    "data.selection": {"data.dataset"},
-    "data.training": {"data.dataset", "data.position", "data.sampler", "data.selection"},
-    "checkpoint": {"bundle"},
-    "experiment": {"interruption"},
-    "output": {"command"},
-    "side_by_side": {"command"},
-}
-LIGHTNING = {
-    "train",
-    "task",
-    "data.module",
-    "saving",
-    "trial",
-    "launch",
-    "early_stopping",
-    "progress",
-    "metrics",
-}
-HYDRA = {"experiment"}
-RECIPES_MAY = {name for names in LAYERS[:2] for name in names}
+COMMANDS = sorted(
+    path.stem
+    for path in (ROOT / "asr").glob("*.py")
+    if path.stem not in {"__init__", *(name for names in LAYERS for name in names)}
+)
+RECIPES_MAY = {"errors", "system", "text", "audio", "data.manifest"}
 
 
 def modules(package: str) -> Iterator[tuple[str, ast.Module]]:
@@ -103,36 +67,32 @@ def imported(tree: ast.Module) -> set[str]:
     return names
 
 
-def unit(module: str) -> str:
-    """The entry of LAYERS that a module of asr belongs to: `encoder.norm.layer_norm` is part of `encoder`."""
-    units = {name for layer in LAYERS for name in layer}
-    parts = module.split(".")
-    return next(".".join(parts[:end]) for end in range(len(parts), 0, -1) if ".".join(parts[:end]) in units)
+def layer(module: str) -> int:
+    """The line of LAYERS that a module belongs to by its first name; that of commands is behind the last."""
+    first = module.split(".")[0]
+    return next((number for number, names in enumerate(LAYERS) if first in names), len(LAYERS))
 
 
-def layer(name: str) -> int:
-    return next(number for number, names in enumerate(LAYERS) if name in names)
-
-
-def test_a_module_imports_only_lower_layers() -> None:
+def test_a_module_imports_only_from_its_own_folder_and_from_lower_layers() -> None:
     for module, tree in modules("asr"):
-        mine = unit(module)
         for name in imported(tree):
-            if not name.startswith("asr.") or name == "asr.data" or not module_file(name):
+            theirs = name.removeprefix("asr.")
+            if not name.startswith("asr.") or not module_file(name):
                 continue
-            theirs = unit(name.removeprefix("asr."))
-            allowed = theirs == mine or layer(theirs) < layer(mine) or theirs in PARTS.get(mine, set())
-            assert allowed, f"asr/{module} (layer {layer(mine)}) imports {name} (layer {layer(theirs)})"
+            same_folder = theirs.split(".")[0] == module.split(".")[0]
+            assert same_folder or layer(theirs) < layer(module), f"asr/{module} imports {name}"
+
+
+def test_what_lies_in_the_package_itself_is_the_contract_and_the_commands() -> None:
+    contract = {"__init__", "interfaces", "errors", "lengths", "build"}
+    assert {path.stem for path in (ROOT / "asr").glob("*.py")} == contract | set(COMMANDS)
+    for command in COMMANDS:
+        assert 'if __name__ == "__main__":' in (ROOT / "asr" / f"{command}.py").read_text(), command
 
 
 def module_file(name: str) -> bool:
     path = ROOT.joinpath(*name.split("."))
     return path.with_suffix(".py").is_file()
-
-
-def test_every_module_has_a_layer() -> None:
-    for module, _ in modules("asr"):
-        assert unit(module)
 
 
 def test_the_wheel_holds_every_package() -> None:
@@ -143,26 +103,27 @@ def test_the_wheel_holds_every_package() -> None:
 
 def test_the_wheel_holds_what_pages_are_made_of() -> None:
     patterns = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]["asr.web"]
-    files = {path.name for path in (ROOT / "asr" / "web").iterdir() if path.is_file() and path.suffix != ".py"}
-    assert files == {path.name for pattern in patterns for path in (ROOT / "asr" / "web").glob(pattern)}
+    files = {path for path in (ROOT / "asr" / "web").rglob("*.*") if path.suffix in (".css", ".html", ".js")}
+    assert files == {path for pattern in patterns for path in (ROOT / "asr" / "web").glob(pattern)}
 
 
 def test_only_training_knows_lightning_and_hydra() -> None:
     for module, tree in modules("asr"):
         tops = {name.split(".")[0] for name in imported(tree)}
-        assert "lightning" not in tops or module in LIGHTNING, module
-        assert not tops & {"hydra", "omegaconf"} or module in HYDRA, module
+        assert "lightning" not in tops or module == "train" or module.startswith("training."), module
+        assert not tops & {"hydra", "omegaconf"} or module == "training.hydra_command", module
 
 
 def test_recipes_import_the_lowest_layers_only() -> None:
     for module, tree in modules("recipes"):
         for name in imported(tree):
             if name.startswith("asr."):
-                assert name.removeprefix("asr.") in RECIPES_MAY, f"recipes/{module} imports {name}"
+                theirs = name.removeprefix("asr.")
+                assert {theirs, theirs.split(".")[0]} & RECIPES_MAY, f"recipes/{module} imports {name}"
 
 
 def test_encoder_parts_do_not_import_other_groups() -> None:
-    groups = LAYERS[2]
+    groups = next(names for names in LAYERS if "encoder" in names)
     for module, tree in modules("asr"):
         mine = module.split(".")[0]
         others = {f"asr.{group}" for group in groups if group != mine}
@@ -260,7 +221,7 @@ def test_every_experiment_composes_and_builds(experiment: str) -> None:
     assert yaml.safe_load((CONF / "experiment" / f"{experiment}.yaml").read_text())["run_dir"].startswith("runs/")
 
 
-@pytest.mark.parametrize("command", LAYERS[-1])
+@pytest.mark.parametrize("command", COMMANDS)
 def test_help_of_a_command_imports_neither_torch_nor_hydra(command: str) -> None:
     run = f"runpy.run_module('asr.{command}', run_name='__main__')"
     code = f"import sys, runpy\nsys.argv = ['{command}', '--help']\ntry: {run}\nexcept SystemExit: pass\n"
@@ -269,7 +230,8 @@ def test_help_of_a_command_imports_neither_torch_nor_hydra(command: str) -> None
 
 
 def test_using_a_model_imports_neither_lightning_nor_hydra_nor_a_compiler() -> None:
-    modules = "asr.transcribe, asr.align, asr.tune, asr.ngram, asr.evaluate, asr.checkpoint, asr.tuning, asr.recognizer"
+    modules = "asr.transcribe, asr.align, asr.tune, asr.ngram, asr.evaluate"
+    modules += ", asr.checkpoint.load, asr.evaluation.tuning, asr.recognition.recognizer"
     code = f"import sys, asr, {modules}; asr.load_recognizer"
     code += "\nslow = {'lightning', 'pytorch_lightning', 'hydra', 'omegaconf', 'torch._dynamo', 'sympy', 'tensorboard'}"
     code += "\nassert not slow & sys.modules.keys()"

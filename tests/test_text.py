@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from asr.errors import InputError
-from asr.text import NORMALIZERS, basic, get_normalizer, verbatim
+from asr.text.normalize import NORMALIZERS, basic, get_normalizer, verbatim
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from asr.build import build_tokenizer, component
 from asr.errors import InputError
 from asr.interfaces import BLANK_ID, Tokenizer
-from asr.text import basic
+from asr.text.normalize import basic
 from asr.tokenizer.char import Char
 from asr.tokenizer.sentencepiece import SentencePiece
 from tests.conftest import CONF, resolved
@@ -168,7 +168,7 @@ def test_a_rare_character_is_covered(algorithm: str) -> None:
 
 
 def test_subwords_take_the_text_as_it_is() -> None:
-    """Normalising is asr.text's; SentencePiece's own would turn ﬁ into fi."""
+    """Normalising is asr.text.normalize's; SentencePiece's own would turn ﬁ into fi."""
     tokenizer = SentencePiece(algorithm="unigram", vocab_size=42)
     tokenizer.fit([*training_texts(), "ﬁ ² Å"])
     assert tokenizer.decode(tokenizer.encode("ﬁ ² Å")) == "ﬁ ² Å"

@@ -10,9 +10,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from asr.checkpoint.saved import kept_checkpoints, select, superfluous
+from asr.data.manifest import read_manifest
 from asr.evaluate import main as evaluate
-from asr.kept import kept_checkpoints, select, superfluous
-from asr.manifest import read_manifest
 from asr.train import train
 from tests.conftest import TINY, resolved, tone_corpus
 from tests.processes import finish, start
@@ -179,7 +179,7 @@ def test_a_run_that_kept_nothing_does_not_lock_its_folder(tones: Path, tmp_path:
 
 def count_starts(path: Path) -> None:
     """Write a line whenever a process that reads audio is started."""
-    from asr.data import module
+    from asr.training import data_module as module
 
     begin = module._start_worker
 

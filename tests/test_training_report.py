@@ -16,7 +16,7 @@ import jiwer
 import pytest
 
 from asr import load_recognizer
-from asr.manifest import read_manifest
+from asr.data.manifest import read_manifest
 from asr.report import training as training_report
 from asr.report.training import leave_report, read_record, training_page
 from asr.report.training_log import read_log

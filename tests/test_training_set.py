@@ -8,10 +8,10 @@ import torch
 from asr.augment.speed_perturb import SpeedPerturb
 from asr.build import build_features
 from asr.data.dataset import Item, Reference, SpeedPerturbation
+from asr.data.epoch_plan import EpochPlan, EpochSampler, RunBounds, TrainingSet
+from asr.data.manifest import Utterance
 from asr.data.position import Position, Share, start_of_epoch
-from asr.data.training import EpochPlan, EpochSampler, RunBounds, TrainingSet
 from asr.errors import InputError
-from asr.manifest import Utterance
 from tests.conftest import resolved
 
 SAMPLE_RATE = 16000

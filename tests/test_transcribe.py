@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 import soundfile
 
+from asr.data.manifest import read_manifest
 from asr.errors import InputError
-from asr.formats import FORMATS
-from asr.manifest import read_manifest
+from asr.recognition.formats import FORMATS
 from asr.transcribe import main as transcribe
 from tests.conftest import ROOT
 from tests.test_train import trained  # noqa: F401
@@ -443,7 +443,7 @@ def test_hotwords_say_which_can_be_and_how_often_they_were(
 def test_a_full_disk_is_one_line_and_leaves_whole_files(
     fluent: Path, recordings: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from asr import files
+    from asr.system import files
 
     synced = os.fsync
     count = 0

@@ -11,16 +11,16 @@ from typing import Any
 import pytest
 import torch
 
-from asr import bundle as bundles
-from asr.bundle import read_bundle
-from asr.checkpoint import load_recognizer
-from asr.confidence import UNCALIBRATED
+from asr.checkpoint import bundle as bundles
+from asr.checkpoint.bundle import read_bundle
+from asr.checkpoint.load import load_recognizer
+from asr.data.manifest import Utterance, read_manifest
 from asr.errors import InputError
-from asr.manifest import Utterance, read_manifest
+from asr.evaluation.tuning import LARGEST_WEIGHT, Heard, Weights, search_weights
 from asr.ngram import main as ngram
+from asr.recognition.confidence import UNCALIBRATED
 from asr.transcribe import main as transcribe
 from asr.tune import main as tune
-from asr.tuning import LARGEST_WEIGHT, Heard, Weights, search_weights
 
 TUNED = ["README.md", "characters.json", "confidence.json", "config.json", "lm.arpa", "weights.safetensors"]
 
@@ -265,7 +265,7 @@ def test_what_cannot_be_tuned_is_one_line_before_the_search_and_the_bundle_is_un
     def searched(*_: Any) -> None:
         pytest.fail("the search, which takes hours, was begun")
 
-    monkeypatch.setattr("asr.tuning.search_weights", searched)
+    monkeypatch.setattr("asr.evaluation.tuning.search_weights", searched)
     given = arguments(tmp_path, bundle)
     before = {path: path.read_bytes() for path in bundle.iterdir() if path.is_file()}
     with pytest.raises(InputError, match=message) as refused:
@@ -317,7 +317,7 @@ def test_killed_while_it_writes_the_old_bundle_or_the_new_is_there_and_tuning_ag
 
 
 def test_a_tuned_bundle_is_not_thrown_away_by_training_on(fluent: Path, dev: Path, tmp_path: Path) -> None:
-    from asr.run import open_run_dir
+    from asr.run.folder import open_run_dir
 
     shutil.copytree(fluent / "run" / "bundle", tmp_path / "run" / "bundle")
     assert tune([str(tmp_path / "run"), str(dev)]) == 0

@@ -13,18 +13,18 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from asr.build import build_features
-from asr.confidence import UNCALIBRATED
-from asr.data.sampler import BatchBounds
+from asr.data.batch_plan import BatchBounds
+from asr.data.manifest import Utterance
 from asr.decode.greedy import Greedy
 from asr.encoder.subsampling.strided_conv import StridedConv
 from asr.errors import InputError
 from asr.interfaces import BLANK_ID
 from asr.lengths import Lengths, padding_mask
-from asr.manifest import Utterance
-from asr.recognizer import Inference, Recognizer, whole_file
-from asr.text import basic
+from asr.recognition.confidence import UNCALIBRATED
+from asr.recognition.recognizer import Inference, Recognizer, whole_file
+from asr.recognition.windows import WindowBounds, cut_at_pauses, cut_windows, stitch
+from asr.text.normalize import basic
 from asr.tokenizer.char import Char
-from asr.windows import WindowBounds, cut_at_pauses, cut_windows, stitch
 from tests.conftest import resolved
 
 # ---- samples to windows, windows to frames

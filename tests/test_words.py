@@ -10,18 +10,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from asr.alignment import Span, frame_deficits, token_spans
-from asr.audio import load_waveform
+from asr.audio.load import load_waveform
 from asr.build import build_features, build_recognizer, build_tokenizer
-from asr.checkpoint import load_recognizer
+from asr.checkpoint.load import load_recognizer
+from asr.data.manifest import read_manifest
 from asr.errors import InputError
 from asr.interfaces import BLANK_ID, Tokenizer
-from asr.manifest import read_manifest
-from asr.recognizer import Inference, Recognizer
-from asr.spelling import Spelt, spell
-from asr.text import NORMALIZERS
+from asr.recognition.alignment import Span, frame_deficits, token_spans
+from asr.recognition.recognizer import Inference, Recognizer
+from asr.recognition.windows import WindowBounds
+from asr.text.normalize import NORMALIZERS
+from asr.text.words import Spelt, spell
 from asr.tokenizer.char import Char
-from asr.windows import WindowBounds
 from tests.conftest import TINY, resolved
 from tests.listener import listener
 from tests.test_tokenizer import FITTED
@@ -110,7 +110,7 @@ def test_a_token_that_cannot_be_is_spelt_all_the_same() -> None:
 
 
 def test_an_alignment_that_would_not_fit_into_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("asr.alignment.MAX_CELLS", 6 * 7 - 1)
+    monkeypatch.setattr("asr.recognition.alignment.MAX_CELLS", 6 * 7 - 1)
     with pytest.raises(InputError, match="short enough to be aligned at once; it has 6 frames and 3 tokens"):
         token_spans(torch.zeros(6, 4), [1, 2, 3])
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from asr.manifest import Utterance
+from asr.data.manifest import Utterance
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from asr.audio import load_waveform, stream_waveform
+from asr.audio.load import load_waveform, stream_waveform
 from asr.data.batch import Example, Rejected
+from asr.data.manifest import Utterance
+from asr.data.seeds import derive_seed, seeded
 from asr.errors import AudioError
 from asr.interfaces import Augment, Features
 from asr.lengths import Lengths
-from asr.manifest import Utterance
-from asr.seeds import derive_seed, seeded
 
 DURATION_TOLERANCE_SECONDS = 0.1  # by which a manifest's duration may be off, beside 1 % of it
 

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from asr.data.dataset import Reference, SpeedPerturbation
+from asr.data.manifest import Utterance
 from asr.interfaces import Features
-from asr.manifest import Utterance
 
 _LIMITS = "the least of data.max_seconds, data.batch_seconds and the square root of data.max_squared_seconds"
 

@@ -12,11 +12,11 @@ from torch import Tensor
 
 from asr.decode.fusion import NEVER, Context, ShallowFusion, token_name
 from asr.decode.hotwords import Phrases, read_phrases
-from asr.decode.kenlm import NgramModel
 from asr.decode.lexicon import Words, writable
 from asr.errors import InputError
 from asr.interfaces import BLANK_ID, Hypothesis, Tokenizer
-from asr.settings import TEXT, number, one_of, or_null, whole
+from asr.language_model.kenlm import NgramModel
+from asr.system.settings import TEXT, number, one_of, or_null, whole
 
 Path = Annotated[str | None, or_null(TEXT)]
 Score = Annotated[float, number(-1_000, 1_000)]  # natural logarithm

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from asr.decode.hotwords import NOWHERE, Matches, Phrases
-from asr.decode.kenlm import NgramModel
 from asr.decode.lexicon import Words
+from asr.language_model.kenlm import NgramModel
 
 NEVER = -math.inf
 WHITE_SPACE = re.compile(r"\s")

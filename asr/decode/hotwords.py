@@ -7,8 +7,8 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from asr.errors import InputError
-from asr.files import bounded_lines
 from asr.interfaces import Tokenizer
+from asr.system.files import bounded_lines
 
 LONGEST_PHRASE = 1000  # characters; names and terms have some ten
 MOST_CHARACTERS = 1_000_000  # of all phrases, of which each takes 0.3 kB: tens of thousands of names

@@ -7,11 +7,11 @@ from collections.abc import Callable, Container, Iterable, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
-from asr.decode.arpa import ARPA_HEAD, LARGEST_VOCABULARY, LONGEST_WORD, read_words
-from asr.decode.kenlm import NOT_WORDS
 from asr.errors import InputError, shown
-from asr.files import bounded_lines
 from asr.interfaces import Tokenizer
+from asr.language_model.arpa import ARPA_HEAD, LARGEST_VOCABULARY, LONGEST_WORD, read_words
+from asr.language_model.kenlm import NOT_WORDS
+from asr.system.files import bounded_lines
 
 LONGEST_LINE = 10_000  # characters: a word and how it is spelled or pronounced
 LONG = 40  # characters: of few words more have to be looked up

@@ -10,7 +10,7 @@ from asr.encoder.convolution import ConvolutionModule
 from asr.errors import InputError
 from asr.kernels.dropout import Dropout
 from asr.lengths import padding_mask
-from asr.settings import Dim, Heads, Layers, Probability, whole
+from asr.system.settings import Dim, Heads, Layers, Probability, whole
 
 
 class Conformer(nn.Module):

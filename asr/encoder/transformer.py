@@ -11,7 +11,7 @@ from asr.encoder.positions import sinusoids
 from asr.errors import InputError
 from asr.kernels.dropout import Dropout
 from asr.lengths import padding_mask
-from asr.settings import Dim, Heads, Layers, Probability
+from asr.system.settings import Dim, Heads, Layers, Probability
 
 
 class Transformer(nn.Module):

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from asr.interfaces import Normalization
 from asr.lengths import Lengths
-from asr.settings import number, whole
+from asr.system.settings import number, whole
 
 INT16_SCALE = 2**15  # Kaldi reads 16-bit samples as they are; unscaled, quiet audio would sit on the log's floor
 PREEMPHASIS = 0.97
@@ -51,7 +51,7 @@ class Fbank:
         self._mel = _triangles(sample_rate, self._fft_points, num_mel_bins).float()
 
     def __call__(self, waveform: Tensor) -> Tensor:
-        """Waveform (S,) in [-1, 1], or up to `asr.audio.MAX_SAMPLE`, to normalised features (T, F)."""
+        """Waveform (S,) in [-1, 1], or up to `asr.audio.load.MAX_SAMPLE`, to normalised features (T, F)."""
         return self.normalize(self.energies(waveform))
 
     def energies(self, waveform: Tensor) -> Tensor:

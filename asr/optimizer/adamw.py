@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import torch
 from torch import nn
 
-from asr.settings import PROBABILITY, Eps, list_of, number
+from asr.system.settings import PROBABILITY, Eps, list_of, number
 
 
 class AdamW:

@@ -14,9 +14,9 @@ import torch
 
 from asr.data.batch import Rejected
 from asr.data.dataset import load_utterance
+from asr.data.manifest import Utterance
 from asr.errors import AudioError
-from asr.manifest import Utterance
-from asr.recognizer import INFERENCE, Inference, Recognizer
+from asr.recognition.recognizer import INFERENCE, Inference, Recognizer
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from asr.analysis import breakdown
-from asr.comparison import match
+from asr.evaluation.analysis import breakdown
+from asr.evaluation.comparison import match
+from asr.evaluation.utterances import Scored
 from asr.report.evaluation import About, attached, counted, handed_over, intervals, rate, recordings, row
-from asr.scored import Scored
 from asr.web import utterances
 from asr.web.chart import Axis, Column, Dot, column_chart, interval_chart, percent, scatter_chart
 from asr.web.figures import facts, figure
@@ -45,7 +45,7 @@ def comparison_report(
     Args:
         a: of the first model.
         b: of the second, in any order.
-        comparison: what `asr.comparison.compare` finds of both.
+        comparison: what `asr.evaluation.comparison.compare` finds of both.
         about: the labels.
         clips: of utterances, by their position in `a`.
     """

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from asr.analysis import figures
-from asr.score import align_words
-from asr.scored import Scored
+from asr.evaluation.analysis import figures
+from asr.evaluation.utterances import Scored
+from asr.evaluation.word_errors import align_words
 from asr.web import utterances
 from asr.web.chart import Axis, Column, Series, column_chart, histogram, interval_chart, line_chart, percent
 from asr.web.figures import facts, figure, frequent
@@ -52,7 +52,7 @@ class About:
 
 
 def evaluation_report(scored: Sequence[Scored], about: About, clips: Clips) -> str:
-    """Make the page: all figures are those of `asr.analysis.figures`, and so of the scored utterances alone."""
+    """Make the page: all figures are those of `analysis.figures`, and so of the scored utterances alone."""
     found = figures(scored)
     body = "".join(
         [

@@ -9,13 +9,13 @@ from typing import Any
 
 import yaml
 
-from asr.examples import Recognised, read_examples
-from asr.files import write_whole_text
 from asr.report.curves import Curve, read_curves
 from asr.report.training_charts import charts, missing, smoothing
 from asr.report.training_examples import examples
 from asr.report.training_log import TrainingLog, read_log
-from asr.run_folder import CONFIG, EXAMPLES, LOG, METRICS, REPORT, RESULTS
+from asr.run.names import CONFIG, EXAMPLES, LOG, METRICS, REPORT, RESULTS
+from asr.run.validation_samples import Recognised, read_examples
+from asr.system.files import write_whole_text
 from asr.web.chart import number
 from asr.web.figures import facts, figure
 from asr.web.page import escape, page

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from asr.examples import Recognised
-from asr.score import Edit, align_words
+from asr.evaluation.word_errors import Edit, align_words
+from asr.run.validation_samples import Recognised
 from asr.web.page import escape
 
 MOST_ROWS = 8  # of an utterance

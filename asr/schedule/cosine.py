@@ -3,7 +3,7 @@
 import math
 from typing import Annotated
 
-from asr.settings import FRACTION, whole
+from asr.system.settings import FRACTION, whole
 
 
 class Cosine:

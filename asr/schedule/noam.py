@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from asr.settings import whole
+from asr.system.settings import whole
 
 
 class Noam:

@@ -13,11 +13,12 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.requests import ClientDisconnect
 
-from asr.command import printable
+from asr.cli.command import printable
 from asr.decode.greedy import Greedy
 from asr.errors import InputError, is_out_of_memory
-from asr.formats import FORMATS
-from asr.recognizer import Recognizer
+from asr.recognition.formats import FORMATS
+from asr.recognition.recognizer import Recognizer
+from asr.recognition.transcript import Transcript
 from asr.server.connection import Connection
 from asr.server.hosts import Hosts, KnownHosts
 from asr.server.jobs import Job, Jobs, QueueFullError, StoppedError
@@ -25,7 +26,6 @@ from asr.server.metrics import CLIENT_GONE, OTHER, Metrics
 from asr.server.pages import Example, add_pages
 from asr.server.schema import PROBLEMS, UPLOAD_BODY, Health, Options, Transcription
 from asr.server.upload import Upload, Uploads, unusable
-from asr.transcript import Transcript
 
 RETRY_SECONDS = 2  # after which a client that was refused may try again
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, MutableMapping
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from asr.command import printable
+from asr.cli.command import printable
 from asr.server.metrics import CLIENT_GONE
 
 SHOWN = 80  # characters of an address in the log

@@ -18,12 +18,12 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from asr.data.batch import Rejected
-from asr.data.sampler import BatchBounds
+from asr.data.batch_plan import BatchBounds
+from asr.data.manifest import Utterance
 from asr.errors import AudioError
-from asr.long_form import Segments
-from asr.manifest import Utterance
-from asr.recognizer import Inference, Recognizer
-from asr.transcript import Transcript
+from asr.recognition.long_form import Segments
+from asr.recognition.recognizer import Inference, Recognizer
+from asr.recognition.transcript import Transcript
 
 GATHER_SECONDS = 0.005  # a batch waits so long for others to come
 

@@ -19,11 +19,11 @@ from starlette.datastructures import FormData, UploadFile
 from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.types import Message
 
-from asr.audio import declared_seconds, stream_waveform
-from asr.command import FULL, printable
+from asr.audio.load import declared_seconds, stream_waveform
+from asr.cli.command import FULL, printable
+from asr.data.manifest import Utterance
 from asr.errors import AudioError, InputError
-from asr.manifest import Utterance
-from asr.recognizer import whole_file
+from asr.recognition.recognizer import whole_file
 
 FORM = "multipart/form-data"
 FIELD = "file"

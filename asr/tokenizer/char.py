@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from asr.errors import InputError, shown
-from asr.learnt import from_json, to_json
+from asr.system.learnt import from_json, to_json
 
 FILE = "characters.json"
 

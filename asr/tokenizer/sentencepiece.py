@@ -7,7 +7,7 @@ from typing import Annotated
 import sentencepiece
 
 from asr.errors import InputError
-from asr.settings import one_of, whole
+from asr.system.settings import one_of, whole
 
 FILE = "tokenizer.model"
 UNKNOWN_ID = 1
@@ -21,7 +21,7 @@ class SentencePiece:
     *Source*: Kudo and Richardson 2018, arXiv:1808.06226; unigram: Kudo 2018, arXiv:1804.10959.
 
     Id 0 is CTC's blank (SentencePiece's padding piece) and 1 the unknown piece, which never occurs: text with a
-    character that the training text lacks is an error. Text is taken as it is: `asr.text` has normalised it.
+    character that the training text lacks is an error. Text is taken as it is: `asr.text.normalize` has normalised it.
 
     Args:
         algorithm: "unigram" or "bpe".

@@ -46,7 +46,7 @@ def to_json(value: object) -> str:
 
 def asset(name: str) -> str:
     """Read a style or script of this folder."""
-    return (files("asr.web") / name).read_text(encoding="utf-8")
+    return (files("asr.web") / "assets" / name).read_text(encoding="utf-8")
 
 
 def page(

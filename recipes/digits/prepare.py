@@ -17,8 +17,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from asr.data.manifest import Utterance, write_manifest
 from asr.errors import InputError
-from asr.manifest import Utterance, write_manifest
 from recipes.digits.download import URL, download
 from recipes.digits.recordings import (
     SPEAKERS,

@@ -3,7 +3,8 @@
     python -m recipes.librispeech.language_models --output-dir data/librispeech/lm --models 3-gram.pruned.1e-7 4-gram
 
 Each becomes `<output-dir>/<model>.arpa`. The published files are in capitals; what models are trained on here went
-through `asr.text.basic`, which writes lower case, and so do these words: `<UNK>` becomes `<unk>`, numbers stay.
+through `asr.text.normalize.basic`, which writes lower case, and so do these words: `<UNK>` becomes `<unk>`, numbers
+stay.
 """
 
 import argparse
@@ -18,7 +19,7 @@ from pathlib import Path
 from rich.progress import Progress
 
 from asr.errors import InputError
-from asr.files import UNFINISHED, write_whole
+from asr.system.files import UNFINISHED, write_whole
 from recipes.librispeech.download import (
     MIRRORS,
     Archive,
@@ -62,7 +63,7 @@ def main(arguments: list[str] | None = None) -> int:
         for path in fetch_language_models(
             options.models, options.output_dir, options.mirror, keep_archives=options.keep_archives
         ):
-            print(f"{path}: words in lower case, as asr.text.basic writes them.")
+            print(f"{path}: words in lower case, as asr.text.normalize.basic writes them.")
         return 0
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)

@@ -22,8 +22,8 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from asr.data.manifest import Utterance, write_manifest
 from asr.errors import InputError
-from asr.manifest import Utterance, write_manifest
 from recipes.librispeech.corpus import HOURS_TOLERANCE, SUBSETS, check_subset_names, find_subsets
 from recipes.librispeech.download import MIRRORS, download
 from recipes.librispeech.reader import DAMAGE, Problem, ProblemKind, find_chapters, read_chapters

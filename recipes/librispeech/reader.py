@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 import soundfile
 
+from asr.data.manifest import Utterance
 from asr.errors import InputError
-from asr.manifest import Utterance
 
 NUM_THREADS = 8  # reading a header is waiting for the disk, or for the network behind it
 MAX_FRAMES = 2**36 - 1  # a FLAC header's total has 36 bits; libsndfile gives an unknown total as 2**63 - 1

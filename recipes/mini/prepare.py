@@ -21,8 +21,8 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
+from asr.data.manifest import Utterance, write_manifest
 from asr.errors import InputError
-from asr.manifest import Utterance, write_manifest
 from recipes.mini.espeak import Espeak, require_espeak
 from recipes.mini.plan import SPLITS, Line, plan
 from recipes.mini.room import SAMPLE_RATE, record

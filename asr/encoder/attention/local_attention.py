@@ -7,7 +7,7 @@ from torch import Tensor
 from asr.encoder.attention.relative_attention import RelativeAttention
 from asr.encoder.positions import relative_positions
 from asr.kernels.local_attention import attend_near
-from asr.settings import whole
+from asr.system.settings import whole
 
 
 class LocalAttention(RelativeAttention):

@@ -2,7 +2,7 @@
 
 from torch import Tensor, nn
 
-from asr.settings import Eps
+from asr.system.settings import Eps
 
 
 class LayerNorm(nn.Module):

@@ -7,7 +7,7 @@ import torch.distributed as dist
 import torch.distributed.nn.functional as dist_nn
 from torch import Tensor, nn
 
-from asr.settings import FRACTION, Eps
+from asr.system.settings import FRACTION, Eps
 
 
 class MaskedBatchNorm(nn.Module):

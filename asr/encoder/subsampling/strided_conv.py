@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from asr.kernels.dropout import Dropout
 from asr.kernels.strided_conv import KERNEL_SIZE, PADDING, STRIDE, convolve_twice, halved
 from asr.lengths import Lengths
-from asr.settings import Dim, Probability
+from asr.system.settings import Dim, Probability
 
 
 class StridedConv(nn.Module):

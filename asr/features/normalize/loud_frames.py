@@ -5,7 +5,7 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from asr.settings import Eps, number
+from asr.system.settings import Eps, number
 
 
 class LoudFrames:

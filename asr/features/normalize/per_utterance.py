@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from asr.settings import Eps
+from asr.system.settings import Eps
 
 
 class PerUtterance:

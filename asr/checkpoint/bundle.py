@@ -1,0 +1,242 @@
+"""Bundles: a trained recogniser as a folder, to be handed on.
+
+It holds weights.safetensors, config.json (the model's part of the config), the files that tokenizer, features and
+confidence learnt, those that its decoder reads, and README.md, the model card. Nothing in it can run code, and the same
+state gives the same bytes.
+"""
+
+import json
+import os
+import shutil
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from asr.build import MODEL_KEYS
+from asr.errors import InputError
+from asr.language_model.kenlm import ARPA_HEAD
+from asr.system.files import UNFINISHED, sync_folder
+from asr.system.learnt import MAX_BYTES, parse_json
+
+WEIGHTS, CONFIG, CARD = "weights.safetensors", "config.json", "README.md"
+FIXED = (WEIGHTS, CONFIG, CARD)  # names in every bundle
+ATTACHED = {"lm": "lm.arpa", "lexicon": "lexicon.txt", "hotwords": "hotwords.txt"}  # files the decoder's settings name
+UNBOUNDED = (WEIGHTS, ATTACHED["lm"], ATTACHED["lexicon"])  # in size; what they hold is checked as it is read
+REPLACED = ".replaced"  # the end of an older bundle's name while it is replaced
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """What a recogniser is made of.
+
+    Args:
+        config: the model's part of a training config; files that its decoder reads are named by their paths.
+        files: what was learnt, by name.
+        weights: by name.
+        card: text of the model card.
+    """
+
+    config: dict[str, Any]
+    files: dict[str, bytes]
+    weights: dict[str, Tensor]
+    card: str
+
+    @property
+    def attached(self) -> dict[str, Path]:
+        """The files that the decoder reads, by setting."""
+        decode = self.config["decode"]
+        return {key: Path(decode[key]) for key in ATTACHED if decode.get(key) is not None}
+
+    @property
+    def names(self) -> set[str]:
+        """Of the files in its folder."""
+        return {*FIXED, *self.files, *(ATTACHED[key] for key in self.attached)}
+
+
+def read_bundle(folder: Path) -> Bundle:
+    """Read a bundle.
+
+    Raises:
+        InputError: it is damaged, or names files that do not lie in it.
+    """
+    _check_files(folder)
+    try:
+        config = parse_json((folder / CONFIG).read_bytes(), CONFIG)
+        weights = load_file(folder / WEIGHTS)
+        card = (folder / CARD).read_text(encoding="utf-8") if (folder / CARD).is_file() else ""
+        learnt = [file for file in sorted(folder.iterdir()) if file.name not in {*FIXED, *ATTACHED.values()}]
+        files = {file.name: file.read_bytes() for file in learnt if file.is_file()}
+    except (OSError, ValueError, SafetensorError) as error:  # ValueError: InputError is one
+        raise InputError(f"{folder}: the bundle is damaged: {one_line(error)}") from None
+    checked_config(config, folder)
+    for key, name in ATTACHED.items():
+        given = config["decode"].get(key)
+        if given is None:
+            continue
+        if given != name or not (folder / name).is_file():  # a stranger's bundle reads no file but its own
+            raise InputError(f"{folder}: decode.{key} must be the bundle's own file {name}; got {given!r}.")
+        config["decode"][key] = str(folder / name)
+    bundle = Bundle(config, files, weights, card)
+    check_attachable(bundle.config["decode"])
+    return bundle
+
+
+def _check_files(folder: Path) -> None:
+    """A stranger's bundle reads no file but its own: what a link leads to would be copied when the bundle is tuned.
+
+    Nor does it wait for a pipe, or fill the memory with what is no recogniser's.
+    """
+    try:
+        for file in folder.iterdir():
+            if file.is_symlink() and not file.resolve().is_relative_to(folder.resolve()):
+                must = f"{folder}: a bundle's files must lie in it; {file.name} is a link to {file.resolve()}"
+                raise InputError(f"{must}. Copy the file, if you trust it.")
+            if not (file.is_file() or file.is_dir()):
+                raise InputError(f"{folder}: a bundle must hold files alone; {file.name} is a device or a pipe.")
+            size = file.stat().st_size
+            if file.is_file() and size > MAX_BYTES and file.name not in UNBOUNDED:
+                must = f"{folder}: a bundle's files must have at most {MAX_BYTES:,} bytes, but for the weights"
+                raise InputError(f"{must} and the language model; {file.name} has {size:,}.")
+    except (OSError, RuntimeError) as error:  # RuntimeError: links in a circle
+        raise InputError(f"{folder}: the bundle is damaged: {one_line(error)}") from None
+
+
+def check_replaceable(folder: Path, bundle: Bundle, instead_of: Bundle | None = None) -> None:
+    """Check what can be checked of a replacement beforehand; the arguments are those of `replace_bundle`.
+
+    Raises:
+        InputError: as `replace_bundle`.
+    """
+    folder = folder.resolve()
+    check_attachable(bundle.config["decode"])
+    _check_replaceable(folder, bundle.names | (instead_of.names if instead_of else set()))
+    if not os.access(folder.parent, os.W_OK | os.X_OK):
+        raise InputError(f"{folder}: a bundle must be written there; {folder.parent}: Permission denied")
+
+
+def replace_bundle(folder: Path, bundle: Bundle, instead_of: Bundle | None = None) -> None:
+    """Write a bundle; an older one is replaced as a whole.
+
+    Whenever this ends, killed or not, the old bundle or the new one is there as a whole. For an instant it may be the
+    old one under another name; the next call then begins by giving it back its own.
+
+    Args:
+        folder: where.
+        bundle: what.
+        instead_of: the one that lies there, if files of its own may go.
+
+    Raises:
+        InputError: the folder holds anything but a bundle of the kind, or cannot be written to; or the bundle's
+            language model is not ARPA.
+    """
+    folder = folder.resolve()  # what a link points to is replaced, not the link
+    check_attachable(bundle.config["decode"])
+    unfinished, replaced = (folder.with_name(f".{folder.name}{end}") for end in (UNFINISHED, REPLACED))
+    try:
+        give_back(folder)
+        _check_replaceable(folder, bundle.names | (instead_of.names if instead_of else set()))
+        for leftover in (unfinished, replaced):
+            shutil.rmtree(leftover, ignore_errors=True)
+        try:
+            _write_files(unfinished, bundle)
+            _swap(unfinished, folder, replaced)
+        finally:
+            shutil.rmtree(unfinished, ignore_errors=True)
+    except (OSError, SafetensorError) as error:
+        raise InputError(f"{folder}: a bundle must be written there; {one_line(error)}") from None
+
+
+def give_back(folder: Path) -> None:
+    """Give an older bundle its own name back, if the call that replaced it was killed between the old and the new."""
+    folder = folder.resolve()
+    replaced = folder.with_name(f".{folder.name}{REPLACED}")
+    if replaced.exists() and not folder.exists():
+        os.rename(replaced, folder)
+
+
+def check_attachable(decode: Mapping[str, Any]) -> None:
+    """Check that a bundle may hold the language model that a decoder's settings name, if they do.
+
+    KenLM maps its binaries into memory as they are: no format for what may come from a stranger.
+
+    Raises:
+        InputError: it is not ARPA, or cannot be read.
+    """
+    if decode.get("lm") is None:
+        return
+    path = Path(decode["lm"])
+    try:
+        with path.open("rb") as file:
+            head = file.read(64)
+    except OSError as error:
+        raise InputError(f"{path}: must be a language model that can be read; {error.strerror}.") from None
+    if not head.lstrip().startswith(ARPA_HEAD):
+        must = f"{path}: a bundle's language model must be ARPA; it is not"
+        raise InputError(f"{must}. A binary can be given to other commands, with --lm.")
+
+
+def _check_replaceable(folder: Path, names: Iterable[str]) -> None:
+    """Check that nothing would be lost but an older bundle."""
+    if not folder.exists():
+        return
+    if not folder.is_dir():
+        raise InputError(f"{folder}: a bundle must be written to a folder; this is a file. Give another name.")
+    there = {entry.name for entry in folder.iterdir() if entry.is_file()}
+    strange = sorted(entry.name for entry in folder.iterdir() if entry.name not in there & {*names})
+    if strange or (there and not {WEIGHTS, CONFIG} <= there):
+        what = ", ".join((strange or sorted(there))[:3])
+        must = f"{folder}: a folder that a bundle replaces must be empty, or hold an older one of the kind alone"
+        raise InputError(f"{must}; it holds {what}. Give another folder, or move that elsewhere.")
+
+
+def _write_files(folder: Path, bundle: Bundle) -> None:
+    """Write a bundle's files, and see them safely on the disk."""
+    folder.mkdir(parents=True)
+    save_file({name: weight.contiguous() for name, weight in bundle.weights.items()}, folder / WEIGHTS)
+    os.chmod(folder / WEIGHTS, 0o644)  # safetensors makes it private
+    own = {key: ATTACHED[key] for key in bundle.attached}
+    config = bundle.config | {"decode": bundle.config["decode"] | own}
+    (folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    (folder / CARD).write_text(bundle.card, encoding="utf-8")
+    for name, content in bundle.files.items():
+        (folder / name).write_bytes(content)
+    for key, path in bundle.attached.items():
+        shutil.copyfile(path, folder / ATTACHED[key])
+    for path in folder.iterdir():
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+    sync_folder(folder)
+
+
+def _swap(unfinished: Path, folder: Path, replaced: Path) -> None:
+    """Put the new folder in the place of the old one, which is removed once the new one is there."""
+    if folder.exists():
+        os.rename(folder, replaced)
+    try:
+        os.rename(unfinished, folder)
+    except BaseException:
+        if replaced.exists():
+            os.rename(replaced, folder)
+        raise
+    sync_folder(folder.parent)
+    shutil.rmtree(replaced, ignore_errors=True)
+
+
+def checked_config(config: Any, where: Path) -> dict[str, Any]:
+    """Return a model's config, if it has a model's keys."""
+    if not isinstance(config, dict) or not all(key in config for key in MODEL_KEYS):
+        raise InputError(f"{where}: a model's config must have the keys {', '.join(MODEL_KEYS)}.")
+    if not isinstance(config["decode"], dict):
+        raise InputError(f"{where}: decode must be a mapping with the key name; got {config['decode']!r}.")
+    return config
+
+
+def one_line(error: Exception) -> str:
+    """Return what an error says, on one line and not too long."""
+    text = " ".join(str(error).split())
+    return text if len(text) <= 300 else text[:300] + " …"

@@ -1,0 +1,226 @@
+"""Checkpoints and bundles to recognisers, and checkpoints to bundles."""
+
+import json
+import logging
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from asr.build import MODEL_KEYS, Config, build_features, build_recognizer, build_tokenizer
+from asr.checkpoint.bundle import ATTACHED, CONFIG, FIXED, Bundle, checked_config, one_line, read_bundle, replace_bundle
+from asr.checkpoint.saved import kept_checkpoints
+from asr.errors import InputError
+from asr.interfaces import Features, Tokenizer
+from asr.recognition.confidence import load_calibration
+from asr.recognition.recognizer import Recognizer
+from asr.system.settings import default_settings
+
+logger = logging.getLogger(__name__)
+
+BUNDLE = "bundle"  # its folder in a run folder
+CHECKPOINTS = "checkpoints"
+CHECKPOINT_KEY = "asr"  # of a Lightning checkpoint: the rest of what a bundle holds
+PREFIX = "recognizer."  # of its weights
+
+
+def load_recognizer(
+    model: str | Path, device: str | torch.device = "cpu", decode: Mapping[str, Any] | None = None
+) -> Recognizer:
+    """Load a recogniser, ready to recognise.
+
+    Args:
+        model: a run folder, a bundle, or a `.ckpt`.
+        device: where to put the weights.
+        decode: settings of the decoder to use instead of the model's, `{"name": "beam", "lm": "words.arpa"}` say. Of a
+            decoder that is not the model's own, the others are those of conf/decode.
+
+    Raises:
+        InputError: there is no such model, or it is damaged, or it asks for what is not ours to build.
+    """
+    path = Path(model)
+    if path.suffix == ".ckpt":
+        bundle = _without_files(checkpoint_bundle(path), path)
+    else:
+        bundle = read_bundle(bundle_folder(path))
+    settings = decoder_settings(bundle, decode or {})
+    return bundle_recognizer(replace(bundle, config=bundle.config | {"decode": settings}), path, device)
+
+
+def bundle_recognizer(bundle: Bundle, path: Path, device: str | torch.device = "cpu") -> Recognizer:
+    """Make the recogniser that a bundle is of.
+
+    Args:
+        bundle: what it is made of.
+        path: where that was read, for errors.
+        device: where to put the weights.
+
+    Raises:
+        InputError: it is damaged, or asks for what is not ours to build.
+    """
+    try:
+        tokenizer, features = build_tokenizer(bundle.config), build_features(bundle.config)
+        tokenizer.load(bundle.files)
+        features.normalize.load(bundle.files)
+        features(torch.zeros(features.sample_rate))  # statistics of another number of bins are a RuntimeError
+        with torch.device("meta"):  # no memory for a net of which the weights know nothing
+            recognizer = build_recognizer(bundle.config, tokenizer, features, load_calibration(bundle.files))
+        dtypes = {name: weight.dtype for name, weight in recognizer.state_dict().items()}
+        weights = {name: weight.to(dtypes.get(name), copy=True) for name, weight in bundle.weights.items()}
+        recognizer.load_state_dict(weights, assign=True)
+    except KeyError as error:
+        raise InputError(f"{path}: a model must hold {error.args[0]}; it is not there.") from None
+    except TypeError as error:  # a setting of another type than its component computes with
+        raise InputError(f"{path}: a model's settings must fit its components; {one_line(error)}") from None
+    except RuntimeError as error:  # load_state_dict: names or shapes that do not fit the config
+        raise InputError(f"{path}: the weights must fit the config; {one_line(error)}") from None
+    return recognizer.to(device).eval()
+
+
+def decoder_settings(bundle: Bundle, instead: Mapping[str, Any]) -> dict[str, Any]:
+    """Take the model's settings of its decoder, or conf's if it is to be another one, with those given instead."""
+    own = bundle.config["decode"]
+    name = instead.get("name", own.get("name"))
+    return {**(own if name == own.get("name") else default_settings("decode", name)), **instead}
+
+
+def model_config(config: Config) -> dict[str, Any]:
+    """Take the part of a training config that a bundle holds: never the corpus, nor anything to run."""
+    return {key: config[key] for key in MODEL_KEYS}
+
+
+def fitted_files(tokenizer: Tokenizer, features: Features) -> dict[str, bytes]:
+    """Collect what tokenizer and features learnt."""
+    return tokenizer.files() | features.normalize.files()
+
+
+def checkpoint_extra(config: Config, files: Mapping[str, bytes]) -> dict[str, Any]:
+    """Prepare what a Lightning checkpoint keeps under `CHECKPOINT_KEY`, as types that `weights_only` loads."""
+    return {"config": model_config(config), "files": {name: _to_tensor(content) for name, content in files.items()}}
+
+
+def write_bundle(
+    folder: str | Path, checkpoints: Sequence[Path], card: str, decode: Mapping[str, Any] | None = None
+) -> None:
+    """Write the bundle of a checkpoint, or of the mean of several; an older one is replaced as a whole.
+
+    Args:
+        folder: where.
+        checkpoints: Lightning checkpoints of one run.
+        card: text of the model card.
+        decode: settings of the decoder, whose files go into the bundle; None: the checkpoint's, without files.
+
+    Raises:
+        InputError: a checkpoint cannot be read, or has other weights than the first; or `replace_bundle` cannot.
+    """
+    bundles = [checkpoint_bundle(checkpoint) for checkpoint in checkpoints]
+    _check_same_weights(checkpoints, bundles)
+    weights = average([bundle.weights for bundle in bundles])
+    first = bundles[0]
+    if decode is None:
+        first = _without_files(first, checkpoints[0])
+    else:
+        first = replace(first, config=first.config | {"decode": dict(decode)})
+    replace_bundle(Path(folder), replace(first, weights=weights, card=card))
+
+
+def average(weights: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    """Average the weights of several checkpoints, in float64 and back; of one, its own."""
+    if len(weights) == 1:
+        return dict(weights[0])
+    return {
+        name: torch.stack([one[name].double() for one in weights]).mean(dim=0).to(first.dtype)
+        for name, first in weights[0].items()
+    }
+
+
+def _check_same_weights(checkpoints: Sequence[Path], bundles: Sequence[Bundle]) -> None:
+    """Check that what is to be averaged has the same names, shapes and types."""
+    expected, *others = ({name: _describe(weight) for name, weight in one.weights.items()} for one in bundles)
+    for path, found in zip(checkpoints[1:], others, strict=True):
+        for name in [*expected, *found]:
+            if expected.get(name) != found.get(name):
+                must = f"{path}: must have the same weights as {checkpoints[0]}, to be averaged with it"
+                here, there = found.get(name, "missing"), expected.get(name, "missing")
+                raise InputError(f"{must}; {name} is {here} here and {there} there.")
+
+
+def _describe(weight: Tensor) -> str:
+    return f"{tuple(weight.shape)} {str(weight.dtype).removeprefix('torch.')}"
+
+
+def bundle_folder(path: Path) -> Path:
+    """Find the bundle that a path means: itself, or the one in a run folder."""
+    if not path.is_dir():
+        what = "is not a folder" if path.exists() else "does not exist"
+        raise InputError(f"{path}: a model must be a run folder, a bundle or a .ckpt; it {what}.")
+    for folder in (path, path / BUNDLE):
+        if (folder / CONFIG).is_file():
+            return folder
+    unfinished = kept_checkpoints(path / CHECKPOINTS)
+    if unfinished:
+        what = "training has not ended, so there is no bundle yet; give a checkpoint"
+        raise InputError(f"{path}: {what}: {unfinished[-1].path}")
+    raise InputError(f"{path}: a model folder must hold {CONFIG} or {BUNDLE}/{CONFIG}; it holds neither.")
+
+
+def read_checkpoint(path: Path) -> dict[str, Any]:
+    """Read a Lightning checkpoint as plain types and tensors, which lie in the file until they are used.
+
+    Raises:
+        InputError: it is not there, or damaged, or holds what could run code.
+    """
+    try:
+        checkpoint = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such checkpoint.") from None
+    except Exception as error:  # whatever torch stumbles over, nearly any kind there is, the file is at fault
+        raise InputError(f"{path}: not a checkpoint that can be loaded safely: {one_line(error)}") from None
+    return checkpoint if isinstance(checkpoint, dict) else {}
+
+
+def checkpoint_bundle(path: Path) -> Bundle:
+    """Read what a bundle is made of from a Lightning checkpoint.
+
+    Raises:
+        InputError: it cannot be read, or is not from `asr.train`, or names a file that does not belong in a bundle.
+    """
+    checkpoint = read_checkpoint(path)
+    extra = checkpoint.get(CHECKPOINT_KEY)
+    if extra is None:
+        raise InputError(
+            f"{path}: a checkpoint must hold config, tokenizer and normaliser; this one is not from asr.train."
+        )
+    try:
+        state = checkpoint["state_dict"]
+        weights = {name.removeprefix(PREFIX): weight for name, weight in state.items() if name.startswith(PREFIX)}
+        files = {name: bytes(content.numpy()) for name, content in extra["files"].items()}
+        config = json.loads(json.dumps(extra["config"]))
+    except (KeyError, AttributeError, TypeError, ValueError, RuntimeError, RecursionError) as error:
+        raise InputError(f"{path}: the checkpoint is damaged: {type(error).__name__}: {one_line(error)}") from None
+    for name in files:  # which may come from a stranger, and is going to be written to
+        if not isinstance(name, str) or not re.fullmatch(r"\w[\w.-]*", name, re.ASCII) or name in FIXED:
+            raise InputError(f"{path}: a learnt file must have a plain name; got {name!r}.")
+    if not weights or not all(isinstance(weight, Tensor) for weight in weights.values()):
+        raise InputError(f"{path}: the checkpoint is damaged: its weights must be tensors, and there must be some.")
+    checked_config(config, path)
+    return Bundle(config, files, weights, card="")
+
+
+def _without_files(bundle: Bundle, checkpoint: Path) -> Bundle:
+    """Take a checkpoint's decoder without the files it read: paths of where it was trained, if not of a stranger's."""
+    decode = bundle.config["decode"]
+    files = {key: decode[key] for key in ATTACHED if decode.get(key) is not None}
+    if not files:
+        return bundle
+    named = ", ".join(f"{key}={name}" for key, name in files.items())
+    logger.warning("%s: its decoder goes without %s; give what it is to have", checkpoint, named)
+    return replace(bundle, config=bundle.config | {"decode": decode | dict.fromkeys(files)})
+
+
+def _to_tensor(content: bytes) -> Tensor:
+    return torch.frombuffer(bytearray(content), dtype=torch.uint8)

@@ -1,0 +1,244 @@
+"""What the commands that use a model share: their options, and how they end."""
+
+import argparse
+import errno
+import gc
+import math
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from asr.errors import InputError, is_out_of_memory
+from asr.system.processes import spin_briefly
+from asr.system.settings import WORKERS
+from asr.text.printable import printable
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+    from asr.data.manifest import Utterance
+    from asr.recognition.recognizer import Inference, Recognizer
+
+FULL = (errno.ENOSPC, errno.EDQUOT)
+INTERRUPTED = 130  # 128 + SIGINT, as shells count
+PRECISIONS = ("float32", "bfloat16", "float16")
+PRECISION_HELP = "of its products (default float32); in others a text may hang on the recordings beside it in a batch"
+SHORTEST_WINDOW = 1.0  # seconds; in less there is no word to be heard
+BEAM_OPTIONS = {  # that stand for settings of decode=beam
+    "beam": "beam_size",
+    "lm": "lm",
+    "lm_unit": "lm_unit",
+    "lm_weight": "lm_weight",
+    "word_score": "word_score",
+    "lexicon": "lexicon",
+    "hotwords": "hotwords",
+    "hotword_score": "hotword_score",
+}
+
+
+def model_parser(
+    command: str, description: str, model: str = "a run folder, a bundle, or a .ckpt", workers: bool = True
+) -> argparse.ArgumentParser:
+    """Make a parser that knows MODEL, and what bounds its memory; with `workers` other processes may read audio."""
+    parser = argparse.ArgumentParser(prog=f"python -m asr.{command}", description=description)
+    parser.add_argument("model", metavar="MODEL", help=model)
+    net = parser.add_argument_group("running the net")
+    net.add_argument("--device", default="auto", help="cpu, cuda, cuda:1, …; auto: cuda if there is one (default)")
+    net.add_argument("--precision", choices=PRECISIONS, default="float32", help=PRECISION_HELP)
+    if workers:
+        net.add_argument("--num-workers", type=int, default=0, metavar="N", help="processes to read audio (default 0)")
+    else:
+        parser.set_defaults(num_workers=0)
+    net.add_argument("--batch-seconds", type=float, metavar="S", help="audio at once, padded: what bounds memory (200)")
+    net.add_argument("--window", type=float, metavar="S", help="longer recordings are recognised in windows of it (30)")
+    net.add_argument("--context", type=float, metavar="S", help="heard at each end of a window, but not taken (4)")
+    net.add_argument(
+        "--segment", choices=("windows", "silence"), default="windows", help="or cut long recordings at silences"
+    )
+    return parser
+
+
+def add_decoding(parser: argparse.ArgumentParser) -> None:
+    """Add the options that choose a decoder other than the model's own."""
+    search = parser.add_argument_group("decoding (the model's own settings, unless given)")
+    search.add_argument("--decode", choices=("greedy", "beam"), help="beam: implied by the following")
+    search.add_argument("--beam", type=int, metavar="N", help="hypotheses kept from frame to frame")
+    search.add_argument("--lm", metavar="FILE", help="n-gram language model: ARPA, or KenLM's binary")
+    search.add_argument("--lm-unit", choices=("word", "token"), help="token: made by asr.ngram --tokens")
+    search.add_argument("--lm-weight", type=finite, metavar="W", help="factor of its log-probabilities")
+    search.add_argument("--word-score", type=finite, metavar="S", help="added for each word")
+    search.add_argument("--lexicon", metavar="FILE", help="allow its words only: a word a line, or an ARPA file's")
+    search.add_argument("--hotwords", metavar="FILE", help="names and terms to be heard more easily, one a line")
+    search.add_argument("--hotword-score", type=finite, metavar="S", help="bonus for each of their words")
+
+
+def finite(text: str) -> float:
+    """Read an option's number; infinity and NaN are none."""
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError
+    return number
+
+
+finite.__name__ = "number"  # as argparse calls it: invalid number value
+
+
+def load_model(options: argparse.Namespace) -> "Recognizer":
+    """Load the model that the options name, with the decoder and on the device they name."""
+    from asr.checkpoint.load import load_recognizer
+
+    recognizer = load_recognizer(options.model, decode=decoder(options))
+    check_used(recognizer, options)
+    return place(recognizer, options)
+
+
+def check_used(recognizer: "Recognizer", options: argparse.Namespace) -> None:
+    """Check that no option is for a language model, or for hotwords, that are not there."""
+    from asr.decode.beam import Beam
+
+    search = recognizer.decode
+    if not isinstance(search, Beam):
+        return
+    has_hotwords = bool(search.phrases or search.impossible)
+    for key, needed, is_there in (
+        ("lm_unit", "lm", search.fusion.has_model),
+        ("lm_weight", "lm", search.fusion.has_model),
+        ("word_score", "lm", search.fusion.has_model),
+        ("hotword_score", "hotwords", has_hotwords),
+    ):
+        if not is_there and getattr(options, key, None) is not None:
+            raise InputError(f"{_named(key)} must go with {_named(needed)}; the model has none of its own.")
+
+
+def _named(key: str) -> str:
+    """An option as it is written."""
+    return "--" + key.replace("_", "-")
+
+
+def place(recognizer: "Recognizer", options: argparse.Namespace) -> "Recognizer":
+    """Put a recogniser on the device that the options name, and have it compute in their precision."""
+    import torch
+
+    device = options.device
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        torch.zeros(1, device=device).item()
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0].partition(". ")[0].rstrip(".")
+        reason = "no such kind of device" if reason.startswith("Expected one of") else reason
+        raise InputError(f"--device must be one that torch can use here; got {device!r}: {reason}.") from None
+    recognizer.precision = getattr(torch, options.precision)
+    return recognizer.to(device)
+
+
+def decoder(options: argparse.Namespace) -> dict[str, Any]:
+    """Collect the decoder's settings that were given."""
+    given = {key: value for key, value in vars(options).items() if key in BEAM_OPTIONS and value is not None}
+    name = getattr(options, "decode", None) or ("beam" if given else None)
+    if name == "greedy" and given:
+        raise InputError(
+            f"--decode greedy has no settings; leave out {', '.join(map(_named, given))}, or --decode greedy."
+        )
+    for key, value in given.items():
+        if value == "":
+            raise InputError(f"{_named(key)} must be a file; got an empty name.")
+    if given:
+        from asr.build import rules
+        from asr.decode.beam import Beam
+
+        for key, value in given.items():
+            rules(Beam)[BEAM_OPTIONS[key]].check(_named(key), value)
+    return ({"name": name} if name else {}) | {BEAM_OPTIONS[key]: value for key, value in given.items()}
+
+
+def inference(options: argparse.Namespace) -> "Inference":
+    """Collect what bounds memory, and how long recordings are cut."""
+    from asr.data.batch_plan import BatchBounds
+    from asr.recognition.long_form import SEGMENTERS
+    from asr.recognition.recognizer import INFERENCE, Inference
+    from asr.recognition.windows import WindowBounds
+
+    WORKERS.check("--num-workers", options.num_workers)
+    nbest = getattr(options, "nbest", INFERENCE.nbest)
+    for name, value in (("batch-seconds", options.batch_seconds), ("window", options.window), ("nbest", nbest)):
+        if value is not None and not value > 0:
+            raise InputError(f"--{name} must be positive; got {value}.")
+    if options.window is not None and options.window < SHORTEST_WINDOW:
+        raise InputError(f"--window must be at least {SHORTEST_WINDOW:g} seconds; got {options.window}.")
+    standard = INFERENCE.windows
+    window = standard.window_seconds if options.window is None else options.window
+    context = min(standard.context_seconds, window / 4) if options.context is None else options.context
+    if not 0 <= context < window / 2:
+        raise InputError(f"--context must be at least 0, and less than half of --window; got {context} and {window}.")
+    batch_seconds = options.batch_seconds or INFERENCE.batches.batch_seconds
+    return Inference(
+        BatchBounds(batch_seconds=batch_seconds, max_utterances=INFERENCE.batches.max_utterances),
+        WindowBounds(window, context),
+        SEGMENTERS[options.segment],
+        nbest,
+        options.num_workers,
+    )
+
+
+def progress_bar() -> "Progress":
+    """Make a bar on stderr; none where no one would see it, or where it would get between lines on stdout."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+    hidden = not sys.stderr.isatty() or sys.stdout.isatty()
+    return Progress(*columns, console=Console(stderr=True), transient=True, redirect_stdout=False, disable=hidden)
+
+
+@contextmanager
+def audio_progress(description: str, utterances: "Iterable[Utterance]") -> "Iterator[Callable[[float], None]]":
+    """Show a bar over the seconds of these utterances; yield what is told of each second that is done."""
+    with progress_bar() as progress:
+        task = progress.add_task(description, total=sum(utterance.duration for utterance in utterances))
+        yield lambda seconds: progress.advance(task, seconds)
+
+
+def complain(message: str) -> None:
+    """Name a problem, which need not end the command, on one line."""
+    print(f"error: {printable(message)}", file=sys.stderr)
+
+
+def complain_of(name: str, reason: str) -> None:
+    """Name a problem of a recording, and the recording, if the problem's own text does not."""
+    said = reason.startswith(f"{name}: ") or f"(id {name!r})" in reason
+    complain(reason if said else f"{name}: {reason}")
+
+
+def run_command(command: Callable[[Sequence[str] | None], int]) -> None:
+    """Run a command and end the process: an input error is one line and status 1, Ctrl-C is status 130."""
+    spin_briefly()
+    try:
+        status = command(None)
+        sys.stdout.flush()
+    except InputError as error:
+        complain(str(error))
+        status = 1
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        complain(f"memory must suffice for a batch; lower --batch-seconds or --window. {str(error).splitlines()[0]}")
+        status = 1
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        status = INTERRUPTED
+    except BrokenPipeError:  # the reader, `head` say, has seen enough
+        status = 1
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        complain(f"{error.filename or 'the output'} must be written; {error.strerror}.")
+        status = 1
+    try:
+        sys.stdout.flush()
+    except OSError:  # what is left cannot go anywhere; Python would try again at its end, and say so
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    gc.freeze()  # Python would look through all of torch for garbage before it ends, for a quarter of a second
+    sys.exit(status)

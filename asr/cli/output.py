@@ -1,0 +1,165 @@
+"""Where transcripts go: to standard output, or to a file each, in any of the formats."""
+
+import argparse
+import hashlib
+import os
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from asr.cli.command import complain_of
+from asr.errors import InputError
+from asr.recognition.formats import FORMATS, Format
+from asr.system.files import UNFINISHED, write_whole
+
+if TYPE_CHECKING:
+    from asr.data.manifest import Utterance
+    from asr.recognition.transcript import Transcript
+
+CHUNK = 256  # recordings that are sorted by length and run together; they are written in the order given
+MAX_NAME_BYTES = 255  # of a file's name, on nearly every file system
+KEPT_NAME_BYTES = 200  # of a longer one
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """What is to be transcribed.
+
+    Args:
+        name: a file's path, or an utterance's id.
+        utterance: where its audio is.
+        place: of its file below --output-dir, without suffix.
+    """
+
+    name: str
+    utterance: "Utterance"
+    place: Path
+
+
+Transcripts = Iterator[tuple[Recording, "Transcript"]]
+Outcomes = Iterator[tuple["Utterance", "Transcript | str"]]
+
+
+def in_order(recordings: Sequence[Recording], outcomes: "Callable[[list[Utterance]], Outcomes]") -> Transcripts:
+    """Yield the transcripts of the recordings that have one, in the order given; complain of the others.
+
+    Args:
+        recordings: whose names may repeat, in several manifests.
+        outcomes: some utterances to what became of each, in any order: its transcript, or what is wrong with it.
+    """
+    for start in range(0, len(recordings), CHUNK):
+        chunk: dict[str, Recording] = {}
+        for recording in recordings[start : start + CHUNK]:
+            name = recording.name
+            while name in chunk:  # of another manifest, or the same file again
+                name += "'"
+            chunk[name] = recording
+        transcripts: dict[str, Transcript] = {}
+        for utterance, outcome in outcomes([replace(one.utterance, id=name) for name, one in chunk.items()]):
+            if isinstance(outcome, str):
+                complain_of(chunk[utterance.id].name, outcome)
+            else:
+                transcripts[utterance.id] = outcome
+        for name, recording in chunk.items():
+            if name in transcripts:
+                yield recording, transcripts[name]
+
+
+def add_output(parser: argparse.ArgumentParser, default: str) -> None:
+    """Add --format and --output-dir, which `arrange` and `write` take up."""
+    parser.add_argument("--format", choices=FORMATS, default=default, help=f"of the output (default {default})")
+    parser.add_argument("--output-dir", metavar="DIR", type=Path, help="gets a file for each recording")
+
+
+def plain_name(utterance_id: str) -> str:
+    """An id as a file name: an id may hold anything, a path that leads elsewhere for one."""
+    return re.sub(r"[/\\\x00-\x1f\x7f]|^\.+", "_", utterance_id) or "_"
+
+
+def make_output_dir(output_dir: Path) -> None:
+    """Make the folder for results, before the work that they take."""
+    must = f"--output-dir must be a folder that can be written to; {output_dir}"
+    try:
+        output_dir.mkdir(parents=True, exist_ok=True)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise InputError(f"{must}: {reason}.") from None
+    if not os.access(output_dir, os.W_OK | os.X_OK):
+        raise InputError(f"{must}: Permission denied.")
+
+
+def arrange(recordings: list[Recording], options: argparse.Namespace) -> list[Recording]:
+    """Put recordings into the order that the format needs, and check that each can have its place in the output."""
+    form = FORMATS[options.format]
+    if options.output_dir:
+        make_output_dir(options.output_dir)
+        recordings = [replace(one, place=_fitting(one.place, form.suffix)) for one in recordings]
+        _check_unlike(
+            recordings,
+            lambda one: str(one.place),
+            f"would be written to the same file in {options.output_dir}, so each needs its own --output-dir",
+        )
+        return recordings
+    if form.single and len(recordings) > 1:
+        must = f"--format {options.format} must have --output-dir for several recordings, since each needs its own file"
+        raise InputError(f"{must}; got {len(recordings)} of them.")
+    if form.key is not None:
+        key = form.key
+        _check_unlike(recordings, lambda one: key(one.name), f"would bear the same name in {options.format}")
+        return sorted(recordings, key=lambda one: key(one.name))
+    return recordings
+
+
+def _fitting(place: Path, suffix: str) -> Path:
+    """Cut a file name that file systems would not take, with the temporary file's additions; a digest keeps it apart.
+
+    It is cut between characters, where it is UTF-8.
+    """
+    name = os.fsencode(place.name)
+    if len(name) + len(f".{suffix}{UNFINISHED}") <= MAX_NAME_BYTES:
+        return place
+    kept = name[:KEPT_NAME_BYTES].decode("utf-8", "ignore")
+    return place.with_name(f"{kept}-{hashlib.sha256(name).hexdigest()[:8]}")
+
+
+def _check_unlike(recordings: Sequence[Recording], key: Callable[[Recording], str], what: str) -> None:
+    first: dict[str, str] = {}
+    for recording in recordings:
+        if key(recording) in first:
+            other, name = first[key(recording)], recording.name
+            both = f"two recordings called {name!r}" if other == name else f"{other!r} and {name!r}"
+            raise InputError(f"{both} {what}. Give them in separate commands.")
+        first[key(recording)] = recording.name
+
+
+def write(transcripts: Transcripts, options: argparse.Namespace) -> Transcripts:
+    """Write transcripts to files, or to stdout; pass them on when they are written."""
+    form = FORMATS[options.format]
+    if options.output_dir:
+        for recording, transcript in transcripts:
+            _write_file(options.output_dir / recording.place, form, recording.name, transcript)
+            yield recording, transcript
+        return
+    passed: list[tuple[Recording, Transcript]] = []
+
+    def named() -> Iterator[tuple[str, "Transcript"]]:
+        for recording, transcript in transcripts:
+            passed.append((recording, transcript))
+            yield recording.name, transcript
+
+    for piece in form.stream(named()):
+        print(piece, end="", flush=True)
+        yield from passed
+        passed.clear()
+
+
+def _write_file(place: Path, form: Format, name: str, transcript: "Transcript") -> None:
+    content = form.write(name, transcript).encode("utf-8", "surrogateescape")
+    path = place.with_name(place.name + form.suffix)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, lambda file: file.write(content))
+    except OSError as error:
+        raise InputError(f"{path}: a transcript must be written there; {error.strerror}.") from None

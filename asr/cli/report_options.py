@@ -1,0 +1,39 @@
+"""The options --report and --report-audio."""
+
+import argparse
+import math
+from pathlib import Path
+
+from asr.errors import InputError
+from asr.system.files import check_output
+
+MEGABYTES = 20.0  # of recordings: an hour of speech, and a page that opens at once
+MEGABYTE = 1_000_000
+
+
+def add_report(parser: argparse.ArgumentParser) -> None:
+    """Add the options."""
+    parser.add_argument("--report", metavar="FILE", type=Path, help="gets an HTML page with charts and recordings")
+    parser.add_argument(
+        "--report-audio",
+        metavar="MB",
+        type=float,
+        help=f"of recordings in it, of the most telling utterances (default {MEGABYTES:g})",
+    )
+
+
+def audio_budget(options: argparse.Namespace) -> float:
+    """Check the options before the work that comes first, and say how many bytes of recordings there may be.
+
+    Raises:
+        InputError: the report could not be written, or the budget is not a number of megabytes.
+    """
+    megabytes = MEGABYTES if options.report_audio is None else options.report_audio
+    if not (math.isfinite(megabytes) and megabytes >= 0):
+        raise InputError(f"--report-audio must be a number of megabytes, at least 0; got {megabytes}.")
+    if options.report is None:
+        if options.report_audio is not None:
+            raise InputError("--report-audio must go with --report; add --report FILE.")
+        return 0.0
+    check_output("--report", options.report, "report.html", getattr(options, "output_dir", None))
+    return megabytes * MEGABYTE

@@ -1,0 +1,53 @@
+"""A reference and what two models made of it, word below word, readable without colour."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import zip_longest
+
+from rich.cells import cell_len, set_cell_size
+
+from asr.cli.command import printable
+from asr.evaluation.word_errors import Edit, align_words
+
+WIDTH = 100  # columns
+LABELS = ("ref", "  A", "  B")
+LEGEND = "*word*: recognised as this; +word+: too much; ---: missing."
+
+
+def side_by_side(reference: str, a: str, b: str) -> list[str]:
+    """Write a reference and two hypotheses below each other, in as many rows as it takes, the errors marked."""
+    lines: list[str] = []
+    row = list(LABELS)
+    for column in _columns(_slots(align_words(reference, a)), _slots(align_words(reference, b))):
+        cells = [printable(cell) for cell in column]
+        wide = max(map(cell_len, cells))
+        if cell_len(row[0]) + 1 + wide > WIDTH and row != list(LABELS):
+            lines += [part.rstrip() for part in row]
+            row = list(LABELS)
+        row = [f"{part} {set_cell_size(cell, wide)}" for part, cell in zip(row, cells, strict=True)]
+    return lines + [part.rstrip() for part in row]
+
+
+def _columns(a: Sequence[list[str]], b: Sequence[list[str]]) -> Iterator[tuple[str, str, str]]:
+    """Each word of the reference with what stands for it, and before it what stands for nothing."""
+    for one, two in zip(a, b, strict=True):
+        word, mark_a, *extra_a = one
+        _, mark_b, *extra_b = two
+        for more_a, more_b in zip_longest(extra_a, extra_b, fillvalue=""):
+            yield "", more_a, more_b
+        yield word, mark_a, mark_b
+
+
+def _slots(edits: Sequence[Edit]) -> list[list[str]]:
+    """For each word of the reference, and for its end: the word, its mark, and the words inserted before it."""
+    slots: list[list[str]] = []
+    inserted: list[str] = []
+    for edit in edits:
+        if edit.reference is None:
+            inserted.append(f"+{edit.hypothesis}+")
+            continue
+        mark = "---" if edit.hypothesis is None else edit.hypothesis
+        slots.append([edit.reference, f"*{mark}*" if edit.kind == "substitution" else mark, *inserted])
+        inserted = []
+    return [*slots, ["", "", *inserted]]

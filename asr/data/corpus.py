@@ -1,0 +1,120 @@
+"""A corpus config's manifests: made where they are absent and can be made, and read."""
+
+import importlib.util
+import logging
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from asr.data.manifest import Utterance, read_manifest
+from asr.errors import InputError
+from asr.interfaces import Tokenizer
+from asr.system.processes import die_with_parent
+from asr.text.normalize import Normalizer
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """What to train on, to validate on, and to test on (by the manifest's name)."""
+
+    train: list[Utterance]
+    valid: list[Utterance]
+    tests: dict[str, list[Utterance]]
+
+    def check_audio(self) -> None:
+        """Check that every audio file is there, before an epoch finds out.
+
+        Raises:
+            InputError: naming one, and how many are not.
+        """
+        utterances = [*self.train, *self.valid, *(one for test in self.tests.values() for one in test)]
+        paths = {utterance.audio_filepath: utterance.id for utterance in utterances}
+        absent = [path for path in paths if not Path(path).is_file()]
+        if absent:
+            more = f" and {len(absent) - 1} more of {len(paths)} files" if len(absent) > 1 else ""
+            raise InputError(f"{absent[0]}: audio file not found (id {paths[absent[0]]!r}){more}.")
+
+    def check_coverage(self, tokenizer: Tokenizer) -> None:
+        """Check that the tokenizer can spell every text of every split.
+
+        Raises:
+            InputError: naming split, utterance and character.
+        """
+        splits = {"train": self.train, "valid": self.valid, **self.tests}
+        for split, utterances in splits.items():
+            for utterance in utterances:
+                try:
+                    tokenizer.encode(utterance.text)
+                except InputError as error:
+                    raise InputError(f"{split}: {error} (id {utterance.id!r}).") from None
+
+
+def read_corpus(config: Mapping[str, Any], normalize: Normalizer) -> Corpus:
+    """Read the manifests of a corpus config and normalise their texts: from here on there is no other text.
+
+    Raises:
+        InputError: a manifest is not there or not right, or two test manifests have the same name.
+    """
+    tests: dict[str, list[Utterance]] = {}
+    for path in _manifests(config, "test"):
+        if path.stem in tests:
+            raise InputError(f"corpus.test must name manifests of different file names; got {path.name} twice.")
+        tests[path.stem] = _normalized(read_manifest(path), normalize)
+    train, valid = (_normalized(_read_all(config, split), normalize) for split in ("train", "valid"))
+    return Corpus(train, valid, tests)
+
+
+def prepare_if_absent(config: Mapping[str, Any]) -> None:
+    """Run the module that makes the corpus, in a process of its own, if one of its manifests is not there.
+
+    Raises:
+        InputError: the corpus is absent and cannot be made here; what to do about it.
+    """
+    manifests = [path for split in ("train", "valid", "test") for path in _manifests(config, split)]
+    absent = [path for path in manifests if not path.is_file()]
+    if not absent:
+        return
+    module = config.get("prepare")
+    if module is None:
+        hint = config.get(
+            "how_to_prepare", "Give the manifests by corpus.dir, corpus.train, corpus.valid, corpus.test."
+        )
+        raise InputError(f"corpus {config['name']}: {absent[0]} must be there; it is not. {hint}")
+    if not module.startswith("recipes.") or importlib.util.find_spec("recipes") is None:
+        checkout = "which is part of the source checkout, not of the installed package: run this from a clone"
+        raise InputError(f"corpus {config['name']}: {absent[0]} is not there; it is made by {module}, {checkout}.")
+    logger.info("corpus %s is not there yet: running python -m %s", config["name"], module)
+    command = [sys.executable, "-m", module, "--output-dir", str(config["dir"])]
+    made = subprocess.run(command, check=False, preexec_fn=die_with_parent)
+    if made.returncode != 0:
+        raise InputError(
+            f"corpus {config['name']}: {module} ended with status {made.returncode}; its message is above."
+        )
+
+
+def _normalized(utterances: Sequence[Utterance], normalize: Normalizer) -> list[Utterance]:
+    return [replace(utterance, text=normalize(utterance.text)) for utterance in utterances]
+
+
+def _manifests(config: Mapping[str, Any], split: str) -> list[Path]:
+    paths = config[split]
+    if not isinstance(paths, list):
+        raise InputError(f"corpus.{split} must be a list of manifests, such as [train.jsonl]; got {paths!r}.")
+    return [Path(config["dir"], path) for path in paths]
+
+
+def _read_all(config: Mapping[str, Any], split: str) -> list[Utterance]:
+    """Read the manifests of one split as one."""
+    paths = _manifests(config, split)
+    if not paths:
+        raise InputError(f"corpus.{split} must name at least one manifest; it is empty.")
+    utterances = [utterance for path in paths for utterance in read_manifest(path)]
+    repeated = len(utterances) - len({utterance.id for utterance in utterances})
+    if repeated:
+        raise InputError(f"corpus.{split}: ids must be unique over its manifests; {repeated} are in more than one.")
+    return utterances

@@ -1,0 +1,274 @@
+"""The training set: what is left of the manifest to train on, and the plan of each epoch of it."""
+
+import logging
+import math
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import Sampler
+
+from asr.data.batch_plan import BatchBounds, Plan, draw_factors, plan_training
+from asr.data.dataset import Item, Reference, SpeedPerturbation
+from asr.data.manifest import Utterance
+from asr.data.position import Position, start_of_epoch
+from asr.data.selection import feasible_factors, select
+from asr.errors import InputError
+from asr.interfaces import Features
+
+LONG_SECONDS = 5.0  # of planning, which then is announced
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class BatchSize:
+    """How much a batch holds: its longest utterance times their number, and their number."""
+
+    padded_seconds: float
+    utterances: int
+
+
+@dataclass(frozen=True)
+class PlanSummary:
+    """A plan in numbers.
+
+    Args:
+        steps: batches of each rank.
+        batches: of all ranks.
+        utterances: in them.
+        hours: of audio, at the speeds at which it is played.
+        padding: part of the padded seconds that is no audio.
+        shortest: the batch of fewest padded seconds.
+        longest: the batch of most padded seconds.
+    """
+
+    steps: int
+    batches: int
+    utterances: int
+    hours: float
+    padding: float
+    shortest: BatchSize
+    longest: BatchSize
+
+
+@dataclass(frozen=True)
+class EpochPlan:
+    """The batches of one epoch, or of the rest of one; `len()` is the number of steps, each rank's batches.
+
+    Args:
+        epoch: from 0.
+        plan: which utterances are in which batch.
+        durations: seconds of every utterance of the training set at its factor, (N,) float64.
+        factors: of speed, (N,) float64.
+        kept_speed: utterances of the epoch that keep speed 1.0, since at the factor drawn their frames would be too
+            few or their batch too long.
+    """
+
+    epoch: int
+    plan: Plan
+    durations: Tensor
+    factors: Tensor
+    kept_speed: int
+
+    def __len__(self) -> int:
+        return len(self.plan)
+
+    def items(self, step: int, rank: int) -> list[Item]:
+        """Return the utterances of one batch."""
+        indices = self.plan.batch(step, rank)
+        factors = self.factors[indices].tolist()
+        return [Item(self.epoch, index, factor) for index, factor in zip(indices, factors, strict=True)]
+
+    def largest(self) -> list[int]:
+        """Return the steps with the batch of most padded seconds, and of most seconds squared: one step or two."""
+        longest, sizes = self.plan.longest(self.durations), self.plan.sizes()
+        most = [int((measure * sizes).amax(dim=1).argmax()) for measure in (longest, longest * longest)]
+        return sorted(set(most))
+
+    def summary(self) -> PlanSummary:
+        """Count and measure the batches of all ranks."""
+        longest, sizes = self.plan.longest(self.durations).flatten(), self.plan.sizes().flatten()
+        padded = longest * sizes
+        seconds = float(self.durations[self.plan.order].sum())
+        least, most = int(padded.argmin()), int(padded.argmax())
+        return PlanSummary(
+            steps=len(self),
+            batches=len(sizes),
+            utterances=len(self.plan.order),
+            hours=seconds / 3600,
+            padding=1 - seconds / float(padded.sum()),
+            shortest=BatchSize(float(padded[least]), int(sizes[least])),
+            longest=BatchSize(float(padded[most]), int(sizes[most])),
+        )
+
+
+@dataclass(frozen=True)
+class RunBounds:
+    """Where a run ends: `trainer.max_epochs` or `trainer.max_steps`, whichever comes first.
+
+    Args:
+        max_epochs: None, or not positive: no bound.
+        max_steps: optimizer steps, the same; at least one of both is a bound.
+        accumulate: batches of each process in an optimizer step.
+    """
+
+    max_epochs: int | None
+    max_steps: int | None
+    accumulate: int
+
+    @classmethod
+    def of(cls, trainer: Mapping[str, Any]) -> "RunBounds":
+        """Take them from the config of a trainer."""
+        return cls(trainer["max_epochs"], trainer["max_steps"], trainer["accumulate_grad_batches"])
+
+
+class EpochSampler(Sampler[list[Item]]):
+    """Hand one rank's batches to a DataLoader, from batch `start` on; `len()` counts those before it too."""
+
+    def __init__(self, epoch: EpochPlan, rank: int, start: int = 0) -> None:
+        self.epoch = epoch
+        self.rank = rank
+        self.start = start
+
+    def __len__(self) -> int:
+        return len(self.epoch)
+
+    def __iter__(self) -> Iterator[list[Item]]:
+        for step in range(self.start, len(self.epoch)):
+            yield self.epoch.items(step, self.rank)
+
+
+class TrainingSet:
+    """The utterances that can be trained on, and how each epoch plays and batches them.
+
+    Args:
+        utterances: to choose from, texts normalised.
+        features: waveform to features.
+        reference: text to tokens.
+        speed: draws from its factors; None: everything at its own speed.
+        seed: of speeds and plans.
+        batch_seconds: bound of a batch: longest utterance times number of utterances.
+        max_utterances: bound of a batch.
+        max_squared_seconds: bound of a batch: longest utterance squared times number of utterances; None: none.
+        min_seconds: shorter utterances are dropped.
+        max_seconds: longer utterances are dropped.
+        jitter: batches by which an utterance's place in the sorting by duration moves (`plan_training`).
+        sorted_epochs: how many epochs go from short utterances to long ones (the same).
+
+    Raises:
+        InputError: nothing is left to train on; why.
+    """
+
+    def __init__(
+        self,
+        utterances: Sequence[Utterance],
+        features: Features,
+        reference: Reference,
+        speed: SpeedPerturbation | None,
+        seed: int,
+        *,
+        batch_seconds: float,
+        max_utterances: int,
+        max_squared_seconds: float | None,
+        min_seconds: float,
+        max_seconds: float,
+        jitter: float,
+        sorted_epochs: int,
+    ) -> None:
+        self._bounds = BatchBounds(batch_seconds, max_utterances, max_squared_seconds)
+        self._features, self._speed, self._seed = features, speed, seed
+        self._jitter, self._sorted_epochs = jitter, sorted_epochs
+        longest = self._bounds.longest_utterance()
+        max_seconds = min(max_seconds, longest)
+        selection = select(utterances, features, reference, min_seconds=min_seconds, max_seconds=max_seconds)
+        self.given = len(utterances)
+        self.utterances = selection.utterances
+        self.dropped = selection.dropped
+        if not self.utterances:
+            why = "; ".join(f"{len(ids)} {reason}" for reason, ids in self.dropped.items())
+            raise InputError(f"at least one training utterance must be left; all were dropped: {why or 'none given'}.")
+        self._durations = torch.tensor([one.duration for one in self.utterances], dtype=torch.float64)
+        self._factors: tuple[float, ...] = (1.0,)
+        self._feasible = torch.ones(len(self.utterances), 1, dtype=torch.bool)
+        if speed is not None:
+            self._factors = speed.factors
+            short_enough = self._durations[:, None] / torch.tensor(self._factors) <= longest
+            self._feasible = feasible_factors(selection, features, reference, speed) & short_enough
+
+    def __len__(self) -> int:
+        return len(self.utterances)
+
+    def epoch(self, position: Position) -> EpochPlan:
+        """Plan the stretch of an epoch that `position` is in, whole: from its first batch on.
+
+        What the earlier stretches of the epoch have seen is left out; the rest is planned for as many ranks as there
+        are now. Speeds are drawn once an epoch, so a stretch does not change them.
+
+        Raises:
+            InputError: the position is not one of this training set, or fewer utterances are left than ranks.
+        """
+        factors, kept_speed = draw_factors(self._factors, self._feasible, seed=self._seed, epoch=position.epoch)
+        durations = self._durations / factors
+        left = torch.arange(len(self))
+        for part, share in enumerate(position.shares):
+            plan = self._plan(left, durations, position.epoch, share.world_size, part)
+            if share.batches > len(plan):
+                done = f"got {share.batches} batches done of {len(plan)} in epoch {position.epoch + 1}"
+                raise InputError(f"a run must go on with the data it was begun with; {done}. Take the same manifests.")
+            if part < len(position.shares) - 1:
+                seen = torch.zeros(len(self), dtype=torch.bool)
+                seen[plan.first_steps(share.batches)] = True
+                left = left[~seen[left]]
+        return EpochPlan(position.epoch, plan, durations, factors, kept_speed)
+
+    def total_steps(self, position: Position, step: int, bounds: RunBounds) -> int:
+        """Count the optimizer steps of a whole run: those done, and those of all epochs from a position on.
+
+        Speeds and places in the sorting are drawn anew each epoch, so epochs differ in their number of batches, and
+        each is planned: half a second for a million utterances.
+
+        Args:
+            position: that the run has come to.
+            step: optimizer steps done by then.
+            bounds: of the run.
+        """
+        max_steps = bounds.max_steps if bounds.max_steps and bounds.max_steps > 0 else sys.maxsize
+        if not bounds.max_epochs or bounds.max_epochs < 0:
+            return max_steps
+        begun, first = time.monotonic(), position.epoch
+        while position.epoch < bounds.max_epochs and step < max_steps:
+            step += math.ceil(len(self.epoch(position)) / bounds.accumulate) - position.batch // bounds.accumulate
+            position = start_of_epoch(position.epoch + 1, position.world_size)
+            left = bounds.max_epochs - position.epoch
+            seconds = (time.monotonic() - begun) * left
+            if position.epoch == first + 1 and seconds > LONG_SECONDS:
+                logger.info("planning %d more epochs, to count their steps, takes up to %.0f s", left, seconds)
+        return min(step, max_steps)
+
+    def num_frames(self, item: Item) -> int:
+        """Count the feature frames that an utterance has at its factor, by the manifest."""
+        num_samples = round(self.utterances[item.position].duration * self._features.sample_rate)
+        if self._speed is not None:
+            num_samples = self._speed.num_samples(num_samples, item.factor)
+        return self._features.num_frames(num_samples)
+
+    def _plan(self, left: Tensor, durations: Tensor, epoch: int, world_size: int, part: int) -> Plan:
+        if part > 0 and len(left) < world_size:
+            rest = f"got {len(left)} utterances that are left of epoch {epoch + 1}, for {world_size} processes"
+            raise InputError(f"each process needs an utterance; {rest}. Go on with {max(1, len(left))} or fewer.")
+        plan = plan_training(
+            durations[left],
+            self._bounds,
+            jitter=self._jitter,
+            seed=self._seed,
+            epoch=epoch,
+            world_size=world_size,
+            part=part,
+            sorted_epochs=self._sorted_epochs,
+        )
+        return replace(plan, order=left[plan.order])

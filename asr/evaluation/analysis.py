@@ -1,0 +1,265 @@
+"""What the scored utterances of an evaluation say together: rates with intervals, breakdowns, confusions, calibration.
+
+All of it can be recomputed from NAME.utterances.jsonl, and JSON can hold all of it: what is not a number is None.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from asr.evaluation.bootstrap import by_cluster, intervals
+from asr.evaluation.calibration import auc, calibration_error, reliability
+from asr.evaluation.utterances import Scored
+from asr.evaluation.word_errors import Edit, ErrorCounts, align_words, total
+
+MOST_CONFUSIONS = 50
+MOST_BINS = 8
+FEWEST_IN_BIN = 5  # utterances: a rate of fewer says little
+NO_SPEAKER = "(not known)"  # what stands in a breakdown for the utterances without one
+# Edges that read well; the bins of a breakdown are made of some of them.
+SECONDS = (
+    *(0, 0.5, 1, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10, 12, 15, 20, 25, 30, 40),
+    *(60, 120, 300, 600, 1800, 3600, 7200, math.inf),
+)
+WORDS_A_SECOND = (0, 0.5, 1, 1.25, 1.5, 1.75, 2, 2.25, 2.5, 2.75, 3, 3.25, 3.5, 3.75, 4, 4.5, 5, 6, 8, 10, math.inf)
+TENTHS = tuple(tenth / 10 for tenth in range(11))
+TWENTIETHS = tuple(twentieth / 20 for twentieth in range(21))
+
+
+def figures(scored: Sequence[Scored]) -> dict[str, Any]:
+    """Compute everything that a report shows of these utterances, but for the utterances themselves.
+
+    Returns:
+        `words`, `characters` and `raw_words` as of `rates`; `by` the rows of each breakdown, which are the utterances
+        under their subset, speaker, duration and speaking rate; `confusions` the most frequent ones; `calibration` the
+        reliability of the words' confidence, or None without words; `distribution` two histograms: of utterances by
+        their WER, where the first bin holds 0 alone, each other one what is above its `from` and up to its `to`, and
+        the last one, whose `to` is None, what is beyond 1; and of words by their confidence, from `from` to below `to`
+        (1 is in the last).
+    """
+    alignments = [align_words(one.reference, one.transcript.text) for one in scored]
+    words = [
+        (word.confidence, edit.kind == "equal")
+        for one, alignment in zip(scored, alignments, strict=True)
+        for word, edit in zip(one.transcript.words, _heard(alignment), strict=True)
+    ]
+    return {
+        "utterances": len(scored),
+        "speakers": len({one.utterance.speaker for one in scored} - {None}),
+        "audio_seconds": math.fsum(one.utterance.duration for one in scored),
+        "wrong_utterances": sum(one.counts.errors > 0 for one in scored),
+        **rates(scored),
+        "by": {kind: breakdown([scored], kind)[0] for kind in GROUPINGS},
+        "confusions": _confusions(edit for alignment in alignments for edit in alignment),
+        "calibration": _calibration(words),
+        "distribution": {"wer": _wer_histogram(scored), "confidence": _confidence_histogram(words)},
+    }
+
+
+def rates(scored: Sequence[Scored]) -> dict[str, dict[str, Any]]:
+    """Sum the errors in words, in characters, and in words as written, with the 95 % intervals of their rates.
+
+    Returns:
+        for each of `words`, `characters` and `raw_words` the counts, the `rate`, its `interval` over utterances and
+        its `speaker_interval`, which is None unless the speaker of every utterance is known; see `bootstrap`.
+    """
+    kinds: dict[str, list[ErrorCounts]] = {
+        "words": [one.counts for one in scored],
+        "characters": [one.characters for one in scored],
+        "raw_words": [one.raw_counts for one in scored],
+    }
+    errors = np.array([[one.errors for one in counts] for counts in kinds.values()], dtype=np.float64).T
+    lengths = np.array([[one.reference_length for one in counts] for counts in kinds.values()], dtype=np.float64).T
+    by_utterance = intervals(errors, lengths)
+    speakers = known_speakers(scored)
+    by_speaker = intervals(by_cluster(errors, speakers), by_cluster(lengths, speakers)) if speakers else [None] * 3
+    return {
+        name: total(counts).as_dict() | {"interval": _listed(interval), "speaker_interval": _listed(speaker_interval)}
+        for (name, counts), interval, speaker_interval in zip(kinds.items(), by_utterance, by_speaker, strict=True)
+    }
+
+
+def known_speakers(scored: Sequence[Scored]) -> list[str]:
+    """Each utterance's speaker; none of them if not all are known."""
+    speakers = [one.utterance.speaker for one in scored if one.utterance.speaker is not None]
+    return speakers if len(speakers) == len(scored) else []
+
+
+def breakdown(systems: Sequence[Sequence[Scored]], kind: str) -> list[list[dict[str, Any]]]:
+    """Sum the errors of utterances that have something in common, and give the 95 % intervals over utterances.
+
+    Args:
+        systems: what each of them made of the same utterances, in the same order. What utterances have in common is as
+            the first one has it; all are counted on the same draws.
+        kind: `subset`, in the order of their first utterances; `speaker`, by name, if any is known; `duration` or
+            `speaking_rate`, between round edges, from small to large.
+
+    Returns:
+        the rows of each system.
+    """
+    rows = [
+        _rows(name, [[system[place] for place in places] for system in systems])
+        for name, places in GROUPINGS[kind](systems[0]).items()
+    ]
+    return [list(of_system) for of_system in zip(*rows, strict=True)] or [[] for _ in systems]
+
+
+def _rows(name: str, systems: Sequence[Sequence[Scored]]) -> list[dict[str, Any]]:
+    errors = np.array([[one.counts.errors for one in scored] for scored in systems], dtype=np.float64).T
+    lengths = np.array([[one.counts.reference_length for one in scored] for scored in systems], dtype=np.float64).T
+    rows = []
+    for scored, interval in zip(systems, intervals(errors, lengths), strict=True):
+        counts = total(one.counts for one in scored).as_dict()
+        held = {key: counts[key] for key in ("rate", "errors", "reference_length")}
+        rows.append({"name": name, "utterances": len(scored)} | held | {"interval": _listed(interval)})
+    return rows
+
+
+def _listed(interval: tuple[float, float] | None) -> list[float] | None:
+    return None if interval is None else list(interval)
+
+
+Places = dict[str, list[int]]  # of the utterances that have something in common, by its name
+
+
+def _grouped(names: Iterable[tuple[str, int]]) -> Places:
+    groups: Places = {}
+    for name, place in names:
+        groups.setdefault(name, []).append(place)
+    return groups
+
+
+def _by_subset(scored: Sequence[Scored]) -> Places:
+    return _grouped((one.subset, place) for place, one in enumerate(scored))
+
+
+def _by_speaker(scored: Sequence[Scored]) -> Places:
+    """By the speaker's name, those without one last; none where no speaker is known."""
+    speakers = [one.utterance.speaker for one in scored]
+    if all(speaker is None for speaker in speakers):
+        return {}
+    in_order = sorted(range(len(speakers)), key=lambda place: (speakers[place] is None, speakers[place] or ""))
+    return _grouped((NO_SPEAKER if speakers[place] is None else str(speakers[place]), place) for place in in_order)
+
+
+def _by_duration(scored: Sequence[Scored]) -> Places:
+    return _by_number([one.utterance.duration for one in scored], SECONDS, "s")
+
+
+def _by_speaking_rate(scored: Sequence[Scored]) -> Places:
+    """By words of the reference a second."""
+    rates = [one.counts.reference_length / one.utterance.duration for one in scored]
+    return _by_number(rates, WORDS_A_SECOND, "words/s")
+
+
+def _by_number(numbers: Sequence[float], edges: Sequence[float], unit: str) -> Places:
+    in_order = sorted(range(len(numbers)), key=numbers.__getitem__)
+    chosen = choose_edges(numbers, edges)
+    names = [_between(low, high, unit) for low, high in pairwise(chosen)]
+    return _grouped((names[bisect_right(chosen[1:-1], numbers[place])], place) for place in in_order)
+
+
+GROUPINGS: dict[str, Callable[[Sequence[Scored]], Places]] = {
+    "subset": _by_subset,
+    "speaker": _by_speaker,
+    "duration": _by_duration,
+    "speaking_rate": _by_speaking_rate,
+}
+
+
+def _between(low: float, high: float, unit: str) -> str:
+    return f"{low:g} {unit} and more" if high == math.inf else f"{low:g} to {high:g} {unit}"
+
+
+def choose_edges(numbers: Sequence[float], edges: Sequence[float]) -> list[float]:
+    """Choose from edges those between which there is enough: an eighth of the numbers, and five, in each bin.
+
+    A bin holds what is at least its lower edge and less than its upper one. So there are at most 8 bins, fewer where
+    many numbers lie between two neighbouring edges.
+
+    Args:
+        numbers: not negative.
+        edges: ascending, from 0 to infinity.
+    """
+    numbers = sorted(numbers)
+    if not numbers:
+        return []
+    enough = max(FEWEST_IN_BIN, len(numbers) / MOST_BINS)
+    chosen = [max(edge for edge in edges if edge <= numbers[0] and edge < math.inf)]
+    below = 0  # how many numbers are in the bins that are closed
+    for edge in edges:
+        count = sum(number < edge for number in numbers)
+        if chosen[-1] < edge < math.inf and count - below >= enough and len(numbers) - count >= enough:
+            chosen.append(edge)
+            below = count
+    return [*chosen, min((edge for edge in edges if edge > numbers[-1]), default=math.inf)]
+
+
+def _confusions(edits: Iterable[Edit]) -> dict[str, list[dict[str, Any]]]:
+    """Count equal edits; the most frequent first, those as frequent by their words."""
+    counted = Counter(edit for edit in edits if edit.kind != "equal")
+    in_order = sorted(counted.items(), key=lambda item: (-item[1], item[0].reference or "", item[0].hypothesis or ""))
+    found: dict[str, list[dict[str, Any]]] = {"substitutions": [], "insertions": [], "deletions": []}
+    for edit, count in in_order:
+        if edit.kind == "substitution":
+            words = {"reference": edit.reference, "hypothesis": edit.hypothesis}
+        else:
+            words = {"word": edit.reference if edit.kind == "deletion" else edit.hypothesis}
+        found[f"{edit.kind}s"].append({**words, "count": count})
+    return {kind: rows[:MOST_CONFUSIONS] for kind, rows in found.items()}
+
+
+def _heard(alignment: Iterable[Edit]) -> list[Edit]:
+    """The edits that have a word of the hypothesis, one for each."""
+    return [edit for edit in alignment if edit.hypothesis is not None]
+
+
+def _calibration(words: Sequence[tuple[float, bool]]) -> dict[str, Any] | None:
+    if not words:
+        return None
+    confidences, right = [confidence for confidence, _ in words], [is_right for _, is_right in words]
+    bins = reliability(confidences, right)
+    area = auc(confidences, right)
+    return {
+        "words": len(words),
+        "ece": calibration_error(bins),
+        "auc": None if math.isnan(area) else area,
+        "mean_confidence": math.fsum(confidences) / len(words),
+        "accuracy": sum(right) / len(words),
+        "bins": [
+            {
+                "from": one.lowest,
+                "to": one.highest,
+                "words": one.words,
+                "confidence": one.confidence,
+                "accuracy": one.accuracy,
+            }
+            for one in bins
+        ],
+    }
+
+
+def _wer_histogram(scored: Sequence[Scored]) -> list[dict[str, Any]]:
+    """Utterances by their WER: exactly 0, tenths up to 1, and beyond."""
+    found = [one.counts.rate for one in scored]
+    rows: list[dict[str, Any]] = [{"from": 0.0, "to": 0.0, "utterances": sum(rate == 0 for rate in found)}]
+    for low, high in pairwise(TENTHS):
+        rows.append({"from": low, "to": high, "utterances": sum(low < rate <= high for rate in found)})
+    return [*rows, {"from": 1.0, "to": None, "utterances": sum(rate > 1 for rate in found)}]
+
+
+def _confidence_histogram(words: Sequence[tuple[float, bool]]) -> list[dict[str, Any]]:
+    """Words by their confidence, the right ones and the wrong ones."""
+    counted = Counter((min(bisect_right(TWENTIETHS, one), 20), is_right) for one, is_right in words)
+    edges = enumerate(pairwise(TWENTIETHS), start=1)
+    return [
+        {"from": low, "to": high, "right": counted[number, True], "wrong": counted[number, False]}
+        for number, (low, high) in edges
+    ]

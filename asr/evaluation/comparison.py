@@ -1,0 +1,119 @@
+"""Two evaluations of the same utterances: how they differ, and whether that could be chance."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from asr.errors import InputError, shown
+from asr.evaluation.analysis import known_speakers, rates
+from asr.evaluation.bootstrap import Difference, by_cluster, difference
+from asr.evaluation.utterances import Scored
+
+SHOWN = 3  # utterances that an error names
+
+Pairs = list[tuple[Scored, Scored]]
+
+
+def compare(a: Sequence[Scored], b: Sequence[Scored]) -> dict[str, Any]:
+    """Compare two evaluations of the same utterances by a paired bootstrap; JSON can hold all of it.
+
+    Differences are of the second less the first, so negative ones are improvements. Speakers are those that the first
+    one names.
+
+    Returns:
+        `a` and `b` as `words` of `analysis.rates`; `difference` with interval and p-value over utterances and,
+        where all are known, over speakers (see `bootstrap`; None where there is too little to draw from); how many
+        utterances and speakers have fewer errors in `a`, in `b`, or as many (`tie`); the errors of each `speakers`;
+        and the `changed` utterances, the largest change first.
+
+    Raises:
+        InputError: the utterances, or their references, are not the same.
+    """
+    pairs = match(a, b)
+    found_a, found_b = rates([one for one, _ in pairs])["words"], rates([one for _, one in pairs])["words"]
+    both = found_a["rate"] is not None and found_b["rate"] is not None
+    sums = np.array(
+        [(one.counts.errors, two.counts.errors, one.counts.reference_length) for one, two in pairs], dtype=np.float64
+    )
+    speakers = known_speakers([one for one, _ in pairs])
+    clusters = by_cluster(sums, speakers) if speakers else sums[:0]
+    over_utterances, over_speakers = difference(*sums.T), difference(*clusters.T)
+    rows = [
+        {"name": name, "a_errors": int(one), "b_errors": int(two), "reference_length": int(length), "utterances": count}
+        for (name, count), (one, two, length) in zip(_counted(speakers), clusters, strict=True)
+    ]
+    return {
+        "utterances": len(pairs),
+        "a": found_a,
+        "b": found_b,
+        "difference": {
+            "rate": found_b["rate"] - found_a["rate"] if both else None,
+            **_difference("", over_utterances),
+            **_difference("speaker_", over_speakers),
+        },
+        "utterance_wins": _wins(sums[:, 1] - sums[:, 0]),
+        "speaker_wins": _wins(clusters[:, 1] - clusters[:, 0]) if speakers else None,
+        "speakers": rows,
+        "changed": changed(pairs),
+    }
+
+
+def match(a: Sequence[Scored], b: Sequence[Scored]) -> Pairs:
+    """Pair the utterances of two evaluations, by subset and id, in the order of the first.
+
+    Raises:
+        InputError: some are in one of them only, or have other references.
+    """
+    firsts, seconds = ({(one.subset, one.utterance.id): one for one in some} for some in (a, b))
+    for some, others, which in ((firsts, seconds, "first"), (seconds, firsts, "second")):
+        alone = [key for key in some if key not in others]
+        if alone:
+            must = "both must be of the same utterances, by subset and id"
+            said = f"{must}; {len(alone)} of {len(some)} are in the {which} only: {_named(alone)}"
+            raise InputError(f"{said}. Evaluate both models on the same manifests.")
+    other = [key for key in firsts if firsts[key].reference != seconds[key].reference]
+    if other:
+        one, two = firsts[other[0]].reference, seconds[other[0]].reference
+        must = "both must have the same references"
+        said = (
+            f"{must}; {len(other)} of {len(firsts)} differ: {_named(other)}, where {shown(one)} stands for {shown(two)}"
+        )
+        raise InputError(f"{said}. Were the manifests changed, or do the models normalise texts by other rules?")
+    return [(firsts[key], seconds[key]) for key in firsts]
+
+
+def changed(pairs: Iterable[tuple[Scored, Scored]]) -> list[dict[str, Any]]:
+    """Name the utterances with more errors in one than in the other; the largest change first, then in order."""
+    rows = [
+        {"id": one.utterance.id, "subset": one.subset, "change": two.counts.errors - one.counts.errors}
+        for one, two in pairs
+        if one.counts.errors != two.counts.errors
+    ]
+    return sorted(rows, key=lambda row: -abs(row["change"]))
+
+
+def _difference(prefix: str, found: Difference | None) -> dict[str, Any]:
+    return {
+        f"{prefix}interval": list(found.interval) if found else None,
+        f"{prefix}p_value": found.p_value if found else None,
+    }
+
+
+def _wins(changes: np.ndarray) -> dict[str, int]:
+    """Who has fewer errors how often: `changes` are those of b less those of a."""
+    return {"a": int((changes > 0).sum()), "b": int((changes < 0).sum()), "tie": int((changes == 0).sum())}
+
+
+def _counted(names: Sequence[str]) -> list[tuple[str, int]]:
+    """How often each name is there, in the order of `asr.evaluation.bootstrap.by_cluster`."""
+    found, counts = np.unique(np.asarray(names, dtype=object), return_counts=True)
+    return [(str(name), int(count)) for name, count in zip(found, counts, strict=True)]
+
+
+def _named(keys: Sequence[tuple[str, str]]) -> str:
+    """The first of them, and that there are more."""
+    names = ", ".join(f"{shown(key)} of {shown(subset)}" for subset, key in keys[:SHOWN])
+    return f"{names} and others" if len(keys) > SHOWN else names

@@ -1,0 +1,122 @@
+"""What a recogniser makes of a manifest: hypotheses beside references, errors, and the time it took."""
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from asr.data.batch import Rejected
+from asr.data.manifest import Utterance
+from asr.evaluation.analysis import rates
+from asr.evaluation.utterances import Scored, score
+from asr.evaluation.word_errors import ErrorCounts, total
+from asr.recognition.recognizer import INFERENCE, Inference, Recognizer
+
+CHARACTER_COUNTS = ("substitutions", "insertions", "deletions", "reference_length")
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """The utterances of a manifest, or of several, in their order: the scored ones, and those that could not be read.
+
+    Args:
+        scored: with their errors.
+        rejected: with the reason.
+        wall_seconds: it took, reading included.
+        normalizer: what references and hypotheses were normalised by.
+    """
+
+    scored: list[Scored]
+    rejected: list[Rejected]
+    wall_seconds: float
+    normalizer: str
+
+    @property
+    def counts(self) -> ErrorCounts:
+        """Word errors summed over the scored utterances."""
+        return total(one.counts for one in self.scored)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the rates with their intervals, and how many utterances are not in them, as in results.json."""
+        found = rates(self.scored)
+        words, characters, raw = found["words"], found["characters"], found["raw_words"]
+        return {
+            "wer": words["rate"],
+            "wer_interval": words["interval"],
+            "wer_speaker_interval": words["speaker_interval"],
+            "substitutions": words["substitutions"],
+            "insertions": words["insertions"],
+            "deletions": words["deletions"],
+            "reference_words": words["reference_length"],
+            "cer": characters["rate"],
+            "cer_interval": characters["interval"],
+            "cer_speaker_interval": characters["speaker_interval"],
+            "characters": {key: characters[key] for key in CHARACTER_COUNTS},
+            "raw_wer": raw["rate"],
+            "raw_wer_interval": raw["interval"],
+            "normalizer": self.normalizer,
+            "utterances": len(self.scored),
+            "speakers": len({one.utterance.speaker for one in self.scored} - {None}),
+            "not_scored": len(self.rejected),
+        }
+
+    def summary(self) -> str:
+        """Say the WER, and what it is not of."""
+        counts = self.counts
+        wer = f"{100 * counts.rate:.2f} %" if math.isfinite(counts.rate) else "not measured"
+        missing = f"; {len(self.rejected)} utterances could not be read" if self.rejected else ""
+        return f"WER {wer} of {counts.reference_length} words{missing}"
+
+    @property
+    def audio_seconds(self) -> float:
+        """Seconds of audio scored."""
+        return sum(one.utterance.duration for one in self.scored)
+
+    @property
+    def real_time_factor(self) -> float:
+        """Wall seconds a second of audio, reading it included."""
+        return self.wall_seconds / self.audio_seconds if self.audio_seconds else math.nan
+
+
+def together(evaluations: Sequence[Evaluation]) -> Evaluation:
+    """Make one evaluation of those of several manifests, by one recogniser."""
+    return Evaluation(
+        [scored for one in evaluations for scored in one.scored],
+        [rejected for one in evaluations for rejected in one.rejected],
+        sum(one.wall_seconds for one in evaluations),
+        evaluations[0].normalizer,
+    )
+
+
+def evaluate(
+    recognizer: Recognizer,
+    subset: str,
+    utterances: Sequence[Utterance],
+    how: Inference = INFERENCE,
+    advance: Callable[[float], None] = lambda seconds: None,
+) -> Evaluation:
+    """Recognise utterances and count their errors.
+
+    Args:
+        recognizer: in eval mode.
+        subset: what the manifest is called.
+        utterances: with their texts as written.
+        how: see `asr.recognition.recognizer`.
+        advance: told how many seconds of audio were done, as they are.
+    """
+    started = time.monotonic()
+    scored: dict[str, Scored] = {}
+    rejected: dict[str, Rejected] = {}
+    for result in recognizer.recognize(utterances, how, advance):
+        if isinstance(result, Rejected):
+            rejected[result.utterance.id] = result
+        else:
+            utterance, transcript = result
+            scored[utterance.id] = score(utterance, subset, recognizer.normalize(utterance.text), transcript)
+    return Evaluation(
+        [scored[one.id] for one in utterances if one.id in scored],
+        [rejected[one.id] for one in utterances if one.id in rejected],
+        time.monotonic() - started,
+        recognizer.normalize.__name__,
+    )

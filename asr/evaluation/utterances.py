@@ -1,0 +1,134 @@
+"""An utterance beside what was recognised in it, and its errors: a line of NAME.utterances.jsonl, and back."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from asr.data.manifest import MAX_SECONDS, Utterance, check_unicode, named_lines, parse_object, parse_utterance
+from asr.errors import InputError, shown
+from asr.evaluation.word_errors import ErrorCounts, count_characters, count_errors
+from asr.recognition.transcript import Transcript, Word
+
+REQUIRED_KEYS = ("id", "subset", "audio_filepath", "duration", "text", "reference", "hypothesis", "words")
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """One utterance beside what was recognised in it.
+
+    Args:
+        utterance: with its text as written.
+        subset: the manifest it is from, by its file name without suffix.
+        reference: its text, normalised.
+        transcript: what was recognised, normalised.
+        counts: word errors of the hypothesis against the reference.
+        characters: its character errors.
+        raw_counts: its word errors against the text as written, case and punctuation included.
+    """
+
+    utterance: Utterance
+    subset: str
+    reference: str
+    transcript: Transcript
+    counts: ErrorCounts
+    characters: ErrorCounts
+    raw_counts: ErrorCounts
+
+    def as_dict(self) -> dict[str, Any]:
+        """A line of NAME.utterances.jsonl."""
+        one, counts, transcript = self.utterance, self.counts, self.transcript.as_dict()
+        return {
+            "id": one.id,
+            "subset": self.subset,
+            "speaker": one.speaker,
+            "duration": one.duration,
+            "audio_filepath": os.path.abspath(one.audio_filepath),
+            "offset": one.offset,
+            "text": one.text,
+            "reference": self.reference,
+            "hypothesis": self.transcript.text,
+            "substitutions": counts.substitutions,
+            "insertions": counts.insertions,
+            "deletions": counts.deletions,
+            "reference_words": counts.reference_length,
+            "confidence": transcript["confidence"],
+            "words": transcript["words"],
+        }
+
+
+def score(utterance: Utterance, subset: str, reference: str, transcript: Transcript) -> Scored:
+    """Count the errors of a transcript, which is kept as precisely as it is written, so that figures stay the same."""
+    transcript = transcript.rounded()
+    hypothesis = transcript.text
+    return Scored(
+        utterance,
+        subset,
+        reference,
+        transcript,
+        count_errors(reference, hypothesis),
+        count_characters(reference, hypothesis),
+        count_errors(utterance.text, hypothesis),
+    )
+
+
+def read_scored(path: str | Path) -> list[Scored]:
+    """Read NAME.utterances.jsonl, as `asr.evaluate --output-dir` writes it; the errors are counted anew.
+
+    Raises:
+        InputError: naming file and line, for a line that is not a scored utterance, a repeated id, or an empty file.
+    """
+    path = Path(path)
+    if not (path.is_file() or path.is_fifo()):  # a pipe will do: <(cat evaluation/*.utterances.jsonl)
+        problem = "it is a folder" if path.is_dir() else "it is a device" if path.exists() else "no such file"
+        raise InputError(f"{path}: {problem}. Give a NAME.utterances.jsonl; asr.evaluate --output-dir writes them.")
+    scored: dict[tuple[str, str], Scored] = {}
+    for where, line in named_lines(path, "a file"):
+        one = _parse(parse_object(line, where), where, path.parent)
+        key = (one.subset, one.utterance.id)
+        if key in scored:
+            raise InputError(f"{where}: ids must be unique in a subset; {shown(one.utterance.id)} stands there twice.")
+        scored[key] = one
+    if not scored:
+        raise InputError(f"{path}: must hold at least one scored utterance; it is empty.")
+    return list(scored.values())
+
+
+def _parse(entry: dict[str, Any], where: str, folder: Path) -> Scored:
+    missing = [key for key in REQUIRED_KEYS if key not in entry]
+    if missing:
+        must = f"{where}: must have what asr.evaluate --output-dir writes"
+        raise InputError(f"{must}; missing {', '.join(missing)}. Evaluate again, if an older version wrote it.")
+    for key in ("subset", "reference", "hypothesis"):
+        if not isinstance(entry[key], str):
+            raise InputError(f"{where}: {key} must be a string; got {shown(entry[key])}.")
+        check_unicode(entry[key], f"{where}: {key}")
+    utterance = parse_utterance(entry, where, folder)
+    if not isinstance(entry["words"], list):
+        raise InputError(f"{where}: words must be a list; got {shown(entry['words'])}.")
+    words = tuple(_word(word, f"{where}: word {number}") for number, word in enumerate(entry["words"], start=1))
+    transcript = Transcript(words, (), utterance.duration)
+    if transcript.text != " ".join(entry["hypothesis"].split()):
+        must = f"{where}: hypothesis must be the texts of words"
+        raise InputError(f"{must}; got {shown(entry['hypothesis'])} and {shown(transcript.text)}.")
+    return score(utterance, entry["subset"], entry["reference"], transcript)
+
+
+def _word(entry: Any, what: str) -> Word:
+    if not isinstance(entry, dict) or not {"text", "start", "end", "confidence"} <= entry.keys():
+        raise InputError(f"{what} must have text, start, end and confidence; got {shown(entry)}.")
+    text = entry["text"]
+    if not isinstance(text, str) or len(text.split()) != 1:
+        raise InputError(f"{what}: text must be one word; got {shown(text)}.")
+    numbers = []
+    for key in ("start", "end", "confidence"):
+        value = entry[key]
+        if type(value) not in (int, float) or not 0 <= value <= MAX_SECONDS:
+            raise InputError(f"{what}: {key} must be a number that is not negative; got {shown(value)}.")
+        numbers.append(float(value))
+    start, end, confidence = numbers
+    if confidence > 1:
+        raise InputError(f"{what}: confidence must be from 0 to 1; got {confidence}.")
+    return Word(text.strip(), start, end, confidence)

@@ -1,0 +1,110 @@
+"""How sure a recogniser is of a word, from 0 to 1: an entropy, and its calibration on a dev set."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+import torch
+from torch import Tensor
+
+from asr.errors import InputError
+from asr.system.learnt import from_json, to_json
+
+FILE = "confidence.json"
+ENTROPIC_INDEX = 1 / 2  # of Tsallis' entropy: of 1/3, 1/2 and 2 the one whose AUC was best on our models' words
+CEILING = 1 - 1e-6  # beyond which the logit says no more
+
+
+def frame_confidence(log_probs: Tensor) -> Tensor:
+    """Turn each frame's entropy into a number from 0 (every token is as likely) to 1 (there is no doubt).
+
+    *Source*: Laptev and Ginsburg 2022, arXiv:2212.08703, sections 3.2 and 3.3: Tsallis' entropy, normalised by its
+    largest value.
+
+    Shapes:
+        log_probs: (T', V).
+        returns: (T',).
+    """
+    largest = log_probs.shape[-1] ** (1 - ENTROPIC_INDEX) - 1
+    entropy = torch.exp(ENTROPIC_INDEX * log_probs).sum(dim=-1) - 1
+    return (1 - entropy / largest).clamp(0, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """Confidence to the probability that the word is right: a logistic curve over the confidence's logit.
+
+    *Source*: Platt 1999, "Probabilistic Outputs for Support Vector Machines". The default changes nothing.
+    """
+
+    slope: float = 1.0
+    intercept: float = 0.0
+
+    def __call__(self, confidence: float) -> float:
+        """From 0 .. 1 to 0 .. 1; larger stays larger."""
+        return (1 + math.tanh((self.slope * _logit(confidence) + self.intercept) / 2)) / 2  # exp would overflow
+
+    def files(self) -> dict[str, bytes]:
+        """Return what a bundle keeps."""
+        return to_json(FILE, asdict(self))
+
+
+UNCALIBRATED = Calibration()
+
+
+def load_calibration(files: dict[str, bytes]) -> Calibration:
+    """Take up what `files` returned; without it, nothing is calibrated.
+
+    Raises:
+        InputError: it holds something else.
+    """
+    if FILE not in files:
+        return UNCALIBRATED
+    try:
+        kept = from_json(files, FILE)
+        curve = Calibration(float(kept["slope"]), float(kept["intercept"]))
+        if not (math.isfinite(curve.slope) and math.isfinite(curve.intercept)):
+            raise ValueError
+        return curve
+    except (ValueError, KeyError, TypeError, OverflowError):
+        raise InputError(f"{FILE} must hold slope and intercept; it is damaged.") from None
+
+
+def calibrate(confidences: Sequence[float], right: Sequence[bool]) -> Calibration:
+    """Fit the curve by maximum likelihood, with Platt's targets, which keep it from certainty.
+
+    Args:
+        confidences: of words, not calibrated.
+        right: whether each of them is.
+
+    Raises:
+        InputError: there are no words.
+    """
+    if not confidences:
+        raise InputError("confidence must be calibrated on words; none was recognised.")
+    num_right = sum(right)
+    hit, miss = (num_right + 1) / (num_right + 2), 1 / (len(right) - num_right + 2)
+    target = torch.tensor([hit if one else miss for one in right], dtype=torch.float64)
+    logit = torch.tensor([_logit(one) for one in confidences], dtype=torch.float64)
+    curve = torch.tensor([1.0, 0.0], dtype=torch.float64, requires_grad=True)
+    newton = torch.optim.LBFGS([curve], max_iter=200, line_search_fn="strong_wolfe", tolerance_grad=1e-9)
+
+    def loss() -> Tensor:
+        newton.zero_grad()
+        value = torch.nn.functional.binary_cross_entropy_with_logits(curve[0] * logit + curve[1], target)
+        value.backward()
+        return value
+
+    newton.step(loss)
+    slope, intercept = curve.tolist()
+    if slope <= 0:  # so few words that the less sure were right: sure of none more than of another
+        rate = float(target.mean())
+        return Calibration(0.0, math.log(rate / (1 - rate)))
+    return Calibration(slope, intercept)
+
+
+def _logit(confidence: float) -> float:
+    bounded = min(max(confidence, 1 - CEILING), CEILING)
+    return math.log(bounded / (1 - bounded))

@@ -1,0 +1,154 @@
+"""Going on with a run: what a checkpoint tells of it, and whether the run is still the same one."""
+
+import hashlib
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from asr.checkpoint.load import read_checkpoint
+from asr.checkpoint.saved import newest_whole
+from asr.data.manifest import Utterance
+from asr.data.position import Position
+from asr.errors import InputError
+
+logger = logging.getLogger(__name__)
+
+RUN_KEY = "run"  # of a checkpoint: what `Run.at` gives
+# Settings that change nothing that is computed (the manifests' content is compared in itself).
+FREE = (
+    "run_dir",
+    "resume",
+    "checkpoint",
+    "gradient_checkpointing",
+    "corpus",
+    "data.num_workers",
+    "data.max_bad_fraction",
+    "trainer.devices",
+    "trainer.num_nodes",
+    "trainer.strategy",
+    "trainer.log_every_n_steps",
+)
+ALLOWED = ("world_size", "trainer", "schedule", "early_stopping", "num_threads")  # in resume.allow
+
+
+@dataclass(frozen=True)
+class Run:
+    """What every checkpoint of a run tells of it.
+
+    Args:
+        settings: all that its results are a function of, as `run_settings` gives them.
+        total_steps: optimizer steps of the whole run, for the schedule.
+        id: tells runs apart.
+    """
+
+    settings: dict[str, Any]
+    total_steps: int
+    id: str
+
+    def at(self, position: Position) -> dict[str, Any]:
+        """Return what a checkpoint keeps for `find_resume`, as plain types."""
+        return {**asdict(self), "position": position.as_dict()}
+
+
+@dataclass(frozen=True)
+class Resume:
+    """The checkpoint to go on from, and what it tells of the run.
+
+    Args:
+        path: of the checkpoint.
+        step: optimizer steps done.
+        position: in the training data.
+        run: that it is of.
+    """
+
+    path: Path
+    step: int
+    position: Position
+    run: Run
+
+
+def find_resume(checkpoints: Path) -> Resume | None:
+    """Find the newest whole checkpoint in a folder; None in a new run.
+
+    Raises:
+        InputError: there are only damaged ones, or it is none of this program's.
+    """
+    kept = newest_whole(checkpoints)
+    if kept is None:
+        return None
+    found = read_checkpoint(kept.path).get(RUN_KEY)
+    if not isinstance(found, dict) or found.keys() != {"settings", "total_steps", "id", "position"}:
+        must = "a checkpoint to go on from must say where its run was, as this version of asr writes it"
+        raise InputError(f"{kept.path}: {must}; this one does not. Give another run_dir.")
+    position = Position.from_dict(found.pop("position"))
+    return Resume(kept.path, kept.step, position, Run(**found))
+
+
+def run_settings(
+    config: Mapping[str, Any], splits: Mapping[str, Sequence[Utterance]], fitted: Mapping[str, bytes], world_size: int
+) -> dict[str, Any]:
+    """Collect all that a run's results are a function of, as plain types.
+
+    Args:
+        config: the resolved config.
+        splits: `train` and `valid`, texts normalised.
+        fitted: files that tokenizer and features learnt.
+        world_size: number of processes.
+    """
+    data = {name: _fingerprint(utterances) for name, utterances in splits.items()}
+    learnt = {name: hashlib.sha256(content).hexdigest()[:16] for name, content in fitted.items()}
+    return {**config, "world_size": world_size, "manifests": data, "fitted": learnt}
+
+
+def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, str]:
+    """Map each setting that a run's results depend on and that is not what it was to `key: old -> new`."""
+    return {key: change for key, change in differences(old, new).items() if not _under(key, FREE)}
+
+
+def check_allowed(changed: Mapping[str, str], run_dir: Path, allow: Sequence[str]) -> None:
+    """Check that a run that goes on is the one that was begun, but for what the user allows to be different.
+
+    Args:
+        changed: what `changes` gave.
+        run_dir: the run folder.
+        allow: `resume.allow`, entries of `ALLOWED` or settings under them.
+
+    Raises:
+        InputError: naming each difference.
+    """
+    for name in allow:
+        if not _under(name, ALLOWED):
+            raise InputError(f"resume.allow must hold {', '.join(ALLOWED)}, or settings under them; got {name!r}.")
+    refused = [change for key, change in changed.items() if not _under(key, allow)]
+    if refused:
+        could = [key for key in changed if _under(key, ALLOWED)]
+        hint = f", or 'resume.allow=[{','.join(could)}]' to go on all the same" if len(could) == len(changed) else ""
+        must = f"{run_dir} holds a run with other settings; give another run_dir, or the same settings{hint}"
+        raise InputError(f"{must}. Different: {'; '.join(refused)}.")
+    if changed:
+        logger.warning("going on under other settings, as resume.allow says: %s", "; ".join(changed.values()))
+        logger.warning("from here on the run is no longer bit for bit the one that was begun")
+
+
+def differences(old: Any, new: Any, key: str = "") -> dict[str, str]:
+    """Map each setting that two resolved configs do not agree in to `key: old -> new`."""
+    if isinstance(old, Mapping) and isinstance(new, Mapping):
+        keys = [*old, *(name for name in new if name not in old)]
+        dotted = {name: f"{key}.{name}" if key else str(name) for name in keys}
+        parts = [differences(old.get(name), new.get(name), dotted[name]) for name in keys]
+        return {key: change for part in parts for key, change in part.items()}
+    return {} if old == new else {key: f"{key}: {old!r} -> {new!r}"}
+
+
+def _under(key: str, groups: Sequence[str]) -> bool:
+    return any(key == group or key.startswith(f"{group}.") for group in groups)
+
+
+def _fingerprint(utterances: Sequence[Utterance]) -> str:
+    """Tell manifests apart by what training takes from them, wherever the audio lies."""
+    digest = hashlib.sha256()
+    for one in utterances:
+        digest.update(f"{one.id}\t{one.offset}\t{one.duration}\t{one.text}\n".encode())
+    return f"{len(utterances)} utterances, sha256 {digest.hexdigest()[:16]}"

@@ -1,0 +1,214 @@
+"""Where settings are kept, and what they must be.
+
+A component says of each of its own settings what it must be, as an annotation of the parameter that takes it up:
+`dim: Annotated[int, whole(1, 65_536)]`; `asr.build` checks them. The settings that belong to no component have theirs
+in `RULES`.
+"""
+
+import math
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+from asr.errors import InputError, shown
+
+HERE = Path(__file__).parent.parent  # of the package
+CONF = HERE / "conf" if (HERE / "conf").is_dir() else HERE.parent / "conf"  # in a wheel it lies inside the package
+
+MANY = 1_000_000_000  # more of anything is a mistake
+MAX_NAME_BYTES = 255  # of a file or a folder, on nearly every file system
+
+
+def default_settings(group: str, name: str) -> dict[str, Any]:
+    """Read the settings that conf/<group>/<name>.yaml gives a component without parts.
+
+    Raises:
+        InputError: there is no such component.
+    """
+    import yaml
+
+    path = CONF / group / f"{name}.yaml"
+    if not path.is_file():
+        there = ", ".join(sorted(file.stem for file in (CONF / group).glob("*.yaml")))
+        raise InputError(f"{group}.name must be one of {there}; got {name!r}.")
+    settings: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
+    return settings
+
+
+class Rule(NamedTuple):
+    """What a setting must be, in words and in code."""
+
+    words: str
+    holds: Callable[[Any], bool]
+
+    def check(self, name: str, value: Any) -> None:
+        """Check a value.
+
+        Raises:
+            InputError: it is not what it must be; `name` is what the user calls the setting.
+        """
+        if not self.holds(value):
+            raise InputError(f"{name} must be {self.words}; got {shown(value)}.")
+
+
+def whole(least: int, most: int = MANY) -> Rule:
+    """Make the rule for a whole number within bounds, both allowed."""
+    return Rule(f"a whole number from {least:,} to {most:,}", lambda value: _is_whole(value) and least <= value <= most)
+
+
+def number(least: float, most: float = MANY) -> Rule:
+    """Make the rule for a number within bounds, both allowed; infinity and NaN are none."""
+    return Rule(f"a number from {least:,} to {most:,}", lambda value: _is_number(value) and least <= value <= most)
+
+
+def above(least: float, most: float = MANY) -> Rule:
+    """Make the rule for a number that is greater than `least`, and at most `most`."""
+    words = f"a number greater than {least:,}, and at most {most:,}"
+    return Rule(words, lambda value: _is_number(value) and least < value <= most)
+
+
+def one_of(*names: str) -> Rule:
+    """Make the rule for one of some texts."""
+    return Rule(f"one of {', '.join(names)}", lambda value: isinstance(value, str) and value in names)
+
+
+def or_null(rule: Rule) -> Rule:
+    """Make the rule that allows null beside what `rule` allows."""
+    return Rule(f"{rule.words}, or null", lambda value: value is None or rule.holds(value))
+
+
+def list_of(rule: Rule, what: str, least: int = 0, most: int = MANY) -> Rule:
+    """Make the rule for a list of so many values, each of which `rule` allows."""
+    return Rule(
+        f"a list, {what}",
+        lambda value: isinstance(value, list) and least <= len(value) <= most and all(map(rule.holds, value)),
+    )
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _is_path(value: Any) -> bool:
+    is_text = isinstance(value, str) and value != "" and "\0" not in value
+    return is_text and all(len(os.fsencode(part)) <= MAX_NAME_BYTES for part in Path(value).parts)
+
+
+TEXT = Rule("a text, and not empty", lambda value: isinstance(value, str) and value != "")
+PATH = Rule(f"a path whose names have at most {MAX_NAME_BYTES} bytes each", _is_path)
+SWITCH = Rule("true or false", lambda value: isinstance(value, bool))
+FRACTION = number(0, 1)
+PROBABILITY = Rule("a number from 0 to less than 1", lambda value: _is_number(value) and 0 <= value < 1)
+DECAY = Rule("a number between 0 and 1, or null", lambda value: value is None or (_is_number(value) and 0 < value < 1))
+BOUND = Rule(
+    "a positive whole number, or -1 for none",
+    lambda value: value is None or (_is_whole(value) and (value == -1 or 1 <= value <= MANY)),
+)
+MANIFESTS = "of manifests, such as [train.jsonl]"
+DEVICES = Rule(
+    "a positive whole number, -1 or auto for all there are, or their numbers, such as [0,1]",
+    lambda value: (
+        (_is_whole(value) and (value == -1 or 1 <= value <= 10_000))
+        or (isinstance(value, str) and value != "")
+        or (isinstance(value, list) and value != [] and all(_is_whole(one) and one >= 0 for one in value))
+    ),
+)
+PRECISION = Rule(
+    "one that Lightning has, such as 32-true or bf16-mixed", lambda value: TEXT.holds(value) or _is_whole(value)
+)
+
+THREADS = whole(1, 1_024)
+WORKERS = whole(0, 1_024)  # processes that read audio
+
+# What several components' parameters are.
+Dim = Annotated[int, whole(1, 65_536)]  # channels
+Layers = Annotated[int, whole(1, 1_000)]
+Heads = Annotated[int, whole(1, 1_024)]
+Probability = Annotated[float, PROBABILITY]  # of dropout
+Eps = Annotated[float, above(0, 1)]
+
+# Of conf/train.yaml, but for the components. A key that ends with a question mark need not be there.
+RULES: dict[str, Rule | dict[str, Rule]] = {
+    "seed": whole(0, 2**32 - 1),
+    "run_dir": PATH,
+    "num_threads": THREADS,
+    "normalizer": TEXT,
+    "gradient_checkpointing": SWITCH,
+    "corpus": {
+        "name": TEXT,
+        "dir": PATH,
+        "train": list_of(PATH, MANIFESTS, least=1),
+        "valid": list_of(PATH, MANIFESTS, least=1),
+        "test": list_of(PATH, MANIFESTS),
+        "prepare": or_null(TEXT),
+        "how_to_prepare?": or_null(TEXT),
+    },
+    "data": {
+        "batch_seconds": above(0),
+        "max_utterances": whole(1),
+        "max_squared_seconds": or_null(above(0)),
+        "min_seconds": number(0),
+        "max_seconds": above(0),
+        "jitter": number(0),
+        "sorted_epochs": whole(0),
+        "num_workers": WORKERS,
+        "max_bad_fraction": FRACTION,
+    },
+    "checkpoint": {
+        "every_steps": whole(1),
+        "every_minutes": above(0),
+        "select": TEXT,
+        "keep": whole(1),
+    },
+    "resume": {"allow": list_of(TEXT, "such as [world_size]"), "requeue": SWITCH},
+    "ema": {"decay": DECAY},
+    "early_stopping": {"patience": or_null(whole(1))},
+}
+TRAINER = {  # beside these, trainer may hold what else Lightning's Trainer takes
+    "accelerator": one_of("auto", "cpu", "gpu", "cuda"),
+    "devices": DEVICES,
+    "num_nodes": whole(1, 100_000),
+    "strategy": TEXT,
+    "precision": PRECISION,
+    "max_epochs": BOUND,
+    "max_steps": BOUND,
+    "gradient_clip_val": or_null(number(0)),
+    "accumulate_grad_batches": whole(1),
+    "check_val_every_n_epoch": or_null(whole(1)),
+    "log_every_n_steps": whole(1),
+}
+
+
+def check_settings(config: Mapping[str, Any]) -> None:
+    """Check a resolved config, but for what its components check themselves.
+
+    Raises:
+        InputError: naming the first setting that does not hold, or that there is not.
+    """
+    for key, rule in RULES.items():
+        if isinstance(rule, Rule):
+            rule.check(key, config.get(key))
+        else:
+            _check_section(key, config.get(key), rule)
+    trainer = config.get("trainer")
+    if not isinstance(trainer, Mapping):
+        raise InputError(f"trainer must be a mapping; got {shown(trainer)}.")
+    for name, rule in TRAINER.items():
+        rule.check(f"trainer.{name}", trainer.get(name))
+    if not any((trainer[name] or -1) > 0 for name in ("max_epochs", "max_steps")):
+        given = f"got {trainer['max_epochs']} and {trainer['max_steps']}"
+        raise InputError(f"trainer.max_epochs or trainer.max_steps must be positive, to bound the run; {given}.")
+
+
+def _check_section(section: str, given: Any, rules: Mapping[str, Rule]) -> None:
+    needed = {key for key in rules if not key.endswith("?")}
+    rules = {key.rstrip("?"): rule for key, rule in rules.items()}
+    if not isinstance(given, Mapping) or not needed <= given.keys() <= rules.keys():
+        raise InputError(f"{section} must set exactly {', '.join(rules)}; got {given!r}.")
+    for key, value in given.items():
+        rules[key].check(f"{section}.{key}", value)

@@ -1,0 +1,183 @@
+"""When a checkpoint is written and which are kept; where Lightning's loops are to go on from; stopping on a signal."""
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch as pl
+import torch
+
+from asr.checkpoint.saved import SELECTIONS, checkpoint_name, kept_checkpoints, superfluous
+from asr.data.position import Position
+from asr.errors import InputError
+from asr.run.resume import RUN_KEY, Run
+from asr.system.files import write_whole
+from asr.training.distributed import fail_together, gather
+from asr.training.signals import Stopped, StopRequest
+
+
+class Saving(pl.callbacks.Checkpoint):
+    """Write checkpoints: every so many steps or minutes, after each validation, at the end of an epoch, on a signal.
+
+    Always when all is done that belongs to an optimizer step, its line of metrics and a validation included: what a
+    checkpoint holds is the state before a certain batch, `Position`, and a run that goes on from it does that batch
+    next.
+
+    Args:
+        folder: of the checkpoints.
+        run: that they are of.
+        position_at: (epoch, batches done in it, utterances skipped in it) to the position.
+        stop: whether a signal has asked to stop.
+        every_steps: optimizer steps between two checkpoints, at most.
+        every_minutes: minutes between two checkpoints, at most.
+        select: what the bundle will be made of; one of `SELECTIONS`.
+        keep: checkpoints kept for that.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        run: Run,
+        position_at: Callable[[int, int, int], Position],
+        stop: StopRequest,
+        *,
+        every_steps: int,
+        every_minutes: float,
+        select: str,
+        keep: int,
+    ) -> None:
+        if select not in SELECTIONS:
+            raise InputError(f"checkpoint.select must be one of {', '.join(SELECTIONS)}; got {select!r}.")
+        self._folder = folder
+        self._run = run
+        self._position_at = position_at
+        self._stop = stop
+        self._every_steps = every_steps
+        self._every_seconds = 60 * every_minutes
+        self._select = select
+        self._keep = keep
+        self._step = 0  # of the newest checkpoint
+        self._batches = 0  # of its epoch, done
+        self._time = time.monotonic()
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Lightning's hook, when everything is restored."""
+        steps = gather(trainer, [trainer.global_step])
+        if len(set(steps)) > 1:
+            must = f"all processes must go on from the same checkpoint in {self._folder}; they found those of steps"
+            fail_together(trainer, f"{must} {', '.join(map(str, steps))}. See that they share the disk; start again.")
+        loop = trainer.fit_loop.epoch_loop
+        if loop.batch_progress.current.ready == 0:
+            loop.restarting = False  # a new epoch, not the rest of one
+        self._step, self._time = trainer.global_step, time.monotonic()
+
+    def on_train_batch_start(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
+    ) -> None:
+        """Lightning's hook: where a step ended with the batch before this one, save if it is time or a signal came."""
+        if batch_idx % trainer.accumulate_grad_batches:
+            return
+        signum, overdue = self._agree(trainer)
+        steps = trainer.global_step - self._step
+        if steps and (signum or overdue or steps >= self._every_steps):
+            self._save(trainer, batch_idx, None)
+        if signum:
+            raise Stopped(signum)
+
+    def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Lightning's hook: the weights that were validated, with their WER."""
+        done = trainer.fit_loop.epoch_loop.batch_progress.current.ready
+        wer = float(trainer.callback_metrics["valid/wer"])
+        self._save(trainer, done, wer if math.isfinite(wer) else None)  # inf: no word was to be recognised
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Lightning's hook: an epoch without validation, which may be the last one."""
+        if self._step != trainer.global_step:
+            self._save(trainer, trainer.fit_loop.epoch_loop.batch_progress.current.ready, None)
+        signum, _ = self._agree(trainer)
+        if signum:
+            raise Stopped(signum)
+
+    def on_save_checkpoint(self, trainer: pl.Trainer, pl_module: Any, checkpoint: dict[str, Any]) -> None:
+        """Lightning's hook: say where the run is, in our words and in Lightning's."""
+        position = self._position_at(trainer.current_epoch, self._batches, pl_module.skipped)
+        checkpoint[RUN_KEY] = self._run.at(position)
+        # The number that loggers call step. Where an epoch goes on behind a validation, Lightning adds 1 as it does so.
+        logged = trainer.global_step - (trainer.validating and position.batch > 0)
+        checkpoint["loops"]["fit_loop"] = loops_at(checkpoint["loops"]["fit_loop"], position, logged)
+
+    def on_load_checkpoint(self, trainer: pl.Trainer, pl_module: Any, checkpoint: dict[str, Any]) -> None:
+        """Lightning's hook: where there are other processes than before, the rest of the epoch begins at batch 0."""
+        kept = Position.from_dict(checkpoint[RUN_KEY]["position"])
+        position = kept.on(trainer.world_size)
+        if position != kept:
+            state = checkpoint["loops"]["fit_loop"]
+            checkpoint["loops"]["fit_loop"] = loops_at(state, position, checkpoint["global_step"])
+
+    def _agree(self, trainer: pl.Trainer) -> tuple[int, bool]:
+        """Let all processes know what one of them knows: which signal came, and whether the first one's time is up."""
+        overdue = trainer.is_global_zero and time.monotonic() - self._time > self._every_seconds
+        if trainer.world_size == 1:
+            return self._stop.signum, overdue
+        mine = torch.tensor([self._stop.signum, int(overdue)], device=trainer.strategy.root_device)
+        signum, any_overdue = trainer.strategy.reduce(mine, reduce_op="max").tolist()
+        return signum, bool(any_overdue)
+
+    def _save(self, trainer: pl.Trainer, batches: int, wer: float | None) -> None:
+        """Write the checkpoint of this step, behind so many batches; remove those that are needed no longer."""
+        self._step, self._time, self._batches = trainer.global_step, time.monotonic(), batches
+        path = self._folder / checkpoint_name(trainer.global_step, wer)
+        problem = None
+        if trainer.is_global_zero:
+            state = trainer._checkpoint_connector.dump_checkpoint(weights_only=False)
+            try:
+                write_whole(path, lambda file: torch.save(state, file))
+            except (OSError, RuntimeError) as error:  # torch's writer turns the one into the other
+                problem = str(_disk_problem(error))
+            else:
+                for kept in superfluous(self._select, kept_checkpoints(self._folder), self._keep):
+                    kept.path.unlink(missing_ok=True)
+        problem = trainer.strategy.broadcast(problem)
+        if problem is not None:
+            must = f"{path}: the disk must have room for a checkpoint; {problem}"
+            hint = "What was there before is whole: make room, and run the same command again"
+            fail_together(trainer, f"{must}. {hint}.")
+
+
+def _disk_problem(error: Exception) -> OSError:
+    """Find what the disk said, which torch's writer hides behind an error of its own."""
+    cause: BaseException = error
+    while not isinstance(cause, OSError):
+        if cause.__context__ is None:
+            raise error
+        cause = cause.__context__
+    return cause
+
+
+def loops_at(state: Mapping[str, Any], position: Position, logged: int) -> dict[str, Any]:
+    """Return the state of Lightning's fit loop in which it goes on at a position.
+
+    Lightning tells by these counters in which hook a checkpoint was written and guesses from it how to go on; here
+    they always say the same: `position.batch` batches of the epoch are done in every respect, and nothing else is.
+
+    Args:
+        state: of the fit loop, as it is.
+        position: where to go on.
+        logged: number of the next step, for the loggers.
+    """
+    begun = position.epoch + (position.batch > 0)
+    epochs = {"ready": begun, "started": begun, "processed": position.epoch, "completed": position.epoch}
+    total = state["epoch_loop.batch_progress"]["total"]
+    batches = {
+        "total": dict.fromkeys(total, total["completed"]),  # one more may have been made ready
+        "current": dict.fromkeys(total, position.batch),
+        "is_last_batch": False,
+    }
+    return {
+        **state,
+        "epoch_progress": {"total": epochs, "current": dict(epochs)},
+        "epoch_loop.batch_progress": batches,
+        "epoch_loop.state_dict": {"_batches_that_stepped": logged},
+    }

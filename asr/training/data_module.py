@@ -1,0 +1,207 @@
+"""The Lightning data module: the loaders that carry out each epoch's plan."""
+
+import logging
+import signal
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import lightning.pytorch as pl
+import torch
+from torch.utils.data import DataLoader, Sampler
+
+from asr.data.batch import Batch, Example, collate
+from asr.data.batch_plan import BatchBounds, BatchSampler, plan_evaluation
+from asr.data.dataset import Augmentation, Item, Reference, SpeechDataset
+from asr.data.epoch_plan import EpochPlan, EpochSampler, RunBounds, TrainingSet
+from asr.data.manifest import Utterance
+from asr.data.position import Position, Share, start_of_epoch
+from asr.data.seeds import derive_seed
+from asr.interfaces import Features
+from asr.training.signals import SIGNALS
+from asr.training.stopwatch import Stopwatch
+
+logger = logging.getLogger(__name__)
+NAMED = 5  # dropped utterances that are named in the log, of each reason
+
+
+class SpeechData(pl.LightningDataModule):
+    """Training and validation batches.
+
+    The trainer must ask for a new training loader each epoch (`reload_dataloaders_every_n_epochs=1`): a loader
+    carries out the plan of one epoch. `waiting` runs while the training process waits for a training batch.
+
+    Args:
+        train: utterances to train on, texts normalised.
+        valid: utterances to validate on, texts normalised.
+        features: waveform to features.
+        reference: text to tokens.
+        augmentation: of the training utterances.
+        seed: of plan and augmentation.
+        position: where the run begins, or goes on.
+        batch_seconds: bound of a batch: longest utterance times number of utterances.
+        max_utterances: bound of a batch.
+        max_squared_seconds: bound of a batch: longest utterance squared times number of utterances; None: no bound.
+        min_seconds: shorter training utterances are dropped.
+        max_seconds: longer training utterances are dropped.
+        jitter: batches by which an utterance's place in the sorting by duration moves (`plan_training`).
+        sorted_epochs: how many epochs go from short utterances to long ones (the same).
+        num_workers: processes that decode and featurise; 0: the training process itself.
+        max_bad_fraction: of the training utterances, as many as may be unreadable in an epoch (`max_skipped`).
+    """
+
+    def __init__(
+        self,
+        train: Sequence[Utterance],
+        valid: Sequence[Utterance],
+        features: Features,
+        reference: Reference,
+        augmentation: Augmentation,
+        seed: int,
+        position: Position,
+        *,
+        batch_seconds: float,
+        max_utterances: int,
+        max_squared_seconds: float | None,
+        min_seconds: float,
+        max_seconds: float,
+        jitter: float,
+        sorted_epochs: int,
+        num_workers: int,
+        max_bad_fraction: float,
+    ) -> None:
+        super().__init__()
+        self._training_set = TrainingSet(
+            train,
+            features,
+            reference,
+            augmentation.speed,
+            seed,
+            batch_seconds=batch_seconds,
+            max_utterances=max_utterances,
+            max_squared_seconds=max_squared_seconds,
+            min_seconds=min_seconds,
+            max_seconds=max_seconds,
+            jitter=jitter,
+            sorted_epochs=sorted_epochs,
+        )
+        _report_dropped(self._training_set.dropped, len(train))
+        self.waiting = Stopwatch()
+        self.max_skipped = max_bad_fraction * len(self._training_set)
+        self._bounds = BatchBounds(batch_seconds, max_utterances, max_squared_seconds)
+        self._features, self._reference = features, reference
+        self._seed, self._position, self._num_workers = seed, position, num_workers
+        self._train = SpeechDataset(self._training_set.utterances, features, reference, augmentation, seed)
+        self._valid = SpeechDataset(valid, features, reference.without_check())
+        self._planned: tuple[Position, EpochPlan] | None = None  # the last plan; several ask for the same
+
+    def total_steps(self, step: int, bounds: RunBounds) -> int:
+        """Count the optimizer steps of the whole run, which has done `step` of them."""
+        return self._training_set.total_steps(self._position, step, bounds)
+
+    def train_dataloader(self) -> DataLoader[Batch]:
+        """Lightning's hook, called each epoch; the loader begins where the run goes on."""
+        assert self.trainer is not None
+        position = self._stretch(self.trainer.current_epoch)
+        plan = self._plan(position)
+        if plan.kept_speed and plan.epoch == self._position.epoch:  # said once
+            what = "keep speed 1.0, since at the factor drawn their frames would be too few, or their batch too long"
+            logger.info("epoch %d: %d of %d utterances %s", plan.epoch + 1, plan.kept_speed, len(self._train), what)
+        return self._loader(self._train, EpochSampler(plan, self.trainer.global_rank, position.batch), self.waiting)
+
+    def val_dataloader(self) -> DataLoader[Batch]:
+        """Lightning's hook."""
+        assert self.trainer is not None
+        rank, world_size = self.trainer.global_rank, self.trainer.world_size
+        durations = [utterance.duration for utterance in self._valid.utterances]
+        batches = plan_evaluation(durations, self._bounds, rank=rank, world_size=world_size)
+        return self._loader(self._valid, BatchSampler(batches), Stopwatch())
+
+    def position_at(self, epoch: int, batch: int, skipped: int) -> Position:
+        """Return what a checkpoint keeps once each rank has done `batch` batches of the epoch's present stretch.
+
+        Args:
+            epoch: from 0.
+            batch: those included that were done before the run went on, with as many ranks.
+            skipped: utterances of the epoch that could not be read so far, over all ranks.
+        """
+        position = self._stretch(epoch)
+        if batch == len(self._plan(position)):
+            return start_of_epoch(epoch + 1, position.world_size)
+        shares = (*position.shares[:-1], Share(position.world_size, batch))
+        return Position(epoch, shares, skipped)
+
+    def worst_batches(self) -> list[Batch]:
+        """Make up this rank's part of the largest steps of the epoch that the run begins in, as many as every rank's.
+
+        Sizes and texts are those of the plan, the features are noise: no audio is read.
+        """
+        assert self.trainer is not None
+        plan = self._plan(self._stretch(self._position.epoch))
+        noise = torch.Generator().manual_seed(derive_seed(self._seed, "worst batches"))
+        steps = [plan.items(step, self.trainer.global_rank) for step in plan.largest()]
+        return [collate([self._made_up(item, noise) for item in items]) for items in steps]
+
+    def _made_up(self, item: Item, noise: torch.Generator) -> Example:
+        utterance = self._training_set.utterances[item.position]
+        features = torch.randn(self._training_set.num_frames(item), self._features.dim, generator=noise)
+        return Example(utterance, features, torch.tensor(self._reference.encode(utterance.text)))
+
+    def _stretch(self, epoch: int) -> Position:
+        """Tell where this run begins in an epoch, with the trainer's number of ranks."""
+        assert self.trainer is not None
+        if self._position.epoch == epoch:
+            return self._position.on(self.trainer.world_size)
+        return start_of_epoch(epoch, self.trainer.world_size)
+
+    def _plan(self, position: Position) -> EpochPlan:
+        stretch = replace(position, shares=(*position.shares[:-1], Share(position.world_size, 0)), skipped=0)
+        if self._planned is None or self._planned[0] != stretch:
+            self._planned = (stretch, self._training_set.epoch(position))
+        return self._planned[1]
+
+    def _loader(self, dataset: SpeechDataset, sampler: Sampler[list[Item]], waiting: Stopwatch) -> DataLoader[Batch]:
+        loader = _Loader(
+            dataset,  # type: ignore[arg-type]
+            batch_sampler=sampler,
+            collate_fn=collate,
+            num_workers=self._num_workers,
+            pin_memory=torch.cuda.is_available(),
+            worker_init_fn=_start_worker,
+        )
+        loader.waiting = waiting
+        return loader
+
+
+class _Loader(DataLoader[Batch]):
+    """A loader that starts its workers when the first batch is asked for.
+
+    Lightning makes two iterators of each epoch's loader and uses the second: workers would be started, and read some
+    batches, for nothing.
+    """
+
+    waiting: Stopwatch  # runs while somebody waits for a batch
+
+    def __iter__(self) -> Iterator[Batch]:  # type: ignore[override]
+        with self.waiting:
+            batches = super().__iter__()
+        while True:
+            with self.waiting:
+                batch = next(batches, None)
+            if batch is None:
+                return
+            yield batch
+
+
+def _start_worker(worker: int) -> None:
+    logging.getLogger("asr.audio.load").setLevel(logging.ERROR)  # each epoch's workers would note conversions anew
+    # They may go to all processes of a group or a job. The training process ends its step first, for which it needs
+    # its workers; they notice by themselves when it is gone.
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+
+
+def _report_dropped(dropped: dict[str, list[str]], num_utterances: int) -> None:
+    for reason, ids in dropped.items():
+        more = f" and {len(ids) - NAMED} more" if len(ids) > NAMED else ""
+        named = ", ".join(ids[:NAMED]) + more
+        logger.warning("dropped %d of %d training utterances: %s (%s)", len(ids), num_utterances, reason, named)

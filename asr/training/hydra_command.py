@@ -1,0 +1,140 @@
+"""What the commands share that take an experiment, conf/train.yaml with overrides: composition, log, how they end."""
+
+import errno
+import gc
+import logging
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from asr.errors import InputError
+from asr.system.processes import spin_briefly
+from asr.system.settings import CONF, check_settings
+from asr.text.printable import LineFormatter
+from asr.training.signals import Stopped, requeue
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+LONGEST_NAME = 100  # of a folder named by overrides
+INTERRUPTED = 130  # 128 + SIGINT, as shells count
+
+logger = logging.getLogger(__name__)
+
+
+def experiment_command(command: Callable[[dict[str, Any]], None]) -> Callable[[], None]:
+    """Make a program of a function of the resolved config: composed from conf/ and the command line by Hydra.
+
+    What the user got wrong is one line and exit status 1.
+    """
+
+    failed: list[str] = []  # jobs of a --multirun
+
+    def main(composed: "DictConfig") -> None:
+        from omegaconf import OmegaConf
+
+        config: dict[str, Any] = OmegaConf.to_container(composed, resolve=True, throw_on_missing=True)  # type: ignore[assignment]
+        run_job(partial(_in_own_folder, command, failed), config)
+
+    def program() -> None:
+        if {"-h", "--help"} & set(sys.argv[1:]):
+            print(help_text(command))
+            return
+        spin_briefly()
+        import hydra
+
+        hydra.main(version_base="1.3", config_path=str(CONF), config_name="train")(main)()
+        gc.freeze()  # Python would look through all of Lightning for garbage before it ends, for most of a second
+        if failed:
+            sys.exit(1)
+
+    return program
+
+
+def help_text(command: Callable[[dict[str, Any]], None]) -> str:
+    """Say what the command does, which files of conf/ are there to be chosen, and the settings with their comments."""
+    groups: dict[str, list[str]] = {}
+    for path in sorted(CONF.glob("*/**/*.yaml")):
+        groups.setdefault(path.parent.relative_to(CONF).as_posix(), []).append(path.stem)
+    return HELP.format(
+        about=(sys.modules[command.__module__].__doc__ or "").strip(),
+        groups="\n".join(f"  {group}: {', '.join(names)}" for group, names in groups.items()),
+        settings=(CONF / "train.yaml").read_text(encoding="utf-8").strip(),
+    )
+
+
+HELP = """{about}
+
+An override chooses a file of conf/, encoder=transformer say, or gives a setting, encoder.num_layers=8 say. The files:
+
+{groups}
+
+conf/train.yaml says which of them are taken without an override, and the settings that are of no component:
+
+{settings}
+
+With --cfg job all settings are printed as the overrides leave them, and nothing is done; --hydra-help has the rest.
+"""
+
+
+def run_job(command: Callable[[dict[str, Any]], None], config: dict[str, Any]) -> None:
+    """Run a command; what the user got wrong is one line and exit status 1, a signal is 128 + its number."""
+    from asr.build import check_components
+
+    start_log()
+    try:
+        check_settings(config)
+        check_components(config)
+        command(config)
+    except InputError as error:
+        logger.error("error: %s", error)
+        sys.exit(1)
+    except OSError as error:
+        if error.errno not in NO_ROOM:
+            raise
+        logger.error("error: the disk must have room for the run; %s. Make some, and run the same command again", error)
+        sys.exit(1)
+    except Stopped as stopped:
+        logger.warning("%s: the same command goes on from here", stopped)
+        if config["resume"]["requeue"]:
+            requeue(stopped)
+        sys.exit(stopped.status)
+    except KeyboardInterrupt:
+        logger.error("interrupted")
+        sys.exit(INTERRUPTED)
+
+
+def start_log() -> None:
+    """Log to stderr."""
+    to_stderr = logging.StreamHandler()
+    to_stderr.setFormatter(LineFormatter("%(asctime)s %(message)s", datefmt="%H:%M:%S"))
+    ours = logging.getLogger("asr")
+    ours.handlers = [to_stderr]
+    ours.setLevel(logging.INFO)
+
+
+def _in_own_folder(command: Callable[[dict[str, Any]], None], failed: list[str], config: dict[str, Any]) -> None:
+    """Give each job of a `--multirun` a folder of its own in `run_dir`: named by its overrides, or by its number.
+
+    A job that fails does not keep the next one from its turn; it is added to `failed`.
+    """
+    from hydra.core.hydra_config import HydraConfig
+    from hydra.types import RunMode
+
+    hydra_config = HydraConfig.get()
+    if hydra_config.mode != RunMode.MULTIRUN:
+        command(config)
+        return
+    if config["trainer"]["devices"] != 1:
+        must = "--multirun must train on one device, since its jobs share a process"
+        raise InputError(f"{must}; got trainer.devices={config['trainer']['devices']}. Start such runs one by one.")
+    named, number = hydra_config.job.override_dirname.replace("/", "_"), str(hydra_config.job.num)
+    run_dir = str(Path(config["run_dir"], named if 0 < len(named) <= LONGEST_NAME else number))
+    try:
+        command(config | {"run_dir": run_dir})
+    except InputError as error:
+        logger.error("error: %s", error)
+        failed.append(run_dir)

@@ -1,0 +1,90 @@
+"""What one process has computed between two optimizer steps."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from asr.data.batch import Batch, Rejected
+from asr.system.files import write_whole
+
+
+class StepSums(NamedTuple):
+    """What an optimizer step was computed of, summed over its batches and over all ranks.
+
+    Args:
+        loss: of the utterances.
+        tokens: of their references.
+        frames: of features, without padding.
+        padded_frames: of features, with padding.
+        skipped: utterances that could not be read.
+        waited_seconds: that the ranks waited for batches.
+        wall_seconds: of the ranks, since the step before.
+    """
+
+    loss: float
+    tokens: float
+    frames: float
+    padded_frames: float
+    skipped: float
+    waited_seconds: float
+    wall_seconds: float
+
+    @property
+    def padding(self) -> float:
+        """The share of the frames that is padding."""
+        return 1 - self.frames / self.padded_frames if self.padded_frames else 0.0
+
+    @property
+    def data_wait(self) -> float:
+        """The share of the time in which the ranks waited for batches."""
+        return self.waited_seconds / self.wall_seconds if self.wall_seconds else 0.0
+
+
+@dataclass
+class Window:
+    """The batches of one accumulation window, the losses of their utterances, and what could not be read."""
+
+    batches: list[tuple[Batch, Tensor]] = field(default_factory=list)
+    rejected: list[Rejected] = field(default_factory=list)
+
+    def add(self, batch: Batch, losses: Tensor) -> None:
+        """Add a batch and the losses of its utterances, (B,)."""
+        self.batches.append((batch, losses))
+        self.rejected += batch.rejected
+
+    def sums(self, waited_seconds: float, wall_seconds: float) -> Tensor:
+        """Sum what `StepSums` holds, in its order, (7,); it stays on the device, and nothing waits for it."""
+        loss = torch.stack([losses.double().sum() for _, losses in self.batches]).sum()
+        tokens = torch.stack([batch.token_lengths.sum() for batch, _ in self.batches]).sum()
+        frames = torch.stack([batch.feature_lengths.sum() for batch, _ in self.batches]).sum()
+        padded_frames = sum(batch.features.shape[0] * batch.features.shape[1] for batch, _ in self.batches)
+        known = (float(padded_frames), float(len(self.rejected)), waited_seconds, wall_seconds)
+        # A number that is filled in on the device does not wait for it, as one that is copied there would.
+        filled = [loss.new_full((), number) for number in known]
+        return torch.stack([loss, tokens.double(), frames.double(), *filled])
+
+    def not_finite(self) -> list[str]:
+        """List the utterances whose loss is not finite."""
+        # A stand-in for a batch without utterances has a loss all the same.
+        pairs = [
+            pair for batch, losses in self.batches for pair in zip(batch.utterances, losses.tolist(), strict=False)
+        ]
+        return [utterance.id for utterance, loss in pairs if not abs(loss) < float("inf")]
+
+    def keep(self, folder: Path, name: str) -> None:
+        """Write down the batches in which a loss is not finite; all of them where each one is."""
+        guilty = [pair for pair in self.batches if not bool(pair[1].isfinite().all())]
+        folder.mkdir(parents=True, exist_ok=True)
+        for number, (batch, losses) in enumerate(guilty or self.batches):
+            kept = {
+                "ids": [utterance.id for utterance in batch.utterances],
+                "features": batch.features.cpu(),
+                "feature_lengths": batch.feature_lengths.cpu(),
+                "tokens": batch.tokens.cpu(),
+                "token_lengths": batch.token_lengths.cpu(),
+                "losses": losses.cpu(),
+            }
+            write_whole(folder / f"{name}-{number}.pt", lambda file, kept=kept: torch.save(kept, file))  # type: ignore[misc]

@@ -1,0 +1,284 @@
+"""The Lightning module: what a step computes, and what is logged. No model code."""
+
+import logging
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch as pl
+import torch
+from torch import Tensor
+from torch.nn.utils import clip_grad_norm_
+
+from asr.checkpoint.load import CHECKPOINT_KEY
+from asr.data.batch import Batch, Rejected
+from asr.data.seeds import derive_seed
+from asr.evaluation.word_errors import ErrorCounts, count_errors, total
+from asr.interfaces import BLANK_ID, Schedule
+from asr.lengths import padding_mask
+from asr.recognition.recognizer import Recognizer
+from asr.run.validation_samples import ExamplesFile, Recognised
+from asr.training.distributed import fail_together, gather
+from asr.training.step_sums import StepSums, Window
+from asr.training.stopwatch import Stopwatch
+
+logger = logging.getLogger(__name__)
+
+NAMED = 5  # utterances that an error names
+
+
+@dataclass(frozen=True)
+class Unreadable:
+    """How many utterances of an epoch may turn out unreadable, and how many have before the run goes on.
+
+    Args:
+        at_most: over all processes; more stop the training.
+        epoch: that the run goes on in, from 0.
+        so_far: in that epoch.
+    """
+
+    at_most: float
+    epoch: int = 0
+    so_far: int = 0
+
+
+class RecognitionTask(pl.LightningModule):
+    """Train a recogniser.
+
+    The loss is the sum of the utterances' losses over the number of their reference tokens, over all ranks and the
+    whole accumulation window: each backward pass adds up gradients of sums, which are divided once, before clipping.
+
+    What goes wrong on one rank is known to all of them at the end of the step, so that all stop and none waits.
+
+    Args:
+        recognizer: what is trained.
+        make_optimizer: parameters to optimizer.
+        schedule: of the learning rate.
+        total_steps: optimizer steps of the whole run, for the schedule.
+        seed: of dropout.
+        unreadable: how many utterances may be skipped.
+        extra: what a checkpoint keeps beside the weights (`checkpoint_extra`).
+        faults: folder for batches whose loss is not finite.
+        waiting: runs while the training process waits for a batch.
+        examples: which utterances are followed from validation to validation, and where they are kept.
+    """
+
+    def __init__(
+        self,
+        recognizer: Recognizer,
+        make_optimizer: Callable[[Any], torch.optim.Optimizer],
+        schedule: Schedule,
+        total_steps: int,
+        seed: int,
+        unreadable: Unreadable,
+        extra: Mapping[str, Any],
+        faults: Path,
+        waiting: Stopwatch,
+        examples: ExamplesFile,
+    ) -> None:
+        super().__init__()
+        self.recognizer = recognizer
+        self.skipped = unreadable.so_far  # utterances of this epoch, over all ranks
+        self.batch: Batch | None = None  # in the works
+        self._make_optimizer = make_optimizer
+        self._schedule = schedule
+        self._total_steps = total_steps
+        self._seed = seed
+        self._unreadable = unreadable
+        self._extra = extra
+        self._faults = faults
+        self._waiting = waiting
+        self._examples = examples
+        self._window = Window()
+        self._valid = _ValidationSums()
+        self._last_step_time = time.monotonic()
+
+    def configure_optimizers(self) -> Any:
+        """Lightning's hook; the schedule moves with every step."""
+        optimizer = self._make_optimizer(self.parameters())
+        schedule, total_steps = self._schedule, self._total_steps
+        scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: schedule(step, total_steps))
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
+
+    def losses(self, batch: Batch) -> Tensor:
+        """Compute the loss of each utterance, (B,)."""
+        self.batch = batch
+        log_probs, lengths = self.recognizer(batch.features, batch.feature_lengths)
+        return self.recognizer.head.losses(log_probs, lengths, batch.tokens, batch.token_lengths)
+
+    def on_train_start(self) -> None:
+        """Lightning's hook; what was done before is no step's time."""
+        self._last_step_time = time.monotonic()
+
+    def on_train_epoch_start(self) -> None:
+        """Lightning's hook; also called where the rest of an epoch is planned anew."""
+        if self.current_epoch != self._unreadable.epoch:
+            self.skipped = 0
+
+    def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
+        """Lightning's hook; dropout is a function of where the run is, so that a resumed run draws the same."""
+        torch.manual_seed(derive_seed(self._seed, self.current_epoch, batch_idx, self.global_rank))
+
+    def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
+        """Sum the losses of a batch, scaled so that DDP's mean and Lightning's accumulation give the sum again."""
+        losses = self.losses(batch) if len(batch) else self._stand_in()
+        self._window.add(batch, losses.detach())
+        return losses.sum() * (self.trainer.world_size * self.trainer.accumulate_grad_batches)
+
+    def configure_gradient_clipping(
+        self,
+        optimizer: torch.optim.Optimizer,
+        gradient_clip_val: float | None = None,
+        gradient_clip_algorithm: str | None = None,
+    ) -> None:
+        """Lightning's hook, once an optimizer step: divide the gradients by the tokens of the window, then clip."""
+        window, self._window = self._window, Window()
+        now = time.monotonic()
+        mine = window.sums(self._waiting.take(), now - self._last_step_time)
+        self._last_step_time = now
+        sums = StepSums(*self.trainer.strategy.reduce(mine, reduce_op="sum").tolist())  # where the host waits
+        if sums.skipped:
+            self._skip(window.rejected, int(sums.skipped))
+        parameters = [parameter for parameter in self.parameters() if parameter.grad is not None]
+        for parameter in parameters:
+            parameter.grad.div_(max(sums.tokens, 1))  # type: ignore[union-attr]  # as just chosen
+        norm = clip_grad_norm_(parameters, gradient_clip_val or float("inf"))
+        if not math.isfinite(sums.loss) or not bool(norm.isfinite()):  # of the sum over ranks: all of them know
+            self._stop_not_finite(window)
+        self._log_step(sums, norm, optimizer.param_groups[0]["lr"])
+
+    def _log_step(self, sums: StepSums, norm: Tensor, learning_rate: float) -> None:
+        features = self.recognizer.features
+        seconds = sums.frames * features.hop / features.sample_rate
+        self._log_place(self.global_step + 1)  # behind this step
+        self.log("train/loss", sums.loss / max(sums.tokens, 1), prog_bar=True)
+        self.log("train/grad_norm", norm)
+        self.log("train/learning_rate", learning_rate)
+        self.log("train/skipped_utterances", float(self.skipped))
+        speed = seconds * self.trainer.world_size / sums.wall_seconds
+        self.log("train/audio_seconds_per_second", speed, prog_bar=True)
+        self.log("train/padding", sums.padding)
+        self.log("train/data_wait", sums.data_wait)
+
+    def on_validation_epoch_start(self) -> None:
+        """Lightning's hook."""
+        self._valid = _ValidationSums()
+
+    def validation_step(self, batch: Batch, batch_idx: int) -> None:
+        """Count the errors of a batch, by the same functions as `evaluate`."""
+        self.batch = batch
+        self._valid.rejected += batch.rejected
+        if len(batch) == 0:
+            return
+        log_probs, lengths = self.recognizer(batch.features, batch.feature_lengths)
+        losses = self.recognizer.head.losses(log_probs, lengths, batch.tokens, batch.token_lengths)
+        hypotheses = self.recognizer.hypotheses(log_probs, lengths)
+        references = [utterance.text for utterance in batch.utterances]  # normalised when the manifest was read
+        counts = total(count_errors(*texts) for texts in zip(references, hypotheses, strict=True))
+        self._valid.add(counts, losses, batch.token_lengths, log_probs, lengths)
+        epoch, step = self.current_epoch + 1, self.global_step
+        self._valid.examples += [
+            Recognised(step, epoch, utterance.id, *texts)
+            for utterance, *texts in zip(batch.utterances, references, hypotheses, strict=True)
+            if utterance.id in self._examples.ids
+        ]
+
+    def on_validation_epoch_end(self) -> None:
+        """Lightning's hook; sums over ranks, divided once."""
+        sums = self.trainer.strategy.reduce(self._valid.as_tensor(self.device), reduce_op="sum").tolist()
+        counts = ErrorCounts(*(round(value) for value in sums[:5]))
+        loss, tokens, blanks, frames, skipped = sums[5:]
+        if skipped:
+            for reason, utterance_id in gather(self.trainer, _named(self._valid.rejected)):
+                logger.warning("validation: skipped %r: %s", utterance_id, reason)
+        if counts.utterances == 0:
+            fail_together(
+                self.trainer, "validation must have an utterance that can be read; all were skipped, as named above."
+            )
+        examples = gather(self.trainer, self._valid.examples)
+        if self.trainer.is_global_zero:
+            self._examples.append(examples)
+        self._log_place(self.global_step)
+        self.log("valid/wer", counts.rate, prog_bar=True)
+        self.log("valid/loss", loss / max(1, tokens))
+        self.log("valid/blank_ratio", blanks / max(1, frames))
+
+    def on_validation_end(self) -> None:
+        """Lightning's hook, when the checkpoint is written, too: no step's time."""
+        self._last_step_time = time.monotonic()
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Lightning's hook; a checkpoint is enough to transcribe with."""
+        checkpoint[CHECKPOINT_KEY] = self._extra
+
+    def _log_place(self, step: int) -> None:
+        """Number what is logged by the steps that are done, as checkpoints are; Lightning would begin at 0."""
+        self.log("step", float(step))
+        self.log("epoch", float(self.current_epoch + 1))
+
+    def _stand_in(self) -> Tensor:
+        """Take a step's part without an utterance, (1,): every collective is joined, with no frame and no weight."""
+        recognizer = self.recognizer
+        features = torch.zeros(1, recognizer.encoder.stride, recognizer.features.dim, device=self.device)
+        log_probs, _ = recognizer(features, torch.zeros(1, dtype=torch.int64, device=self.device))
+        return log_probs.sum(dim=(1, 2)) * 0.0
+
+    def _skip(self, rejected: list[Rejected], count: int) -> None:
+        """Count and name what could not be read; stop where it is too much."""
+        epoch = self.current_epoch + 1
+        names = gather(self.trainer, _named(rejected))
+        for reason, utterance_id in names:
+            logger.warning("epoch %d: skipped %r: %s", epoch, utterance_id, reason)
+        self.skipped += count
+        if self.skipped > self._unreadable.at_most:
+            must = "data.max_bad_fraction bounds the utterances of an epoch that turn out unreadable"
+            given = f"it allows {self._unreadable.at_most:g}, and epoch {epoch} has come to {self.skipped}"
+            last = f"the last is {names[-1][1]!r}: {names[-1][0]}"
+            fail_together(self.trainer, f"{must}; {given}; {last}. Bring them back, or raise the bound.")
+
+    def _stop_not_finite(self, window: Window) -> None:
+        """Name the utterances whose loss is not finite, keep their batches, and stop."""
+        epoch, step = self.current_epoch + 1, self.global_step + 1
+        window.keep(self._faults, f"epoch={epoch}-step={step}-rank={self.global_rank}")
+        ids = gather(self.trainer, window.not_finite())
+        what = f"loss is not finite for {len(ids)} utterances: {', '.join(ids[:NAMED])}"
+        if not ids:
+            what = "gradient is not finite, though each loss is"
+        where = f"in epoch {epoch}, step {step}"
+        hint = "Try a lower optimizer.lr, more schedule.warmup_steps, or trainer.precision=32-true"
+        fail_together(
+            self.trainer,
+            f"loss and gradient must be finite; {where}, the {what}. {hint}; batches: {self._faults}.",
+        )
+
+
+def _named(rejected: list[Rejected]) -> list[tuple[str, str]]:
+    return [(one.reason, one.utterance.id) for one in rejected]
+
+
+class _ValidationSums:
+    """What a validation pass adds up on this rank."""
+
+    def __init__(self) -> None:
+        self.counts = ErrorCounts()
+        self.loss, self.tokens, self.blanks, self.frames = 0.0, 0, 0, 0
+        self.rejected: list[Rejected] = []
+        self.examples: list[Recognised] = []
+
+    def add(
+        self, counts: ErrorCounts, losses: Tensor, token_lengths: Tensor, log_probs: Tensor, lengths: Tensor
+    ) -> None:
+        self.counts += counts
+        fits = losses.isfinite()  # a text too long for its audio has no loss, but its errors count
+        self.loss += float(losses[fits].double().sum())
+        self.tokens += int(token_lengths[fits].sum())
+        padding = padding_mask(lengths, log_probs.shape[1])
+        self.blanks += int(((log_probs.argmax(dim=-1) == BLANK_ID) & ~padding).sum())
+        self.frames += int(lengths.sum())
+
+    def as_tensor(self, device: torch.device) -> Tensor:
+        sums = [*self.counts.as_tuple(), self.loss, self.tokens, self.blanks, self.frames, len(self.rejected)]
+        return torch.tensor(sums, dtype=torch.float64, device=device)
