@@ -110,7 +110,9 @@ def encoder_config(overrides: str) -> dict[str, Any]:
 
 def shape_of(config: dict[str, Any]) -> Shape:
     """Take from our encoder's settings what the peers' follow."""
-    return Shape(**{key: config[key] for key in Shape._fields[:-1]}, num_channels=config["subsampling"]["num_channels"])
+    same = {key: config[key] for key in ("dim", "num_layers", "num_heads", "kernel_size", "dropout")}
+    feed_forward_dim = round(config["feed_forward_factor"] * config["dim"])
+    return Shape(**same, feed_forward_dim=feed_forward_dim, num_channels=config["subsampling"]["num_channels"])
 
 
 def installed(contenders: list[str]) -> list[str]:

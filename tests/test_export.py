@@ -15,7 +15,7 @@ ENCODERS = [
     *([f"encoder/norm={path.stem}"] for path in sorted((CONF / "encoder" / "norm").glob("*.yaml"))),
 ]
 SMALL = [  # how big a layer is makes no other program
-    *("encoder.num_layers=2", "encoder.dim=32", "encoder.num_heads=2", "encoder.feed_forward_dim=64"),
+    *("encoder.num_layers=2", "encoder.dim=32", "encoder.num_heads=2", "encoder.feed_forward_factor=2"),
     "encoder.subsampling.num_channels=8",
 ]
 SHAPES = [(1, 100), (3, 777), (5, 1501)]

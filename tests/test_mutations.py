@@ -29,7 +29,7 @@ CHOICES = [
     ["decode=beam", "schedule=noam"],
 ]
 SMALL = [
-    *("encoder.dim=16", "encoder.num_layers=1", "encoder.num_heads=2", "encoder.feed_forward_dim=16"),
+    *("encoder.dim=16", "encoder.num_layers=1", "encoder.num_heads=2", "encoder.feed_forward_factor=1"),
     *("encoder.subsampling.num_channels=4", "trainer.max_epochs=1", "trainer.max_steps=1", "trainer.accelerator=cpu"),
     *("schedule.warmup_steps=1", "data.batch_seconds=30"),
 ]
@@ -287,7 +287,7 @@ def test_every_damage_to_a_bundle_is_refused_in_one_line_or_works(bundle: Path) 
 def test_a_large_net_in_a_config_takes_no_memory(bundle: Path) -> None:
     config = json.loads((bundle / "config.json").read_text())
     large = []
-    for key, value in (("num_layers", 1_000_000), ("num_layers", 1_000), ("dim", 65_536), ("feed_forward_dim", 65_536)):
+    for key, value in (("num_layers", 1_000_000), ("num_layers", 1_000), ("dim", 65_536), ("feed_forward_factor", 64)):
         large.append(("config.json", json.dumps(config | {"encoder": config["encoder"] | {key: value}})))
     large.append(("config.json", json.dumps(config | {"features": config["features"] | {"num_mel_bins": 10**9}})))
     assert tried(bundle, large) < 1000

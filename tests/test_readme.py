@@ -2,13 +2,14 @@
 
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import ROOT, resolved
+from tests.conftest import ROOT, resolved, tone_corpus
 
 READMES = [ROOT / "README.md", ROOT / "benchmarks" / "README.md", *sorted((ROOT / "recipes").glob("*/README.md"))]
 
@@ -47,3 +48,21 @@ def test_other_commands_exist_and_know_the_options_that_are_shown(module: str) -
 
 def test_every_readme_shows_a_command() -> None:
     assert {name for name, _ in COMMANDS} == {readme.relative_to(ROOT).as_posix() for readme in READMES}
+
+
+def test_the_encoder_in_the_readme_trains_and_transcribes(tones: Path, tmp_path: Path) -> None:
+    """Its two files are all that is added to a copy of the package."""
+    for folder in ("asr", "conf"):
+        shutil.copytree(ROOT / folder, tmp_path / folder)
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    files = re.findall(r"^```(?:python|yaml)\n# (asr/\S+|conf/\S+)\n(.*?)^```$", readme, re.MULTILINE | re.DOTALL)
+    assert [name for name, _ in files] == ["asr/encoder/pooled.py", "conf/encoder/pooled.yaml"]
+    for name, content in files:
+        (tmp_path / name).write_text(content)
+    overrides = ["encoder=pooled", *tone_corpus(tones), "run_dir=run", "trainer.max_steps=3", "trainer.accelerator=cpu"]
+    for command in (["asr.train", *overrides], ["asr.transcribe", "run", str(tones / "test.jsonl")]):
+        ended = subprocess.run(
+            [sys.executable, "-m", *command], cwd=tmp_path, capture_output=True, text=True, check=False
+        )
+        assert ended.returncode == 0, ended.stderr
+    assert (tmp_path / "run" / "report.html").is_file()

@@ -29,7 +29,12 @@ CASES = pytest.mark.parametrize(
     ],
     ids=lambda overrides: "-".join(override.split("=")[1] for override in overrides),
 )
-SMALL = ["encoder.dim=16", "encoder.num_layers=3", "encoder.feed_forward_dim=32", "encoder.subsampling.num_channels=4"]
+SMALL = [
+    "encoder.dim=16",
+    "encoder.num_layers=3",
+    "encoder.feed_forward_factor=2",
+    "encoder.subsampling.num_channels=4",
+]
 BATCH_NORM = ("encoder=conformer_s", "encoder/norm=masked_batch_norm")
 
 

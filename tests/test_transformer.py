@@ -40,7 +40,7 @@ def random_transformer(num_layers: int) -> Transformer:
         dim=DIM,
         num_layers=num_layers,
         num_heads=HEADS,
-        feed_forward_dim=FEED_FORWARD_DIM,
+        feed_forward_factor=FEED_FORWARD_DIM / DIM,
         dropout=0.0,
         subsampling=NoSubsampling,
     ).double()

@@ -18,8 +18,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from asr.build import MODEL_KEYS
+from asr.checkpoint.formats import FORMAT, KEY, of_today
 from asr.errors import InputError
-from asr.language_model.kenlm import ARPA_HEAD
+from asr.language_model.arpa import ARPA_HEAD
 from asr.system.files import UNFINISHED, sync_folder
 from asr.system.learnt import MAX_BYTES, parse_json
 
@@ -73,7 +74,7 @@ def read_bundle(folder: Path) -> Bundle:
         files = {file.name: file.read_bytes() for file in learnt if file.is_file()}
     except (OSError, ValueError, SafetensorError) as error:  # ValueError: InputError is one
         raise InputError(f"{folder}: the bundle is damaged: {one_line(error)}") from None
-    checked_config(config, folder)
+    config = checked_config(config, folder)
     for key, name in ATTACHED.items():
         given = config["decode"].get(key)
         if given is None:
@@ -200,7 +201,7 @@ def _write_files(folder: Path, bundle: Bundle) -> None:
     save_file({name: weight.contiguous() for name, weight in bundle.weights.items()}, folder / WEIGHTS)
     os.chmod(folder / WEIGHTS, 0o644)  # safetensors makes it private
     own = {key: ATTACHED[key] for key in bundle.attached}
-    config = bundle.config | {"decode": bundle.config["decode"] | own}
+    config = {KEY: FORMAT, **bundle.config, "decode": bundle.config["decode"] | own}
     (folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     (folder / CARD).write_text(bundle.card, encoding="utf-8")
     for name, content in bundle.files.items():
@@ -228,12 +229,12 @@ def _swap(unfinished: Path, folder: Path, replaced: Path) -> None:
 
 
 def checked_config(config: Any, where: Path) -> dict[str, Any]:
-    """Return a model's config, if it has a model's keys."""
+    """Return a model's config in today's format, if it has a model's keys."""
     if not isinstance(config, dict) or not all(key in config for key in MODEL_KEYS):
         raise InputError(f"{where}: a model's config must have the keys {', '.join(MODEL_KEYS)}.")
     if not isinstance(config["decode"], dict):
         raise InputError(f"{where}: decode must be a mapping with the key name; got {config['decode']!r}.")
-    return config
+    return of_today(config, where)
 
 
 def one_line(error: Exception) -> str:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from asr.build import MODEL_KEYS, Config, build_features, build_recognizer, build_tokenizer
 from asr.checkpoint.bundle import ATTACHED, CONFIG, FIXED, Bundle, checked_config, one_line, read_bundle, replace_bundle
+from asr.checkpoint.formats import FORMAT, KEY
 from asr.checkpoint.saved import kept_checkpoints
 from asr.errors import InputError
 from asr.interfaces import Features, Tokenizer
@@ -100,7 +101,10 @@ def fitted_files(tokenizer: Tokenizer, features: Features) -> dict[str, bytes]:
 
 def checkpoint_extra(config: Config, files: Mapping[str, bytes]) -> dict[str, Any]:
     """Prepare what a Lightning checkpoint keeps under `CHECKPOINT_KEY`, as types that `weights_only` loads."""
-    return {"config": model_config(config), "files": {name: _to_tensor(content) for name, content in files.items()}}
+    return {
+        "config": {KEY: FORMAT, **model_config(config)},
+        "files": {name: _to_tensor(content) for name, content in files.items()},
+    }
 
 
 def write_bundle(
@@ -207,8 +211,7 @@ def checkpoint_bundle(path: Path) -> Bundle:
             raise InputError(f"{path}: a learnt file must have a plain name; got {name!r}.")
     if not weights or not all(isinstance(weight, Tensor) for weight in weights.values()):
         raise InputError(f"{path}: the checkpoint is damaged: its weights must be tensors, and there must be some.")
-    checked_config(config, path)
-    return Bundle(config, files, weights, card="")
+    return Bundle(checked_config(config, path), files, weights, card="")
 
 
 def _without_files(bundle: Bundle, checkpoint: Path) -> Bundle:

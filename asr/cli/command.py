@@ -188,7 +188,7 @@ def progress_bar() -> "Progress":
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
     hidden = not sys.stderr.isatty() or sys.stdout.isatty()
     return Progress(*columns, console=Console(stderr=True), transient=True, redirect_stdout=False, disable=hidden)
 
@@ -224,7 +224,8 @@ def run_command(command: Callable[[Sequence[str] | None], int]) -> None:
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
             raise
-        complain(f"memory must suffice for a batch; lower --batch-seconds or --window. {str(error).splitlines()[0]}")
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        complain(f"memory must suffice for a batch; lower --batch-seconds or --window. {reason}")
         status = 1
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)

@@ -10,7 +10,7 @@ from asr.encoder.convolution import ConvolutionModule
 from asr.errors import InputError
 from asr.kernels.dropout import Dropout
 from asr.lengths import padding_mask
-from asr.system.settings import Dim, Heads, Layers, Probability, whole
+from asr.system.settings import Dim, Heads, Layers, Probability, above, whole
 
 
 class Conformer(nn.Module):
@@ -25,7 +25,7 @@ class Conformer(nn.Module):
         dim: D.
         num_layers: blocks.
         num_heads: attention heads; must divide D.
-        feed_forward_dim: inner dimension of the feed-forward modules.
+        feed_forward_factor: inner dimension of the feed-forward modules, as a multiple of D.
         kernel_size: of the depthwise convolution, in frames of T'; odd.
         dropout: of each residual branch, of the feed-forward activation and of the attention weights.
         subsampling: makes the front-end, given F and D.
@@ -40,7 +40,7 @@ class Conformer(nn.Module):
         dim: Dim,
         num_layers: Layers,
         num_heads: Heads,
-        feed_forward_dim: Dim,
+        feed_forward_factor: Annotated[float, above(0, 64)],
         kernel_size: Annotated[int, whole(1, 1_001)],
         dropout: Probability,
         subsampling: Callable[[int, int], Any],
@@ -53,6 +53,7 @@ class Conformer(nn.Module):
             raise InputError(f"{must}; got dim={dim}, num_heads={num_heads}.")
         if kernel_size % 2 == 0:
             raise InputError(f"encoder.kernel_size must be odd, so that it is centred; got {kernel_size}.")
+        feed_forward_dim = round(feed_forward_factor * dim)
         self.output_dim = dim
         self.subsampling = subsampling(input_dim, dim)
         self.stride: int = self.subsampling.stride

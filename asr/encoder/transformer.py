@@ -1,7 +1,7 @@
 """The Transformer encoder."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 import torch.nn.functional as F
@@ -11,7 +11,7 @@ from asr.encoder.positions import sinusoids
 from asr.errors import InputError
 from asr.kernels.dropout import Dropout
 from asr.lengths import padding_mask
-from asr.system.settings import Dim, Heads, Layers, Probability
+from asr.system.settings import Dim, Heads, Layers, Probability, above
 
 
 class Transformer(nn.Module):
@@ -27,7 +27,7 @@ class Transformer(nn.Module):
         dim: D.
         num_layers: blocks.
         num_heads: attention heads; must divide D.
-        feed_forward_dim: inner dimension of the feed-forward sub-layer.
+        feed_forward_factor: inner dimension of the feed-forward sub-layer, as a multiple of D.
         dropout: of each residual branch, of the feed-forward activation, of the attention weights, of the input.
         subsampling: makes the front-end, given F and D.
     """
@@ -39,7 +39,7 @@ class Transformer(nn.Module):
         dim: Dim,
         num_layers: Layers,
         num_heads: Heads,
-        feed_forward_dim: Dim,
+        feed_forward_factor: Annotated[float, above(0, 64)],
         dropout: Probability,
         subsampling: Callable[[int, int], Any],
     ) -> None:
@@ -47,6 +47,7 @@ class Transformer(nn.Module):
         if dim % num_heads or dim % 2:
             must = "encoder.dim must be even and a multiple of encoder.num_heads"
             raise InputError(f"{must}; got dim={dim}, num_heads={num_heads}.")
+        feed_forward_dim = round(feed_forward_factor * dim)
         self.output_dim = dim
         self.subsampling = subsampling(input_dim, dim)
         self.stride: int = self.subsampling.stride

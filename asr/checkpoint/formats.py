@@ -1,0 +1,44 @@
+"""The number of the form in which a bundle's config is written, and how older forms become today's."""
+
+from collections.abc import Callable
+from typing import Any
+
+from asr.errors import InputError, shown
+
+FORMAT = 1  # of what this version writes
+KEY = "format"  # of a config: its number; a config of format 0 has none
+
+
+def of_today(config: dict[str, Any], where: object) -> dict[str, Any]:
+    """Return a config of any format as one of today's, without its number.
+
+    Args:
+        config: as it was read.
+        where: it was read from, for errors.
+
+    Raises:
+        InputError: a newer version wrote it, or its number is none.
+    """
+    number = config.get(KEY, 0)
+    if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number <= FORMAT:
+        must = f"{where}: the format of a model must be one of 0 to {FORMAT}, which this version of asr reads"
+        raise InputError(f"{must}; got {shown(number)}. A newer asr may read it.")
+    config = {key: value for key, value in config.items() if key != KEY}
+    for change in CHANGES[number:]:
+        config = change(config)
+    return config
+
+
+def _relative_feed_forward(config: dict[str, Any]) -> dict[str, Any]:
+    """Format 0 told the inner dimension of the feed-forward modules itself; now it is a factor of the encoder's."""
+    encoder = config.get("encoder")
+    if not isinstance(encoder, dict) or "feed_forward_dim" not in encoder:
+        return config
+    inner, dim = encoder["feed_forward_dim"], encoder.get("dim")
+    fits = all(isinstance(size, int) and not isinstance(size, bool) and size > 0 for size in (inner, dim))
+    factor = inner / dim if fits else inner  # what is no number is for the encoder to refuse
+    others = {key: value for key, value in encoder.items() if key != "feed_forward_dim"}
+    return config | {"encoder": others | {"feed_forward_factor": factor}}
+
+
+CHANGES: list[Callable[[dict[str, Any]], dict[str, Any]]] = [_relative_feed_forward]  # from format 0, 1, … to the next

@@ -1,0 +1,54 @@
+"""python -m tests.bundles.make FOLDER: a small bundle as this version of asr writes it, and what it makes of a sound.
+
+One of each format is kept beside this file, and every later version must load it: tests/test_bundle_formats.py.
+"""
+
+import json
+import sys
+import tempfile
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from asr import load_recognizer
+from asr.train import train
+from tests.conftest import TINY, resolved, tone_corpus
+from tests.tones import sentences, write_corpus
+
+SMALLEST = [
+    *("encoder.dim=8", "encoder.num_layers=1", "encoder.num_heads=2", "encoder.kernel_size=3"),
+    *("encoder.subsampling.num_channels=2", "trainer.max_steps=3"),
+]
+
+
+def sound() -> Tensor:
+    """Half a second of two tones, (S,)."""
+    time = torch.arange(8000) / 16000
+    return 0.1 * (torch.sin(2 * torch.pi * 440 * time) + torch.sin(2 * torch.pi * 1700 * time * time))
+
+
+def log_probs(bundle: Path) -> Tensor:
+    """What a bundle's net hears in the sound, (T', V)."""
+    recognizer = load_recognizer(bundle)
+    features = recognizer.features(sound())
+    with torch.inference_mode():
+        return recognizer(features[None], torch.tensor([len(features)]))[0][0]
+
+
+def make(folder: Path) -> None:
+    """Train for three steps on tones, and keep the bundle and its log_probs in a folder."""
+    with tempfile.TemporaryDirectory() as place:
+        corpus = Path(place, "tones")
+        corpus.mkdir()
+        write_corpus(corpus, {name: sentences(16, seed) for seed, name in enumerate(("train", "valid", "test"))})
+        train(resolved(*TINY, *SMALLEST, *tone_corpus(corpus), f"run_dir={place}/run"))
+        folder.mkdir(parents=True)
+        for path in Path(place, "run", "bundle").iterdir():
+            (folder / path.name).write_bytes(path.read_bytes())
+    heard = [[round(float(value), 5) for value in row] for row in log_probs(folder)]
+    folder.with_suffix(".json").write_text(json.dumps(heard) + "\n")
+
+
+if __name__ == "__main__":
+    make(Path(sys.argv[1]))

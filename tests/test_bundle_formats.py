@@ -1,0 +1,33 @@
+"""Bundles that earlier versions wrote: they load, and hear what they heard."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from asr.checkpoint.formats import FORMAT
+from asr.checkpoint.load import load_recognizer
+from asr.errors import InputError
+from tests.bundles.make import log_probs
+
+HERE = Path(__file__).parent / "bundles"
+
+
+@pytest.mark.parametrize("number", range(FORMAT + 1))
+def test_a_bundle_of_each_format_hears_what_it_heard_when_it_was_made(number: int) -> None:
+    config = json.loads((HERE / f"format-{number}" / "config.json").read_text())
+    assert config.get("format", 0) == number
+    heard = torch.tensor(json.loads((HERE / f"format-{number}.json").read_text()))
+    torch.testing.assert_close(log_probs(HERE / f"format-{number}"), heard, rtol=0, atol=1e-4)  # rounded, other sums
+
+
+@pytest.mark.parametrize("number", [FORMAT + 1, -1, 1.0, "1", None, True])
+def test_a_format_of_later_versions_is_refused_by_its_number(number: object, tmp_path: Path) -> None:
+    bundle = tmp_path / "bundle"
+    shutil.copytree(HERE / f"format-{FORMAT}", bundle)
+    config = json.loads((bundle / "config.json").read_text())
+    (bundle / "config.json").write_text(json.dumps(config | {"format": number}))
+    with pytest.raises(InputError, match=rf"the format of a model must be one of 0 to {FORMAT}, .*; got {number!r}\."):
+        load_recognizer(bundle)
