@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import long_recording, plan, serve, startup, suite
+from benchmarks import long_recording, plan, serve, silence, startup, suite
 from benchmarks.race import race
 from tests.conftest import ROOT
 
@@ -82,6 +82,15 @@ def test_long_recordings_have_a_row_for_each_length_and_way_to_cut(fluent: Path,
     assert long_recording.main([*options, "--compare", "--recordings", "1", "--segment", "windows"]) == 0
     [row] = rows(tmp_path, "long_recording_compared")
     assert row["words"] > 0  # type: ignore[operator]
+
+
+def test_silence_has_a_row_for_each_kind_around_speech_and_for_each_that_is_none(fluent: Path, tmp_path: Path) -> None:
+    options = [str(fluent / "run"), str(fluent / "test.jsonl"), "--output-dir", str(tmp_path)]
+    assert silence.main(options) == 0
+    found = rows(tmp_path, "silence")
+    assert [row["WER"] is None for row in found] == [False] * 5 + [True] * 3
+    assert found[0]["WER"] < 0.05  # type: ignore[operator]  # as the corpus is: this model hears nearly every word
+    assert found[1]["WER"] < 0.3  # type: ignore[operator]  # the gaps of tones are silent as well
 
 
 def test_a_server_has_a_row_for_each_number_of_clients(fluent: Path, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +19,7 @@ from recipes.mini import prepare as command
 from recipes.mini.espeak import Espeak
 from recipes.mini.grammar import sentences, vocabulary
 from recipes.mini.plan import SPLITS, Line, plan
-from recipes.mini.prepare import chunked, main, prepare
+from recipes.mini.prepare import DEFAULT_HOURS, chunked, main, prepare
 from recipes.mini.room import record, resample
 
 REPOSITORY = Path(__file__).parents[1]
@@ -35,7 +35,7 @@ def count_words(lines: list[Line]) -> Counter[str]:
 
 @pytest.fixture(scope="module")
 def default_plan() -> dict[str, list[Line]]:
-    return by_split(plan(hours=1.0, seed=0))
+    return by_split(plan(DEFAULT_HOURS, seed=0))
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +57,7 @@ def test_no_sentence_is_spoken_twice(default_plan: dict[str, list[Line]]) -> Non
 
 
 @pytest.mark.parametrize("seed", range(5))
-@pytest.mark.parametrize("hours", [0.01, 0.2, 1.0])
+@pytest.mark.parametrize("hours", [0.01, 0.2, DEFAULT_HOURS])
 def test_every_word_of_valid_and_test_is_in_train(hours: float, seed: int) -> None:
     splits = by_split(plan(hours, seed))
     assert (
@@ -67,7 +67,7 @@ def test_every_word_of_valid_and_test_is_in_train(hours: float, seed: int) -> No
 
 @pytest.mark.parametrize("seed", range(5))
 def test_at_the_default_hours_train_has_each_of_200_words_often_enough_to_learn_it(seed: int) -> None:
-    counts = count_words(by_split(plan(1.0, seed))["train"])
+    counts = count_words(by_split(plan(DEFAULT_HOURS, seed))["train"])
     assert counts.keys() == vocabulary()
     assert len(counts) >= 200
     assert min(counts.values()) >= 8
@@ -75,7 +75,7 @@ def test_at_the_default_hours_train_has_each_of_200_words_often_enough_to_learn_
 
 def test_at_the_default_hours_the_splits_have_their_sizes(default_plan: dict[str, list[Line]]) -> None:
     hours = sum(line.estimated_seconds for line in default_plan["train"]) / 3600
-    assert hours == pytest.approx(1.0, abs=0.01)
+    assert hours == pytest.approx(DEFAULT_HOURS, abs=0.01)
     assert len(default_plan["valid"]) == 100
     assert len(default_plan["test"]) == 200
     assert count_words(default_plan["test"]).total() >= 1000
@@ -83,14 +83,14 @@ def test_at_the_default_hours_the_splits_have_their_sizes(default_plan: dict[str
 
 
 def test_valid_and_test_stay_the_same_however_much_there_is_to_train_on(default_plan: dict[str, list[Line]]) -> None:
-    more = plan(hours=1.5, seed=0)
+    more = plan(hours=DEFAULT_HOURS + 0.5, seed=0)
     assert len(by_split(more)["train"]) > len(default_plan["train"])
     held_out = [chunk for chunk in chunked(more) if chunk[0].split != "train"]  # what one process speaks
     assert held_out == chunked(default_plan["valid"] + default_plan["test"])
 
 
 def test_another_seed_says_other_things(default_plan: dict[str, list[Line]]) -> None:
-    other = by_split(plan(hours=1.0, seed=1))
+    other = by_split(plan(DEFAULT_HOURS, seed=1))
     shared = {line.text for line in other["test"]} & {line.text for line in default_plan["test"]}
     assert len(shared) < len(other["test"]) / 2
 
@@ -237,8 +237,32 @@ def test_resampling_keeps_what_is_below_7500_hz_and_removes_what_is_above_8000()
 def test_the_room_leaves_speech_well_above_the_noise() -> None:
     tone = 10_000 * np.sin(2 * np.pi * 440 * np.arange(22_050) / 22_050)
     for seed in range(20):
-        waveform = record([tone], [0.0], 22_050, np.random.default_rng(seed))
+        waveform = record([tone], [0.0], (0.0, 0.0), 22_050, np.random.default_rng(seed))
         power = np.abs(np.fft.rfft(waveform)) ** 2
         frequency = np.fft.rfftfreq(len(waveform), 1 / 16_000)
         near = np.abs(frequency - 440) < 40
         assert 10 * np.log10(power[near].sum() / power[~near].sum()) > 10  # at least 20 dB of SNR, less the edges
+
+
+def test_some_training_utterances_lie_in_silence_and_none_of_the_others_do(default_plan: dict[str, list[Line]]) -> None:
+    alone = [line for line in default_plan["train"] if len(line.sentences) == 1]
+    padded = [line for line in alone if sum(line.silences)]
+    assert 0.25 < len(padded) / len(alone) < 0.35
+    assert max(max(line.silences) for line in padded) <= 2.0
+    others = [line for line in chain(*default_plan.values()) if line.split != "train" or len(line.sentences) > 1]
+    assert not any(sum(line.silences) for line in others)
+
+
+def test_the_silence_around_a_recording_is_digital_or_far_below_it() -> None:
+    tone = 10_000 * np.sin(2 * np.pi * 440 * np.arange(22_050) / 22_050)
+    levels = []
+    for seed in range(40):
+        bare, padded = (
+            record([tone], [0.0], silences, 22_050, np.random.default_rng(seed))
+            for silences in ((0.0, 0.0), (1.5, 0.5))
+        )
+        assert np.array_equal(padded[24_000:-8_000], bare)
+        level = np.sqrt(np.mean(padded[:24_000] ** 2))
+        levels.append(level)
+        assert level < 10 ** (-54 / 20)  # dB below full scale
+    assert 0.2 < np.mean(np.array(levels) == 0) < 0.8

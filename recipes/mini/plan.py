@@ -14,6 +14,8 @@ _HELD_OUT = {"valid": 100, "test": 200}  # utterances beside an hour of training
 _TALKS = 0.4  # of the training utterances are several sentences: who has heard no pause takes it for something to read
 _MOST_SENTENCES = 5
 _LONGEST_PAUSE_SECONDS = 0.8
+_SILENCES = 0.3  # of the training utterances of one sentence have silence around them: it must be heard to be let be
+_LONGEST_SILENCE_SECONDS = 2.0  # at each end
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +25,8 @@ class Line:
     id: str
     split: str
     sentences: tuple[str, ...]
-    pauses: tuple[float, ...]  # seconds of silence before each sentence
+    pauses: tuple[float, ...]  # seconds before each sentence
+    silences: tuple[float, float]  # seconds before and after the recording
     voice: str
     words_per_minute: int
     pitch: int
@@ -43,7 +46,7 @@ class Line:
     @property
     def estimated_seconds(self) -> float:
         """The duration to expect, within some per cent on average."""
-        return 0.13 + sum(self.pauses) + len(self.text) * 9.4 / self.words_per_minute
+        return 0.13 + sum(self.pauses) + sum(self.silences) + len(self.text) * 9.4 / self.words_per_minute
 
 
 def plan(hours: float, seed: int) -> list[Line]:
@@ -75,15 +78,19 @@ def _lines(split: str, used: set[str], seed: int) -> Iterator[Line]:
     turns = cycle(cast(split, f"{seed} {split} voices"))
     unused = (text for text in sentences(f"{seed} {split} sentences") if text not in used)
     talks = random.Random(f"{seed} {split} talks")
+    silences = random.Random(f"{seed} {split} silences")
     for number, voice in enumerate(turns, start=1):
         name = f"{split}-{number:05d}"
         is_talk = split == "train" and talks.random() < _TALKS
         count = talks.randint(2, _MOST_SENTENCES) if is_talk else 1
+        is_padded = split == "train" and not is_talk and silences.random() < _SILENCES
+        longest = _LONGEST_SILENCE_SECONDS if is_padded else 0.0
         yield Line(
             id=name,
             split=split,
             sentences=tuple(islice(unused, count)),
             pauses=tuple(round(talks.uniform(0, _LONGEST_PAUSE_SECONDS), 2) if is_talk else 0.0 for _ in range(count)),
+            silences=(round(silences.uniform(0, longest), 2), round(silences.uniform(0, longest), 2)),
             voice=voice,
             words_per_minute=dice.randint(150, 190),
             pitch=dice.randint(35, 65),

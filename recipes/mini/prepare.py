@@ -1,4 +1,4 @@
-"""A corpus that needs no download: espeak-ng speaks about an hour of everyday sentences in many voices.
+"""A corpus that needs no download: espeak-ng speaks two hours of everyday sentences in many voices.
 
 python -m recipes.mini.prepare --output-dir data/mini
 """
@@ -28,6 +28,7 @@ from recipes.mini.plan import SPLITS, Line, plan
 from recipes.mini.room import SAMPLE_RATE, record
 
 _CHUNK = 50  # utterances to a process
+DEFAULT_HOURS = 2.0
 _MAX_HOURS = 10.0  # beyond, the grammar begins to run out of new sentences
 _SAMPLES = 3  # sentences of each split that are printed
 
@@ -129,7 +130,7 @@ def _speak_chunk(lines: list[Line], output_dir: Path) -> dict[str, float]:
             )
             for sentence in line.sentences
         ]
-        waveform = record(sentences, line.pauses, espeak.sample_rate, np.random.default_rng(line.seed))
+        waveform = record(sentences, line.pauses, line.silences, espeak.sample_rate, np.random.default_rng(line.seed))
         encoded = io.BytesIO()  # so that a full disk is an OSError, which libsndfile's is not
         soundfile.write(encoded, waveform, SAMPLE_RATE, format="FLAC", subtype="PCM_16")
         (output_dir / line.audio_path).write_bytes(encoded.getvalue())
@@ -188,7 +189,7 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     )
     add = parser.add_argument
     add("--output-dir", type=Path, required=True, help="where train, valid and test.jsonl and audio/ are written")
-    add("--hours", type=float, default=1.0, help="of training speech, about; 0 < hours <= 10 (default: 1)")
+    add("--hours", type=float, default=DEFAULT_HOURS, help="of training speech, about; 0 < hours <= 10 (default: 2)")
     add("--seed", type=int, default=0, help="another seed gives other sentences, deliveries and rooms (default: 0)")
     add("--num-processes", type=int, default=os.cpu_count() or 1, help="how many speak at once (default: all cores)")
     return parser.parse_args(arguments)

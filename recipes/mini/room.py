@@ -10,25 +10,41 @@ _QUIET = 0.01  # of the peak; what is softer at either end is no speech
 
 
 def record(
-    sentences: Sequence[np.ndarray], pauses: Sequence[float], sample_rate: int, random: np.random.Generator
+    sentences: Sequence[np.ndarray],
+    pauses: Sequence[float],
+    silences: tuple[float, float],
+    sample_rate: int,
+    random: np.random.Generator,
 ) -> np.ndarray:
     """A waveform at 16 kHz of the sentences as heard in a room, of moderate and varying echo, noise and level.
 
     Args:
         sentences: samples of each.
-        pauses: seconds of silence before each.
+        pauses: seconds in which the room is heard, before each.
+        silences: seconds before and after the recording in which nothing is, or next to nothing.
         sample_rate: of the samples, in Hz.
         random: draws the room.
     """
     spoken = [_trim(resample(samples / 32768, sample_rate)) for samples in sentences]
-    silences = [np.zeros(round(seconds * SAMPLE_RATE)) for seconds in pauses]
-    speech = np.concatenate([part for pair in zip(silences, spoken, strict=True) for part in pair])
+    quiet = [np.zeros(round(seconds * SAMPLE_RATE)) for seconds in pauses]
+    speech = np.concatenate([part for pair in zip(quiet, spoken, strict=True) for part in pair])
     before, after = (int(seconds * SAMPLE_RATE) for seconds in random.uniform(0.05, 0.15, size=2))
     waveform = _echo(np.pad(speech, (before, after)), random)
     level = _rms(waveform)
     waveform = waveform + _noise(len(waveform), random) * level * 10 ** (-random.uniform(28, 45) / 20)
     loudness = 10 ** (random.uniform(-30, -20) / 20)  # dB below full scale
-    return waveform * min(loudness / level, _PEAK / np.abs(waveform).max())
+    waveform = waveform * min(loudness / level, _PEAK / np.abs(waveform).max())
+    return np.concatenate([_silence(silences[0], random), waveform, _silence(silences[1], random)])
+
+
+def _silence(seconds: float, random: np.random.Generator) -> np.ndarray:
+    """Digital silence as often as the noise of an open line, far below any speech."""
+    if seconds == 0:
+        return np.zeros(0)
+    num_samples = round(seconds * SAMPLE_RATE)
+    if random.random() < 0.5:
+        return np.zeros(num_samples)
+    return _noise(num_samples, random) * 10 ** (-random.uniform(55, 85) / 20)  # dB below full scale
 
 
 def resample(waveform: np.ndarray, sample_rate: int) -> np.ndarray:
