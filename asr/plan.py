@@ -9,7 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from asr.text.printable import printable
+from asr.text.printable import listed, printable
 from asr.training.hydra_command import experiment_command
 
 if TYPE_CHECKING:
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from asr.data.epoch_plan import BatchSize, EpochPlan, TrainingSet
     from asr.data.manifest import Utterance
 
-NAMED = 5  # dropped utterances that are named, of each reason
 LABEL, COLUMN = 40, 26  # characters
 
 
@@ -88,8 +87,7 @@ def _selection(training_set: "TrainingSet") -> str:
     hours = sum(utterance.duration for utterance in training_set.utterances) / 3600
     lines = [f"{len(training_set)} of {training_set.given} training utterances, {hours:.2f} h"]
     for reason, ids in training_set.dropped.items():
-        more = f" and {len(ids) - NAMED} more" if len(ids) > NAMED else ""
-        lines.append(printable(f"  dropped {len(ids)}: {reason} ({', '.join(ids[:NAMED])}{more})"))
+        lines.append(printable(f"  dropped {len(ids)}: {reason} ({listed(ids)})"))
     if not training_set.dropped:
         lines.append("  dropped none")
     return "\n".join(lines)

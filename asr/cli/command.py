@@ -1,7 +1,6 @@
 """What the commands that use a model share: their options, and how they end."""
 
 import argparse
-import errno
 import gc
 import math
 import os
@@ -11,6 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from asr.errors import InputError, is_out_of_memory
+from asr.system.files import NO_ROOM
 from asr.system.processes import spin_briefly
 from asr.system.settings import WORKERS
 from asr.text.printable import printable
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from asr.data.manifest import Utterance
     from asr.recognition.recognizer import Inference, Recognizer
 
-FULL = (errno.ENOSPC, errno.EDQUOT)
 INTERRUPTED = 130  # 128 + SIGINT, as shells count
 PRECISIONS = ("float32", "bfloat16", "float16")
 PRECISION_HELP = "of its products (default float32); in others a text may hang on the recordings beside it in a batch"
@@ -233,7 +232,7 @@ def run_command(command: Callable[[Sequence[str] | None], int]) -> None:
     except BrokenPipeError:  # the reader, `head` say, has seen enough
         status = 1
     except OSError as error:
-        if error.errno not in FULL:
+        if error.errno not in NO_ROOM:
             raise
         complain(f"{error.filename or 'the output'} must be written; {error.strerror}.")
         status = 1

@@ -5,7 +5,6 @@ the server is killed); it is opened under /dev/fd. The name that the client give
 """
 
 import asyncio
-import errno
 import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager
@@ -20,10 +19,11 @@ from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.types import Message
 
 from asr.audio.load import declared_seconds, stream_waveform
-from asr.cli.command import FULL, printable
+from asr.cli.command import printable
 from asr.data.manifest import Utterance
 from asr.errors import AudioError, InputError
 from asr.recognition.recognizer import whole_file
+from asr.system.files import NO_ROOM
 
 FORM = "multipart/form-data"
 FIELD = "file"
@@ -130,7 +130,7 @@ def _enough_space() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno not in (*FULL, errno.EFBIG):
+        if error.errno not in NO_ROOM:
             raise
         raise UnusableError(507, "the server has no space left for uploads. Try a smaller file, or later.") from None
 

@@ -17,6 +17,7 @@ from asr.errors import InputError
 UNFINISHED = ".unfinished"  # the end of a temporary file's name, which begins with a dot
 MOST_LINKS = 40  # from one to the next: as Linux follows
 STDOUT = 1
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # of an OSError: the disk, or what a file may hold, is full
 
 
 def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:

@@ -1,11 +1,20 @@
 """A stranger's text on one line: what comes out of manifests and file names may hold a terminal's commands."""
 
 import logging
+from collections.abc import Sequence
+
+NAMED = 5  # of a longer list, before the others are counted
 
 
 def printable(text: str) -> str:
     """A text on one line, whatever a name in it holds: line breaks, bytes that are not UTF-8, a terminal's commands."""
     return "".join(one if one.isprintable() else repr(one)[1:-1] for one in text)
+
+
+def listed(names: Sequence[str]) -> str:
+    """Name the first of many, and say how many more there are."""
+    more = f" and {len(names) - NAMED:,} more" if len(names) > NAMED else ""
+    return ", ".join(names[:NAMED]) + more
 
 
 class LineFormatter(logging.Formatter):

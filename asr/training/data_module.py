@@ -17,11 +17,11 @@ from asr.data.manifest import Utterance
 from asr.data.position import Position, Share, start_of_epoch
 from asr.data.seeds import derive_seed
 from asr.interfaces import Features
+from asr.text.printable import listed
 from asr.training.signals import SIGNALS
 from asr.training.stopwatch import Stopwatch
 
 logger = logging.getLogger(__name__)
-NAMED = 5  # dropped utterances that are named in the log, of each reason
 
 
 class SpeechData(pl.LightningDataModule):
@@ -202,6 +202,4 @@ def _start_worker(worker: int) -> None:
 
 def _report_dropped(dropped: dict[str, list[str]], num_utterances: int) -> None:
     for reason, ids in dropped.items():
-        more = f" and {len(ids) - NAMED} more" if len(ids) > NAMED else ""
-        named = ", ".join(ids[:NAMED]) + more
-        logger.warning("dropped %d of %d training utterances: %s (%s)", len(ids), num_utterances, reason, named)
+        logger.warning("dropped %d of %d training utterances: %s (%s)", len(ids), num_utterances, reason, listed(ids))

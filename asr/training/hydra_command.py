@@ -1,6 +1,5 @@
 """What the commands share that take an experiment, conf/train.yaml with overrides: composition, log, how they end."""
 
-import errno
 import gc
 import logging
 import sys
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from asr.errors import InputError
+from asr.system.files import NO_ROOM
 from asr.system.processes import spin_briefly
 from asr.system.settings import CONF, check_settings
 from asr.text.printable import LineFormatter
@@ -18,7 +18,6 @@ from asr.training.signals import Stopped, requeue
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
-NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 LONGEST_NAME = 100  # of a folder named by overrides
 INTERRUPTED = 130  # 128 + SIGINT, as shells count
 

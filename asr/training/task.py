@@ -21,13 +21,12 @@ from asr.interfaces import BLANK_ID, Schedule
 from asr.lengths import padding_mask
 from asr.recognition.recognizer import Recognizer
 from asr.run.validation_samples import ExamplesFile, Recognised
+from asr.text.printable import listed
 from asr.training.distributed import fail_together, gather
 from asr.training.step_sums import StepSums, Window
 from asr.training.stopwatch import Stopwatch
 
 logger = logging.getLogger(__name__)
-
-NAMED = 5  # utterances that an error names
 
 
 @dataclass(frozen=True)
@@ -244,7 +243,7 @@ class RecognitionTask(pl.LightningModule):
         epoch, step = self.current_epoch + 1, self.global_step + 1
         window.keep(self._faults, f"epoch={epoch}-step={step}-rank={self.global_rank}")
         ids = gather(self.trainer, window.not_finite())
-        what = f"loss is not finite for {len(ids)} utterances: {', '.join(ids[:NAMED])}"
+        what = f"loss is not finite for {len(ids)} utterances: {listed(ids)}"
         if not ids:
             what = "gradient is not finite, though each loss is"
         where = f"in epoch {epoch}, step {step}"
