@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 
+from asr.build import check_components
 from asr.errors import InputError
+from asr.system.settings import check_settings
 from asr.train import train
 from tests.conftest import ROOT, TINY, resolved, tone_corpus
 from tests.tones import sentences, write_corpus
@@ -35,7 +37,10 @@ def change(manifest: Path, entry: Callable[[Entry], Entry | str], line: int = 0)
 
 def run(corpus: Path, *overrides: str) -> None:
     run_dir = corpus.parent / "run"
-    train(resolved(*TINY, *tone_corpus(corpus), f"run_dir={run_dir}", "trainer.max_epochs=1", *overrides))
+    config = resolved(*TINY, *tone_corpus(corpus), f"run_dir={run_dir}", "trainer.max_epochs=1", *overrides)
+    check_settings(config)
+    check_components(config)
+    train(config)
 
 
 @pytest.mark.parametrize(
@@ -96,7 +101,7 @@ def test_a_file_that_breaks_after_the_check_is_skipped_and_named(
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["corpus.train=[]"], "corpus.train must name at least one manifest"),
+        (["corpus.train=[]"], r"corpus.train must be a list, of manifests, such as .train.jsonl.; got \[\]\."),
         (["corpus.train=train.jsonl"], "corpus.train must be a list"),
         (["corpus.test=[test.jsonl,./test.jsonl]"], "corpus.test must name manifests of different file names"),
         (["corpus.dir=nowhere"], r"corpus tones: nowhere/train\.jsonl must be there"),
@@ -105,7 +110,7 @@ def test_a_file_that_breaks_after_the_check_is_skipped_and_named(
         (["encoder.num_heads=3"], "encoder.dim must be even and a multiple of encoder.num_heads"),
         (["normalizer=fancy"], "normalizer must be one of verbatim, basic; got 'fancy'"),
         (["tokenizer=sentencepiece", "tokenizer.vocab_size=5000"], "tokenizer.vocab_size must suit the training text"),
-        (["data.batch_seconds=0"], "data.batch_seconds must be positive"),
+        (["data.batch_seconds=0"], "data.batch_seconds must be a number greater than 0"),
         (["data.batch_seconds=0.1"], "at least one training utterance must be left"),
         (["trainer.max_epochs=-1"], "trainer.max_epochs or trainer.max_steps must be positive"),
         (
@@ -116,7 +121,7 @@ def test_a_file_that_breaks_after_the_check_is_skipped_and_named(
         (["+encoder.extra=1"], "encoder .conformer. must set exactly .*unknown: extra"),
         (["encoder.norm=layer_norm"], "encoder.norm must be a mapping with the key name; got 'layer_norm'"),
         (["trainer.accelerator=gpu"], "trainer must suit Lightning and this machine; Lightning says: No supported gpu"),
-        (["optimizer.name=sgd"], "optimizer.name must be one of adamw"),
+        (["optimizer.name=sgd"], "optimizer.name must be a file in asr/optimizer .adamw.; got 'sgd'"),
     ],
 )
 def test_settings_that_do_not_hold_are_one_error(corpus: Path, overrides: list[str], message: str) -> None:

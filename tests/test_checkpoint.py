@@ -51,7 +51,7 @@ def newest(run_dir: Path) -> Path:
 
 def test_a_checkpoint_is_enough_to_transcribe(trained: Path) -> None:  # noqa: F811
     content = torch.load(newest(trained), weights_only=True)
-    assert set(content["asr"]["config"]) == set(MODEL_KEYS)
+    assert set(content["asr"]["config"]) == {"format", *MODEL_KEYS}
     assert set(content["asr"]["files"]) == {"characters.json"}
 
 

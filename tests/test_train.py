@@ -69,7 +69,7 @@ def test_a_run_leaves_everything_in_its_folder(trained: Path) -> None:
         "weights.safetensors",
     }
     bundled = json.loads((trained / "bundle" / "config.json").read_text())
-    assert bundled.keys() == {"normalizer", "tokenizer", "features", "encoder", "head", "decode"}
+    assert bundled.keys() == {"format", "normalizer", "tokenizer", "features", "encoder", "head", "decode"}
 
 
 def test_the_same_command_gives_the_same_bundle_byte_for_byte(trained: Path, tones: Path, tmp_path: Path) -> None:

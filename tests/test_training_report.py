@@ -96,8 +96,11 @@ def test_the_headline_is_what_the_files_say(run_dir: Path, tones: Path) -> None:
     for name in ("test", "valid"):
         value, detail = found[f"WER, {name}"]
         assert value == f"{100 * results[name]['wer']:.2f} %"
-        low, high = (f"{100 * edge:.2f}" for edge in results[name]["wer_interval"])
-        assert detail == f"{low} to {high} % over utterances|{results[name]['reference_words']} words"
+        interval = results[name]["wer_interval"]  # none where there are no errors
+        said = (
+            "" if interval is None else "{:.2f} to {:.2f} % over utterances|".format(*(100 * edge for edge in interval))
+        )
+        assert detail == f"{said}{results[name]['reference_words']} words"
     wers = column(run_dir, "valid/wer")
     step, best = min(wers, key=lambda point: point[1])
     assert found["Best validation WER"][0] == f"{100 * best:.2f} %"

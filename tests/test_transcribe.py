@@ -380,7 +380,10 @@ def test_a_short_id_does_not_pass_for_the_name_of_a_file(
         (["--lm-unit", "token"], r"^--lm-unit must go with --lm; the model has none of its own\.$"),
         (["--hotword-score", "1"], r"^--hotword-score must go with --hotwords; the model has none of its own\.$"),
         (["--lexicon", "EMPTY"], r"empty: a lexicon must hold words; it holds none\.$"),
-        (["--lexicon", "GARBAGE"], r"garbage: a lexicon must be a text file, a word a line; it is not UTF-8 text"),
+        (
+            ["--lexicon", "GARBAGE"],
+            r"garbage: a lexicon must be a text file, a word a line, or ARPA; it is not UTF-8 text",
+        ),
         (["--hotwords", "EMPTY"], r"empty: hotwords must be phrases, one a line; the file holds none\.$"),
         (["--hotwords", "gone"], r"^gone: hotwords must be a text file, a phrase a line; No such file or directory\.$"),
         (["--output-dir", "EMPTY"], r"^--output-dir must be a folder that can be written to; .*empty: File exists\.$"),

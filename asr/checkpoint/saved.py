@@ -11,7 +11,6 @@ from asr.errors import InputError
 
 DAMAGED = ".damaged"  # is added to the name of a checkpoint that cannot be read
 NEWEST = 2  # checkpoints kept to go on from: the newest, and the one before it, should it be damaged
-SELECTIONS = ("best", "last", "average_best", "average_last")  # of checkpoint.select
 SIMILAR = 4.0  # times the best WER: what is worse had hardly begun to learn, and is not averaged
 
 logger = logging.getLogger(__name__)
@@ -81,7 +80,7 @@ def select(selection: str, checkpoints: Sequence[Kept], keep: int) -> list[Kept]
     """Choose the checkpoints that a bundle is made of.
 
     Args:
-        selection: one of `SELECTIONS`.
+        selection: one of `asr.system.settings.SELECTIONS`.
         checkpoints: of the run, oldest first; at least one.
         keep: how many are averaged at most.
     """

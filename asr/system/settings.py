@@ -132,6 +132,8 @@ Heads = Annotated[int, whole(1, 1_024)]
 Probability = Annotated[float, PROBABILITY]  # of dropout
 Eps = Annotated[float, above(0, 1)]
 
+SELECTIONS = ("best", "last", "average_best", "average_last")  # of checkpoints, for a bundle
+
 # Of conf/train.yaml, but for the components. A key that ends with a question mark need not be there.
 RULES: dict[str, Rule | dict[str, Rule]] = {
     "seed": whole(0, 2**32 - 1),
@@ -162,7 +164,7 @@ RULES: dict[str, Rule | dict[str, Rule]] = {
     "checkpoint": {
         "every_steps": whole(1),
         "every_minutes": above(0),
-        "select": TEXT,
+        "select": one_of(*SELECTIONS),
         "keep": whole(1),
     },
     "resume": {"allow": list_of(TEXT, "such as [world_size]"), "requeue": SWITCH},

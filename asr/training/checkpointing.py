@@ -9,9 +9,8 @@ from typing import Any
 import lightning.pytorch as pl
 import torch
 
-from asr.checkpoint.saved import SELECTIONS, checkpoint_name, kept_checkpoints, superfluous
+from asr.checkpoint.saved import checkpoint_name, kept_checkpoints, superfluous
 from asr.data.position import Position
-from asr.errors import InputError
 from asr.run.resume import RUN_KEY, Run
 from asr.system.files import write_whole
 from asr.training.distributed import fail_together, gather
@@ -32,7 +31,7 @@ class Saving(pl.callbacks.Checkpoint):
         stop: whether a signal has asked to stop.
         every_steps: optimizer steps between two checkpoints, at most.
         every_minutes: minutes between two checkpoints, at most.
-        select: what the bundle will be made of; one of `SELECTIONS`.
+        select: what the bundle will be made of; one of `asr.system.settings.SELECTIONS`.
         keep: checkpoints kept for that.
     """
 
@@ -48,8 +47,6 @@ class Saving(pl.callbacks.Checkpoint):
         select: str,
         keep: int,
     ) -> None:
-        if select not in SELECTIONS:
-            raise InputError(f"checkpoint.select must be one of {', '.join(SELECTIONS)}; got {select!r}.")
         self._folder = folder
         self._run = run
         self._position_at = position_at
