@@ -24,7 +24,6 @@ WRONG = (
     None,
     True,
 )
-LARGE = ("x" * 1_000_000, [[]] * 100_000, 10**4000)
 
 Path = tuple[Any, ...]
 
