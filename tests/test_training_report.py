@@ -96,7 +96,8 @@ def test_the_headline_is_what_the_files_say(run_dir: Path, tones: Path) -> None:
     for name in ("test", "valid"):
         value, detail = found[f"WER, {name}"]
         assert value == f"{100 * results[name]['wer']:.2f} %"
-        interval = results[name]["wer_interval"]  # none where there are no errors
+        interval = results[name]["wer_interval"]
+        assert (interval is None) == (results[name]["wer"] == 0)
         said = (
             "" if interval is None else "{:.2f} to {:.2f} % over utterances|".format(*(100 * edge for edge in interval))
         )
