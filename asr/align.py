@@ -78,7 +78,7 @@ def _outcomes(
             continue
         utterance, segments = result
         try:
-            log_probs = torch.cat([log_probs for _, log_probs in segments])
+            log_probs = torch.cat([recognizer.log_probs(encoder_out) for _, encoder_out in segments])
             yield utterance, aligned_reference(recognizer, utterance, log_probs)
         except InputError as error:
             yield utterance, str(error)
@@ -105,19 +105,19 @@ def aligned_reference(recognizer: "Recognizer", utterance: "Utterance", log_prob
     from asr.recognition.transcript import Alternative, Transcript, Word
     from asr.text.words import spell
 
-    text = recognizer.normalize(utterance.text)
-    tokens = recognizer.tokenizer.encode(text)
-    words = spell(tokens, recognizer.tokenizer.pieces)
+    text = recognizer.model.normalize(utterance.text)
+    tokens = recognizer.model.tokenizer.encode(text)
+    words = spell(tokens, recognizer.model.tokenizer.pieces)
     if not words:
         raise InputError(f"the text must hold words, to be aligned; got {utterance.text!r}.")
-    needed = recognizer.head.min_frames(tokens)
+    needed = recognizer.model.head.min_frames(tokens)
     if needed > len(log_probs):
         raise InputError(f"the text must fit its audio: {needed} frames are needed, {len(log_probs)} are there.")
     spans = token_spans(log_probs, tokens)
     deficits = frame_deficits(log_probs, tokens, spans)
     bounds = [0, *(spans[word.first].start for word in words[1:]), len(log_probs)]
     scores = [float(deficits[start:end].sum()) for start, end in pairwise(bounds)]
-    frame_seconds = recognizer.frame_seconds
+    frame_seconds = recognizer.model.frame_seconds
     timed = [
         Word(
             word.text,

@@ -14,8 +14,9 @@ from torch import nn
 
 from asr.data.dataset import Augmentation
 from asr.errors import InputError, shown
-from asr.interfaces import Features, Schedule, Tokenizer
+from asr.interfaces import Decoder, Features, Head, Schedule, Tokenizer
 from asr.recognition.confidence import UNCALIBRATED, Calibration
+from asr.recognition.model import Model
 from asr.recognition.recognizer import Recognizer
 from asr.system.settings import Rule
 from asr.text.normalize import get_normalizer
@@ -32,11 +33,38 @@ def build_recognizer(
     config: Config, tokenizer: Tokenizer, features: Features, calibration: Calibration = UNCALIBRATED
 ) -> Recognizer:
     """Make a recogniser with fresh weights around a fitted tokenizer and fitted features."""
-    normalize = get_normalizer(config["normalizer"])
+    model = build_model(config, tokenizer, features)
+    return Recognizer(model, build_decoder(config, model), calibration)
+
+
+def build_model(config: Config, tokenizer: Tokenizer, features: Features) -> Model:
+    """Make a model with fresh weights around a fitted tokenizer and fitted features."""
     encoder = component("encoder", config["encoder"])(features.dim)
-    head = component("head", config["head"])(encoder.output_dim, tokenizer.vocab_size)
-    decode = component("decode", config["decode"])(tokenizer, normalize)
-    return Recognizer(normalize, tokenizer, features, encoder, head, decode, calibration)
+    head = component("head", config["head"])(encoder.output_dim, encoder.num_blocks, tokenizer.vocab_size)
+    return Model(get_normalizer(config["normalizer"]), tokenizer, features, encoder, head)
+
+
+def build_decoder(config: Config, model: Model) -> Decoder:
+    """Make the decoder of a model.
+
+    Raises:
+        InputError: the model's head lacks what the decoder needs, or a setting does not hold.
+    """
+    make = component("decode", config["decode"])
+    check_needs(make, model.head, config)
+    return make(model.head, model.tokenizer, model.normalize)
+
+
+def check_needs(decoder: "partial[Any]", head: Head, config: Config) -> None:
+    """Check that a head has what a decoder cannot do without.
+
+    Raises:
+        InputError: it has not.
+    """
+    for need in decoder.func.needs:  # type: ignore[attr-defined]  # as interfaces.Decoder says
+        if getattr(head, need, None) is None:
+            must = f"decode={config['decode']['name']} must have a head with a {need}"
+            raise InputError(f"{must}; head={config['head']['name']} has none.")
 
 
 def build_tokenizer(config: Config) -> Tokenizer:
@@ -85,13 +113,11 @@ def check_components(config: Config) -> None:
     Raises:
         InputError: a setting does not hold, or the net is too large for this machine.
     """
-    get_normalizer(config["normalizer"])
     tokenizer, features = build_tokenizer(config), build_features(config)
-    component("decode", config["decode"])
     with torch.device("meta"):
-        encoder = component("encoder", config["encoder"])(features.dim)
-        head = component("head", config["head"])(encoder.output_dim, tokenizer.vocab_size)
-    num_parameters = sum(parameter.numel() for parameter in [*encoder.parameters(), *head.parameters()])
+        model = build_model(config, tokenizer, features)
+    check_needs(component("decode", config["decode"]), model.head, config)
+    num_parameters = sum(parameter.numel() for parameter in model.parameters())
     needed, there = num_parameters * BYTES_TRAINED, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if needed > there:
         must = "the net must fit into memory, with its gradients and the optimizer's state"

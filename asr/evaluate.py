@@ -114,25 +114,10 @@ def report(
     order = sorted(range(len(utterances)), key=lambda position: -everything.scored[position].counts.errors)
     with audio_progress("recordings", utterances) as advance:
         clips = record_with_posteriors(recognizer, utterances, order, budget, how, advance)
-    more = [("Texts normalised by", everything.normalizer), ("Decoder", decoder_name(recognizer))]
+    more = [("Texts normalised by", everything.normalizer), ("Decoder", recognizer.decode.description)]
     missing = [f"{name}: {one.reason}" for name, each in evaluations.items() for one in each.rejected]
     title = f"Evaluation of {Path(facts[0][1]).resolve().name}"
     return evaluation_report(everything.scored, About(title, [*facts, *more], missing), clips)
-
-
-def decoder_name(recognizer: "Recognizer") -> str:
-    """Say how hypotheses were found."""
-    from asr.decode.beam import Beam
-
-    search = recognizer.decode
-    if not isinstance(search, Beam):
-        return "greedy: the best path"
-    parts = [f"beam search, {search.beam_size} hypotheses"]
-    fusion = search.fusion
-    parts += [f"language model, weight {fusion.lm_weight:g}"] if fusion.has_model else []
-    parts += ["lexicon"] if fusion.lexicon is not None else []
-    parts += [f"{len(search.phrases)} hotwords"] if search.phrases else []
-    return ", ".join(parts)
 
 
 def table(summaries: Sequence[tuple[str, Mapping[str, Any]]]) -> str:

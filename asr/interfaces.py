@@ -4,8 +4,9 @@ A component is whatever has these methods; it inherits from nothing of ours. Dim
 frames, F mel bins, B utterances, U tokens, T' encoder frames, D encoder dimension, V vocabulary with blank.
 """
 
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor
 
@@ -71,35 +72,133 @@ class MaskedNorm(Protocol):
     def __call__(self, x: Tensor, padding_mask: Tensor) -> Tensor: ...
 
 
+Tap = Callable[
+    [Tensor, Tensor], Tensor
+]  # what a block gave (B, T', D), padding_mask (B, T'), to what the next one gets
+
+
+class Encoded(NamedTuple):
+    """What an encoder gives.
+
+    Args:
+        out: encoder_out, (B, T', D).
+        lengths: encoder_out_lengths, (B,).
+        blocks: what each tapped block gave, (B, T', D), before its tap changed it.
+    """
+
+    out: Tensor
+    lengths: Tensor
+    blocks: Mapping[int, Tensor]
+
+
+NO_TAPS: Mapping[int, Tap] = MappingProxyType({})
+
+
 class Encoder(Protocol):
-    """Features (B, T, F), feature_lengths (B,) to encoder_out (B, T', D), encoder_out_lengths (B,)."""
+    """Features (B, T, F), feature_lengths (B,) to what the encoder gives; `taps` by number of the block, from 0."""
 
     output_dim: int  # D
     stride: int  # feature frames an encoder frame
+    num_blocks: int
 
-    def __call__(self, features: Tensor, feature_lengths: Tensor) -> tuple[Tensor, Tensor]: ...
+    def __call__(self, features: Tensor, feature_lengths: Tensor, taps: Mapping[int, Tap] = NO_TAPS) -> Encoded: ...
     def output_lengths(self, feature_lengths: Lengths) -> Lengths: ...
 
 
 class Head(Protocol):
-    """encoder_out (B, T', D) to log_probs (B, T', V), and the loss of each utterance (B,)."""
+    """What is trained on encoder_out; made with output_dim D, num_blocks of the encoder, vocab_size V.
 
-    def __call__(self, encoder_out: Tensor) -> Tensor: ...
-    def losses(self, log_probs: Tensor, lengths: Tensor, tokens: Tensor, token_lengths: Tensor) -> Tensor: ...
+    It keeps no state between calls. `losses` are by name, each (B,), an utterance's own and not divided by anything:
+    "loss" is trained, the others, which `loss_names` lists, are logged.
+    """
+
+    loss_names: tuple[str, ...]  # beside "loss"
+    views: int  # copies of an utterance in a training batch, alike but for their masks
+
+    @property
+    def taps(self) -> Mapping[int, Tap]: ...
+    @property
+    def frame_head(self) -> "FrameHead | None": ...
+    def losses(self, encoded: Encoded, tokens: Tensor, token_lengths: Tensor) -> Mapping[str, Tensor]: ...
     def min_frames(self, tokens: list[int]) -> int: ...
+    def cells(self, frames: int, tokens: int) -> int: ...
+
+
+class FrameHead(Head, Protocol):
+    """A head that says of each frame which token it spells: alignment, posteriors and confidence ask for it."""
+
+    def log_probs(self, encoder_out: Tensor) -> Tensor:
+        """(B, T', D) to (B, T', V)."""
+
+
+class Span(NamedTuple):
+    """The frames `start` to `end`, the latter not among them, that spell a token."""
+
+    start: int
+    end: int
 
 
 class Hypothesis(NamedTuple):
-    """One reading of an utterance, and its score as the decoder ranks it (natural logarithm)."""
+    """Recognised tokens of an utterance.
+
+    Args:
+        tokens: without blanks.
+        score: as the decoder ranks hypotheses (natural logarithm).
+        frames: that spell each token; None: as the frame head aligns them.
+        confidences: of each token, from 0 to 1; None: as the frame head's entropy tells.
+    """
 
     tokens: list[int]
     score: float
+    frames: list[Span] | None = None
+    confidences: list[float] | None = None
+
+
+class Tunable(NamedTuple):
+    """A number of a decoder that a dev set may choose.
+
+    Args:
+        value: that it has.
+        low: its least.
+        high: its largest.
+        step: that a search begins with.
+    """
+
+    value: float
+    low: float
+    high: float
+    step: float
+
+
+class Hotwords(NamedTuple):
+    """Phrases that a decoder was given: those that it listens for, and those that it cannot recognise, with why."""
+
+    phrases: Sequence[str]
+    impossible: Mapping[str, str]
+
+
+NO_HOTWORDS = Hotwords((), {})
 
 
 class Decoder(Protocol):
-    """log_probs (B, T', V), encoder_out_lengths (B,) to each utterance's hypotheses, at least one, the best first."""
+    """Search for what encoder_out says; made with head, tokenizer and normaliser.
 
-    def __call__(self, log_probs: Tensor, lengths: Tensor) -> list[list[Hypothesis]]: ...
+    `evidence` is what a search needs of a batch and is computed once; `search` may be tried on it with other values
+    of what is tunable. It finds at least one hypothesis of each utterance, the best first; where the head has no
+    frame head, with frames and confidences.
+    """
+
+    needs: tuple[str, ...]  # properties of the head that must not be None
+    max_seconds: float | None  # of audio that is searched at once; None: any length
+    max_hypotheses: int  # that are found of an utterance
+    hotwords: Hotwords
+
+    @property
+    def tunable(self) -> Mapping[str, Tunable]: ...
+    @property
+    def description(self) -> str: ...
+    def evidence(self, encoder_out: Tensor, lengths: Tensor) -> Any: ...
+    def search(self, evidence: Any, **values: float) -> list[list[Hypothesis]]: ...
 
 
 class Schedule(Protocol):

@@ -205,8 +205,8 @@ def _speller(options: argparse.Namespace) -> Speller:
     from asr.decode.fusion import token_name
 
     recognizer = load_recognizer(options.tokens)
-    normal, encode = _word_by_word(recognizer.normalize), recognizer.tokenizer.encode
-    spellings = [token_name(piece) for piece in recognizer.tokenizer.pieces]
+    normal, encode = _word_by_word(recognizer.model.normalize), recognizer.model.tokenizer.encode
+    spellings = [token_name(piece) for piece in recognizer.model.tokenizer.pieces]
     return lambda line: [spellings[token] for token in encode(" ".join(normal(line)))]
 
 

@@ -37,13 +37,13 @@ def plan(config: dict[str, Any]) -> None:
     corpus = read_corpus(config["corpus"], get_normalizer(config["normalizer"]))
     corpus.check_audio()
     tokenizer, features = fitted_front_end(config, corpus, Path(config["run_dir"]), keep=False)
-    recognizer = build.build_recognizer(config, tokenizer, features)
+    model = build.build_model(config, tokenizer, features)
     corpus.check_coverage(tokenizer)
     data = config["data"]
     settings = {name: value for name, value in data.items() if name not in ("num_workers", "max_bad_fraction")}
     batch_bounds = BatchBounds(data["batch_seconds"], data["max_utterances"], data["max_squared_seconds"])
     speed = build.build_augmentation(config, features.sample_rate).speed
-    training_set = TrainingSet(corpus.train, features, recognizer.reference, speed, config["seed"], **settings)
+    training_set = TrainingSet(corpus.train, features, model.reference, speed, config["seed"], **settings)
     processes, why = num_processes(config["trainer"])
     plans = [training_set.epoch(start_of_epoch(epoch, processes)) for epoch in (0, 1)]
     print(f"{printable(config['corpus']['name'])}: {_selection(training_set)}")

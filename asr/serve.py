@@ -134,8 +134,7 @@ def _bound_socket(host: str, port: int) -> socket.socket:
 
 def _tell(recognizer: "Recognizer", hosts: "Hosts") -> None:
     """Say what may not be as it was meant."""
-    impossible: dict[str, str] = getattr(recognizer.decode, "impossible", {})
-    for phrase, reason in impossible.items():
+    for phrase, reason in recognizer.decode.hotwords.impossible.items():
         print(printable(f"hotwords: {phrase!r} cannot be recognised: {reason}"), file=sys.stderr)
     if hosts.any_address:
         print("note: whoever can reach --host can use the server; it asks for no password", file=sys.stderr)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from asr.data.corpus import Corpus
     from asr.interfaces import Features, Tokenizer
-    from asr.recognition.recognizer import Recognizer
+    from asr.recognition.model import Model
     from asr.run.resume import Resume
     from asr.training.checkpointing import Saving
     from asr.training.data_module import SpeechData
@@ -77,12 +77,12 @@ def train(config: dict[str, Any]) -> None:
     pl.seed_everything(config["seed"], verbose=False)
     recognizer = build.build_recognizer(config, tokenizer, features)
     if config["gradient_checkpointing"]:
-        recompute_blocks(recognizer.encoder)
+        recompute_blocks(recognizer.model.encoder)
     corpus.check_coverage(tokenizer)
-    _describe(recognizer, corpus)
+    _describe(recognizer.model, corpus)
 
     augmentation = build.build_augmentation(config, features.sample_rate)
-    reference, seed = recognizer.reference, config["seed"]
+    reference, seed = recognizer.model.reference, config["seed"]
     data = SpeechData(corpus.train, corpus.valid, features, reference, augmentation, seed, position, **config["data"])
     step = resume.step if resume else 0
     bounds = RunBounds.of(config["trainer"])
@@ -158,16 +158,16 @@ def _prepare(config: dict[str, Any], rank: int, world_size: int) -> Prepared:
     return Prepared(run_dir, corpus, tokenizer, features, settings, found, bool(changed))
 
 
-def _describe(recognizer: "Recognizer", corpus: "Corpus") -> None:
+def _describe(model: "Model", corpus: "Corpus") -> None:
     from asr.data.dataset import load_utterance
 
-    parameters = sum(parameter.numel() for parameter in recognizer.parameters())
+    parameters = sum(parameter.numel() for parameter in model.parameters())
     hours = sum(utterance.duration for utterance in corpus.train) / 3600
-    name, tokens = type(recognizer.encoder).__name__, recognizer.tokenizer.vocab_size
+    name, tokens = type(model.encoder).__name__, model.tokenizer.vocab_size
     logger.info("%s with %s parameters, %d tokens", name, f"{parameters:,}", tokens)
     logger.info("%d training utterances, %.2f h; %d to validate on", len(corpus.train), hours, len(corpus.valid))
     with contextlib.suppress(AudioError):  # the epoch that reads it says so
-        load_utterance(corpus.train[0], recognizer.features.sample_rate)  # notes a conversion; workers keep quiet
+        load_utterance(corpus.train[0], model.features.sample_rate)  # notes a conversion; workers keep quiet
 
 
 def _trainer(config: dict[str, Any]) -> "Trainer":
@@ -277,7 +277,7 @@ def _fit(
         if stop.at_once:  # in the middle of whatever it was
             raise Stopped(stop.signum) from None
         if is_out_of_memory(error):
-            batch = describe(task.batch, task.recognizer.features) if task.batch else "a batch"
+            batch = describe(task.batch, task.model.features) if task.batch else "a batch"
             raise InputError(f"memory must hold {batch}; it does not. {HINT}.") from None
         if "DataLoader worker" in str(error) or _lost_worker(error):
             reason = (str(error) or type(error).__name__).splitlines()[0]

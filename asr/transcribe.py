@@ -99,12 +99,9 @@ def _find(paths: Sequence[str]) -> tuple[list[Recording], int]:
 
 
 def _check_nbest(recognizer: "Recognizer", nbest: int) -> None:
-    from asr.decode.greedy import Greedy
-
-    if nbest > 1 and isinstance(recognizer.decode, Greedy):
-        raise InputError(
-            f"--nbest must go with beam search, since greedy decoding finds one; got {nbest}. Add --beam 16."
-        )
+    if nbest > 1 and recognizer.decode.max_hypotheses == 1:
+        must = "--nbest must be 1 with a decoder that finds one hypothesis"
+        raise InputError(f"{must} ({recognizer.decode.description}); got {nbest}. Add --beam 16.")
 
 
 def _outcomes(
@@ -121,8 +118,7 @@ class _Hotwords:
     """Which hotwords are in use, and how often they were recognised."""
 
     def __init__(self, recognizer: "Recognizer") -> None:
-        self.phrases: list[str] = getattr(recognizer.decode, "phrases", [])
-        impossible: dict[str, str] = getattr(recognizer.decode, "impossible", {})
+        self.phrases, impossible = recognizer.decode.hotwords
         self._patterns = [re.compile(rf"(?<!\S){re.escape(phrase)}(?!\S)") for phrase in self.phrases]
         self.hits: Counter[str] = Counter()
         if self.phrases or impossible:

@@ -21,7 +21,7 @@ from asr.cli.command import (
 from asr.errors import InputError
 
 if TYPE_CHECKING:
-    from asr.evaluation.tuning import Confidence, Heard, Weights
+    from asr.evaluation.tuning import Confidence, EncodedUtterance, Values
     from asr.evaluation.word_errors import ErrorCounts
     from asr.recognition.recognizer import Recognizer
 
@@ -40,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from asr.checkpoint.bundle import check_replaceable, give_back, read_bundle, replace_bundle
     from asr.checkpoint.load import BUNDLE, bundle_folder, bundle_recognizer, decoder_settings
     from asr.data.manifest import read_good_lines
-    from asr.evaluation.tuning import hear
+    from asr.evaluation.tuning import encode
     from asr.text.normalize import get_normalizer
 
     if Path(options.model).suffix == ".ckpt":
@@ -65,14 +65,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for error in errors:
         complain(str(error))
     with audio_progress("running the net", utterances) as advance:
-        heard, rejected = hear(recognizer, utterances, how, advance)
-    for one in rejected:
-        complain_of(one.utterance.id, one.reason)
+        dev_set, rejected = encode(recognizer, utterances, how, advance)
+    for rejection in rejected:
+        complain_of(rejection.utterance.id, rejection.reason)
     normalize = get_normalizer(bundle.config["normalizer"])
-    if not any(normalize(one.utterance.text) for one in heard):
+    if not any(normalize(encoded.utterance.text) for encoded in dev_set):
         raise InputError(f"{options.manifest}: a dev set must hold texts, and audio that can be read; it holds none.")
-    settings |= _tune_weights(recognizer, heard)
-    confidence = _tune_confidence(recognizer, heard)
+    values = _tune_search(recognizer, dev_set)
+    settings |= values
+    confidence = _tune_confidence(recognizer, dev_set, values)
     replace_bundle(
         folder,
         replace(
@@ -86,32 +87,34 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(f"{folder}: written")
     problems = len(rejected) + len(errors)
     if problems:
-        complain(f"{problems} of {problems + len(heard)} could not be tuned on: see above.")
+        complain(f"{problems} of {problems + len(dev_set)} could not be tuned on: see above.")
     return 1 if problems else 0
 
 
-def _tune_weights(recognizer: "Recognizer", heard: "Sequence[Heard]") -> dict[str, Any]:
-    """Search for the weights, if there is a language model; return them as the decoder's settings."""
-    from asr.decode.beam import Beam
-    from asr.evaluation.tuning import search_weights
+def _tune_search(recognizer: "Recognizer", dev_set: "Sequence[EncodedUtterance]") -> dict[str, float]:
+    """Search for the values that the decoder can tune, if there are any; return them as its settings."""
+    from asr.evaluation.tuning import search_values
 
-    if not isinstance(recognizer.decode, Beam) or not recognizer.decode.fusion.has_model:
+    if not recognizer.decode.tunable:
         print("no language model (--lm): no weights to find")
         return {}
 
-    def tell(weights: "Weights", counts: "ErrorCounts") -> None:
-        said = f"LM weight {weights.lm_weight:.2f}, word score {weights.word_score:5.2f}"
-        print(f"{said}: WER {100 * counts.rate:6.2f} %, {counts.errors} errors", flush=True)
+    def on_trial(values: "Values", counts: "ErrorCounts") -> None:
+        print(f"{_named(values)}: WER {100 * counts.rate:6.2f} %, {counts.errors} errors", flush=True)
 
-    best = search_weights(recognizer, recognizer.decode, heard, tell)
-    print(f"taken: LM weight {best.lm_weight:.2f}, word score {best.word_score:.2f}")
-    return best._asdict()
+    best = search_values(recognizer, dev_set, on_trial)
+    print(f"taken: {_named(best)}")
+    return best
 
 
-def _tune_confidence(recognizer: "Recognizer", heard: "Sequence[Heard]") -> "Confidence":
+def _named(values: "Values") -> str:
+    return ", ".join(f"{name.replace('_', ' ').replace('lm', 'LM')} {value:5.2f}" for name, value in values.items())
+
+
+def _tune_confidence(recognizer: "Recognizer", dev_set: "Sequence[EncodedUtterance]", values: "Values") -> "Confidence":
     from asr.evaluation.tuning import fit_confidence
 
-    confidence = fit_confidence(recognizer, heard)
+    confidence = fit_confidence(recognizer, dev_set, values)
     said = f"confidence: {100 * confidence.right:.1f} % of {confidence.num_words} words are right"
     means = f"it said {100 * confidence.before:.1f} %, and says {100 * confidence.after:.1f} % when calibrated"
     auc = "not defined" if math.isnan(confidence.auc) else f"{confidence.auc:.3f}"

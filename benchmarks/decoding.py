@@ -121,12 +121,12 @@ def decode_one(recognizer: Recognizer, log_probs: Tensor) -> list[str]:
 def wer(recognizer: Recognizer, heard: Sequence[Heard], texts: Sequence[str]) -> float:
     """Score texts."""
     pairs = zip(heard, texts, strict=True)
-    return total(count_errors(recognizer.normalize(one.utterance.text), text) for one, text in pairs).rate
+    return total(count_errors(recognizer.model.normalize(one.utterance.text), text) for one, text in pairs).rate
 
 
 def make_decoders(recognizer: Recognizer, lm: str, beams: Sequence[int], dev: Sequence[Heard]) -> dict[str, Any]:
     """Make the rows of the table; a language model's weights are found on the dev set, if there is one."""
-    decoders: dict[str, Any] = {"greedy": Greedy(recognizer.tokenizer, recognizer.normalize)}
+    decoders: dict[str, Any] = {"greedy": Greedy(recognizer.model.tokenizer, recognizer.model.normalize)}
     decoders |= {f"asr {size}": ours(recognizer, beam_size=size) for size in beams}
     for family in families(recognizer, lm, beams):
         made: dict[str, Any] = {**enter(family, (InputError,))}
@@ -161,7 +161,7 @@ def ours(recognizer: Recognizer, **settings: Any) -> Beam:
     """Make our search, of conf's settings but for these."""
     settings = {**CONF, **settings}
     del settings["name"]
-    return Beam(recognizer.tokenizer, recognizer.normalize, **settings)
+    return Beam(recognizer.model.tokenizer, recognizer.model.normalize, **settings)
 
 
 def first_weights() -> SimpleNamespace:
@@ -175,7 +175,7 @@ class Torchaudio:
     def __init__(self, recognizer: Recognizer, lm: str, beam_size: int, tokens_per_frame: int) -> None:
         from torchaudio.models.decoder import ctc_decoder
 
-        tokens = ["-", *(piece.replace(" ", "|") for piece in recognizer.tokenizer.pieces[1:])]
+        tokens = ["-", *(piece.replace(" ", "|") for piece in recognizer.model.tokenizer.pieces[1:])]
         if any(len(token) != 1 for token in tokens):
             raise InputError("it is only called with tokens of one character here")
         self.fusion = first_weights()
@@ -215,9 +215,9 @@ class Pyctcdecode:
         from pyctcdecode import build_ctcdecoder  # type: ignore[import-not-found]
 
         self.fusion = first_weights()
-        self._tokenizer = recognizer.tokenizer
+        self._tokenizer = recognizer.model.tokenizer
         with without_progress():
-            self._decoder = build_ctcdecoder(list(recognizer.tokenizer.pieces), lm, unigrams=read_lexicon(lm))
+            self._decoder = build_ctcdecoder(list(recognizer.model.tokenizer.pieces), lm, unigrams=read_lexicon(lm))
         self._decode = partial(
             self._decoder.decode_beams,
             beam_width=beam_size,

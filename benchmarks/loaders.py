@@ -44,11 +44,11 @@ def speech_data(corpus: Corpus, augment: Sequence[str], num_workers: int) -> Spe
     """Make our data module as `asr.train` does, in a run of one process that is about to begin."""
     config = composed(f"augment=[{','.join(augment)}]")
     recognizer = _recognizer(config, corpus)
-    augmentation = build_augmentation(config, recognizer.features.sample_rate)
+    augmentation = build_augmentation(config, recognizer.model.features.sample_rate)
     settings = config["data"] | {"batch_seconds": corpus.batch_seconds, "num_workers": num_workers}
     position = start_of_epoch(0, 1)
     data = SpeechData(
-        corpus.utterances, [], recognizer.features, recognizer.reference, augmentation, 0, position, **settings
+        corpus.utterances, [], recognizer.model.features, recognizer.model.reference, augmentation, 0, position, **settings
     )
     data.trainer = SimpleNamespace(current_epoch=0, global_rank=0, world_size=1)  # type: ignore[assignment]
     return data

@@ -110,7 +110,7 @@ def concatenate(utterances: Iterable[Utterance], seconds: float, pause: float, p
 
 
 def _errors(recognizer: Recognizer, recording: Recording, transcript: Transcript) -> ErrorCounts:
-    return count_errors(recognizer.normalize(recording.text), transcript.text)
+    return count_errors(recognizer.model.normalize(recording.text), transcript.text)
 
 
 def _of(part: float, whole: float) -> float | None:
@@ -141,14 +141,14 @@ def measure(model: str, recording: Recording, how: Inference) -> tuple[float, fl
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", 0)) or torch.get_num_threads())
     recognizer = load_recognizer(model)
     once = min(whole_file(recording.path, "").duration, how.windows.window_seconds)
-    recognizer.transcribe([load_waveform(recording.path, recognizer.features.sample_rate, duration=once)], how)
+    recognizer.transcribe([load_waveform(recording.path, recognizer.model.features.sample_rate, duration=once)], how)
     warm = peak_memory()  # as of getrusage, but that counts what the parent had before the child began
     started, cpu_started = time.perf_counter(), cpu_seconds()
     [transcript] = recognizer.transcribe([recording.path], how)
     took, cpu = time.perf_counter() - started, cpu_seconds() - cpu_started
     peak = peak_memory()
     errors = _errors(recognizer, recording, transcript).errors if recording.text else 0
-    wer = _of(errors, len(recognizer.normalize(recording.text).split()))
+    wer = _of(errors, len(recognizer.model.normalize(recording.text).split()))
     return took, cpu, peak / 1e6, (peak - warm) / 1e6, len(transcript.words), wer
 
 
@@ -221,9 +221,9 @@ def recognize_with_seams(
     held = list(segments)
     seams = [start for start, _ in held[1:]]
     if way == "windows":
-        waveform = load_waveform(recording.path, recognizer.features.sample_rate)
-        samples = how.windows.samples(recognizer.features.sample_rate, recognizer.frame_samples)
-        seams += [window.keep / recognizer.features.sample_rate for window in cut_windows([waveform], *samples)][1:]
+        waveform = load_waveform(recording.path, recognizer.model.features.sample_rate)
+        samples = how.windows.samples(recognizer.model.features.sample_rate, recognizer.model.frame_samples)
+        seams += [window.keep / recognizer.model.features.sample_rate for window in cut_windows([waveform], *samples)][1:]
     return recognizer.transcript(utterance.duration, iter(held)), seams
 
 

@@ -34,10 +34,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--output-dir", type=Path, default=Path("runs/benchmarks"), metavar="DIR")
     options = parser.parse_args(arguments)
     recognizer = load_recognizer(options.model)
-    rate, draw = recognizer.features.sample_rate, torch.Generator().manual_seed(0)
+    rate, draw = recognizer.model.features.sample_rate, torch.Generator().manual_seed(0)
     utterances = list(read_utterances(options.audio))
     waveforms = [load_utterance(utterance, rate) for utterance in utterances]
-    references = [recognizer.normalize(utterance.text) for utterance in utterances]
+    references = [recognizer.model.normalize(utterance.text) for utterance in utterances]
     facts = about(options)
     results = Results("silence", COLUMNS, bars="WER")
     for name, (level, seconds) in AROUND.items():

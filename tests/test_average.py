@@ -38,9 +38,9 @@ def save(path: Path, *overrides: str, weights: int = 0, texts: list[str] | None 
     config = resolved(*TINY, *overrides)
     recognizer = tiny_recognizer(config, texts or ["abc"], weights)
     content = {
-        "state_dict": {PREFIX + name: weight for name, weight in recognizer.state_dict().items()},
+        "state_dict": {PREFIX + name: weight for name, weight in recognizer.model.state_dict().items()},
         "optimizer_states": [{"state": {0: torch.zeros(3)}}],
-        "asr": checkpoint_extra(config, fitted_files(recognizer.tokenizer, recognizer.features)),
+        "asr": checkpoint_extra(config, fitted_files(recognizer.model.tokenizer, recognizer.model.features)),
         "run": {"settings": {}, "position": {}, "total_steps": 0, "id": run_id},
     }
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -120,7 +120,7 @@ def test_the_bundle_can_be_used(run_dir: Path, tmp_path: Path) -> None:
     average([str(run_dir), "--output-dir", str(tmp_path / "out")])
     recognizer = load_recognizer(tmp_path / "out")
     assert len(recognizer.transcribe([torch.zeros(8000)])) == 1
-    assert recognizer.state_dict().keys() == mean_of(checkpoints(run_dir, 20)).keys()
+    assert recognizer.model.state_dict().keys() == mean_of(checkpoints(run_dir, 20)).keys()
 
 
 def test_a_bundle_of_one_checkpoint_has_its_very_weights(run_dir: Path, tmp_path: Path) -> None:

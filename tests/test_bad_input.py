@@ -106,7 +106,7 @@ def test_a_file_that_breaks_after_the_check_is_skipped_and_named(
         (["corpus.test=[test.jsonl,./test.jsonl]"], "corpus.test must name manifests of different file names"),
         (["corpus.dir=nowhere"], r"corpus tones: nowhere/train\.jsonl must be there"),
         (["corpus.dir=nowhere", "corpus.prepare=os"], "nowhere/train.jsonl is not there; it is made by os"),
-        (["encoder.kernel_size=8"], "encoder.kernel_size must be odd"),
+        (["encoder.convolution.kernel_size=8"], "encoder.convolution.kernel_size must be odd"),
         (["encoder.num_heads=3"], "encoder.dim must be even and a multiple of encoder.num_heads"),
         (["normalizer=fancy"], "normalizer must be one of verbatim, basic; got 'fancy'"),
         (["tokenizer=sentencepiece", "tokenizer.vocab_size=5000"], "tokenizer.vocab_size must suit the training text"),

@@ -222,7 +222,7 @@ def test_what_is_left_of_a_batch_trains_as_if_the_bad_file_had_never_been_in_it(
 
     left = collate(first[1:])
     log_probs, lengths = recognizer(left.features, left.feature_lengths)
-    losses = recognizer.head.losses(log_probs, lengths, left.tokens, left.token_lengths)
+    losses = recognizer.model.head.losses(log_probs, lengths, left.tokens, left.token_lengths)
     expected = float(losses.detach().sum()) / int(left.token_lengths.sum())
     assert float(metrics(tmp_path / "run")[0]["train/loss"]) == pytest.approx(expected, rel=1e-5)
 

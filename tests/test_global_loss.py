@@ -50,9 +50,9 @@ def planned(config: dict[str, Any], corpus: Path, world_size: int) -> tuple[Reco
     recognizer = build_recognizer(config, tokenizer, features)
     augmentation = build_augmentation(config, features.sample_rate)
     begin = start_of_epoch(0, world_size)
-    data = SpeechData(train, train, features, recognizer.reference, augmentation, 0, begin, **config["data"])
+    data = SpeechData(train, train, features, recognizer.model.reference, augmentation, 0, begin, **config["data"])
     plan = data._plan(begin)
-    dataset = SpeechDataset(train, features, recognizer.reference, augmentation)
+    dataset = SpeechDataset(train, features, recognizer.model.reference, augmentation)
     examples = [
         [[dataset[item] for item in plan.items(step, rank)] for rank in range(world_size)] for step in range(len(plan))
     ]
@@ -64,7 +64,7 @@ def gradients_of(recognizer: Recognizer, batches: list[Batch]) -> dict[str, Tens
     recognizer.zero_grad()
     for batch in batches:
         log_probs, lengths = recognizer(batch.features, batch.feature_lengths)
-        recognizer.head.losses(log_probs, lengths, batch.tokens, batch.token_lengths).sum().backward()
+        recognizer.model.head.losses(log_probs, lengths, batch.tokens, batch.token_lengths).sum().backward()
     tokens = sum(int(batch.token_lengths.sum()) for batch in batches)
     return {name: parameter.grad / tokens for name, parameter in recognizer.named_parameters()}  # type: ignore[operator]
 

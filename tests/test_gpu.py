@@ -30,7 +30,7 @@ def test_log_probs_and_gradients_are_those_of_the_cpu(encoder: str) -> None:
         recognizer.to(device).zero_grad()
         log_probs, _ = recognizer(features.to(device), lengths.to(device))
         log_probs.square().mean().backward()
-        gradients = [parameter.grad.detach().clone().cpu() for parameter in recognizer.parameters()]  # type: ignore[union-attr]
+        gradients = [parameter.grad.detach().clone().cpu() for parameter in recognizer.model.parameters()]  # type: ignore[union-attr]
         results.append((log_probs.detach().cpu(), gradients))
     # The sines of the positions are float32 on both, and not the same in the last digit.
     torch.testing.assert_close(results[1][0][0], results[0][0][0], rtol=0, atol=1e-5)
@@ -59,7 +59,7 @@ def test_a_batch_without_a_frame_is_finite_and_has_no_gradient(dtype: torch.dtyp
         )
     assert log_probs.isfinite().all()
     (log_probs.sum() * 0.0).backward()
-    assert all(not parameter.grad.any() for parameter in recognizer.parameters())  # type: ignore[union-attr]
+    assert all(not parameter.grad.any() for parameter in recognizer.model.parameters())  # type: ignore[union-attr]
 
 
 def test_too_large_a_batch_is_described(tones: Path, tmp_path: Path) -> None:

@@ -48,7 +48,7 @@ class Gate:
         self.open = threading.Event()
         self.reached = threading.Event()
         self.batches: list[int] = []
-        net = recognizer.encoder.forward
+        net = recognizer.model.encoder.forward
 
         def forward(features: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
             self.batches.append(len(features))
@@ -56,7 +56,7 @@ class Gate:
             assert self.open.wait(PATIENCE)
             return net(features, lengths)
 
-        monkeypatch.setattr(recognizer.encoder, "forward", forward)
+        monkeypatch.setattr(recognizer.model.encoder, "forward", forward)
 
 
 @pytest.fixture
@@ -256,7 +256,7 @@ def test_a_net_that_fails_fails_what_it_is_given_and_no_more(
         raise RuntimeError("[enforce fail] can't allocate memory")
 
     with monkeypatch.context() as broken:
-        broken.setattr(recognizer.encoder, "forward", fail)
+        broken.setattr(recognizer.model.encoder, "forward", fail)
         unlucky = job(said[0][1])
         jobs.submit(unlucky)
         with pytest.raises(RuntimeError, match="allocate"):
@@ -280,10 +280,10 @@ def test_whatever_fails_on_one_recording_fails_it_alone(
     soundfile.write(tmp_path / "guilty.wav", speak("fedcba" * 2), SAMPLE_RATE)
     jobs, first, guilty = start(), job(said[0][1]), job(tmp_path / "guilty.wav")
     samples = round(guilty.utterance.duration * SAMPLE_RATE)
-    frames = len(recognizer.features(torch.zeros(samples)))
+    frames = len(recognizer.model.features(torch.zeros(samples)))
     owner, name, is_guilty = {
-        "features": (type(recognizer.features), "__call__", lambda _, waveform: len(waveform) == samples),
-        "net": (recognizer.encoder, "forward", lambda _, lengths: frames in lengths.tolist()),
+        "features": (type(recognizer.model.features), "__call__", lambda _, waveform: len(waveform) == samples),
+        "net": (recognizer.model.encoder, "forward", lambda _, lengths: frames in lengths.tolist()),
         "decoder": (recognizer, "decode", lambda log_probs, _: log_probs.shape[1] == -(-frames // 4)),
     }[part]
     work = getattr(owner, name)
@@ -322,7 +322,7 @@ def test_a_batch_that_failed_is_not_tried_again_when_the_server_stops(
         jobs.stop()
         raise RuntimeError
 
-    monkeypatch.setattr(recognizer.encoder, "forward", fail)
+    monkeypatch.setattr(recognizer.model.encoder, "forward", fail)
     for one in batch:
         jobs.submit(one)
     gate.open.set()

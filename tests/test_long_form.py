@@ -290,7 +290,7 @@ def test_alternatives_are_the_best_of_all_combinations_of_the_segments(seed: int
 
     segments = [some() for _ in range(3)]
     recognizer = listener(Readings(segments))
-    pieces = recognizer.tokenizer.pieces
+    pieces = recognizer.model.tokenizer.pieces
     best: dict[str, float] = {}
     for combined in itertools.product(*segments):
         text = " ".join(" ".join("".join(pieces[token] for token in one.tokens) for one in combined).split())
@@ -320,7 +320,7 @@ def test_stretches_between_silences_are_heard_each_by_itself(recognizer: Recogni
         segments, cut_at_silences([waveform], SAMPLE_RATE, max_seconds=SHORT.window_seconds), strict=True
     ):
         assert begin == start / SAMPLE_RATE
-        features = recognizer.features(stretch)
+        features = recognizer.model.features(stretch)
         alone, _ = recognizer(features[None], torch.tensor([len(features)]))
         torch.testing.assert_close(log_probs, alone[0], atol=1e-4, rtol=0)
 
@@ -331,7 +331,7 @@ def test_no_more_is_in_the_net_at_once_than_a_batch_may_hold(way: str, batch_sec
     """What bounds memory, however long the recording: windows of 3 s, 8 of them at most."""
     recognizer = listener()
     sizes: list[tuple[int, int]] = []
-    recognizer.encoder.register_forward_pre_hook(lambda _, given: sizes.append(given[0].shape[:2]))  # type: ignore[attr-defined]
+    recognizer.model.encoder.register_forward_pre_hook(lambda _, given: sizes.append(given[0].shape[:2]))  # type: ignore[attr-defined]
     how = Inference(BatchBounds(batch_seconds, 8), SHORT, SEGMENTERS[way])
     recognizer.transcribe([recording(TEXTS * 3)], how)
     assert all(batch == 1 or batch * frames <= 100 * batch_seconds for batch, frames in sizes)

@@ -26,7 +26,7 @@ def speech_data(manifest: Path, position: Position = BEGINNING, **settings: floa
     recognizer = build_recognizer(config, tokenizer, features)
     augmentation = build_augmentation(config, features.sample_rate)
     data = config["data"] | settings
-    reference = recognizer.reference
+    reference = recognizer.model.reference
     return SpeechData(utterances, utterances[:4], features, reference, augmentation, 0, position, **data)
 
 

@@ -325,7 +325,7 @@ def test_posteriors_are_the_nets_log_probs(fluent: Path) -> None:
                 assert low + 256 * high == token or abs(probabilities[token] - probabilities[low + 256 * high]) < 1e-5
         assert utterance.duration == utterances[place].duration
     assert clips.tokens[0] == ""
-    assert clips.frame_seconds == recognizer.frame_seconds
+    assert clips.frame_seconds == recognizer.model.frame_seconds
 
 
 def test_a_long_recording_has_the_posteriors_of_its_windows(fluent: Path, tmp_path: Path) -> None:
@@ -344,7 +344,7 @@ def test_the_browsers_log_mel_is_the_models(browser: Any, fluent: Path, tmp_path
     recognizer, utterances = load_recognizer(fluent / "run"), read_manifest(fluent / "test.jsonl")[:1]
     settings = record_with_posteriors(recognizer, utterances, [], 0).features
     waveform = load_waveform(utterances[0].audio_filepath, SAMPLE_RATE)
-    energies = recognizer.features.energies(waveform)
+    energies = recognizer.model.features.energies(waveform)
     data = {"samples": waveform.tolist(), "settings": settings}
     seen = visit(browser, save(tmp_path, page("title", "", ["fbank.js"], {"data": data})))
     found = seen.page.evaluate(

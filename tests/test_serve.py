@@ -467,7 +467,7 @@ def test_a_fault_is_one_line_without_its_insides(error: Exception, said: str, mo
     def fail(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr(served.recognizer.encoder, "forward", fail)
+    monkeypatch.setattr(served.recognizer.model.encoder, "forward", fail)
     response = asked(served, "POST", "/transcribe", files={"file": ("a.wav", SAID)})
     assert response.status_code == 500
     assert one_line(response.content) == said

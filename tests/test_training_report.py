@@ -191,8 +191,8 @@ def test_what_was_dropped_is_told_and_the_settings_are_there(run_dir: Path, tone
 def test_the_log_is_read_as_the_run_was(run_dir: Path, tones: Path) -> None:
     log = read_log(run_dir / "train.log")
     recognizer = load_recognizer(run_dir)
-    assert log.parameters == sum(parameter.numel() for parameter in recognizer.parameters())
-    assert (log.encoder, log.tokens) == ("Conformer", recognizer.tokenizer.vocab_size)
+    assert log.parameters == sum(parameter.numel() for parameter in recognizer.model.parameters())
+    assert (log.encoder, log.tokens) == ("Conformer", recognizer.model.tokenizer.vocab_size)
     assert (log.train_utterances, log.valid_utterances, log.starts, log.passes) == (48, 8, 1, 5.0)
 
 

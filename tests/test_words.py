@@ -146,8 +146,8 @@ def test_the_words_are_those_of_the_validation_hypothesis(
     name: str, normalizer: str, data: st.DataObject, repeat: int
 ) -> None:
     recognizer = listener()
-    recognizer.tokenizer, recognizer.normalize = TOKENIZERS[name], NORMALIZERS[normalizer]
-    pieces = recognizer.tokenizer.pieces
+    recognizer.model.tokenizer, recognizer.model.normalize = TOKENIZERS[name], NORMALIZERS[normalizer]
+    pieces = recognizer.model.tokenizer.pieces
     tokens = data.draw(st.lists(st.integers(1, len(pieces) - 1), max_size=12))
     log_probs = written(tokens, len(pieces), repeat)
     [hypothesis] = recognizer.hypotheses(log_probs[None], torch.tensor([len(log_probs)]))
@@ -155,9 +155,9 @@ def test_the_words_are_those_of_the_validation_hypothesis(
     assert transcript.text == hypothesis == transcript.alternatives[0].text
     assert transcript.text == " ".join(transcript.text.split())
     spelt = " ".join("".join(pieces[token] for token in tokens).split())
-    assert hypothesis == " ".join(filter(None, (recognizer.normalize(word) for word in spelt.split())))
+    assert hypothesis == " ".join(filter(None, (recognizer.model.normalize(word) for word in spelt.split())))
     if normalizer == "verbatim":
-        assert hypothesis == spelt == recognizer.tokenizer.decode(tokens)
+        assert hypothesis == spelt == recognizer.model.tokenizer.decode(tokens)
     times = [time for word in transcript.words for time in (word.start, word.end)]
     assert all(2.0 <= time <= 2.0 + 0.04 * len(log_probs) + 1e-9 for time in times)
     assert all(word.start < word.end for word in transcript.words)
@@ -247,7 +247,7 @@ def reference_starts(recognizer: Recognizer, log_probs: Tensor, tokens: list[int
     """When the words of `tokens` begin: the loops above, over one pass."""
     _, path = best_path(log_probs, tokens)
     firsts = [path.index(2 * position + 1) for position in range(len(tokens))]
-    spaced = [" ", *(recognizer.tokenizer.pieces[token] for token in tokens)]
+    spaced = [" ", *(recognizer.model.tokenizer.pieces[token] for token in tokens)]
     return [
         0.04 * firsts[position]
         for position, (before, piece) in enumerate(itertools.pairwise(spaced))
@@ -256,7 +256,7 @@ def reference_starts(recognizer: Recognizer, log_probs: Tensor, tokens: list[int
 
 
 def one_pass(recognizer: Recognizer, waveform: Tensor) -> Tensor:
-    features = recognizer.features(waveform)
+    features = recognizer.model.features(waveform)
     with torch.inference_mode():
         log_probs, _ = recognizer(features[None], torch.tensor([len(features)]))
     return log_probs[0]
@@ -277,7 +277,7 @@ def test_a_text_is_aligned_to_a_trained_net_as_the_loops_align_it(trained: Path,
     recognizer = load_recognizer(trained)
     for utterance in read_manifest(tones / "test.jsonl"):
         log_probs = one_pass(recognizer, load_waveform(utterance.audio_filepath, SAMPLE_RATE))
-        tokens = recognizer.tokenizer.encode(utterance.text)
+        tokens = recognizer.model.tokenizer.encode(utterance.text)
         best, _ = best_path(log_probs, tokens)
         assert score(log_probs, tokens, token_spans(log_probs, tokens)) == pytest.approx(best, abs=1e-3)
 
@@ -291,8 +291,8 @@ def test_frames_stay_where_their_samples_are_however_long_the_recording(sample_r
     tokenizer.fit(["ab"])
     recognizer = build_recognizer(config, tokenizer, features)
     num_samples = 600 * sample_rate
-    frames = recognizer.encoder.output_lengths(features.num_frames(num_samples))
-    assert abs(frames * recognizer.frame_seconds - 600) < 2 * recognizer.frame_seconds
+    frames = recognizer.model.encoder.output_lengths(features.num_frames(num_samples))
+    assert abs(frames * recognizer.model.frame_seconds - 600) < 2 * recognizer.model.frame_seconds
     click = 40 * features.hop + features.window // 2
     waveform = torch.zeros(100 * features.hop)
     waveform[click] = 0.5

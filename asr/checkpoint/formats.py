@@ -5,7 +5,7 @@ from typing import Any
 
 from asr.errors import InputError, shown
 
-FORMAT = 1  # of what this version writes
+FORMAT = 2  # of what this version writes
 KEY = "format"  # of a config: its number; a config of format 0 has none
 
 
@@ -41,4 +41,17 @@ def _relative_feed_forward(config: dict[str, Any]) -> dict[str, Any]:
     return config | {"encoder": others | {"feed_forward_factor": factor}}
 
 
-CHANGES: list[Callable[[dict[str, Any]], dict[str, Any]]] = [_relative_feed_forward]  # from format 0, 1, … to the next
+def _convolution_group(config: dict[str, Any]) -> dict[str, Any]:
+    """Up to format 1 the Conformer itself had the kernel size of its only convolution module."""
+    encoder = config.get("encoder")
+    if not isinstance(encoder, dict) or "kernel_size" not in encoder:
+        return config
+    others = {key: value for key, value in encoder.items() if key != "kernel_size"}
+    convolution = {"name": "depthwise_convolution", "kernel_size": encoder["kernel_size"]}
+    return config | {"encoder": others | {"convolution": convolution}}
+
+
+CHANGES: list[Callable[[dict[str, Any]], dict[str, Any]]] = [
+    _relative_feed_forward,
+    _convolution_group,
+]  # from format 0, 1, … to the next

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from asr.build import MODEL_KEYS, Config, build_features, build_recognizer, build_tokenizer
+from asr.build import MODEL_KEYS, Config, build_decoder, build_features, build_model, build_tokenizer
 from asr.checkpoint.bundle import ATTACHED, CONFIG, FIXED, Bundle, checked_config, one_line, read_bundle, replace_bundle
 from asr.checkpoint.formats import FORMAT, KEY
 from asr.checkpoint.saved import kept_checkpoints
@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 BUNDLE = "bundle"  # its folder in a run folder
 CHECKPOINTS = "checkpoints"
 CHECKPOINT_KEY = "asr"  # of a Lightning checkpoint: the rest of what a bundle holds
-PREFIX = "recognizer."  # of its weights
+PREFIX = "model."  # of its weights
 
 
 def load_recognizer(
@@ -69,17 +69,19 @@ def bundle_recognizer(bundle: Bundle, path: Path, device: str | torch.device = "
         features.normalize.load(bundle.files)
         features(torch.zeros(features.sample_rate))  # statistics of another number of bins are a RuntimeError
         with torch.device("meta"):  # no memory for a net of which the weights know nothing
-            recognizer = build_recognizer(bundle.config, tokenizer, features, load_calibration(bundle.files))
-        dtypes = {name: weight.dtype for name, weight in recognizer.state_dict().items()}
+            model = build_model(bundle.config, tokenizer, features)
+        dtypes = {name: weight.dtype for name, weight in model.state_dict().items()}
         weights = {name: weight.to(dtypes.get(name), copy=True) for name, weight in bundle.weights.items()}
-        recognizer.load_state_dict(weights, assign=True)
+        model.load_state_dict(weights, assign=True)
+        decode = build_decoder(bundle.config, model)
+        calibration = load_calibration(bundle.files)
     except KeyError as error:
         raise InputError(f"{path}: a model must hold {error.args[0]}; it is not there.") from None
     except TypeError as error:  # a setting of another type than its component computes with
         raise InputError(f"{path}: a model's settings must fit its components; {one_line(error)}") from None
     except RuntimeError as error:  # load_state_dict: names or shapes that do not fit the config
         raise InputError(f"{path}: the weights must fit the config; {one_line(error)}") from None
-    return recognizer.to(device).eval()
+    return Recognizer(model.to(device).eval(), decode, calibration)
 
 
 def decoder_settings(bundle: Bundle, instead: Mapping[str, Any]) -> dict[str, Any]:

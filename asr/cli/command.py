@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 INTERRUPTED = 130  # 128 + SIGINT, as shells count
 PRECISIONS = ("float32", "bfloat16", "float16")
 PRECISION_HELP = "of its products (default float32); in others a text may hang on the recordings beside it in a batch"
-SHORTEST_WINDOW = 1.0  # seconds; in less there is no word to be heard
+SHORTEST_CHUNK = 1.0  # seconds; in less there is no word to be heard
 BEAM_OPTIONS = {  # that stand for settings of decode=beam
     "beam": "beam_size",
     "lm": "lm",
@@ -51,10 +51,10 @@ def model_parser(
     else:
         parser.set_defaults(num_workers=0)
     net.add_argument("--batch-seconds", type=float, metavar="S", help="audio at once, padded: what bounds memory (200)")
-    net.add_argument("--window", type=float, metavar="S", help="longer recordings are recognised in windows of it (30)")
-    net.add_argument("--context", type=float, metavar="S", help="heard at each end of a window, but not taken (4)")
+    net.add_argument("--chunk", type=float, metavar="S", help="longer recordings are recognised in chunks of it (30)")
+    net.add_argument("--context", type=float, metavar="S", help="heard at each end of a chunk, but not taken (4)")
     net.add_argument(
-        "--segment", choices=("windows", "silence"), default="windows", help="or cut long recordings at silences"
+        "--segment", choices=("chunks", "silence"), default="chunks", help="or cut long recordings at silences"
     )
     return parser
 
@@ -95,16 +95,12 @@ def load_model(options: argparse.Namespace) -> "Recognizer":
 
 def check_used(recognizer: "Recognizer", options: argparse.Namespace) -> None:
     """Check that no option is for a language model, or for hotwords, that are not there."""
-    from asr.decode.beam import Beam
-
-    search = recognizer.decode
-    if not isinstance(search, Beam):
-        return
-    has_hotwords = bool(search.phrases or search.impossible)
+    decode = recognizer.decode
+    has_lm, has_hotwords = "lm_weight" in decode.tunable, any(decode.hotwords)
     for key, needed, is_there in (
-        ("lm_unit", "lm", search.fusion.has_model),
-        ("lm_weight", "lm", search.fusion.has_model),
-        ("word_score", "lm", search.fusion.has_model),
+        ("lm_unit", "lm", has_lm),
+        ("lm_weight", "lm", has_lm),
+        ("word_score", "lm", has_lm),
         ("hotword_score", "hotwords", has_hotwords),
     ):
         if not is_there and getattr(options, key, None) is not None:
@@ -130,7 +126,8 @@ def place(recognizer: "Recognizer", options: argparse.Namespace) -> "Recognizer"
         reason = "no such kind of device" if reason.startswith("Expected one of") else reason
         raise InputError(f"--device must be one that torch can use here; got {device!r}: {reason}.") from None
     recognizer.precision = getattr(torch, options.precision)
-    return recognizer.to(device)
+    recognizer.model.to(device)
+    return recognizer
 
 
 def decoder(options: argparse.Namespace) -> dict[str, Any]:
@@ -156,27 +153,27 @@ def decoder(options: argparse.Namespace) -> dict[str, Any]:
 def inference(options: argparse.Namespace) -> "Inference":
     """Collect what bounds memory, and how long recordings are cut."""
     from asr.data.batch_plan import BatchBounds
-    from asr.recognition.long_form import SEGMENTERS
+    from asr.recognition.chunks import ChunkBounds
+    from asr.recognition.long_form import at_silences
     from asr.recognition.recognizer import INFERENCE, Inference
-    from asr.recognition.windows import WindowBounds
 
     WORKERS.check("--num-workers", options.num_workers)
     nbest = getattr(options, "nbest", INFERENCE.nbest)
-    for name, value in (("batch-seconds", options.batch_seconds), ("window", options.window), ("nbest", nbest)):
+    for name, value in (("batch-seconds", options.batch_seconds), ("chunk", options.chunk), ("nbest", nbest)):
         if value is not None and not value > 0:
             raise InputError(f"--{name} must be positive; got {value}.")
-    if options.window is not None and options.window < SHORTEST_WINDOW:
-        raise InputError(f"--window must be at least {SHORTEST_WINDOW:g} seconds; got {options.window}.")
-    standard = INFERENCE.windows
-    window = standard.window_seconds if options.window is None else options.window
-    context = min(standard.context_seconds, window / 4) if options.context is None else options.context
-    if not 0 <= context < window / 2:
-        raise InputError(f"--context must be at least 0, and less than half of --window; got {context} and {window}.")
+    if options.chunk is not None and options.chunk < SHORTEST_CHUNK:
+        raise InputError(f"--chunk must be at least {SHORTEST_CHUNK:g} seconds; got {options.chunk}.")
+    standard = INFERENCE.chunks
+    chunk = standard.chunk_seconds if options.chunk is None else options.chunk
+    context = min(standard.context_seconds, chunk / 4) if options.context is None else options.context
+    if not 0 <= context < chunk / 2:
+        raise InputError(f"--context must be at least 0, and less than half of --chunk; got {context} and {chunk}.")
     batch_seconds = options.batch_seconds or INFERENCE.batches.batch_seconds
     return Inference(
         BatchBounds(batch_seconds=batch_seconds, max_utterances=INFERENCE.batches.max_utterances),
-        WindowBounds(window, context),
-        SEGMENTERS[options.segment],
+        ChunkBounds(chunk, context),
+        at_silences if options.segment == "silence" else None,
         nbest,
         options.num_workers,
     )
@@ -224,7 +221,7 @@ def run_command(command: Callable[[Sequence[str] | None], int]) -> None:
         if not is_out_of_memory(error):
             raise
         reason = (str(error) or type(error).__name__).splitlines()[0]
-        complain(f"memory must suffice for a batch; lower --batch-seconds or --window. {reason}")
+        complain(f"memory must suffice for a batch; lower --batch-seconds or --chunk. {reason}")
         status = 1
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from heapq import heapify, heappush, heappushpop
 from operator import itemgetter
-from typing import Annotated
+from typing import Annotated, cast
 from weakref import ref
 
 from torch import Tensor
@@ -14,7 +14,7 @@ from asr.decode.fusion import NEVER, Context, ShallowFusion, token_name
 from asr.decode.hotwords import Phrases, read_phrases
 from asr.decode.lexicon import Words, writable
 from asr.errors import InputError
-from asr.interfaces import BLANK_ID, Hypothesis, Tokenizer
+from asr.interfaces import BLANK_ID, FrameHead, Head, Hotwords, Hypothesis, Tokenizer, Tunable
 from asr.language_model.kenlm import NgramModel
 from asr.system.settings import TEXT, number, one_of, or_null, whole
 
@@ -22,6 +22,10 @@ Path = Annotated[str | None, or_null(TEXT)]
 Score = Annotated[float, number(-1_000, 1_000)]  # natural logarithm
 Bonus = Annotated[float, number(0, 1_000)]
 
+LARGEST_WEIGHT = 5.0  # of a language model, that is worth trying
+LARGEST_SCORE = 20.0  # of a word, the same
+
+Frame = tuple[float, int, list[float], list[int]]  # blank's log-probability; how many tokens are tried; those, and they
 Tried = dict[int, tuple[float, float]]  # a frame's tokens: log-probability, and that with the most that fusion may add
 
 
@@ -65,6 +69,7 @@ class Beam:
     path and not for the sum of its paths, so a beam of 1 without a language model is greedy decoding.
 
     Args:
+        head: with a frame head.
         tokenizer: says what tokens spell.
         normalize: as texts are normalised that the hotwords have to fit.
         beam_size: prefixes kept from frame to frame.
@@ -84,8 +89,12 @@ class Beam:
         InputError: a setting does not hold, or a file cannot be used.
     """
 
+    needs = ("frame_head",)
+    max_seconds = None
+
     def __init__(
         self,
+        head: Head,
         tokenizer: Tokenizer,
         normalize: Callable[[str], str],
         *,
@@ -102,15 +111,17 @@ class Beam:
         hotwords: Path,
         hotword_score: Bonus,
     ) -> None:
-        self.beam_size = beam_size
+        self._log_probs = cast(FrameHead, head.frame_head).log_probs
+        self.beam_size = self.max_hypotheses = beam_size
         self.beam_threshold = beam_threshold
         self.tokens_per_frame = min(tokens_per_frame, tokenizer.vocab_size)
         self.token_threshold = token_threshold
         model = NgramModel(lm) if lm else None
         if model is not None:
             _check_spelling(model, str(lm), lm_unit, tokenizer, normalize)
-        self.phrases, self.impossible = read_phrases(hotwords, tokenizer, normalize) if hotwords else ([], {})
-        boosted = Phrases(self.phrases, hotword_score)
+        phrases, impossible = read_phrases(hotwords, tokenizer, normalize) if hotwords else ([], {})
+        self.hotwords = Hotwords(phrases, impossible)
+        boosted = Phrases(phrases, hotword_score)
         self.fusion = ShallowFusion(
             tokenizer.pieces,
             model,
@@ -122,16 +133,56 @@ class Beam:
             unknown_score,
         )
 
-    def __call__(self, log_probs: Tensor, lengths: Tensor) -> list[list[Hypothesis]]:
-        """log_probs (B, T', V), encoder_out_lengths (B,) to at most `beam_size` hypotheses an utterance."""
+    @property
+    def tunable(self) -> dict[str, Tunable]:
+        """Weight and word score of the language model, if there is one."""
+        if not self.fusion.has_model:
+            return {}
+        weight = Tunable(self.fusion.lm_weight, 0.0, LARGEST_WEIGHT, 0.4)
+        return {"lm_weight": weight, "word_score": Tunable(self.fusion.word_score, -LARGEST_SCORE, LARGEST_SCORE, 1.0)}
+
+    @property
+    def description(self) -> str:
+        """The search, and what takes part in it."""
+        parts = [f"beam search, {self.beam_size} hypotheses"]
+        parts += [f"language model, weight {self.fusion.lm_weight:g}"] if self.fusion.has_model else []
+        parts += ["lexicon"] if self.fusion.lexicon is not None else []
+        parts += [f"{len(self.hotwords.phrases)} hotwords"] if self.hotwords.phrases else []
+        return ", ".join(parts)
+
+    def evidence(self, encoder_out: Tensor, lengths: Tensor) -> list[list[Frame]]:
+        """Find the tokens of each frame that are tried, utterance by utterance."""
+        log_probs = self._log_probs(encoder_out)  # (B, T', V)
         values, tokens = log_probs.topk(self.tokens_per_frame, dim=-1)  # (B, T', N), the most likely one first
         counts = (values >= values[..., :1].clamp(max=self.token_threshold)).sum(dim=-1)  # (B, T')
         most = max(counts.flatten().tolist(), default=0)
-        columns = [one.tolist() for one in (log_probs[..., BLANK_ID], counts, values[..., :most], tokens[..., :most])]
+        columns = [
+            column.tolist() for column in (log_probs[..., BLANK_ID], counts, values[..., :most], tokens[..., :most])
+        ]
         utterances = ((column[number][:length] for column in columns) for number, length in enumerate(lengths.tolist()))
-        return [self._search(zip(*frames, strict=True)) for frames in utterances]
+        return [list(zip(*frames, strict=True)) for frames in utterances]
 
-    def _search(self, frames: Iterable[tuple[float, int, list[float], list[int]]]) -> list[Hypothesis]:
+    def search(self, evidence: list[list[Frame]], **values: float) -> list[list[Hypothesis]]:
+        """Find at most `beam_size` hypotheses an utterance.
+
+        Args:
+            evidence: see there.
+            values: of what is tunable, instead of its own.
+        """
+        search = _Search(self.fusion.weighed(**values), self.beam_size, self.beam_threshold)
+        return [search(frames) for frames in evidence]
+
+
+class _Search:
+    """The search in one utterance's frames."""
+
+    def __init__(self, fusion: ShallowFusion, beam_size: int, beam_threshold: float) -> None:
+        self.fusion = fusion
+        self.beam_size = beam_size
+        self.beam_threshold = beam_threshold
+
+    def __call__(self, frames: Iterable[Frame]) -> list[Hypothesis]:
+        """Find the hypotheses, the best first."""
         at_most = self.fusion.at_most()
         empty = _Prefix(None, BLANK_ID, self.fusion.start(), 0.0)
         beams: Beams = {empty: (0.0, NEVER)}

@@ -3,6 +3,7 @@
 import math
 import re
 from collections.abc import Sequence
+from copy import copy
 from typing import Any
 
 from asr.decode.hotwords import NOWHERE, Matches, Phrases
@@ -65,6 +66,12 @@ class ShallowFusion:
     def has_model(self) -> bool:
         """Whether there is a language model to be weighed."""
         return self.token_model is not None or self.word_model is not None
+
+    def weighed(self, **weights: float) -> "ShallowFusion":
+        """The same, with another `lm_weight` or `word_score`."""
+        other = copy(self)
+        vars(other).update({name: weights[name] for name in ("lm_weight", "word_score") if name in weights})
+        return other
 
     def at_most(self) -> list[float]:
         """Say for each token what a hypothesis gains at most by it."""

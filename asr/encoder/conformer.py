@@ -1,16 +1,16 @@
 """The Conformer encoder."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, cast
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from asr.encoder.convolution import ConvolutionModule
 from asr.errors import InputError
+from asr.interfaces import NO_TAPS, Encoded, Tap
 from asr.kernels.dropout import Dropout
 from asr.lengths import padding_mask
-from asr.system.settings import Dim, Heads, Layers, Probability, above, whole
+from asr.system.settings import Dim, Heads, Layers, Probability, above
 
 
 class Conformer(nn.Module):
@@ -18,18 +18,16 @@ class Conformer(nn.Module):
 
     *Source*: Gulati et al. 2020, arXiv:2005.08100.
 
-    *Differs from the paper*: odd kernels, so that the convolution is centred.
-
     Args:
         input_dim: F.
         dim: D.
         num_layers: blocks.
         num_heads: attention heads; must divide D.
         feed_forward_factor: inner dimension of the feed-forward modules, as a multiple of D.
-        kernel_size: of the depthwise convolution, in frames of T'; odd.
         dropout: of each residual branch, of the feed-forward activation and of the attention weights.
         subsampling: makes the front-end, given F and D.
         attention: makes the self-attention of a block, given D, num_heads and dropout.
+        convolution: makes the convolution module of a block, given D and the norm.
         norm: makes the norm of the convolution module, given D.
     """
 
@@ -41,20 +39,19 @@ class Conformer(nn.Module):
         num_layers: Layers,
         num_heads: Heads,
         feed_forward_factor: Annotated[float, above(0, 64)],
-        kernel_size: Annotated[int, whole(1, 1_001)],
         dropout: Probability,
         subsampling: Callable[[int, int], Any],
         attention: Callable[[int, int, float], Any],
+        convolution: Callable[[int, Callable[[int], nn.Module]], nn.Module],
         norm: Callable[[int], nn.Module],
     ) -> None:
         super().__init__()
         if dim % num_heads or dim % 2:
             must = "encoder.dim must be even and a multiple of encoder.num_heads"
             raise InputError(f"{must}; got dim={dim}, num_heads={num_heads}.")
-        if kernel_size % 2 == 0:
-            raise InputError(f"encoder.kernel_size must be odd, so that it is centred; got {kernel_size}.")
         feed_forward_dim = round(feed_forward_factor * dim)
         self.output_dim = dim
+        self.num_blocks = num_layers
         self.subsampling = subsampling(input_dim, dim)
         self.stride: int = self.subsampling.stride
         self.output_lengths = self.subsampling.output_lengths
@@ -63,7 +60,7 @@ class Conformer(nn.Module):
                 dim,
                 FeedForward(dim, feed_forward_dim, dropout),
                 attention(dim, num_heads, dropout),
-                ConvolutionModule(dim, kernel_size, norm),
+                convolution(dim, norm),
                 FeedForward(dim, feed_forward_dim, dropout),
                 dropout,
             )
@@ -71,14 +68,18 @@ class Conformer(nn.Module):
         )
         self.positions: Callable[[Tensor], Tensor] = cast(Any, self.blocks[0]).attention.positions
 
-    def forward(self, features: Tensor, feature_lengths: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, features: Tensor, feature_lengths: Tensor, taps: Mapping[int, Tap] = NO_TAPS) -> Encoded:
         """(B, T, F), (B,) to (B, T', D), (B,)."""
         x, lengths = self.subsampling(features, feature_lengths)
         padding = padding_mask(lengths, x.shape[1])
         positions = self.positions(x)
-        for block in self.blocks:
+        blocks: dict[int, Tensor] = {}
+        for index, block in enumerate(self.blocks):
             x = block(x, positions, padding)
-        return x, lengths
+            if index in taps:
+                blocks[index] = x
+                x = taps[index](x, padding)
+        return Encoded(x, lengths, blocks)
 
 
 class ConformerBlock(nn.Module):

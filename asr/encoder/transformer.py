@@ -1,6 +1,6 @@
 """The Transformer encoder."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
 import torch
@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from asr.encoder.positions import sinusoids
 from asr.errors import InputError
+from asr.interfaces import NO_TAPS, Encoded, Tap
 from asr.kernels.dropout import Dropout
 from asr.lengths import padding_mask
 from asr.system.settings import Dim, Heads, Layers, Probability, above
@@ -49,6 +50,7 @@ class Transformer(nn.Module):
             raise InputError(f"{must}; got dim={dim}, num_heads={num_heads}.")
         feed_forward_dim = round(feed_forward_factor * dim)
         self.output_dim = dim
+        self.num_blocks = num_layers
         self.subsampling = subsampling(input_dim, dim)
         self.stride: int = self.subsampling.stride
         self.output_lengths = self.subsampling.output_lengths
@@ -58,15 +60,19 @@ class Transformer(nn.Module):
         )
         self.norm_output = nn.LayerNorm(dim)
 
-    def forward(self, features: Tensor, feature_lengths: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, features: Tensor, feature_lengths: Tensor, taps: Mapping[int, Tap] = NO_TAPS) -> Encoded:
         """(B, T, F), (B,) to (B, T', D), (B,)."""
         x, lengths = self.subsampling(features, feature_lengths)
         padding = padding_mask(lengths, x.shape[1])
         positions = sinusoids(torch.arange(x.shape[1], device=x.device), x.shape[2]).to(x.dtype)
         x = self.dropout(x + positions)
-        for block in self.blocks:
+        blocks: dict[int, Tensor] = {}
+        for index, block in enumerate(self.blocks):
             x = block(x, padding)
-        return self.norm_output(x), lengths
+            if index in taps:
+                blocks[index] = x
+                x = taps[index](x, padding)
+        return Encoded(self.norm_output(x), lengths, blocks)
 
 
 class TransformerBlock(nn.Module):

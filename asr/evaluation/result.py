@@ -113,10 +113,10 @@ def evaluate(
             rejected[result.utterance.id] = result
         else:
             utterance, transcript = result
-            scored[utterance.id] = score(utterance, subset, recognizer.normalize(utterance.text), transcript)
+            scored[utterance.id] = score(utterance, subset, recognizer.model.normalize(utterance.text), transcript)
     return Evaluation(
         [scored[one.id] for one in utterances if one.id in scored],
         [rejected[one.id] for one in utterances if one.id in rejected],
         time.monotonic() - started,
-        recognizer.normalize.__name__,
+        recognizer.model.normalize.__name__,
     )

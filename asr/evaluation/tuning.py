@@ -1,102 +1,105 @@
 """What is found on a dev set when training is over: weights of the language model, calibration of confidence."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
-from torch import Tensor
 
 from asr.data.batch import Rejected
 from asr.data.manifest import Utterance
-from asr.decode.beam import Beam
 from asr.errors import InputError
 from asr.evaluation.calibration import auc
 from asr.evaluation.word_errors import ErrorCounts, count_errors, right_words, total
+from asr.interfaces import Tunable
 from asr.recognition.confidence import UNCALIBRATED, Calibration, calibrate
+from asr.recognition.long_form import Segment
 from asr.recognition.recognizer import Inference, Recognizer
 
-FIRST_STEPS = (0.4, 1.0)  # of LM weight and word score
-SMALLEST_STEP = 0.1  # of the LM weight
-LARGEST_WEIGHT = 5.0
+HALVINGS = 3  # of the steps of a search
 
-
-class Weights(NamedTuple):
-    """What is searched for."""
-
-    lm_weight: float
-    word_score: float
+Values = Mapping[str, float]  # of what a decoder can tune
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
-    """An utterance with what the net makes of it, so that it need not run again: segments of log_probs (T', V)."""
+class EncodedUtterance:
+    """An utterance with what the encoder gives of it, so that it need not run again."""
 
     utterance: Utterance
-    segments: list[tuple[float, Tensor]]
+    segments: list[Segment]
 
 
-def hear(
+def encode(
     recognizer: Recognizer, utterances: Sequence[Utterance], how: Inference, advance: Callable[[float], None]
-) -> tuple[list[Heard], list[Rejected]]:
-    """Run the net over utterances and keep its log_probs; return them, and what could not be read."""
-    heard: list[Heard] = []
+) -> tuple[list[EncodedUtterance], list[Rejected]]:
+    """Run the encoder over utterances and keep what it gives; return that, and what could not be read."""
+    dev_set: list[EncodedUtterance] = []
     rejected: list[Rejected] = []
     for result in recognizer.segments(utterances, how):
         if isinstance(result, Rejected):
             rejected.append(result)
             continue
         utterance, segments = result
-        try:
-            heard.append(Heard(utterance, [(start, log_probs.clone()) for start, log_probs in segments]))  # no padding
+        try:  # clones, since an utterance's frames lie in a whole batch's
+            dev_set.append(EncodedUtterance(utterance, [Segment(start, out.clone()) for start, out in segments]))
         except InputError as error:
             rejected.append(Rejected(utterance, str(error)))
         advance(utterance.duration)
-    return heard, rejected
+    return dev_set, rejected
 
 
-def search_weights(
-    recognizer: Recognizer, decode: Beam, heard: Sequence[Heard], tell: Callable[[Weights, ErrorCounts], None]
-) -> Weights:
-    """Find the weights with the fewest errors: by steps along each of them, halved where none is an improvement.
+def search_values(
+    recognizer: Recognizer, dev_set: Sequence[EncodedUtterance], on_trial: Callable[[Values, ErrorCounts], None]
+) -> dict[str, float]:
+    """Find the values with the fewest errors: by steps along each of them, halved where none is an improvement.
 
     Args:
-        recognizer: whose normaliser counts.
-        decode: its search; left with the weights found.
-        heard: the dev set.
-        tell: told of each try.
+        recognizer: whose decoder's tunable values are searched for, and whose normaliser counts.
+        dev_set: to count errors on.
+        on_trial: called with each trial and its errors.
     """
-    tried: dict[Weights, ErrorCounts] = {}
-
-    def errors(weights: Weights) -> int:
-        if weights not in tried:
-            decode.fusion.lm_weight, decode.fusion.word_score = weights
-            tried[weights] = total(_count(recognizer, one) for one in heard)
-            tell(weights, tried[weights])
-        return tried[weights].errors
-
-    best = Weights(decode.fusion.lm_weight, decode.fusion.word_score)
-    errors(best)
-    weight_step, score_step = FIRST_STEPS
-    while weight_step >= SMALLEST_STEP:
-        around = [
-            Weights(round(min(max(best.lm_weight + weight, 0.0), LARGEST_WEIGHT), 4), round(best.word_score + score, 4))
-            for weight, score in ((weight_step, 0), (-weight_step, 0), (0, score_step), (0, -score_step))
-        ]
-        found = min(around, key=errors)
-        if errors(found) < errors(best):
-            best = found
-        else:
-            weight_step, score_step = weight_step / 2, score_step / 2
-    decode.fusion.lm_weight, decode.fusion.word_score = best
-    return best
-
-
-def _count(recognizer: Recognizer, heard: Heard) -> ErrorCounts:
-    texts = [
-        recognizer.hypotheses(log_probs[None], torch.tensor([len(log_probs)]))[0] for _, log_probs in heard.segments
+    tunable = recognizer.decode.tunable
+    evidence = [
+        (encoded.utterance, [_evidence(recognizer, segment) for segment in encoded.segments]) for encoded in dev_set
     ]
-    return count_errors(recognizer.normalize(heard.utterance.text), " ".join(filter(None, texts)))
+    trials: dict[tuple[float, ...], ErrorCounts] = {}
+
+    def errors(values: tuple[float, ...]) -> int:
+        if values not in trials:
+            named = dict(zip(tunable, values, strict=True))
+            trials[values] = total(_count(recognizer, *pair, named) for pair in evidence)
+            on_trial(named, trials[values])
+        return trials[values].errors
+
+    best = tuple(number.value for number in tunable.values())
+    errors(best)
+    for halving in range(HALVINGS):
+        improves = True
+        while improves:
+            around = [
+                _moved(best, index, sign * number.step / 2**halving, number)
+                for index, number in enumerate(tunable.values())
+                for sign in (1, -1)
+            ]
+            nearest = min(around, key=errors)
+            improves = errors(nearest) < errors(best)
+            best = nearest if improves else best
+    return dict(zip(tunable, best, strict=True))
+
+
+def _moved(values: tuple[float, ...], index: int, step: float, number: Tunable) -> tuple[float, ...]:
+    """One of the values moved by a step, within its range."""
+    moved = round(min(max(values[index] + step, number.low), number.high), 4)
+    return (*values[:index], moved, *values[index + 1 :])
+
+
+def _evidence(recognizer: Recognizer, segment: Segment) -> object:
+    out = segment.encoder_out
+    return recognizer.evidence(out[None], torch.tensor([len(out)], device=out.device))
+
+
+def _count(recognizer: Recognizer, utterance: Utterance, evidence: Sequence[object], values: Values) -> ErrorCounts:
+    texts = [recognizer.text(recognizer.decode.search(segment, **values)[0][0]) for segment in evidence]
+    return count_errors(recognizer.model.normalize(utterance.text), " ".join(filter(None, texts)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,8 +123,13 @@ class Confidence:
     auc: float
 
 
-def fit_confidence(recognizer: Recognizer, heard: Sequence[Heard]) -> Confidence:
+def fit_confidence(recognizer: Recognizer, dev_set: Sequence[EncodedUtterance], values: Values) -> Confidence:
     """Calibrate the confidence of words; the recogniser is left with the calibration.
+
+    Args:
+        recognizer: whose words are weighed.
+        dev_set: to count right words on.
+        values: of what its decoder can tune, instead of its own.
 
     Raises:
         InputError: no word was recognised.
@@ -129,10 +137,11 @@ def fit_confidence(recognizer: Recognizer, heard: Sequence[Heard]) -> Confidence
     recognizer.calibration = UNCALIBRATED
     confidences: list[float] = []
     right: list[bool] = []
-    for one in heard:
-        transcript = recognizer.transcript(one.utterance.duration, iter(one.segments))
+    for encoded in dev_set:
+        utterance = encoded.utterance
+        transcript = recognizer.transcript(utterance.duration, iter(encoded.segments), values=values)
         confidences += [word.confidence for word in transcript.words]
-        right += right_words(recognizer.normalize(one.utterance.text), transcript.text)
+        right += right_words(recognizer.model.normalize(utterance.text), transcript.text)
     calibration = calibrate(confidences, right)
     recognizer.calibration = calibration
     after = [calibration(confidence) for confidence in confidences]

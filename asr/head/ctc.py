@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from asr.interfaces import BLANK_ID
+from asr.interfaces import BLANK_ID, NO_TAPS, Encoded
 
 
 class CTC(nn.Module):
@@ -15,36 +15,55 @@ class CTC(nn.Module):
     *Source*: Graves et al. 2006, "Connectionist Temporal Classification".
 
     Args:
-        input_dim: D.
+        output_dim: D.
+        num_blocks: of the encoder.
         vocab_size: V, blank included.
     """
 
-    def __init__(self, input_dim: int, vocab_size: int) -> None:
-        super().__init__()
-        self.linear = nn.Linear(input_dim, vocab_size)
+    loss_names = ()
+    views = 1
+    taps = NO_TAPS
 
-    def forward(self, encoder_out: Tensor) -> Tensor:
+    def __init__(self, output_dim: int, num_blocks: int, vocab_size: int) -> None:
+        super().__init__()
+        self.vocab_size = vocab_size
+        self.linear = nn.Linear(output_dim, vocab_size)
+
+    @property
+    def frame_head(self) -> "CTC":
+        """Itself."""
+        return self
+
+    def log_probs(self, encoder_out: Tensor) -> Tensor:
         """encoder_out (B, T', D) to log_probs (B, T', V), at least in float32 under autocast too."""
         logits = self.linear(encoder_out)
         return F.log_softmax(logits, dim=-1, dtype=None if logits.dtype.itemsize >= 4 else torch.float32)
 
-    def losses(self, log_probs: Tensor, lengths: Tensor, tokens: Tensor, token_lengths: Tensor) -> Tensor:
+    def losses(self, encoded: Encoded, tokens: Tensor, token_lengths: Tensor) -> dict[str, Tensor]:
         """Compute -log p(tokens) of each utterance.
 
         Infinite where the tokens do not fit the frames (`min_frames`): nothing is hidden.
 
         Args:
-            log_probs: (B, T', V).
-            lengths: encoder_out_lengths, (B,).
+            encoded: of the encoder.
             tokens: (B, U).
             token_lengths: (B,).
 
         Returns:
-            (B,), not divided by anything.
+            "loss", (B,), not divided by anything.
         """
-        return F.ctc_loss(log_probs.transpose(0, 1), tokens, lengths, token_lengths, blank=BLANK_ID, reduction="none")
+        return {"loss": ctc_loss(self.log_probs(encoded.out), encoded.lengths, tokens, token_lengths)}
 
     @staticmethod
     def min_frames(tokens: list[int]) -> int:
         """Fewest frames that can spell `tokens`: one each, and a blank between two that are the same."""
         return len(tokens) + sum(left == right for left, right in pairwise(tokens))
+
+    def cells(self, frames: int, tokens: int) -> int:
+        """Size of log_probs."""
+        return frames * self.vocab_size
+
+
+def ctc_loss(log_probs: Tensor, lengths: Tensor, tokens: Tensor, token_lengths: Tensor) -> Tensor:
+    """-log p(tokens) of each utterance, (B,), of log_probs (B, T', V); infinite where the tokens do not fit."""
+    return F.ctc_loss(log_probs.transpose(0, 1), tokens, lengths, token_lengths, blank=BLANK_ID, reduction="none")

@@ -1,23 +1,14 @@
 """Forced alignment: which encoder frames spell which token, and how much a text costs against another."""
 
-from typing import NamedTuple
-
 import torch
 import torchaudio.functional
 from torch import Tensor
 
 from asr.errors import InputError
-from asr.interfaces import BLANK_ID
+from asr.interfaces import BLANK_ID, Span
 
 FLOOR = -1e4  # what a log-probability is at least; where no path is possible, torchaudio's would be no path of the text
 MAX_CELLS = 1 << 31  # of the table of frames x states, a byte each
-
-
-class Span(NamedTuple):
-    """The frames `start` to `end`, the latter not among them, that spell a token."""
-
-    start: int
-    end: int
 
 
 def token_spans(log_probs: Tensor, tokens: list[int]) -> list[Span]:

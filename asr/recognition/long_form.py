@@ -1,65 +1,81 @@
 """From a recording of any length to segments that are decoded each by itself, in bounded memory.
 
-Two ways, of one shape: windows that overlap and are stitched (nothing is cut that the net could not hear beyond), or
+Two ways, of one shape: chunks that overlap and are stitched (nothing is cut that the net could not hear beyond), or
 stretches between silences (each heard as an utterance of its own, as in training).
 """
 
 from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
 
 from torch import Tensor
 
+from asr.recognition.chunks import Chunk, ChunkBounds, cut_at_pauses, cut_chunks, stitch
 from asr.recognition.silence import cut_at_silences
-from asr.recognition.windows import Window, WindowBounds, cut_at_pauses, cut_windows, stitch
-
-Segments = Iterator[tuple[float, Tensor]]  # second at which it begins, log_probs (T', V)
-ToLogProbs = Callable[[Iterable[Tensor]], Iterator[Tensor]]  # waveforms (S,) to log_probs (T', V), in order
-Segmenter = Callable[[Iterable[Tensor], ToLogProbs, int, int, WindowBounds], Segments]
-
-SEGMENT_WINDOWS = 2  # windows that a segment is as long as, at most, before it has to be decoded
 
 
-def in_windows(
-    blocks: Iterable[Tensor], to_log_probs: ToLogProbs, sample_rate: int, hop: int, bounds: WindowBounds
+class Segment(NamedTuple):
+    """What the encoder gives of a stretch of a recording.
+
+    Args:
+        start: second at which it begins.
+        encoder_out: (T', D).
+    """
+
+    start: float
+    encoder_out: Tensor
+
+
+Segments = Iterator[Segment]
+Encode = Callable[[Iterable[Tensor]], Iterator[Tensor]]  # waveforms (S,) to encoder_out (T', D), in order
+Segmenter = Callable[[Iterable[Tensor], Encode, int, int, ChunkBounds], Segments]
+
+SEGMENT_CHUNKS = 2  # chunks that a segment is as long as, at most, before it has to be decoded
+
+
+def in_chunks(
+    blocks: Iterable[Tensor],
+    encode: Encode,
+    sample_rate: int,
+    hop: int,
+    bounds: ChunkBounds,
+    log_probs: Callable[[Tensor], Tensor],
 ) -> Segments:
-    """Recognise in windows that overlap; a segment ends at a pause.
+    """Recognise in chunks that overlap; a segment ends at a pause.
 
     Args:
         blocks: the recording's waveform (S,), in parts that follow each other.
-        to_log_probs: the net.
+        encode: the encoder.
         sample_rate: of the waveform, in Hz.
         hop: samples an encoder frame.
-        bounds: how long windows are.
+        bounds: how long chunks are.
+        log_probs: of encoder frames (T', D), which tell pauses.
     """
-    window, context = bounds.samples(sample_rate, hop)
-    cut: list[Window] = []  # those on their way through the net
+    chunk_samples, context_samples = bounds.samples(sample_rate, hop)
+    under_way: list[Chunk] = []  # without their waveforms
 
     def waveforms() -> Iterator[Tensor]:
-        for one in cut_windows(blocks, window, context):
-            cut.append(one._replace(waveform=one.waveform[:0]))
-            yield one.waveform
+        for chunk in cut_chunks(blocks, chunk_samples, context_samples):
+            under_way.append(chunk._replace(waveform=chunk.waveform[:0]))
+            yield chunk.waveform
 
     def placed() -> Iterator[tuple[int, int, Tensor]]:
-        for log_probs in to_log_probs(waveforms()):
-            one = cut.pop(0)
-            yield one.start // hop, one.keep // hop, log_probs
+        for encoder_out in encode(waveforms()):
+            chunk = under_way.pop(0)
+            yield chunk.start // hop, chunk.keep // hop, encoder_out
 
-    for frame, log_probs in cut_at_pauses(stitch(placed()), SEGMENT_WINDOWS * (window // hop)):
-        yield frame * hop / sample_rate, log_probs
+    max_frames = SEGMENT_CHUNKS * (chunk_samples // hop)
+    for frame, encoder_out in cut_at_pauses(stitch(placed()), max_frames, log_probs):
+        yield Segment(frame * hop / sample_rate, encoder_out)
 
 
-def at_silences(
-    blocks: Iterable[Tensor], to_log_probs: ToLogProbs, sample_rate: int, hop: int, bounds: WindowBounds
-) -> Segments:
-    """Recognise from silence to silence; the arguments are those of `in_windows`, contexts are not needed."""
+def at_silences(blocks: Iterable[Tensor], encode: Encode, sample_rate: int, hop: int, bounds: ChunkBounds) -> Segments:
+    """Recognise from silence to silence; the arguments are those of `in_chunks`, contexts are not needed."""
     starts: list[int] = []
 
     def waveforms() -> Iterator[Tensor]:
-        for start, waveform in cut_at_silences(iter(blocks), sample_rate, max_seconds=bounds.window_seconds):
+        for start, waveform in cut_at_silences(iter(blocks), sample_rate, max_seconds=bounds.chunk_seconds):
             starts.append(start)
             yield waveform
 
-    for log_probs in to_log_probs(waveforms()):
-        yield starts.pop(0) / sample_rate, log_probs
-
-
-SEGMENTERS: dict[str, Segmenter] = {"windows": in_windows, "silence": at_silences}
+    for encoder_out in encode(waveforms()):
+        yield Segment(starts.pop(0) / sample_rate, encoder_out)

@@ -15,7 +15,7 @@ import torch
 from asr.data.batch import Rejected
 from asr.data.dataset import load_utterance
 from asr.data.manifest import Utterance
-from asr.errors import AudioError
+from asr.errors import AudioError, InputError
 from asr.recognition.recognizer import INFERENCE, Inference, Recognizer
 
 if TYPE_CHECKING:
@@ -120,13 +120,13 @@ def record_with_posteriors(
     advance: Callable[[float], None] = lambda seconds: None,
 ) -> Clips:
     """Record as `record` does, and run the net once more over what was recorded, to keep what it heard."""
-    features = recognizer.features
-    frame_seconds = recognizer.frame_seconds
-    fits = recognizer.tokenizer.vocab_size <= MOST_TOKENS
+    features = recognizer.model.features
+    frame_seconds = recognizer.model.frame_seconds
+    fits = recognizer.model.head.frame_head is not None and recognizer.model.tokenizer.vocab_size <= MOST_TOKENS
     second_bytes = base64_bytes(TOP * PROBABLE.itemsize) / frame_seconds if fits else 0.0
     clips = record(utterances, order, budget, features.sample_rate, second_bytes, advance)
     posteriors = hear(recognizer, utterances, list(clips.audio), how) if fits else {}
-    pieces = [recognizer.tokenizer.pieces[token] for token in range(recognizer.tokenizer.vocab_size)]
+    pieces = [recognizer.model.tokenizer.pieces[token] for token in range(recognizer.model.tokenizer.vocab_size)]
     settings = {
         "sample_rate": features.sample_rate,
         "num_mel_bins": features.dim,
@@ -147,8 +147,11 @@ def hear(
             continue
         utterance, segments = result
         try:
-            parts = [(start, most_probable(log_probs), len(log_probs)) for start, log_probs in segments]
-        except AudioError:  # a long recording is read while it is recognised
+            parts = [
+                (start, most_probable(recognizer.log_probs(encoder_out)), len(encoder_out))
+                for start, encoder_out in segments
+            ]
+        except InputError:  # a long recording is read while it is recognised
             continue
         starts, tops, counts = [part[0] for part in parts], [part[1] for part in parts], [part[2] for part in parts]
         heard[int(utterance.id)] = Posterior(starts, counts, b"".join(tops))

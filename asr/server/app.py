@@ -14,7 +14,6 @@ from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.requests import ClientDisconnect
 
 from asr.cli.command import printable
-from asr.decode.greedy import Greedy
 from asr.errors import InputError, is_out_of_memory
 from asr.recognition.formats import FORMATS
 from asr.recognition.recognizer import Recognizer
@@ -84,8 +83,8 @@ def _add_transcribe(app: FastAPI, service: Service) -> None:
     )
     async def transcribe(request: Request, options: Annotated[Options, Query()]) -> Response:
         """Answer with the text, its words with their times and confidence, and other readings."""
-        if options.nbest > 1 and isinstance(service.recognizer.decode, Greedy):
-            must = "nbest must be 1, since this server decodes greedily, which finds one reading"
+        if options.nbest > 1 and service.recognizer.decode.max_hypotheses == 1:
+            must = "nbest must be 1, since this server's decoder finds one"
             raise HTTPException(422, f"{must}; got {options.nbest}. Start it with --beam 16, say.")
         if service.jobs.full or service.uploads.full:
             raise _busy()

@@ -1,8 +1,8 @@
 """The recordings that wait, and the one thread that recognises them: short ones together, long ones bit by bit.
 
-Short recordings, of a window at most, are taken in the order in which they came, as many at once as a batch holds.
-A long one goes through the net a window at a time, and whenever a segment of it is decoded a batch of the short ones
-that have come meanwhile is recognised. So a short recording waits for one segment of a long one at most (two windows),
+Short recordings, of a chunk at most, are taken in the order in which they came, as many at once as a batch holds.
+A long one goes through the net a chunk at a time, and whenever a segment of it is decoded a batch of the short ones
+that have come meanwhile is recognised. So a short recording waits for one segment of a long one at most (two chunks),
 not for its end; and as a long one always gets its next segment after one batch, short ones cannot hold it up for ever.
 Long ones wait for each other.
 """
@@ -10,7 +10,7 @@ Long ones wait for each other.
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -80,8 +80,8 @@ class Jobs:
     ) -> None:
         self._recognizer = recognizer
         self._how = how
-        window = how.windows.window_seconds
-        self._how_long = replace(how, batches=BatchBounds(batch_seconds=window, max_utterances=1))
+        chunk_seconds = how.chunks.chunk_seconds
+        self._how_long = replace(how, batches=BatchBounds(batch_seconds=chunk_seconds, max_utterances=1))
         self._queue = queue
         self._num_threads = num_threads
         self._told = told
@@ -123,7 +123,7 @@ class Jobs:
                 raise StoppedError
             if self.full:
                 raise QueueFullError
-            is_long = job.utterance.duration > self._how.windows.window_seconds
+            is_long = job.utterance.duration > self._how.chunks.chunk_seconds
             (self._long if is_long else self._short).append(job)
             self._changed.notify()
 
@@ -233,9 +233,9 @@ class Jobs:
         except (AudioError, _GoneError) as error:  # a long recording is read while it is recognised
             _settle(job, error)
 
-    def _with_breaks(self, job: Job, segments: Segments) -> Iterator[tuple[float, torch.Tensor]]:
+    def _with_breaks(self, job: Job, segments: Segments) -> Segments:
         """Pass segments on; between those of a long recording others get their turn."""
-        is_long = job.utterance.duration > self._how.windows.window_seconds
+        is_long = job.utterance.duration > self._how.chunks.chunk_seconds
         for segment in segments:
             if job.gone or self._stopped:
                 raise _GoneError

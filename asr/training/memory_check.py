@@ -42,7 +42,7 @@ class LargestBatchFirst(pl.callbacks.Callback):
                 moved = batch.to(device)
                 for last in (False, True):
                     with trainer.precision_plugin.train_step_context():
-                        loss = pl_module.losses(moved).sum()
+                        loss = pl_module.losses(moved)["loss"].sum()
                     loss.backward()
                     if not last:
                         optimizer.step()

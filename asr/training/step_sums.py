@@ -1,5 +1,6 @@
 """What one process has computed between two optimizer steps."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -22,6 +23,7 @@ class StepSums(NamedTuple):
         skipped: utterances that could not be read.
         waited_seconds: that the ranks waited for batches.
         wall_seconds: of the ranks, since the step before.
+        others: losses of the utterances that are logged beside the one that is trained.
     """
 
     loss: float
@@ -31,6 +33,14 @@ class StepSums(NamedTuple):
     skipped: float
     waited_seconds: float
     wall_seconds: float
+    others: Mapping[str, float]
+
+    @classmethod
+    def of(cls, sums: Sequence[float], names: Sequence[str]) -> "StepSums":
+        """Take up what `sums` of the windows added up to, with the names of the other losses."""
+        fixed = len(cls._fields) - 1
+        others = dict(zip(names, sums[fixed:], strict=True))
+        return cls(**dict(zip(cls._fields, sums[:fixed], strict=False)), others=others)
 
     @property
     def padding(self) -> float:
@@ -48,15 +58,20 @@ class Window:
     """The batches of one accumulation window, the losses of their utterances, and what could not be read."""
 
     batches: list[tuple[Batch, Tensor]] = field(default_factory=list)
+    others: list[Mapping[str, Tensor]] = field(default_factory=list)
     rejected: list[Rejected] = field(default_factory=list)
 
-    def add(self, batch: Batch, losses: Tensor) -> None:
-        """Add a batch and the losses of its utterances, (B,)."""
-        self.batches.append((batch, losses))
+    def add(self, batch: Batch, losses: Mapping[str, Tensor]) -> None:
+        """Add a batch and the losses of its utterances, (B,) each."""
+        self.batches.append((batch, losses["loss"]))
+        self.others.append(losses)
         self.rejected += batch.rejected
 
-    def sums(self, waited_seconds: float, wall_seconds: float) -> Tensor:
-        """Sum what `StepSums` holds, in its order, (7,); it stays on the device, and nothing waits for it."""
+    def sums(self, waited_seconds: float, wall_seconds: float, names: Sequence[str] = ()) -> Tensor:
+        """Sum what `StepSums` holds, in its order, and the losses of these names, (7 + N,).
+
+        It stays on the device, and nothing waits for it.
+        """
         loss = torch.stack([losses.double().sum() for _, losses in self.batches]).sum()
         tokens = torch.stack([batch.token_lengths.sum() for batch, _ in self.batches]).sum()
         frames = torch.stack([batch.feature_lengths.sum() for batch, _ in self.batches]).sum()
@@ -64,7 +79,9 @@ class Window:
         known = (float(padded_frames), float(len(self.rejected)), waited_seconds, wall_seconds)
         # A number that is filled in on the device does not wait for it, as one that is copied there would.
         filled = [loss.new_full((), number) for number in known]
-        return torch.stack([loss, tokens.double(), frames.double(), *filled])
+        none = loss.new_zeros(1)  # of a batch without utterances
+        others = [torch.stack([loss.get(name, none).double().sum() for loss in self.others]).sum() for name in names]
+        return torch.stack([loss, tokens.double(), frames.double(), *filled, *others])
 
     def not_finite(self) -> list[str]:
         """List the utterances whose loss is not finite."""

@@ -6,11 +6,11 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import lightning.pytorch as pl
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
 
 from asr.checkpoint.load import CHECKPOINT_KEY
@@ -53,7 +53,7 @@ class RecognitionTask(pl.LightningModule):
     What goes wrong on one rank is known to all of them at the end of the step, so that all stop and none waits.
 
     Args:
-        recognizer: what is trained.
+        recognizer: whose model is trained, and which decodes what is validated.
         make_optimizer: parameters to optimizer.
         schedule: of the learning rate.
         total_steps: optimizer steps of the whole run, for the schedule.
@@ -79,7 +79,8 @@ class RecognitionTask(pl.LightningModule):
         examples: ExamplesFile,
     ) -> None:
         super().__init__()
-        self.recognizer = recognizer
+        self.model = recognizer.model
+        self._recognizer = recognizer
         self.skipped = unreadable.so_far  # utterances of this epoch, over all ranks
         self.batch: Batch | None = None  # in the works
         self._make_optimizer = make_optimizer
@@ -102,11 +103,11 @@ class RecognitionTask(pl.LightningModule):
         scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: schedule(step, total_steps))
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
 
-    def losses(self, batch: Batch) -> Tensor:
-        """Compute the loss of each utterance, (B,)."""
+    def losses(self, batch: Batch) -> Mapping[str, Tensor]:
+        """Compute the losses of each utterance by name, (B,) each."""
         self.batch = batch
-        log_probs, lengths = self.recognizer(batch.features, batch.feature_lengths)
-        return self.recognizer.head.losses(log_probs, lengths, batch.tokens, batch.token_lengths)
+        encoded = self.model(batch.features, batch.feature_lengths)
+        return self.model.head.losses(encoded, batch.tokens, batch.token_lengths)
 
     def on_train_start(self) -> None:
         """Lightning's hook; what was done before is no step's time."""
@@ -123,9 +124,9 @@ class RecognitionTask(pl.LightningModule):
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """Sum the losses of a batch, scaled so that DDP's mean and Lightning's accumulation give the sum again."""
-        losses = self.losses(batch) if len(batch) else self._stand_in()
-        self._window.add(batch, losses.detach())
-        return losses.sum() * (self.trainer.world_size * self.trainer.accumulate_grad_batches)
+        losses = self.losses(batch) if len(batch) else {"loss": self._stand_in()}
+        self._window.add(batch, {name: loss.detach() for name, loss in losses.items()})
+        return losses["loss"].sum() * (self.trainer.world_size * self.trainer.accumulate_grad_batches)
 
     def configure_gradient_clipping(
         self,
@@ -136,9 +137,10 @@ class RecognitionTask(pl.LightningModule):
         """Lightning's hook, once an optimizer step: divide the gradients by the tokens of the window, then clip."""
         window, self._window = self._window, Window()
         now = time.monotonic()
-        mine = window.sums(self._waiting.take(), now - self._last_step_time)
+        names = self.model.head.loss_names
+        mine = window.sums(self._waiting.take(), now - self._last_step_time, names)
         self._last_step_time = now
-        sums = StepSums(*self.trainer.strategy.reduce(mine, reduce_op="sum").tolist())  # where the host waits
+        sums = StepSums.of(self.trainer.strategy.reduce(mine, reduce_op="sum").tolist(), names)  # where the host waits
         if sums.skipped:
             self._skip(window.rejected, int(sums.skipped))
         parameters = [parameter for parameter in self.parameters() if parameter.grad is not None]
@@ -150,10 +152,12 @@ class RecognitionTask(pl.LightningModule):
         self._log_step(sums, norm, optimizer.param_groups[0]["lr"])
 
     def _log_step(self, sums: StepSums, norm: Tensor, learning_rate: float) -> None:
-        features = self.recognizer.features
+        features = self.model.features
         seconds = sums.frames * features.hop / features.sample_rate
         self._log_place(self.global_step + 1)  # behind this step
         self.log("train/loss", sums.loss / max(sums.tokens, 1), prog_bar=True)
+        for name, loss in sums.others.items():
+            self.log(f"train/{name}", loss / max(sums.tokens, 1))
         self.log("train/grad_norm", norm)
         self.log("train/learning_rate", learning_rate)
         self.log("train/skipped_utterances", float(self.skipped))
@@ -172,12 +176,15 @@ class RecognitionTask(pl.LightningModule):
         self._valid.rejected += batch.rejected
         if len(batch) == 0:
             return
-        log_probs, lengths = self.recognizer(batch.features, batch.feature_lengths)
-        losses = self.recognizer.head.losses(log_probs, lengths, batch.tokens, batch.token_lengths)
-        hypotheses = self.recognizer.hypotheses(log_probs, lengths)
+        encoded = self.model(batch.features, batch.feature_lengths)
+        losses = self.model.head.losses(encoded, batch.tokens, batch.token_lengths)
+        found = self._recognizer.hypotheses(encoded.out, encoded.lengths)
+        hypotheses = [self._recognizer.text(best) for best, *_ in found]
         references = [utterance.text for utterance in batch.utterances]  # normalised when the manifest was read
         counts = total(count_errors(*texts) for texts in zip(references, hypotheses, strict=True))
-        self._valid.add(counts, losses, batch.token_lengths, log_probs, lengths)
+        self._valid.add(counts, losses["loss"], batch.token_lengths)
+        if self.model.head.frame_head is not None:
+            self._valid.add_frames(self.model.head.frame_head.log_probs(encoded.out), encoded.lengths)
         epoch, step = self.current_epoch + 1, self.global_step
         self._valid.examples += [
             Recognised(step, epoch, utterance.id, *texts)
@@ -203,7 +210,8 @@ class RecognitionTask(pl.LightningModule):
         self._log_place(self.global_step)
         self.log("valid/wer", counts.rate, prog_bar=True)
         self.log("valid/loss", loss / max(1, tokens))
-        self.log("valid/blank_ratio", blanks / max(1, frames))
+        if frames:
+            self.log("valid/blank_ratio", blanks / frames)
 
     def on_validation_end(self) -> None:
         """Lightning's hook, when the checkpoint is written, too: no step's time."""
@@ -220,10 +228,11 @@ class RecognitionTask(pl.LightningModule):
 
     def _stand_in(self) -> Tensor:
         """Take a step's part without an utterance, (1,): every collective is joined, with no frame and no weight."""
-        recognizer = self.recognizer
-        features = torch.zeros(1, recognizer.encoder.stride, recognizer.features.dim, device=self.device)
-        log_probs, _ = recognizer(features, torch.zeros(1, dtype=torch.int64, device=self.device))
-        return log_probs.sum(dim=(1, 2)) * 0.0
+        model = self.model
+        features = torch.zeros(1, model.encoder.stride, model.features.dim, device=self.device)
+        encoded = model(features, torch.zeros(1, dtype=torch.int64, device=self.device))
+        idle = [weight.sum() for weight in cast(nn.Module, model.head).parameters() if weight.requires_grad]
+        return (encoded.out.sum(dim=(1, 2)) + sum(idle)) * 0.0
 
     def _skip(self, rejected: list[Rejected], count: int) -> None:
         """Count and name what could not be read; stop where it is too much."""
@@ -267,13 +276,13 @@ class _ValidationSums:
         self.rejected: list[Rejected] = []
         self.examples: list[Recognised] = []
 
-    def add(
-        self, counts: ErrorCounts, losses: Tensor, token_lengths: Tensor, log_probs: Tensor, lengths: Tensor
-    ) -> None:
+    def add(self, counts: ErrorCounts, losses: Tensor, token_lengths: Tensor) -> None:
         self.counts += counts
         fits = losses.isfinite()  # a text too long for its audio has no loss, but its errors count
         self.loss += float(losses[fits].double().sum())
         self.tokens += int(token_lengths[fits].sum())
+
+    def add_frames(self, log_probs: Tensor, lengths: Tensor) -> None:
         padding = padding_mask(lengths, log_probs.shape[1])
         self.blanks += int(((log_probs.argmax(dim=-1) == BLANK_ID) & ~padding).sum())
         self.frames += int(lengths.sum())

@@ -17,7 +17,7 @@ from tests.conftest import TINY, resolved, tone_corpus
 from tests.tones import sentences, write_corpus
 
 SMALLEST = [
-    *("encoder.dim=8", "encoder.num_layers=1", "encoder.num_heads=2", "encoder.kernel_size=3"),
+    *("encoder.dim=8", "encoder.num_layers=1", "encoder.num_heads=2", "encoder.convolution.kernel_size=3"),
     *("encoder.subsampling.num_channels=2", "trainer.max_steps=3"),
 ]
 
@@ -31,7 +31,7 @@ def sound() -> Tensor:
 def log_probs(bundle: Path) -> Tensor:
     """What a bundle's net hears in the sound, (T', V)."""
     recognizer = load_recognizer(bundle)
-    features = recognizer.features(sound())
+    features = recognizer.model.features(sound())
     with torch.inference_mode():
         return recognizer(features[None], torch.tensor([len(features)]))[0][0]
 

@@ -153,9 +153,9 @@ def stub(reach: int) -> Recognizer:
 
 
 def one_pass(recognizer: Recognizer, waveform: Tensor) -> Tensor:
-    features = recognizer.features(waveform)
+    features = recognizer.model.features(waveform)
     if len(features) == 0:
-        return torch.zeros(0, recognizer.tokenizer.vocab_size)
+        return torch.zeros(0, recognizer.model.tokenizer.vocab_size)
     with torch.inference_mode():
         log_probs, lengths = recognizer(features[None], torch.tensor([len(features)]))
     return log_probs[0, : lengths[0]]
@@ -167,7 +167,7 @@ def joined(recognizer: Recognizer, utterance: Utterance, how: Inference, wavefor
     [(_, segments)] = recognizer.segments([utterance], how, waveforms)  # type: ignore[misc]
     held, frames = [], 0
     for start, log_probs in segments:
-        assert start == pytest.approx(frames * recognizer.frame_seconds)
+        assert start == pytest.approx(frames * recognizer.model.frame_seconds)
         held.append(log_probs)
         frames += len(log_probs)
     return torch.cat(held)

@@ -1,26 +1,36 @@
 """The Conformer's convolution module."""
 
 from collections.abc import Callable
+from typing import Annotated
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from asr.errors import InputError
 from asr.kernels.depthwise import depthwise
+from asr.system.settings import whole
 
 
-class ConvolutionModule(nn.Module):
+class DepthwiseConvolution(nn.Module):
     """Pointwise, GLU, depthwise, norm, Swish, pointwise.
 
     *Source*: Gulati et al. 2020, arXiv:2005.08100, figure 2; its LayerNorm and dropout stand in the block.
 
+    *Differs from the paper*: odd kernels, so that the convolution is centred.
+
     Args:
         dim: D.
-        kernel_size: of the depthwise convolution; odd, so that it is centred.
-        norm: makes the norm behind it, given D.
+        norm: makes the norm behind the depthwise convolution, given D.
+        kernel_size: of the depthwise convolution, in frames of T'; odd.
     """
 
-    def __init__(self, dim: int, kernel_size: int, norm: Callable[[int], nn.Module]) -> None:
+    def __init__(
+        self, dim: int, norm: Callable[[int], nn.Module], *, kernel_size: Annotated[int, whole(1, 1_001)]
+    ) -> None:
         super().__init__()
+        if kernel_size % 2 == 0:
+            must = "encoder.convolution.kernel_size must be odd, so that it is centred"
+            raise InputError(f"{must}; got {kernel_size}.")
         self.pointwise1 = nn.Linear(dim, 2 * dim)
         self.depthwise = nn.Conv1d(dim, dim, kernel_size, padding=kernel_size // 2, groups=dim)
         self.norm = norm(dim)

@@ -1,0 +1,120 @@
+"""Long recordings in chunks that overlap, their encoder_out stitched to one stream, and the stream cut at pauses.
+
+Memory is bounded by the chunk and by what `cut_at_pauses` holds; time is linear in the length.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from asr.errors import InputError
+from asr.interfaces import BLANK_ID
+
+
+class ChunkBounds(NamedTuple):
+    """How long recordings are cut.
+
+    Args:
+        chunk_seconds: what is recognised at once; recordings up to this are one chunk.
+        context_seconds: at each end of a chunk, what is only there to be heard: the overlap is twice that.
+    """
+
+    chunk_seconds: float
+    context_seconds: float
+
+    def samples(self, sample_rate: int, hop: int) -> tuple[int, int]:
+        """Chunk and context in samples, rounded to encoder frames of `hop` samples.
+
+        Raises:
+            InputError: a chunk does not hold more than its contexts.
+        """
+        chunk = max(1, round(self.chunk_seconds * sample_rate / hop))
+        context = round(self.context_seconds * sample_rate / hop)
+        if context < 0 or chunk <= 2 * context:
+            must = "context_seconds must be at least 0, and less than half of chunk_seconds"
+            raise InputError(f"{must}; got {self.context_seconds} and {self.chunk_seconds}.")
+        return chunk * hop, context * hop
+
+
+class Chunk(NamedTuple):
+    """A stretch of a recording, and the samples of the recording it answers for: from `keep` on to the next's."""
+
+    start: int
+    keep: int
+    waveform: Tensor
+
+
+def cut_chunks(blocks: Iterable[Tensor], chunk: int, context: int) -> Iterator[Chunk]:
+    """Cut a recording into chunks; the last one may be shorter, but is longer than two contexts if it is not alone.
+
+    Args:
+        blocks: waveforms (S,) that follow each other.
+        chunk: samples.
+        context: samples.
+    """
+    step = chunk - 2 * context
+    held, start = torch.zeros(0), 0
+    for block in blocks:
+        held = torch.cat([held, block])
+        while len(held) > chunk:  # more is to come, so this is not the last
+            yield Chunk(start, start + context if start else 0, held[:chunk].clone())
+            held, start = held[step:], start + step
+    yield Chunk(start, start + context if start else 0, held)
+
+
+def stitch(chunks: Iterable[tuple[int, int, Tensor]]) -> Iterator[Tensor]:
+    """Join the chunks' encoder_out (T', D): each frame is that of the chunk that answers for it.
+
+    Args:
+        chunks: first frame, first frame to keep, encoder_out; in order.
+    """
+    before: tuple[int, int, Tensor] | None = None
+    for chunk in chunks:
+        if before is not None:
+            start, keep, encoder_out = before
+            yield encoder_out[keep - start : chunk[1] - start]
+        before = chunk
+    if before is not None:
+        start, keep, encoder_out = before
+        yield encoder_out[keep - start :]
+
+
+def cut_at_pauses(
+    pieces: Iterable[Tensor], max_frames: int, log_probs: Callable[[Tensor], Tensor]
+) -> Iterator[tuple[int, Tensor]]:
+    """Cut a stream of encoder_out (T', D) into segments to be decoded each by itself; yield first frame and segment.
+
+    A segment is cut only where it would be longer than `max_frames`: in the middle of the longest run of blanks in its
+    second half, or at the frame there where blank is most likely, so that no word is torn if that can be.
+
+    Args:
+        pieces: of the stream.
+        max_frames: of a segment.
+        log_probs: of frames, encoder_out (T', D) to (T', V).
+    """
+    waiting: list[Tensor] = []
+    start = 0
+    for piece in pieces:
+        waiting.append(piece)
+        while sum(map(len, waiting)) > max_frames:
+            frames = torch.cat(waiting)
+            half = max_frames // 2
+            end = max(1, half + _best_cut(log_probs(frames[half:max_frames])))
+            yield start, frames[:end].clone()
+            waiting, start = [frames[end:]], start + end
+    rest = torch.cat(waiting) if waiting else torch.zeros(0, 0)
+    if len(rest) or start == 0:
+        yield start, rest
+
+
+def _best_cut(log_probs: Tensor) -> int:
+    blank = log_probs[:, BLANK_ID]
+    is_blank = log_probs.argmax(dim=-1) == BLANK_ID
+    if not is_blank.any():
+        return int(blank.argmax())
+    edges = torch.diff(is_blank.int(), prepend=torch.zeros(1), append=torch.zeros(1)).nonzero()[:, 0]
+    starts, ends = edges[0::2], edges[1::2]
+    longest = int((ends - starts).argmax())
+    return int(starts[longest] + ends[longest]) // 2
