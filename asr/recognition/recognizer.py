@@ -92,13 +92,10 @@ class Recognizer:
         """encoder_out (T', D) to log_probs (T', V), on the CPU.
 
         Raises:
-            InputError: the model has no frame head, or computes what is no number.
+            InputError: the model has no frame head.
         """
         with self._autocast():
-            log_probs = self.frame_head.log_probs(encoder_out[None])[0].cpu()
-        if log_probs.isnan().any():
-            raise InputError(NO_NUMBERS)
-        return log_probs
+            return self.frame_head.log_probs(encoder_out[None])[0].cpu()
 
     def hypotheses(self, encoder_out: Tensor, lengths: Tensor) -> list[list[Hypothesis]]:
         """encoder_out (B, T', D), (B,) to the hypotheses of each utterance, the best first."""
@@ -194,7 +191,7 @@ class Recognizer:
         for batch in loader:
             yield from batch.rejected
             for utterance, encoder_out in zip(batch.utterances, self._encode(batch), strict=True):
-                if encoder_out.isnan().any():
+                if self._has_nan(encoder_out):
                     yield Rejected(utterance, f"{utterance.audio_filepath}: {NO_NUMBERS}")
                 else:
                     yield utterance, iter([Segment(0.0, encoder_out)])
@@ -220,9 +217,14 @@ class Recognizer:
         encode = partial(self._stream, bounds=how.batches)
         bounds = self._chunk_bounds(how)
         for segment in self._segmenter(how)(blocks, encode, sample_rate, self.model.frame_samples, bounds):
-            if segment.encoder_out.isnan().any():
+            if self._has_nan(segment.encoder_out):
                 raise AudioError(f"{utterance.audio_filepath}: {NO_NUMBERS}")
             yield segment
+
+    def _has_nan(self, encoder_out: Tensor) -> bool:
+        """Whether the net gave NaN, be it only the frame head: decoders would take that for silence."""
+        says = encoder_out if self.model.head.frame_head is None else self.log_probs(encoder_out)
+        return bool(says.isnan().any())
 
     def _stream(self, waveforms: Iterable[Tensor], bounds: BatchBounds) -> Iterator[Tensor]:
         """Waveforms (S,) to encoder_out (T', D), in order and a batch at a time."""
