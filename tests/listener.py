@@ -5,6 +5,7 @@ against what is in them: each letter, and when it begins.
 """
 
 import functools
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -12,9 +13,10 @@ from torch import Tensor, nn
 
 from asr.build import build_features
 from asr.decode.greedy import Greedy
-from asr.interfaces import BLANK_ID, Decoder
+from asr.interfaces import BLANK_ID, NO_TAPS, Decoder, Encoded, Head, Tap, Tokenizer
 from asr.lengths import Lengths, padding_mask
 from asr.recognition.confidence import UNCALIBRATED
+from asr.recognition.model import Model
 from asr.recognition.recognizer import Recognizer
 from asr.text.normalize import basic
 from asr.tokenizer.char import Char
@@ -31,6 +33,7 @@ class Ear(nn.Module):
 
     stride = STRIDE
     output_dim = 2 + len(PITCHES)
+    num_blocks = 1
 
     def __init__(self) -> None:
         super().__init__()
@@ -42,7 +45,7 @@ class Ear(nn.Module):
     def output_lengths(feature_lengths: Lengths) -> Lengths:
         return -(-feature_lengths // STRIDE)
 
-    def forward(self, features: Tensor, feature_lengths: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, features: Tensor, feature_lengths: Tensor, taps: Mapping[int, Tap] = NO_TAPS) -> Encoded:
         energies = features[:, :, self.bins.long()]  # (B, T, letters)
         energies = energies.masked_fill(padding_mask(feature_lengths, features.shape[1])[..., None], 0.0)
         energies = nn.functional.pad(energies, (0, 0, 0, -features.shape[1] % STRIDE))
@@ -51,9 +54,8 @@ class Ear(nn.Module):
         silent = ~(loud | _earlier(loud, 1) | _earlier(loud, -1))
         soon = torch.stack([_earlier(loud, number) for number in range(2, SPACE_BEHIND)]).any(dim=0)
         blank = torch.zeros_like(letters[..., :1])
-        return torch.cat([blank, torch.where(silent & soon, 4.0, -8.0)[..., None], letters], dim=-1), (
-            self.output_lengths(feature_lengths)
-        )
+        scores = torch.cat([blank, torch.where(silent & soon, 4.0, -8.0)[..., None], letters], dim=-1)
+        return Encoded(scores, self.output_lengths(feature_lengths), {})
 
 
 def _earlier(loud: Tensor, frames: int) -> Tensor:
@@ -62,13 +64,30 @@ def _earlier(loud: Tensor, frames: int) -> Tensor:
 
 
 class LogSoftmax(nn.Module):
-    """The head."""
+    """A head that has nothing to learn: encoder_out are the scores."""
 
-    def forward(self, encoder_out: Tensor) -> Tensor:
+    loss_names = ()
+    views = 1
+    taps = NO_TAPS
+
+    @property
+    def frame_head(self) -> "LogSoftmax":
+        return self
+
+    def log_probs(self, encoder_out: Tensor) -> Tensor:
         return encoder_out.log_softmax(dim=-1)
+
+    def losses(self, encoded: Encoded, tokens: Tensor, token_lengths: Tensor) -> Mapping[str, Tensor]:
+        raise NotImplementedError
 
     def min_frames(self, tokens: list[int]) -> int:
         return len(tokens)
+
+    def cells(self, frames: int, tokens: int) -> int:
+        return frames
+
+
+MakeDecoder = Callable[[Head, Tokenizer, Callable[[str], str]], Decoder]
 
 
 @functools.cache
@@ -76,12 +95,13 @@ def _config() -> dict[str, Any]:
     return {"features": resolved("features/normalize=training_set")["features"]}
 
 
-def listener(decode: Decoder | None = None) -> Recognizer:
+def listener(make_decoder: MakeDecoder = Greedy) -> Recognizer:
     """Make the recogniser."""
     tokenizer = Char()
     tokenizer.fit([" " + "".join(PITCHES)])
     features = build_features(_config())
     features.normalize.fit([torch.tensor([[-1.0], [1.0]]).expand(2, features.dim)])  # mean 0, deviation 1
-    decode = decode or Greedy(tokenizer, basic)
     assert tokenizer.pieces[BLANK_ID + 1] == " "
-    return Recognizer(basic, tokenizer, features, Ear(), LogSoftmax(), decode, UNCALIBRATED).eval()
+    head = LogSoftmax()
+    model = Model(basic, tokenizer, features, Ear(), head).eval()
+    return Recognizer(model, make_decoder(head, tokenizer, basic), UNCALIBRATED)

@@ -1,8 +1,8 @@
-"""Windows: every frame once, seams that leave no trace where the net's context is limited, cuts at pauses."""
+"""Chunks: every frame once, seams that leave no trace where the net's context is limited, cuts at pauses."""
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -18,21 +18,23 @@ from asr.data.manifest import Utterance
 from asr.decode.greedy import Greedy
 from asr.encoder.subsampling.strided_conv import StridedConv
 from asr.errors import InputError
-from asr.interfaces import BLANK_ID
+from asr.interfaces import BLANK_ID, NO_TAPS, Encoded, Encoder, Features, Tap
 from asr.lengths import Lengths, padding_mask
+from asr.recognition.chunks import ChunkBounds, cut_at_pauses, cut_chunks, stitch
 from asr.recognition.confidence import UNCALIBRATED
+from asr.recognition.model import Model
 from asr.recognition.recognizer import Inference, Recognizer, whole_file
-from asr.recognition.windows import WindowBounds, cut_at_pauses, cut_windows, stitch
 from asr.text.normalize import basic
 from asr.tokenizer.char import Char
 from tests.conftest import resolved
+from tests.listener import LogSoftmax
 
-# ---- samples to windows, windows to frames
+# ---- samples to chunks, chunks to frames
 
 
 @st.composite
 def cuts(draw: st.DrawFn) -> tuple[int, int]:
-    """Window and context, as numbers of frames."""
+    """Chunk and context, as numbers of frames."""
     context = draw(st.integers(0, 5))
     return draw(st.integers(2 * context + 1, 2 * context + 12)), context
 
@@ -44,26 +46,26 @@ def in_blocks(draw: st.DrawFn, waveform: Tensor) -> list[Tensor]:
 
 
 @given(data=st.data(), cut=cuts(), num_samples=st.integers(0, 300), hop=st.integers(1, 4))
-def test_windows_answer_for_every_sample_once_and_hear_the_context_around_it(
+def test_chunks_answer_for_every_sample_once_and_hear_the_context_around_it(
     data: st.DataObject, cut: tuple[int, int], num_samples: int, hop: int
 ) -> None:
-    window, context = (hop * frames for frames in cut)
+    chunk, context = (hop * frames for frames in cut)
     waveform = torch.arange(num_samples, dtype=torch.float32)
-    windows = list(cut_windows(in_blocks(data.draw, waveform), window, context))
-    ends = [one.keep for one in windows[1:]] + [num_samples]
-    answered = [one.waveform[one.keep - one.start : end - one.start] for one, end in zip(windows, ends, strict=True)]
+    chunks = list(cut_chunks(in_blocks(data.draw, waveform), chunk, context))
+    ends = [one.keep for one in chunks[1:]] + [num_samples]
+    answered = [one.waveform[one.keep - one.start : end - one.start] for one, end in zip(chunks, ends, strict=True)]
     assert torch.equal(torch.cat(answered), waveform)
     assert all(len(part) for part in answered) or num_samples == 0
-    for one, end in zip(windows, ends, strict=True):
-        assert torch.equal(one.waveform, waveform[one.start :][:window])
+    for one, end in zip(chunks, ends, strict=True):
+        assert torch.equal(one.waveform, waveform[one.start :][:chunk])
         assert one.start % hop == one.keep % hop == 0
         assert one.start <= max(0, one.keep - context)
         assert one.start + len(one.waveform) >= min(num_samples, end + context)
-    assert len(windows) == max(1, math.ceil((num_samples - 2 * context) / (window - 2 * context)))
+    assert len(chunks) == max(1, math.ceil((num_samples - 2 * context) / (chunk - 2 * context)))
 
 
-def test_no_more_is_read_than_the_next_window_needs() -> None:
-    """Memory is bounded: a window comes before more than it and a block have been read, and holds only itself."""
+def test_no_more_is_read_than_the_next_chunk_needs() -> None:
+    """Memory is bounded: a chunk comes before more than it and a block have been read, and holds only itself."""
     read = 0
 
     def blocks() -> Iterator[Tensor]:
@@ -72,25 +74,25 @@ def test_no_more_is_read_than_the_next_window_needs() -> None:
             read += 7
             yield torch.zeros(7)
 
-    for window in cut_windows(blocks(), 50, 10):
-        assert read <= window.start + 50 + 7
-        assert window.waveform.untyped_storage().nbytes() <= 4 * (50 + 7)
+    for chunk in cut_chunks(blocks(), 50, 10):
+        assert read <= chunk.start + 50 + 7
+        assert chunk.waveform.untyped_storage().nbytes() <= 4 * (50 + 7)
 
 
 @given(cut=cuts(), num_frames=st.integers(0, 200))
-def test_stitched_windows_have_each_frame_once_and_in_order(cut: tuple[int, int], num_frames: int) -> None:
+def test_stitched_chunks_have_each_frame_once_and_in_order(cut: tuple[int, int], num_frames: int) -> None:
     frames = torch.arange(num_frames, dtype=torch.float32)
-    windows = ((one.start, one.keep, one.waveform[:, None]) for one in cut_windows([frames], *cut))
-    assert torch.equal(torch.cat(list(stitch(windows)))[:, 0], frames)
+    chunks = ((one.start, one.keep, one.waveform[:, None]) for one in cut_chunks([frames], *cut))
+    assert torch.equal(torch.cat(list(stitch(chunks)))[:, 0], frames)
 
 
-@pytest.mark.parametrize(("window", "context"), [(8, 4), (8, 5), (1, -1), (0, 0.1)])
-def test_a_window_that_is_all_context_is_refused(window: float, context: float) -> None:
-    with pytest.raises(InputError, match="context_seconds must be at least 0, and less than half of window_seconds"):
-        WindowBounds(window, context).samples(16000, 640)
+@pytest.mark.parametrize(("chunk", "context"), [(8, 4), (8, 5), (1, -1), (0, 0.1)])
+def test_a_chunk_that_is_all_context_is_refused(chunk: float, context: float) -> None:
+    with pytest.raises(InputError, match="context_seconds must be at least 0, and less than half of chunk_seconds"):
+        ChunkBounds(chunk, context).samples(16000, 640)
 
 
-# ---- one pass and windows give the same log_probs
+# ---- one pass and chunks give the same encoder_out
 
 RATE, SHIFT, LENGTH, STRIDE = 1000, 10, 25, 4  # Hz; samples, samples; feature frames
 HOP = STRIDE * SHIFT
@@ -117,13 +119,16 @@ class Integers:
 class Limited(nn.Module):
     """A convolution that hears `reach` feature frames to both sides of an encoder frame, of integer weights.
 
-    Sums of integers below 2**24 are exact in float32 in whatever order a library adds them.
+    Sums of integers below 2**24 are exact in float32 in whatever order a library adds them. A 256th of them, exact as
+    well, is what log_probs are of that are not all at 0 or minus infinity.
     """
 
     stride = STRIDE
+    num_blocks = 1
 
     def __init__(self, dim: int, vocab_size: int, reach: int) -> None:
         super().__init__()
+        self.output_dim = vocab_size
         self.conv = nn.Conv1d(dim, vocab_size, 2 * reach + 1, STRIDE, reach)
         for weight in self.parameters():
             weight.data = torch.randint(-3, 4, weight.shape, generator=torch.Generator().manual_seed(1)).float()
@@ -132,33 +137,33 @@ class Limited(nn.Module):
     def output_lengths(feature_lengths: Lengths) -> Lengths:
         return -(-feature_lengths // STRIDE)
 
-    def forward(self, features: Tensor, feature_lengths: Tensor) -> tuple[Tensor, Tensor]:
-        heard = features.masked_fill(padding_mask(feature_lengths, features.shape[1])[..., None], 0.0)
-        return self.conv(heard.transpose(1, 2)).transpose(1, 2), self.output_lengths(feature_lengths)
+    def forward(self, features: Tensor, feature_lengths: Tensor, taps: Mapping[int, Tap] = NO_TAPS) -> Encoded:
+        masked = features.masked_fill(padding_mask(feature_lengths, features.shape[1])[..., None], 0.0)
+        out = self.conv(masked.transpose(1, 2)).transpose(1, 2) / 256
+        return Encoded(out, self.output_lengths(feature_lengths), {})
 
 
-class Scaled(nn.Module):
-    """A head whose log_probs are a row's own affair, and not all at 0 or minus infinity."""
+TOKENIZER = Char()
+TOKENIZER.fit([" abcd"])
 
-    def forward(self, encoder_out: Tensor) -> Tensor:
-        return (encoder_out / 256).log_softmax(dim=-1)
+
+def around(features: Features, encoder: Encoder) -> Recognizer:
+    head = LogSoftmax()
+    model = Model(basic, TOKENIZER, features, encoder, head).eval()
+    return Recognizer(model, Greedy(head, TOKENIZER, basic), UNCALIBRATED)
 
 
 def stub(reach: int) -> Recognizer:
-    tokenizer = Char()
-    tokenizer.fit([" abcd"])
-    greedy = Greedy(tokenizer, basic)
-    encoder = Limited(Integers.dim, tokenizer.vocab_size, reach)
-    return Recognizer(basic, tokenizer, Integers(), encoder, Scaled(), greedy, UNCALIBRATED).eval()  # type: ignore[arg-type]
+    return around(Integers(), Limited(Integers.dim, TOKENIZER.vocab_size, reach))  # type: ignore[arg-type]
 
 
 def one_pass(recognizer: Recognizer, waveform: Tensor) -> Tensor:
     features = recognizer.model.features(waveform)
     if len(features) == 0:
-        return torch.zeros(0, recognizer.model.tokenizer.vocab_size)
+        return torch.zeros(0, recognizer.model.encoder.output_dim)
     with torch.inference_mode():
-        log_probs, lengths = recognizer(features[None], torch.tensor([len(features)]))
-    return log_probs[0, : lengths[0]]
+        encoded = recognizer.model(features[None], torch.tensor([len(features)]))
+    return encoded.out[0, : encoded.lengths[0]]
 
 
 def joined(recognizer: Recognizer, utterance: Utterance, how: Inference, waveform: Tensor | None = None) -> Tensor:
@@ -166,32 +171,32 @@ def joined(recognizer: Recognizer, utterance: Utterance, how: Inference, wavefor
     waveforms = {} if waveform is None else {utterance.id: waveform}
     [(_, segments)] = recognizer.segments([utterance], how, waveforms)  # type: ignore[misc]
     held, frames = [], 0
-    for start, log_probs in segments:
+    for start, encoder_out in segments:
         assert start == pytest.approx(frames * recognizer.model.frame_seconds)
-        held.append(log_probs)
-        frames += len(log_probs)
+        held.append(encoder_out)
+        frames += len(encoder_out)
     return torch.cat(held)
 
 
 @settings(max_examples=100, deadline=None)
 @given(cut=cuts(), num_samples=st.integers(0, 3000), reach=st.integers(0, 20), at_once=st.integers(1, 200))
-def test_stitched_log_probs_are_those_of_one_pass_to_the_bit(
+def test_stitched_encoder_out_is_that_of_one_pass_to_the_bit(
     cut: tuple[int, int], num_samples: int, reach: int, at_once: int
 ) -> None:
-    window, context = cut
+    chunk, context = cut
     recognizer = stub(min(reach, STRIDE * context))
     waveform = torch.rand(num_samples, generator=torch.Generator().manual_seed(num_samples)) * 2 - 1
-    how = Inference(BatchBounds(at_once * HOP / RATE, 5), WindowBounds(window * HOP / RATE, context * HOP / RATE))
+    how = Inference(BatchBounds(at_once * HOP / RATE, 5), ChunkBounds(chunk * HOP / RATE, context * HOP / RATE))
     stitched = joined(recognizer, Utterance("", num_samples / RATE, "", "0"), how, waveform)
     assert torch.equal(stitched, one_pass(recognizer, waveform))
 
 
 @pytest.mark.parametrize("num_samples", [99, 1000, 41234])
-def test_so_are_those_of_a_file(num_samples: int, tmp_path: Path) -> None:
+def test_so_is_that_of_a_file(num_samples: int, tmp_path: Path) -> None:
     recognizer = stub(reach=8)
     waveform = torch.randint(-(2**15), 2**15, (num_samples,)).float() / 2**15
     soundfile.write(tmp_path / "a.wav", waveform.numpy(), RATE, subtype="PCM_16")
-    how = Inference(BatchBounds(2.0, 64), WindowBounds(0.4, 0.08))
+    how = Inference(BatchBounds(2.0, 64), ChunkBounds(0.4, 0.08))
     expected = one_pass(recognizer, waveform)
     assert torch.equal(joined(recognizer, whole_file(tmp_path / "a.wav", "0"), how), expected)
     part = Utterance(str(tmp_path / "a.wav"), (num_samples - 50) / RATE, "", "0", offset=30 / RATE)
@@ -201,7 +206,7 @@ def test_so_are_those_of_a_file(num_samples: int, tmp_path: Path) -> None:
 def test_a_context_that_is_too_short_shows() -> None:
     recognizer = stub(reach=9)
     waveform = torch.rand(1000)
-    how = Inference(windows=WindowBounds(0.4, 0.08))  # 8 feature frames
+    how = Inference(chunks=ChunkBounds(0.4, 0.08))  # 8 feature frames
     stitched = joined(recognizer, Utterance("", 1.0, "", "0"), how, waveform)
     assert not torch.equal(stitched, one_pass(recognizer, waveform))
 
@@ -213,23 +218,21 @@ class Front(nn.Module):
         super().__init__()
         self.subsampling = StridedConv(dim, vocab_size, num_channels=4, dropout=0.0)
         self.stride, self.output_lengths = self.subsampling.stride, self.subsampling.output_lengths
+        self.output_dim = vocab_size
+        self.num_blocks = 1
 
-    def forward(self, features: Tensor, feature_lengths: Tensor) -> tuple[Tensor, Tensor]:
-        return self.subsampling(features, feature_lengths)
+    def forward(self, features: Tensor, feature_lengths: Tensor, taps: Mapping[int, Tap] = NO_TAPS) -> Encoded:
+        return Encoded(*self.subsampling(features, feature_lengths), {})
 
 
 @pytest.mark.parametrize("num_samples", [16000, 41_234, 3 * 16000 + 639])
 def test_real_features_and_front_end_differ_by_rounding_alone(num_samples: int) -> None:
     """The mel filters and the linear layer are matrix products, whose sums go with the number of rows: 1e-5."""
-    tokenizer = Char()
-    tokenizer.fit([" abcd"])
     features = build_features({"features": resolved("features/normalize=training_set")["features"]})
     features.normalize.fit([8 + 4 * torch.tensor([[-1.0], [1.0]]).expand(2, features.dim)])
-    encoder = Front(features.dim, tokenizer.vocab_size)
-    greedy = Greedy(tokenizer, basic)
-    recognizer = Recognizer(basic, tokenizer, features, encoder, nn.LogSoftmax(-1), greedy, UNCALIBRATED).eval()  # type: ignore[arg-type]
+    recognizer = around(features, Front(features.dim, TOKENIZER.vocab_size))
     waveform = 0.1 * torch.randn(num_samples)
-    how = Inference(BatchBounds(2.0, 64), WindowBounds(0.48, 0.04))
+    how = Inference(BatchBounds(2.0, 64), ChunkBounds(0.48, 0.04))
     stitched = joined(recognizer, Utterance("", num_samples / 16000, "", "0"), how, waveform)
     torch.testing.assert_close(stitched, one_pass(recognizer, waveform), atol=1e-5, rtol=0)
 
@@ -268,9 +271,10 @@ PATHS = st.lists(st.tuples(st.integers(0, 3), st.integers(1, 6)), max_size=25).m
 
 @given(data=st.data(), best=PATHS, max_frames=st.integers(1, 20))
 def test_segments_are_all_frames_once_and_cut_in_pauses(data: st.DataObject, best: list[int], max_frames: int) -> None:
+    """Frames are log_probs with their signs turned, so that one cannot be taken for the other."""
     log_probs = stream(best)
-    segments = list(cut_at_pauses(in_blocks(data.draw, log_probs), max_frames))
-    assert torch.equal(torch.cat([segment for _, segment in segments]), log_probs)
+    segments = list(cut_at_pauses(in_blocks(data.draw, -log_probs), max_frames, torch.neg))
+    assert torch.equal(torch.cat([segment for _, segment in segments]), -log_probs)
     assert all(len(segment) <= max_frames for _, segment in segments)
     assert all(len(segment) for _, segment in segments) or not best
     starts = [start for start, _ in segments]
@@ -283,19 +287,19 @@ def test_segments_are_all_frames_once_and_cut_in_pauses(data: st.DataObject, bes
             second_half = log_probs[start : start + max_frames, BLANK_ID][len(searched) // 2 :]
             assert end == start + max(1, len(searched) // 2 + int(second_half.argmax()))
     if all(best[start] == BLANK_ID or best[start] != best[start - 1] for start in starts[1:]):
-        bests = [segment.argmax(dim=-1).tolist() for _, segment in segments if len(segment)]
+        bests = [segment.argmin(dim=-1).tolist() for _, segment in segments if len(segment)]
         assert [token for part in bests for token in collapse(part)] == collapse(best)
 
 
 def test_pauses_are_preferred_to_blanks_between_letters() -> None:
     first_half = [0, 0, 0, 0, 0, 0, 1, 1]
     best = [*first_half, 2, 0, 1, 0, 0, 0, 2, 0, *first_half]
-    assert [start for start, _ in cut_at_pauses([stream(best)], 16)] == [0, 12]
+    assert [start for start, _ in cut_at_pauses([-stream(best)], 16, torch.neg)] == [0, 12]
 
 
 @pytest.mark.parametrize("max_frames", [1, 2, 7])
 def test_log_probs_that_are_no_numbers_come_to_an_end(max_frames: int) -> None:
-    segments = list(cut_at_pauses([torch.full((20, 4), math.nan)], max_frames))
+    segments = list(cut_at_pauses([torch.full((20, 4), math.nan)], max_frames, torch.neg))
     assert sum(len(segment) for _, segment in segments) == 20
     assert all(0 < len(segment) <= max_frames for _, segment in segments)
 
@@ -308,8 +312,8 @@ def test_a_held_segment_is_all_that_is_kept() -> None:
         nonlocal taken
         for _ in range(100):
             taken += 10
-            yield stream([1, 1, 1, 0, 0, 0, 2, 2, 2, 2])
+            yield -stream([1, 1, 1, 0, 0, 0, 2, 2, 2, 2])
 
-    for start, segment in cut_at_pauses(pieces(), 35):
+    for start, segment in cut_at_pauses(pieces(), 35, torch.neg):
         assert taken <= start + 35 + 10
         assert segment.untyped_storage().nbytes() <= 4 * 4 * 35

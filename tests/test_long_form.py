@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -15,21 +15,22 @@ from asr.data.batch import Rejected
 from asr.data.batch_plan import BatchBounds
 from asr.data.manifest import Utterance
 from asr.errors import AudioError, InputError
-from asr.interfaces import Hypothesis
-from asr.recognition.long_form import SEGMENTERS
+from asr.interfaces import NO_HOTWORDS, Encoded, Hypothesis, Tunable
+from asr.recognition.chunks import ChunkBounds
+from asr.recognition.long_form import Segment, at_silences
 from asr.recognition.recognizer import Inference, Recognizer, whole_file
 from asr.recognition.silence import cut_at_silences
 from asr.recognition.transcript import Alternative, Transcript
-from asr.recognition.windows import WindowBounds
 from tests.listener import listener
 from tests.tones import SAMPLE_RATE, sentences, speak
 
-SHORT = WindowBounds(window_seconds=3.0, context_seconds=0.5)
+SHORT = ChunkBounds(chunk_seconds=3.0, context_seconds=0.5)
 BATCHES = BatchBounds(batch_seconds=10, max_utterances=8)
+SEGMENTERS = {"chunks": None, "silence": at_silences}
 WAYS = pytest.mark.parametrize("way", sorted(SEGMENTERS))
 
 
-def inference(way: str = "windows", nbest: int = 1, bounds: WindowBounds = SHORT) -> Inference:
+def inference(way: str = "chunks", nbest: int = 1, bounds: ChunkBounds = SHORT) -> Inference:
     return Inference(BATCHES, bounds, SEGMENTERS[way], nbest)
 
 
@@ -99,12 +100,12 @@ def test_a_recording_is_recognised_the_same_whatever_it_comes_as(
 
 @WAYS
 @pytest.mark.parametrize("samples", [-641, -1, 0, 1, 639, 640, 641, 3 * SAMPLE_RATE])
-def test_there_is_no_step_where_windows_begin(recognizer: Recognizer, way: str, samples: int) -> None:
+def test_there_is_no_step_where_chunks_begin(recognizer: Recognizer, way: str, samples: int) -> None:
     waveform = recording([*TEXTS[:3], "ab", "cd", "ef"])[: 3 * SAMPLE_RATE + samples]
-    [expected] = recognizer.transcribe([waveform], inference(bounds=WindowBounds(60.0, 4.0)))
+    [expected] = recognizer.transcribe([waveform], inference(bounds=ChunkBounds(60.0, 4.0)))
     [transcript] = recognizer.transcribe([waveform], inference(way))
     assert transcript.text == expected.text
-    if way == "windows":
+    if way == "chunks":
         same(transcript, expected)
 
 
@@ -159,22 +160,30 @@ def test_what_is_no_recording_is_refused_by_its_number(recognizer: Recognizer, u
         recognizer.transcribe([torch.zeros(1000), unfit])
 
 
-def test_a_net_that_computes_no_numbers_is_an_error_and_not_silence() -> None:
+def overflowing(utterances: int, net: object, given: object, encoded: Encoded) -> Encoded:
+    """A hook of the encoder: the first utterances of a batch become NaN."""
+    nothing = torch.full_like(encoded.out[:utterances], math.nan)
+    return encoded._replace(out=torch.cat([nothing, encoded.out[utterances:]]))
+
+
+@WAYS
+@pytest.mark.parametrize("part", ["encoder", "head"])
+def test_a_net_that_computes_no_numbers_is_an_error_and_not_silence(part: str, way: str) -> None:
     broken = listener()
-    broken.head = torch.nn.Threshold(math.inf, math.nan)  # type: ignore[assignment]
-    with pytest.raises(InputError, match="the net must compute numbers; it gave NaN"):
-        broken.transcribe([recording(TEXTS[:1])])
+    if part == "encoder":
+        broken.model.encoder.register_forward_hook(partial(overflowing, 64))  # type: ignore[attr-defined]
+    else:
+        broken.model.head.log_probs = partial(torch.full_like, fill_value=math.nan)  # type: ignore[method-assign]
+    for texts in (TEXTS[:1], TEXTS):
+        with pytest.raises(AudioError, match=r"^recording 0: the net must compute numbers; it gave NaN"):
+            broken.transcribe([recording(texts)], inference(way))
 
 
 def test_an_utterance_of_which_the_net_computes_no_numbers_is_rejected_and_the_others_are_recognised(
     tmp_path: Path,
 ) -> None:
     loud = listener()
-
-    def overflow(head: object, given: object, log_probs: torch.Tensor) -> torch.Tensor:
-        return torch.cat([torch.full_like(log_probs[:1], math.nan), log_probs[1:]])  # the first of the batch
-
-    loud.head.register_forward_hook(overflow)  # type: ignore[attr-defined]
+    loud.model.encoder.register_forward_hook(partial(overflowing, 1))  # type: ignore[attr-defined]
     utterances = []
     for name in ("a", "b"):
         sound = recording(TEXTS[:1])
@@ -225,7 +234,7 @@ def test_a_long_file_that_is_spoilt_late_is_one_line_and_stops_no_other(
     bad = spoil(tmp_path / f"bad.{suffix}")  # type: ignore[operator]
     utterances = [whole_file(bad, "bad")]
     utterances += [whole_file(write(tmp_path / f"{n}.wav", recording(TEXTS[:n])), str(n)) for n in (1, 9)]
-    assert utterances[0].duration > 5 * SHORT.window_seconds
+    assert utterances[0].duration > 5 * SHORT.chunk_seconds
     results = list(recognizer.recognize(utterances, inference(way)))
     [rejected] = [one for one in results if isinstance(one, Rejected)]
     assert rejected.utterance.id == "bad"
@@ -262,19 +271,28 @@ def test_a_long_file_that_is_not_as_long_as_its_manifest_says_is_rejected(
 # ---- alternatives of several segments
 
 
-class Readings:
-    """A decoder that reads into each segment in turn what it is given."""
+class Told:
+    """A decoder that finds in each segment in turn what it is told."""
+
+    needs = ()
+    max_seconds = None
+    max_hypotheses = 5
+    hotwords = NO_HOTWORDS
+    tunable: Mapping[str, Tunable] = {}
+    description = "told"
 
     def __init__(self, segments: list[list[Hypothesis]]) -> None:
         self.segments = iter(segments)
 
-    def __call__(self, log_probs: Tensor, lengths: Tensor) -> list[list[Hypothesis]]:
+    def evidence(self, encoder_out: Tensor, lengths: Tensor) -> None:
+        return None
+
+    def search(self, evidence: None, **values: float) -> list[list[Hypothesis]]:
         return [next(self.segments)]
 
 
-def silent_segments(number: int) -> Iterator[tuple[float, Tensor]]:
-    flat = torch.zeros(40, 8).log_softmax(dim=-1)
-    return iter([(1.6 * position, flat) for position in range(number)])
+def silent_segments(number: int) -> Iterator[Segment]:
+    return iter([Segment(1.6 * position, torch.zeros(40, 8)) for position in range(number)])
 
 
 @pytest.mark.parametrize("nbest", [1, 2, 3, 5, 100])
@@ -289,7 +307,7 @@ def test_alternatives_are_the_best_of_all_combinations_of_the_segments(seed: int
         return [Hypothesis(one, score) for one, score in zip(shuffled, scores, strict=True)]
 
     segments = [some() for _ in range(3)]
-    recognizer = listener(Readings(segments))
+    recognizer = listener(lambda head, tokenizer, normalize: Told(segments))
     pieces = recognizer.model.tokenizer.pieces
     best: dict[str, float] = {}
     for combined in itertools.product(*segments):
@@ -316,19 +334,19 @@ def test_stretches_between_silences_are_heard_each_by_itself(recognizer: Recogni
     waveform = recording(TEXTS, pause=0.6)
     utterance = Utterance("", len(waveform) / SAMPLE_RATE, "", "0")
     [(_, segments)] = recognizer.segments([utterance], inference("silence"), {"0": waveform})  # type: ignore[misc]
-    for (begin, log_probs), (start, stretch) in zip(
-        segments, cut_at_silences([waveform], SAMPLE_RATE, max_seconds=SHORT.window_seconds), strict=True
+    for (begin, encoder_out), (start, stretch) in zip(
+        segments, cut_at_silences([waveform], SAMPLE_RATE, max_seconds=SHORT.chunk_seconds), strict=True
     ):
         assert begin == start / SAMPLE_RATE
         features = recognizer.model.features(stretch)
-        alone, _ = recognizer(features[None], torch.tensor([len(features)]))
-        torch.testing.assert_close(log_probs, alone[0], atol=1e-4, rtol=0)
+        alone = recognizer.model(features[None], torch.tensor([len(features)])).out
+        torch.testing.assert_close(encoder_out, alone[0], atol=1e-4, rtol=0)
 
 
 @WAYS
 @pytest.mark.parametrize(("batch_seconds", "most"), [(1.0, 1), (7.0, 2), (100.0, 8)])
 def test_no_more_is_in_the_net_at_once_than_a_batch_may_hold(way: str, batch_seconds: float, most: int) -> None:
-    """What bounds memory, however long the recording: windows of 3 s, 8 of them at most."""
+    """What bounds memory, however long the recording: chunks of 3 s, 8 of them at most."""
     recognizer = listener()
     sizes: list[tuple[int, int]] = []
     recognizer.model.encoder.register_forward_pre_hook(lambda _, given: sizes.append(given[0].shape[:2]))  # type: ignore[attr-defined]
