@@ -1,6 +1,6 @@
 """python -m benchmarks.long_recording MODEL AUDIO...: time, memory and errors of long recordings.
 
-Memory is bounded by --batch-seconds, which is what is in the net at once, and by --window, whose square attention
+Memory is bounded by --batch-seconds, which is what is in the net at once, and by --chunk, whose square attention
 takes and of which two are decoded at once; it does not grow with the recording.
 """
 
@@ -28,7 +28,7 @@ from asr.evaluation.word_errors import ErrorCounts, count_errors, total
 from asr.recognition.long_form import SEGMENTERS
 from asr.recognition.recognizer import Inference, Recognizer, whole_file
 from asr.recognition.transcript import Transcript, Word
-from asr.recognition.windows import WindowBounds, cut_windows
+from asr.recognition.chunks import ChunkBounds, cut_chunks
 from benchmarks import results
 from benchmarks.machine import about, in_fresh_process, peak_memory
 from benchmarks.model import add_model, read_utterances
@@ -78,7 +78,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--pause", type=float, default=0.4, metavar="S", help="faint noise between utterances (0.4)")
     parser.add_argument("--compare", action="store_true", help="with one pass over recordings of 1 to 2 minutes")
     parser.add_argument("--recordings", type=int, default=10, metavar="N", help="that are compared (10)")
-    for name in ("--batch-seconds", "--window", "--context"):
+    for name in ("--batch-seconds", "--chunk", "--context"):
         parser.add_argument(name, type=float, metavar="S", help="as of asr.transcribe")
     results.add_options(parser)
     parser.set_defaults(segment="windows", num_workers=0, turns=1)
@@ -86,7 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     how = inference(given)
     utterances = list(read_utterances(given.audio))
     facts = about(given)
-    bounds = f"windows of {how.windows.window_seconds:g} s, {how.windows.context_seconds:g} s of them context"
+    bounds = f"windows of {how.chunks.chunk_seconds:g} s, {how.chunks.context_seconds:g} s of them context"
     print(f"batch_seconds={how.batches.batch_seconds:g}, {bounds} at each end; pauses of {given.pause:g} s\n")
     with tempfile.TemporaryDirectory() as folder:
         measured = _comparison if given.compare else _lengths
@@ -140,7 +140,7 @@ def measure(model: str, recording: Recording, how: Inference) -> tuple[float, fl
     """Transcribe a recording; return seconds, CPU seconds, the peak of MB, the part that came with it, words, WER."""
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", 0)) or torch.get_num_threads())
     recognizer = load_recognizer(model)
-    once = min(whole_file(recording.path, "").duration, how.windows.window_seconds)
+    once = min(whole_file(recording.path, "").duration, how.chunks.chunk_seconds)
     recognizer.transcribe([load_waveform(recording.path, recognizer.model.features.sample_rate, duration=once)], how)
     warm = peak_memory()  # as of getrusage, but that counts what the parent had before the child began
     started, cpu_started = time.perf_counter(), cpu_seconds()
@@ -194,7 +194,7 @@ def _comparison(given: argparse.Namespace, utterances: list[Utterance], how: Inf
         for number in range(given.recordings)
     ]
     longest = 2 * COMPARED_SECONDS[1]
-    at_once = Inference(BatchBounds(batch_seconds=longest, max_utterances=1), WindowBounds(longest, 0))
+    at_once = Inference(BatchBounds(batch_seconds=longest, max_utterances=1), ChunkBounds(longest, 0))
     wholes = [recognizer.transcribe([recording.path], at_once)[0] for recording in recordings]
     table = Results("long_recording_compared", COMPARISON, bars="words that differ")
     for way in given.ways:
@@ -222,8 +222,8 @@ def recognize_with_seams(
     seams = [start for start, _ in held[1:]]
     if way == "windows":
         waveform = load_waveform(recording.path, recognizer.model.features.sample_rate)
-        samples = how.windows.samples(recognizer.model.features.sample_rate, recognizer.model.frame_samples)
-        seams += [window.keep / recognizer.model.features.sample_rate for window in cut_windows([waveform], *samples)][1:]
+        samples = how.chunks.samples(recognizer.model.features.sample_rate, recognizer.model.frame_samples)
+        seams += [window.keep / recognizer.model.features.sample_rate for window in cut_chunks([waveform], *samples)][1:]
     return recognizer.transcript(utterance.duration, iter(held)), seams
 
 

@@ -167,7 +167,7 @@ def test_what_cannot_be_aligned_is_a_line_each_and_the_rest_is_aligned(
     [
         (["--worst", "-1"], r"^--worst must not be negative; got -1\.$"),
         (["--format", "textgrid"], r"^--format textgrid must have --output-dir for several recordings"),
-        (["--window", "0"], r"^--window must be positive; got 0\.0\.$"),
+        (["--chunk", "0"], r"^--chunk must be positive; got 0\.0\.$"),
     ],
 )
 def test_options_that_cannot_be_are_one_line(fluent: Path, options: list[str], message: str) -> None:

@@ -76,7 +76,7 @@ def test_the_plan_has_a_row_for_each_number_of_utterances_and_ranks(tmp_path: Pa
 
 def test_long_recordings_have_a_row_for_each_length_and_way_to_cut(fluent: Path, tmp_path: Path) -> None:
     options = [str(fluent / "run"), str(fluent / "test.jsonl"), "--output-dir", str(tmp_path)]
-    assert long_recording.main([*options, "--minutes", "0.1", "--window", "2"]) == 0
+    assert long_recording.main([*options, "--minutes", "0.1", "--chunk", "2"]) == 0
     found = rows(tmp_path, "long_recording")
     assert [(row["minutes"], row["segment"]) for row in found] == [("0.1", "windows"), ("0.1", "silence")]
     assert long_recording.main([*options, "--compare", "--recordings", "1", "--segment", "windows"]) == 0

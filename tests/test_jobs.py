@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -15,14 +15,15 @@ import torch
 
 from asr.data.batch_plan import BatchBounds
 from asr.errors import AudioError
+from asr.interfaces import Encoded, Hypothesis, Tap
+from asr.recognition.chunks import ChunkBounds
 from asr.recognition.recognizer import Inference, Recognizer, whole_file
-from asr.recognition.windows import WindowBounds
 from asr.server.jobs import Job, Jobs, QueueFullError, StoppedError
 from tests.listener import listener
 from tests.tones import SAMPLE_RATE, sentences, speak
 
 PATIENCE = 60
-HOW = Inference(BatchBounds(batch_seconds=20, max_utterances=8), WindowBounds(4, 1))
+HOW = Inference(BatchBounds(batch_seconds=20, max_utterances=8), ChunkBounds(4, 1))
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +33,7 @@ def recognizer() -> Recognizer:
 
 @pytest.fixture(scope="module")
 def said(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[str, Path]]:
-    """Sentences of different lengths, the longest longer than a window."""
+    """Sentences of different lengths, the longest longer than a chunk."""
     folder = tmp_path_factory.mktemp("said")
     texts = [*sentences(14, seed=3), " ".join(sentences(8, seed=4)), " ".join(sentences(12, seed=5))]
     files = [(text, folder / f"{number}.wav") for number, text in enumerate(texts)]
@@ -50,11 +51,11 @@ class Gate:
         self.batches: list[int] = []
         net = recognizer.model.encoder.forward
 
-        def forward(features: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        def forward(features: torch.Tensor, lengths: torch.Tensor, taps: Mapping[int, Tap]) -> Encoded:
             self.batches.append(len(features))
             self.reached.set()
             assert self.open.wait(PATIENCE)
-            return net(features, lengths)
+            return net(features, lengths, taps)
 
         monkeypatch.setattr(recognizer.model.encoder, "forward", forward)
 
@@ -150,16 +151,16 @@ def test_a_short_recording_does_not_wait_for_the_end_of_a_long_one(
     soundfile.write(tmp_path / "long.wav", waveform, SAMPLE_RATE)
     jobs, long, short = start(), job(tmp_path / "long.wav"), job(said[0][1])
     decoded: list[str] = []
-    decode = recognizer.decode
+    search = recognizer.decode.search
 
-    def watched(log_probs: torch.Tensor, lengths: torch.Tensor) -> object:
+    def watched(evidence: Any) -> list[list[Hypothesis]]:
         decoded.append("segment")
         if len(decoded) == 2:  # the long one is under way
             jobs.submit(short)
             short.outcome.add_done_callback(lambda _: decoded.append("short one is done"))
-        return decode(log_probs, lengths)
+        return search(evidence)
 
-    monkeypatch.setattr(recognizer, "decode", watched)
+    monkeypatch.setattr(recognizer.decode, "search", watched)
     jobs.submit(long)
     text = long.outcome.result(PATIENCE).text
     assert short.outcome.result(PATIENCE).text == said[0][0]
@@ -196,16 +197,16 @@ def test_who_leaves_a_long_one_ends_it_at_the_next_segment(
     soundfile.write(tmp_path / "long.wav", np.tile(speak("abc def  "), 60), SAMPLE_RATE)
     jobs, long, after = start(), job(tmp_path / "long.wav"), job(said[0][1])
     segments = 0
-    decode = recognizer.decode
+    search = recognizer.decode.search
 
-    def watched(log_probs: torch.Tensor, lengths: torch.Tensor) -> object:
+    def watched(evidence: Any) -> list[list[Hypothesis]]:
         nonlocal segments
         segments += 1
         if segments == 2:
             assert not jobs.withdraw(long)  # it has been begun
-        return decode(log_probs, lengths)
+        return search(evidence)
 
-    monkeypatch.setattr(recognizer, "decode", watched)
+    monkeypatch.setattr(recognizer.decode, "search", watched)
     jobs.submit(long)
     with pytest.raises(Exception):  # noqa: B017, PT011  which nobody reads
         long.outcome.result(PATIENCE)
@@ -283,8 +284,8 @@ def test_whatever_fails_on_one_recording_fails_it_alone(
     frames = len(recognizer.model.features(torch.zeros(samples)))
     owner, name, is_guilty = {
         "features": (type(recognizer.model.features), "__call__", lambda _, waveform: len(waveform) == samples),
-        "net": (recognizer.model.encoder, "forward", lambda _, lengths: frames in lengths.tolist()),
-        "decoder": (recognizer, "decode", lambda log_probs, _: log_probs.shape[1] == -(-frames // 4)),
+        "net": (recognizer.model.encoder, "forward", lambda _, lengths, taps: frames in lengths.tolist()),
+        "decoder": (recognizer.decode, "evidence", lambda encoder_out, _: encoder_out.shape[1] == -(-frames // 4)),
     }[part]
     work = getattr(owner, name)
 
@@ -317,7 +318,7 @@ def test_a_batch_that_failed_is_not_tried_again_when_the_server_stops(
     jobs.submit(first)
     assert gate.reached.wait(PATIENCE)
 
-    def fail(features: torch.Tensor, lengths: torch.Tensor) -> object:
+    def fail(features: torch.Tensor, *_: object) -> object:
         tried.append(len(features))
         jobs.stop()
         raise RuntimeError

@@ -55,8 +55,8 @@ def batch(number: int = 0, dtype: torch.dtype = torch.float64) -> tuple[Tensor, 
 
 
 def loss_of(encoder: nn.Module, features: Tensor, lengths: Tensor) -> Tensor:
-    encoder_out, out_lengths = encoder(features, lengths)
-    return sum(((one[:length] - 0.5) ** 3).sum() for one, length in zip(encoder_out, out_lengths, strict=True))
+    encoded = encoder(features, lengths)
+    return sum(((out[:length] - 0.5) ** 3).sum() for out, length in zip(encoded.out, encoded.lengths, strict=True))
 
 
 def train(encoder: nn.Module, *, autocast: bool = False) -> dict[str, Tensor]:

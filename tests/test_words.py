@@ -17,8 +17,9 @@ from asr.data.manifest import read_manifest
 from asr.errors import InputError
 from asr.interfaces import BLANK_ID, Tokenizer
 from asr.recognition.alignment import Span, frame_deficits, token_spans
+from asr.recognition.chunks import ChunkBounds
+from asr.recognition.long_form import Segment
 from asr.recognition.recognizer import Inference, Recognizer
-from asr.recognition.windows import WindowBounds
 from asr.text.normalize import NORMALIZERS
 from asr.text.words import Spelt, spell
 from asr.tokenizer.char import Char
@@ -150,8 +151,9 @@ def test_the_words_are_those_of_the_validation_hypothesis(
     pieces = recognizer.model.tokenizer.pieces
     tokens = data.draw(st.lists(st.integers(1, len(pieces) - 1), max_size=12))
     log_probs = written(tokens, len(pieces), repeat)
-    [hypothesis] = recognizer.hypotheses(log_probs[None], torch.tensor([len(log_probs)]))
-    transcript = recognizer.transcript(100.0, iter([(2.0, log_probs)]))
+    [[best]] = recognizer.hypotheses(log_probs[None], torch.tensor([len(log_probs)]))
+    hypothesis = recognizer.text(best)
+    transcript = recognizer.transcript(100.0, iter([Segment(2.0, log_probs)]))
     assert transcript.text == hypothesis == transcript.alternatives[0].text
     assert transcript.text == " ".join(transcript.text.split())
     spelt = " ".join("".join(pieces[token] for token in tokens).split())
@@ -199,18 +201,18 @@ def share_within(found: list[float], expected: list[float]) -> float:
     return sum(near) / len(near)
 
 
-WINDOWS = {
-    "one pass": Inference(windows=WindowBounds(600.0, 0.0)),
-    "windows": Inference(windows=WindowBounds(3.0, 0.5)),
-    "windows that do not fit the frames": Inference(windows=WindowBounds(2.83, 0.47)),
+CHUNKS = {
+    "one pass": Inference(chunks=ChunkBounds(600.0, 0.0)),
+    "chunks": Inference(chunks=ChunkBounds(3.0, 0.5)),
+    "chunks that do not fit the frames": Inference(chunks=ChunkBounds(2.83, 0.47)),
 }
 
 
-@pytest.mark.parametrize("way", sorted(WINDOWS))
+@pytest.mark.parametrize("way", sorted(CHUNKS))
 def test_words_begin_and_end_when_they_sound(way: str) -> None:
     texts = SHORT
     waveform, words = spoken(texts, [0.3] * len(texts))
-    [transcript] = listener().transcribe([waveform], WINDOWS[way])
+    [transcript] = listener().transcribe([waveform], CHUNKS[way])
     assert transcript.text == " ".join(texts)
     assert share_within([word.start for word in transcript.words], [begin for _, begin in words]) == 1.0
     ends = [begin + len(word) * (LETTER_SECONDS + GAP_SECONDS) - GAP_SECONDS for word, begin in words]
@@ -219,7 +221,7 @@ def test_words_begin_and_end_when_they_sound(way: str) -> None:
         assert one.start < one.end <= other.start < other.end <= transcript.duration
 
 
-@pytest.mark.parametrize("way", sorted(WINDOWS))
+@pytest.mark.parametrize("way", sorted(CHUNKS))
 @pytest.mark.parametrize("silence", [0.5, 1.0, 3.7])
 def test_silence_that_is_inserted_moves_what_is_behind_it(way: str, silence: float) -> None:
     texts = SHORT
@@ -228,7 +230,7 @@ def test_silence_that_is_inserted_moves_what_is_behind_it(way: str, silence: flo
         moved = [pause + silence * (number == place) for number, pause in enumerate(pauses)]
         before, _ = spoken(texts, pauses, seed=1)
         after, words = spoken(texts, moved, seed=2)
-        [earlier], [later] = (listener().transcribe([waveform], WINDOWS[way]) for waveform in (before, after))
+        [earlier], [later] = (listener().transcribe([waveform], CHUNKS[way]) for waveform in (before, after))
         assert later.text == earlier.text == " ".join(texts)
         assert share_within([word.start for word in later.words], [begin for _, begin in words]) == 1.0
         first = len(" ".join(texts[:place]).split())
@@ -258,25 +260,25 @@ def reference_starts(recognizer: Recognizer, log_probs: Tensor, tokens: list[int
 def one_pass(recognizer: Recognizer, waveform: Tensor) -> Tensor:
     features = recognizer.model.features(waveform)
     with torch.inference_mode():
-        log_probs, _ = recognizer(features[None], torch.tensor([len(features)]))
-    return log_probs[0]
+        encoded = recognizer.model(features[None], torch.tensor([len(features)]))
+    return encoded.out[0]
 
 
-@pytest.mark.parametrize("way", sorted(WINDOWS))
+@pytest.mark.parametrize("way", sorted(CHUNKS))
 def test_words_begin_where_the_loops_put_them_in_one_pass(way: str) -> None:
     recognizer = listener()
     waveform, _ = spoken(SHORT[:8], [0.3, 0.5, 1.1, 0.2, 0.3, 2.0, 0.4, 0.3], seed=5)
-    [transcript] = recognizer.transcribe([waveform], WINDOWS[way])
-    log_probs = one_pass(recognizer, waveform)
-    [[hypothesis]] = recognizer.decode(log_probs[None], torch.tensor([len(log_probs)]))
-    expected = reference_starts(recognizer, log_probs, hypothesis.tokens)
+    [transcript] = recognizer.transcribe([waveform], CHUNKS[way])
+    encoder_out = one_pass(recognizer, waveform)
+    [[hypothesis]] = recognizer.hypotheses(encoder_out[None], torch.tensor([len(encoder_out)]))
+    expected = reference_starts(recognizer, recognizer.log_probs(encoder_out), hypothesis.tokens)
     assert [word.start for word in transcript.words] == pytest.approx(expected, abs=1e-6)
 
 
 def test_a_text_is_aligned_to_a_trained_net_as_the_loops_align_it(trained: Path, tones: Path) -> None:  # noqa: F811
     recognizer = load_recognizer(trained)
     for utterance in read_manifest(tones / "test.jsonl"):
-        log_probs = one_pass(recognizer, load_waveform(utterance.audio_filepath, SAMPLE_RATE))
+        log_probs = recognizer.log_probs(one_pass(recognizer, load_waveform(utterance.audio_filepath, SAMPLE_RATE)))
         tokens = recognizer.model.tokenizer.encode(utterance.text)
         best, _ = best_path(log_probs, tokens)
         assert score(log_probs, tokens, token_spans(log_probs, tokens)) == pytest.approx(best, abs=1e-3)
