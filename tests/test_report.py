@@ -13,7 +13,6 @@ import jiwer
 import pytest
 
 from asr.checkpoint.load import load_recognizer
-from asr.evaluate import decoder_name
 from asr.evaluate import main as evaluate
 from asr.evaluation.analysis import figures
 from asr.evaluation.utterances import read_scored
@@ -189,7 +188,8 @@ def test_what_was_measured_is_named(opened: Visit, made: Made, fluent: Path) -> 
 def test_a_beam_search_is_named_with_what_it_weighs(fluent: Path, tmp_path: Path) -> None:
     (tmp_path / "hotwords.txt").write_text("abc\nbad fade\n")
     search = {"name": "beam", "beam_size": 4, "hotwords": str(tmp_path / "hotwords.txt")}
-    assert decoder_name(load_recognizer(fluent / "run", decode=search)) == "beam search, 4 hypotheses, 2 hotwords"
+    decoder = load_recognizer(fluent / "run", decode=search).decode
+    assert decoder.description == "beam search, 4 hypotheses, 2 hotwords"
 
 
 def test_the_intervals_are_those_of_the_written_utterances(opened: Visit, made: Made) -> None:

@@ -314,7 +314,8 @@ def test_posteriors_are_the_nets_log_probs(fluent: Path) -> None:
     assert clips.posteriors.keys() == {0, 2}
     for place, posterior in clips.posteriors.items():
         [(utterance, segments)] = recognizer.segments([utterances[place]])
-        [(start, log_probs)] = segments
+        [(start, encoder_out)] = segments
+        log_probs = recognizer.log_probs(encoder_out)
         assert (posterior.starts, posterior.counts) == ([start], [len(log_probs)])
         assert len(posterior.top) == 3 * TOP * len(log_probs)
         for frame, probabilities in enumerate(log_probs.exp().tolist()):
@@ -328,7 +329,7 @@ def test_posteriors_are_the_nets_log_probs(fluent: Path) -> None:
     assert clips.frame_seconds == recognizer.model.frame_seconds
 
 
-def test_a_long_recording_has_the_posteriors_of_its_windows(fluent: Path, tmp_path: Path) -> None:
+def test_a_long_recording_has_the_posteriors_of_its_chunks(fluent: Path, tmp_path: Path) -> None:
     recognizer = load_recognizer(fluent / "run")
     clips = record_with_posteriors(recognizer, [tone(tmp_path, "long", 65.0)], [0], 1e9)
     posterior = clips.posteriors[0]

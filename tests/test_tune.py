@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -15,10 +15,13 @@ from asr.checkpoint import bundle as bundles
 from asr.checkpoint.bundle import read_bundle
 from asr.checkpoint.load import load_recognizer
 from asr.data.manifest import Utterance, read_manifest
+from asr.decode.beam import LARGEST_SCORE, LARGEST_WEIGHT
 from asr.errors import InputError
-from asr.evaluation.tuning import LARGEST_WEIGHT, Heard, Weights, search_weights
+from asr.evaluation.tuning import EncodedUtterance, search_values
+from asr.interfaces import Tunable
 from asr.ngram import main as ngram
 from asr.recognition.confidence import UNCALIBRATED
+from asr.recognition.long_form import Segment
 from asr.transcribe import main as transcribe
 from asr.tune import main as tune
 
@@ -59,17 +62,39 @@ def decode_of(bundle: Path) -> dict[str, Any]:
 # The search.
 
 
-def stub(errors: Callable[[Weights], int]) -> tuple[Any, Any, list[Heard]]:
+TUNABLE = {  # as beam search has them
+    "lm_weight": Tunable(0.5, 0.0, LARGEST_WEIGHT, 0.4),
+    "word_score": Tunable(0.0, -LARGEST_SCORE, LARGEST_SCORE, 1.0),
+}
+
+
+class Weights(NamedTuple):
+    """A trial's values."""
+
+    lm_weight: float
+    word_score: float
+
+
+def stub(errors: Callable[[Weights], int]) -> tuple[Any, list[EncodedUtterance]]:
     """A recogniser that makes as many errors as told; every utterance is a hundred words."""
-    fusion = SimpleNamespace(lm_weight=0.5, word_score=0.0)
 
-    def hypotheses(log_probs: Any, lengths: Any) -> list[str]:
-        wrong = errors(Weights(fusion.lm_weight, fusion.word_score))
-        return [" ".join(["wrong"] * wrong + ["right"] * (100 - wrong))]
+    def search(evidence: int, **values: float) -> list[list[int]]:
+        """Find a hypothesis of a segment, which is as many wrong words."""
+        assert evidence == 2, "what was computed of the segment"
+        wrong = errors(Weights(**values))
+        return [[wrong]]
 
-    recognizer = SimpleNamespace(normalize=str, hypotheses=hypotheses)
+    def text(wrong: int) -> str:
+        return " ".join(["wrong"] * wrong + ["right"] * (100 - wrong))
+
+    recognizer = SimpleNamespace(
+        model=SimpleNamespace(normalize=str),
+        decode=SimpleNamespace(tunable=TUNABLE, search=search),
+        evidence=lambda encoder_out, lengths: int(lengths),
+        text=text,
+    )
     utterance = Utterance("x.wav", 1.0, " ".join(["right"] * 100), "x")
-    return recognizer, SimpleNamespace(fusion=fusion), [Heard(utterance, [(0.0, torch.zeros(1, 2))])]
+    return recognizer, [EncodedUtterance(utterance, [Segment(0.0, torch.zeros(2, 3))])]
 
 
 @pytest.mark.parametrize(
@@ -88,11 +113,12 @@ def test_the_search_finds_the_least_errors(optimum: Weights, found: Weights) -> 
         distance = abs(weights.lm_weight - optimum.lm_weight) + abs(weights.word_score - optimum.word_score)
         return min(100, round(10 * distance))
 
-    recognizer, decode, heard = stub(errors)
+    recognizer, dev_set = stub(errors)
     told: list[Weights] = []
-    best = search_weights(recognizer, decode, heard, lambda weights, counts: told.append(weights))
-    assert best == pytest.approx(found, abs=0.051)  # the finest steps are 0.1 and 0.25, on a grid from 0.5 and 0
-    assert (decode.fusion.lm_weight, decode.fusion.word_score) == best, "the decoder is left with them"
+    best = search_values(recognizer, dev_set, lambda values, counts: told.append(Weights(**values)))
+    assert best == pytest.approx(
+        found._asdict(), abs=0.051
+    )  # the finest steps are 0.1 and 0.25, on a grid from 0.5 and 0
     assert told[0] == Weights(0.5, 0.0)
     assert len(set(told)) == len(told), "nothing is tried twice"
 
@@ -104,11 +130,9 @@ def test_the_search_never_ends_worse_than_it_began_and_always_at_the_same(seed: 
     def errors(weights: Weights) -> int:
         return hash((weights, seed)) % 101
 
-    recognizer, decode, heard = stub(errors)
-    best = search_weights(recognizer, decode, heard, lambda weights, counts: None)
-    assert errors(best) <= errors(Weights(0.5, 0.0))
-    again, decode, heard = stub(errors)
-    assert search_weights(again, decode, heard, lambda weights, counts: None) == best
+    best = search_values(*stub(errors), lambda values, counts: None)
+    assert errors(Weights(**best)) <= errors(Weights(0.5, 0.0))
+    assert search_values(*stub(errors), lambda values, counts: None) == best
 
 
 # The command.
@@ -265,7 +289,7 @@ def test_what_cannot_be_tuned_is_one_line_before_the_search_and_the_bundle_is_un
     def searched(*_: Any) -> None:
         pytest.fail("the search, which takes hours, was begun")
 
-    monkeypatch.setattr("asr.evaluation.tuning.search_weights", searched)
+    monkeypatch.setattr("asr.evaluation.tuning.search_values", searched)
     given = arguments(tmp_path, bundle)
     before = {path: path.read_bytes() for path in bundle.iterdir() if path.is_file()}
     with pytest.raises(InputError, match=message) as refused:
