@@ -22,6 +22,7 @@ from asr.interfaces import BLANK_ID, Hypothesis
 from asr.system.settings import default_settings
 from asr.text.normalize import basic, verbatim
 from tests.fusion import NUMBERS, WIDE, Fusion, Pieces, Trigrams, beam, write_lines
+from tests.identity import IDENTITY, decoded
 
 needs_kenlm = pytest.mark.skipif(find_spec("flashlight") is None, reason="flashlight-text is not installed")
 
@@ -36,8 +37,8 @@ def random_log_probs(*shape: int, scale: float = 2.0) -> Tensor:
 
 
 def decode_one(search: Any, log_probs: Tensor) -> list[Hypothesis]:
-    [readings] = search(log_probs[None], torch.tensor([len(log_probs)]))
-    return readings
+    [hypotheses] = decoded(search, log_probs[None], torch.tensor([len(log_probs)]))
+    return hypotheses
 
 
 def text(pieces: list[str], tokens: list[int]) -> str:
@@ -56,8 +57,8 @@ def test_a_beam_of_one_without_a_language_model_is_greedy(
 ) -> None:
     torch.manual_seed(seed)
     log_probs, given = random_log_probs(len(lengths), max(lengths), len(pieces)), torch.tensor(lengths)
-    found = beam(pieces, beam_size=1, tokens_per_frame=tokens_per_frame)(log_probs, given)
-    expected = Greedy(Pieces(pieces), verbatim)(log_probs, given)  # type: ignore[arg-type]
+    found = decoded(beam(pieces, beam_size=1, tokens_per_frame=tokens_per_frame), log_probs, given)
+    expected = decoded(Greedy(IDENTITY, Pieces(pieces), verbatim), log_probs, given)  # type: ignore[arg-type]
     assert [one.tokens for [one] in found] == [one.tokens for [one] in expected]
     assert [one.score for [one] in found] == pytest.approx([one.score for [one] in expected], abs=1e-4)  # float32
 
@@ -272,7 +273,7 @@ def test_what_stands_behind_the_end_is_never_read(junk: float) -> None:
     expected = [decode_one(search, one[:length]) for one, length in zip(log_probs, lengths.tolist(), strict=True)]
     for one, length in zip(log_probs, lengths.tolist(), strict=True):
         one[length:] = junk
-    assert search(log_probs, lengths) == expected
+    assert decoded(search, log_probs, lengths) == expected
     assert expected[1] == [Hypothesis([], 0.0)]
 
 
@@ -280,10 +281,10 @@ def test_what_stands_behind_the_end_is_never_read(junk: float) -> None:
 def test_an_utterance_without_frames_is_an_empty_text_that_ends(tmp_path: Path) -> None:
     model = Trigrams(["a"], random.Random(0))
     search = beam(LETTERS, lm=model.write(tmp_path / "lm.arpa"), lm_weight=0.7)
-    [[empty]] = search(torch.zeros(1, 0, len(LETTERS)), torch.tensor([0]))
+    [[empty]] = decoded(search, torch.zeros(1, 0, len(LETTERS)), torch.tensor([0]))
     assert empty.tokens == []
     assert empty.score == pytest.approx(0.7 * model.sentence([]), abs=1e-5)
-    assert search(torch.zeros(0, 3, len(LETTERS)), torch.zeros(0, dtype=torch.int64)) == []
+    assert decoded(search, torch.zeros(0, 3, len(LETTERS)), torch.zeros(0, dtype=torch.int64)) == []
 
 
 def test_impossible_tokens_are_never_written() -> None:
@@ -414,7 +415,7 @@ def arpa(path: Path, words: list[str]) -> str:
 
 def in_lower_case(**settings: Any) -> Beam:
     numbers = {key: value for key, value in default_settings("decode", "beam").items() if key != "name"}
-    return Beam(Pieces(NAMES), basic, **numbers | settings)  # type: ignore[arg-type]
+    return Beam(IDENTITY, Pieces(NAMES), basic, **numbers | settings)  # type: ignore[arg-type]
 
 
 def test_a_language_model_in_capitals_is_an_error_and_not_a_bad_result(tmp_path: Path) -> None:

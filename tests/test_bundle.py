@@ -62,7 +62,7 @@ def test_the_decoders_files_are_in_the_bundle_which_can_be_moved(
     assert isinstance(recognizer.decode, Beam)
     assert recognizer.decode.fusion.has_model
     assert recognizer.decode.fusion.lexicon is not None
-    assert recognizer.decode.phrases == ["cab ba"]
+    assert recognizer.decode.hotwords.phrases == ["cab ba"]
     [transcript] = recognizer.transcribe([torch.randn(16000)])
     assert {word.text for word in transcript.words} <= {"ab", "ba", "cab"}
 
@@ -112,7 +112,7 @@ def test_no_link_leads_out_of_a_bundle(bundle: Path, tmp_path: Path, name: str) 
 def test_a_bundle_may_be_reached_through_a_link(bundle: Path, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(bundle)
     (bundle / "copy.txt").symlink_to("characters.json")
-    assert load_recognizer(tmp_path / "link").tokenizer.vocab_size > 0
+    assert load_recognizer(tmp_path / "link").model.tokenizer.vocab_size > 0
 
 
 @pytest.mark.parametrize("content", [b"mmap lm http://kheafield.com/code format version 5\n\0", b"\x1f\x8b\x08", b""])
@@ -143,7 +143,7 @@ def test_paths_in_a_checkpoint_are_not_followed(
     assert isinstance(recognizer.decode, Beam)
     assert not recognizer.decode.fusion.has_model
     assert recognizer.decode.fusion.lexicon is None
-    assert recognizer.decode.phrases == []
+    assert recognizer.decode.hotwords.phrases == []
     write_bundle(tmp_path / "bundle", [checkpoint], "card")  # as asr.average does
     assert not any((tmp_path / "bundle" / name).exists() for name in FILES.values())
     assert load_recognizer(checkpoint, decode={"lm": str(files["lm"])}).decode.fusion.has_model, "but the user's own is"

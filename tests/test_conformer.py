@@ -11,7 +11,7 @@ from transformers.models.parakeet.modeling_parakeet import ParakeetEncoderBlock
 from asr.build import component
 from asr.encoder.attention.relative_attention import RelativeAttention
 from asr.encoder.conformer import Conformer, ConformerBlock, FeedForward
-from asr.encoder.convolution import ConvolutionModule
+from asr.encoder.convolution.depthwise_convolution import DepthwiseConvolution
 from asr.encoder.norm.masked_batch_norm import MaskedBatchNorm
 from asr.encoder.positions import relative_positions
 from asr.errors import InputError
@@ -47,7 +47,7 @@ def random_block() -> ConformerBlock:
         DIM,
         FeedForward(DIM, FEED_FORWARD_DIM, 0.0),
         RelativeAttention(DIM, HEADS, 0.0),
-        ConvolutionModule(DIM, KERNEL_SIZE, norm),
+        DepthwiseConvolution(DIM, norm, kernel_size=KERNEL_SIZE),
         FeedForward(DIM, FEED_FORWARD_DIM, 0.0),
         0.0,
     ).double()
@@ -126,7 +126,7 @@ def test_a_block_in_training_equals_that_of_parakeet_where_nothing_is_padded() -
 
 def test_each_layer_has_its_own_u_and_v() -> None:
     encoder = small_conformer(num_layers=2)
-    out, _ = encoder(torch.randn(1, 40, 80), torch.tensor([40]))
+    out = encoder(torch.randn(1, 40, 80), torch.tensor([40])).out
     (out * torch.randn_like(out)).sum().backward()
     gradients = [getattr(block.attention, name).grad for block in encoder.blocks for name in ("u", "v")]
     for number, gradient in enumerate(gradients):
@@ -160,8 +160,10 @@ def test_a_dim_that_does_not_fit_its_heads_is_an_error_that_names_both(change: d
 
 
 def test_an_even_kernel_is_an_error_that_says_why() -> None:
-    with pytest.raises(InputError, match=r"encoder\.kernel_size must be odd, so that it is centred; got 32\."):
-        small_conformer(kernel_size=32)
+    with pytest.raises(
+        InputError, match=r"encoder\.convolution\.kernel_size must be odd, so that it is centred; got 32\."
+    ):
+        small_conformer(convolution={"name": "depthwise_convolution", "kernel_size": 32})
 
 
 def small_conformer(**changes: Any) -> Conformer:

@@ -10,9 +10,10 @@ from torch import Tensor
 
 from asr.decode.greedy import Greedy
 from asr.head.ctc import CTC
-from asr.interfaces import BLANK_ID
+from asr.interfaces import BLANK_ID, Encoded
 from asr.text.normalize import verbatim
 from asr.tokenizer.char import Char
+from tests.identity import IDENTITY, decoded
 
 
 def collapse(path: tuple[int, ...]) -> list[int]:
@@ -30,13 +31,17 @@ def loss_by_enumeration(log_probs: Tensor, tokens: list[int]) -> Tensor:
 
 
 def random_head(vocab_size: int) -> CTC:
-    return CTC(input_dim=6, vocab_size=vocab_size).double()
+    return CTC(output_dim=6, num_blocks=1, vocab_size=vocab_size).double()
 
 
 def pad(tokens: list[list[int]], value: int) -> tuple[Tensor, Tensor]:
     longest = max(len(one) for one in tokens)
     rows = [one + [value] * (longest - len(one)) for one in tokens]
     return torch.tensor(rows, dtype=torch.int64), torch.tensor([len(one) for one in tokens])
+
+
+def losses_of(head: CTC, encoder_out: Tensor, lengths: Tensor, tokens: Tensor, token_lengths: Tensor) -> Tensor:
+    return head.losses(Encoded(encoder_out, lengths, {}), tokens, token_lengths)["loss"]
 
 
 TOKENS = [[], [1], [2, 1], [1, 1], [1, 2, 1], [2, 2, 1], [1, 1, 1], [2, 1, 2, 1, 2]]
@@ -47,9 +52,12 @@ def test_losses_and_gradients_equal_enumeration_of_all_paths(frames: int) -> Non
     head = random_head(vocab_size=3)
     tokens = [one for one in TOKENS if CTC.min_frames(one) <= frames]
     encoder_out = torch.randn(len(tokens), frames + 2, 6, dtype=torch.float64)  # two frames of padding
-    losses = head.losses(head(encoder_out), torch.full((len(tokens),), frames), *pad(tokens, value=2))
+    losses = losses_of(head, encoder_out, torch.full((len(tokens),), frames), *pad(tokens, value=2))
     expected = torch.stack(
-        [loss_by_enumeration(head(one[:frames]), spelled) for one, spelled in zip(encoder_out, tokens, strict=True)]
+        [
+            loss_by_enumeration(head.log_probs(one[:frames]), spelled)
+            for one, spelled in zip(encoder_out, tokens, strict=True)
+        ]
     )
     torch.testing.assert_close(losses, expected, rtol=0, atol=1e-10)  # float64 rounding
 
@@ -61,25 +69,28 @@ def test_losses_and_gradients_equal_enumeration_of_all_paths(frames: int) -> Non
 
 def test_tokens_that_do_not_fit_their_frames_have_an_infinite_loss_and_not_zero() -> None:
     head = random_head(vocab_size=3)
-    log_probs = head(torch.randn(3, 4, 6, dtype=torch.float64))
+    encoder_out = torch.randn(3, 4, 6, dtype=torch.float64)
     tokens = [[1, 2, 1], [1, 1, 2], [1, 1, 1]]  # need 3, 4 and 5 frames
-    losses = head.losses(log_probs, torch.tensor([4, 4, 4]), *pad(tokens, value=0))
+    losses = losses_of(head, encoder_out, torch.tensor([4, 4, 4]), *pad(tokens, value=0))
     assert losses.isfinite().tolist() == [True, True, False]
     assert losses[2] == float("inf")
 
 
 def test_no_tokens_cost_a_blank_in_every_frame() -> None:
     head = random_head(vocab_size=4)
-    log_probs = head(torch.randn(2, 5, 6, dtype=torch.float64))
-    losses = head.losses(log_probs, torch.tensor([5, 3]), torch.zeros(2, 0, dtype=torch.int64), torch.tensor([0, 0]))
+    encoder_out = torch.randn(2, 5, 6, dtype=torch.float64)
+    log_probs = head.log_probs(encoder_out)
+    losses = losses_of(
+        head, encoder_out, torch.tensor([5, 3]), torch.zeros(2, 0, dtype=torch.int64), torch.tensor([0, 0])
+    )
     expected = torch.stack([-log_probs[0, :, BLANK_ID].sum(), -log_probs[1, :3, BLANK_ID].sum()])
     torch.testing.assert_close(losses, expected, rtol=0, atol=1e-12)
 
 
 def test_neither_frames_nor_tokens_cost_nothing_but_tokens_without_frames_are_infinite() -> None:
     head = random_head(vocab_size=3)
-    log_probs = head(torch.randn(2, 4, 6, dtype=torch.float64))
-    losses = head.losses(log_probs, torch.tensor([0, 0]), *pad([[], [1]], value=0))
+    encoder_out = torch.randn(2, 4, 6, dtype=torch.float64)
+    losses = losses_of(head, encoder_out, torch.tensor([0, 0]), *pad([[], [1]], value=0))
     assert losses.tolist() == [0.0, float("inf")]
 
 
@@ -97,20 +108,20 @@ def test_min_frames_is_the_fewest_frames_for_which_a_path_exists(tokens: list[in
 def test_the_loss_is_finite_from_min_frames_on(tokens: list[int]) -> None:
     head = random_head(vocab_size=4)
     needed = head.min_frames(tokens)
-    log_probs = head(torch.randn(2, needed, 6, dtype=torch.float64))
-    losses = head.losses(log_probs, torch.tensor([needed - 1, needed]), *pad([tokens, tokens], value=0))
+    encoder_out = torch.randn(2, needed, 6, dtype=torch.float64)
+    losses = losses_of(head, encoder_out, torch.tensor([needed - 1, needed]), *pad([tokens, tokens], value=0))
     assert losses.isfinite().tolist() == [False, True]
 
 
 def test_log_probs_are_float32_under_bfloat16_autocast() -> None:
-    head = CTC(input_dim=6, vocab_size=50)
+    head = CTC(output_dim=6, num_blocks=1, vocab_size=50)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        log_probs = head(4 * torch.randn(3, 5, 6))
+        log_probs = head.log_probs(4 * torch.randn(3, 5, 6))
     # Probabilities in bfloat16 would sum to 1 within 4e-3 only.
     torch.testing.assert_close(log_probs.logsumexp(dim=-1), torch.zeros(3, 5), rtol=0, atol=1e-6)
 
 
-greedy = Greedy(Char(), verbatim)
+greedy = Greedy(IDENTITY, Char(), verbatim)
 
 
 def one_hot(paths: list[list[int]], vocab_size: int) -> Tensor:
@@ -122,11 +133,11 @@ def one_hot(paths: list[list[int]], vocab_size: int) -> Tensor:
 @settings(deadline=None)
 @given(st.integers(1, 9).flatmap(lambda t: st.lists(st.lists(st.integers(0, 3), min_size=t, max_size=t), min_size=1)))
 def test_greedy_merges_repeats_and_then_drops_blanks(paths: list[list[int]]) -> None:
-    decoded = greedy(one_hot(paths, vocab_size=4), torch.full((len(paths),), len(paths[0])))
-    assert [one.tokens for [one] in decoded] == [collapse(tuple(path)) for path in paths]
+    hypotheses = decoded(greedy, one_hot(paths, vocab_size=4), torch.full((len(paths),), len(paths[0])))
+    assert [one.tokens for [one] in hypotheses] == [collapse(tuple(path)) for path in paths]
 
 
 def test_greedy_reads_no_frame_behind_the_end() -> None:
     path = [1, 1, 0, 1, 2, 2, 3]
-    decoded = greedy(one_hot([path] * 4, vocab_size=4), torch.tensor([0, 2, 4, 7]))
-    assert [one.tokens for [one] in decoded] == [[], [1], [1, 1], [1, 1, 2, 3]]
+    hypotheses = decoded(greedy, one_hot([path] * 4, vocab_size=4), torch.tensor([0, 2, 4, 7]))
+    assert [one.tokens for [one] in hypotheses] == [[], [1], [1, 1], [1, 1, 2, 3]]

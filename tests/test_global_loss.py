@@ -8,12 +8,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from asr.build import build_augmentation, build_features, build_recognizer, build_tokenizer
+from asr.build import build_augmentation, build_features, build_model, build_tokenizer
 from asr.data.batch import Batch, collate
 from asr.data.dataset import SpeechDataset
 from asr.data.manifest import read_manifest
 from asr.data.position import start_of_epoch
-from asr.recognition.recognizer import Recognizer
+from asr.recognition.model import Model
 from asr.training.data_module import SpeechData
 from asr.training.task import RecognitionTask
 from tests.conftest import TINY, resolved, tone_corpus
@@ -30,8 +30,8 @@ def keep_gradients(folder: Path) -> None:
     def divide_and_keep(self: RecognitionTask, *arguments: Any, **named: Any) -> None:
         divide(self, *arguments, **named)
         if self.global_rank == 0:
-            gradients = {name: parameter.grad for name, parameter in self.recognizer.named_parameters()}
-            buffers = {name: buffer.clone() for name, buffer in self.recognizer.named_buffers()}
+            gradients = {name: parameter.grad for name, parameter in self.model.named_parameters()}
+            buffers = {name: buffer.clone() for name, buffer in self.model.named_buffers()}
             torch.save((gradients, buffers), folder / f"{self.global_step}.pt")
 
     RecognitionTask.configure_gradient_clipping = divide_and_keep  # type: ignore[method-assign]
@@ -41,32 +41,32 @@ def kept(folder: Path) -> list[tuple[dict[str, Tensor], dict[str, Tensor]]]:
     return [torch.load(folder / f"{step}.pt") for step in range(len(list(folder.iterdir())))]
 
 
-def planned(config: dict[str, Any], corpus: Path, world_size: int) -> tuple[Recognizer, list[list[list[Any]]]]:
-    """The recogniser as training begins, and the examples of each (batch number, rank)."""
+def planned(config: dict[str, Any], corpus: Path, world_size: int) -> tuple[Model, list[list[list[Any]]]]:
+    """The model as training begins, and the examples of each (batch number, rank)."""
     train = read_manifest(corpus / "train.jsonl")
     tokenizer, features = build_tokenizer(config), build_features(config)
     tokenizer.fit(utterance.text for utterance in train)
     torch.manual_seed(config["seed"])
-    recognizer = build_recognizer(config, tokenizer, features)
+    model = build_model(config, tokenizer, features)
     augmentation = build_augmentation(config, features.sample_rate)
     begin = start_of_epoch(0, world_size)
-    data = SpeechData(train, train, features, recognizer.model.reference, augmentation, 0, begin, **config["data"])
+    data = SpeechData(train, train, features, model.reference, augmentation, 0, begin, **config["data"])
     plan = data._plan(begin)
-    dataset = SpeechDataset(train, features, recognizer.model.reference, augmentation)
+    dataset = SpeechDataset(train, features, model.reference, augmentation)
     examples = [
         [[dataset[item] for item in plan.items(step, rank)] for rank in range(world_size)] for step in range(len(plan))
     ]
-    return recognizer, examples
+    return model, examples
 
 
-def gradients_of(recognizer: Recognizer, batches: list[Batch]) -> dict[str, Tensor]:
+def gradients_of(model: Model, batches: list[Batch]) -> dict[str, Tensor]:
     """Sum of the losses over number of tokens, batch after batch."""
-    recognizer.zero_grad()
+    model.zero_grad()
     for batch in batches:
-        log_probs, lengths = recognizer(batch.features, batch.feature_lengths)
-        recognizer.model.head.losses(log_probs, lengths, batch.tokens, batch.token_lengths).sum().backward()
+        encoded = model(batch.features, batch.feature_lengths)
+        model.head.losses(encoded, batch.tokens, batch.token_lengths)["loss"].sum().backward()
     tokens = sum(int(batch.token_lengths.sum()) for batch in batches)
-    return {name: parameter.grad / tokens for name, parameter in recognizer.named_parameters()}  # type: ignore[operator]
+    return {name: parameter.grad / tokens for name, parameter in model.named_parameters()}  # type: ignore[operator]
 
 
 def assert_same(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
@@ -91,7 +91,7 @@ def test_gradients_are_those_of_the_global_batch(
     processes = start(config, tmp_path / "log", world_size=world_size, before=partial(keep_gradients, folder))
     assert finish(processes) == 0, (tmp_path / "log").read_text()
 
-    recognizer, examples = planned(config, tones, world_size)
+    model, examples = planned(config, tones, world_size)
     windows = [examples[start : start + accumulate] for start in range(0, len(examples), accumulate)]
     found = kept(folder)
     assert len(found) == len(windows) > 3
@@ -103,6 +103,6 @@ def test_gradients_are_those_of_the_global_batch(
             batches = [collate([example]) for step in window for share in step for example in share]
         else:  # what the ranks did side by side, joined; one such group after another
             batches = [collate([example for share in step for example in share]) for step in window]
-        assert_same(gradients, gradients_of(recognizer, batches))
-        for name, buffer in recognizer.named_buffers():
+        assert_same(gradients, gradients_of(model, batches))
+        for name, buffer in model.named_buffers():
             torch.testing.assert_close(buffers[name], buffer, rtol=1e-4, atol=1e-5, msg=name)

@@ -2,18 +2,27 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 import yaml
+from torch import Tensor
 
 from asr import evaluate
-from asr.build import build_features, build_recognizer, build_tokenizer
+from asr.build import build_features, build_model, build_tokenizer
+from asr.recognition.model import Model
 from asr.train import train
 from tests.conftest import TINY, resolved, tone_corpus
 from tests.test_train import losses
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device is here")
+
+
+def log_probs_of(model: Model, features: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+    encoded = model(features, lengths)
+    head: Any = model.head
+    return head.log_probs(encoded.out), encoded.lengths
 
 
 @pytest.mark.parametrize("encoder", ["conformer_s", "transformer"])
@@ -23,14 +32,14 @@ def test_log_probs_and_gradients_are_those_of_the_cpu(encoder: str) -> None:
     )
     tokenizer = build_tokenizer(config)
     tokenizer.fit(["abcdef"])
-    recognizer = build_recognizer(config, tokenizer, build_features(config)).double()
+    model = build_model(config, tokenizer, build_features(config)).double()
     features, lengths = torch.randn(3, 300, 80, dtype=torch.float64), torch.tensor([300, 211, 97])
     results = []
     for device in ("cpu", "cuda"):
-        recognizer.to(device).zero_grad()
-        log_probs, _ = recognizer(features.to(device), lengths.to(device))
+        model.to(device).zero_grad()
+        log_probs = log_probs_of(model, features.to(device), lengths.to(device))[0]
         log_probs.square().mean().backward()
-        gradients = [parameter.grad.detach().clone().cpu() for parameter in recognizer.model.parameters()]  # type: ignore[union-attr]
+        gradients = [parameter.grad.detach().clone().cpu() for parameter in model.parameters()]  # type: ignore[union-attr]
         results.append((log_probs.detach().cpu(), gradients))
     # The sines of the positions are float32 on both, and not the same in the last digit.
     torch.testing.assert_close(results[1][0][0], results[0][0][0], rtol=0, atol=1e-5)
@@ -52,14 +61,13 @@ def test_a_batch_without_a_frame_is_finite_and_has_no_gradient(dtype: torch.dtyp
     config = resolved("encoder=conformer_s", "encoder.num_layers=2")
     tokenizer = build_tokenizer(config)
     tokenizer.fit(["abcdef"])
-    recognizer = build_recognizer(config, tokenizer, build_features(config)).cuda()
+    model = build_model(config, tokenizer, build_features(config)).cuda()
     with torch.autocast("cuda", dtype, enabled=dtype != torch.float32):
-        log_probs, _ = recognizer(
-            torch.zeros(1, 4, 80, device="cuda"), torch.zeros(1, dtype=torch.int64, device="cuda")
-        )
+        lengths = torch.zeros(1, dtype=torch.int64, device="cuda")
+        log_probs, _ = log_probs_of(model, torch.zeros(1, 4, 80, device="cuda"), lengths)
     assert log_probs.isfinite().all()
     (log_probs.sum() * 0.0).backward()
-    assert all(not parameter.grad.any() for parameter in recognizer.model.parameters())  # type: ignore[union-attr]
+    assert all(not parameter.grad.any() for parameter in model.parameters())  # type: ignore[union-attr]
 
 
 def test_too_large_a_batch_is_described(tones: Path, tmp_path: Path) -> None:
@@ -87,16 +95,16 @@ def test_padding_changes_nothing(norm: str, dtype: torch.dtype, tolerance: float
     config = resolved("encoder=conformer_s", f"encoder/norm={norm}", "encoder.num_layers=4")
     tokenizer = build_tokenizer(config)
     tokenizer.fit(["abcdef"])
-    recognizer = build_recognizer(config, tokenizer, build_features(config)).to("cuda", dtype).eval()
+    model = build_model(config, tokenizer, build_features(config)).to("cuda", dtype).eval()
     lengths = torch.tensor([700, 411, 64, 9, 1], device="cuda")
     features = torch.randn(5, 700, 80, device="cuda", dtype=dtype)
     junk = features.clone()
     for one, length in zip(junk, lengths, strict=True):
         one[length:] = torch.tensor([torch.nan, torch.inf, -torch.inf, 1e30], device="cuda").repeat(20)
     with torch.inference_mode():
-        together, out_lengths = recognizer(junk, lengths)
+        together, out_lengths = log_probs_of(model, junk, lengths)
         for row, length in enumerate(lengths.tolist()):
-            alone, _ = recognizer(features[row : row + 1, :length], lengths[row : row + 1])
+            alone, _ = log_probs_of(model, features[row : row + 1, :length], lengths[row : row + 1])
             torch.testing.assert_close(together[row, : out_lengths[row]], alone[0], rtol=0, atol=tolerance * 10)
 
 

@@ -17,6 +17,7 @@ from asr.errors import InputError
 from asr.system.settings import default_settings
 from asr.text.normalize import basic
 from tests.fusion import NUMBERS, Fusion, Pieces, Trigrams, beam, write_lines
+from tests.identity import IDENTITY, decoded
 
 LETTERS = ["", " ", *"acdeknoqrtwyz"]
 NEW_YORK = ["new", "new york", "york city", "a new york"]
@@ -133,7 +134,8 @@ def test_a_lexicon_knows_the_words_of_hotwords(tmp_path: Path) -> None:
     log_probs[range(8), [LETTERS.index(character) for character in "new york"]] = 0.0
 
     def text(**settings: str) -> str:
-        [readings] = beam(LETTERS, lexicon=lexicon, beam_size=500, **settings)(log_probs[None], torch.tensor([8]))
+        search = beam(LETTERS, lexicon=lexicon, beam_size=500, **settings)
+        [readings] = decoded(search, log_probs[None], torch.tensor([8]))
         return "".join(LETTERS[token] for token in readings[0].tokens)
 
     assert text() != "new york"
@@ -155,8 +157,8 @@ def test_a_hotword_is_no_unknown_word(tmp_path: Path) -> None:
     log_probs[0, LETTERS.index("a")] = 0.0
     scores = []
     for path in (None, hotwords):
-        [readings] = beam(LETTERS, **settings, hotwords=path)(log_probs[None], torch.tensor([1]))
-        scores += [one.score for one in readings if one.tokens]
+        [hypotheses] = decoded(beam(LETTERS, **settings, hotwords=path), log_probs[None], torch.tensor([1]))
+        scores += [hypothesis.score for hypothesis in hypotheses if hypothesis.tokens]
     log_prob = model.sentence(["a"])  # that of <unk>
     assert scores == pytest.approx([log_prob - 7.0, log_prob], abs=1e-5)
 
@@ -164,8 +166,8 @@ def test_a_hotword_is_no_unknown_word(tmp_path: Path) -> None:
 def test_phrases_are_normalised_and_impossible_ones_are_named_with_the_reason(tmp_path: Path) -> None:
     hotwords = write_lines(tmp_path / "hotwords.txt", ["  new   york ", "", "york\tkey", "Zoë", "new york", "42"])
     search = beam(LETTERS, hotwords=hotwords)
-    assert search.phrases == ["new york", "york key"]
-    assert search.impossible == {"Zoë": "'Z' cannot be spelled", "42": "'4' cannot be spelled"}
+    assert search.hotwords.phrases == ["new york", "york key"]
+    assert search.hotwords.impossible == {"Zoë": "'Z' cannot be spelled", "42": "'4' cannot be spelled"}
 
 
 def test_a_phrase_of_which_nothing_is_left_is_impossible(tmp_path: Path) -> None:
@@ -173,9 +175,9 @@ def test_a_phrase_of_which_nothing_is_left_is_impossible(tmp_path: Path) -> None
         "hotwords": write_lines(tmp_path / "names.txt", ["!!!", "New York!"])
     }
     del settings["name"]
-    search = Beam(Pieces(LETTERS), basic, **settings)  # type: ignore[arg-type]
-    assert search.phrases == ["new york"]
-    assert search.impossible == {"!!!": "nothing is left of it when it is normalised"}
+    search = Beam(IDENTITY, Pieces(LETTERS), basic, **settings)  # type: ignore[arg-type]
+    assert search.hotwords.phrases == ["new york"]
+    assert search.hotwords.impossible == {"!!!": "nothing is left of it when it is normalised"}
 
 
 @pytest.mark.parametrize(

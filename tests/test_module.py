@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from asr.build import build_augmentation, build_features, build_recognizer, build_tokenizer
+from asr.build import build_augmentation, build_features, build_model, build_tokenizer
 from asr.data.dataset import Item
 from asr.data.manifest import read_manifest
 from asr.data.position import Position, Share, start_of_epoch
@@ -23,10 +23,10 @@ def speech_data(manifest: Path, position: Position = BEGINNING, **settings: floa
     utterances = read_manifest(manifest)
     tokenizer, features = build_tokenizer(config), build_features(config)
     tokenizer.fit(utterance.text for utterance in utterances)
-    recognizer = build_recognizer(config, tokenizer, features)
+    model = build_model(config, tokenizer, features)
     augmentation = build_augmentation(config, features.sample_rate)
     data = config["data"] | settings
-    reference = recognizer.model.reference
+    reference = model.reference
     return SpeechData(utterances, utterances[:4], features, reference, augmentation, 0, position, **data)
 
 

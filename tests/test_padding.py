@@ -73,13 +73,13 @@ class Net(nn.Module):
         self.encoder, self.head = encoder, head
 
     def forward(self, features: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-        encoder_out, out_lengths = self.encoder(features, lengths)
-        return self.head(encoder_out), out_lengths
+        encoded = self.encoder(features, lengths, self.head.taps)
+        return self.head.log_probs(encoded.out), encoded.lengths
 
     def losses(self, features: Tensor, lengths: Tensor, tokens: list[list[int]]) -> Tensor:
-        log_probs, out_lengths = self(features, lengths)
         padded = nn.utils.rnn.pad_sequence([torch.tensor(one, dtype=torch.int64) for one in tokens], batch_first=True)
-        return self.head.losses(log_probs, out_lengths, padded, torch.tensor([len(one) for one in tokens]))
+        encoded = self.encoder(features, lengths, self.head.taps)
+        return self.head.losses(encoded, padded, torch.tensor([len(one) for one in tokens]))["loss"]
 
 
 def make_net(case: Case, dtype: torch.dtype, size: dict[str, Any]) -> Net:
@@ -91,7 +91,7 @@ def make_net(case: Case, dtype: torch.dtype, size: dict[str, Any]) -> Net:
     if "attention" in config:
         config["attention"] = overridden(config["attention"], NEAR)
     encoder = component("encoder", config)(NUM_MEL_BINS)
-    net = Net(encoder, component("head", {"name": "ctc"})(encoder.output_dim, VOCAB_SIZE)).to(dtype)
+    net = Net(encoder, component("head", {"name": "ctc"})(encoder.output_dim, encoder.num_blocks, VOCAB_SIZE)).to(dtype)
     with torch.no_grad():
         for parameter in net.parameters():
             parameter += 0.05 * torch.randn_like(parameter)
@@ -180,8 +180,8 @@ def test_the_rule_holds_for_batches_as_collate_makes_them(case: Case) -> None:
 
     def losses_of(some: list[Example]) -> Tensor:
         batch = collate(some)
-        log_probs, lengths = net(batch.features, batch.feature_lengths)
-        return net.head.losses(log_probs, lengths, batch.tokens, batch.token_lengths)
+        encoded = net.encoder(batch.features, batch.feature_lengths, net.head.taps)
+        return net.head.losses(encoded, batch.tokens, batch.token_lengths)["loss"]
 
     assert_same(losses_of(examples), [losses_of([example])[0] for example in examples])
 

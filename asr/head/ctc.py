@@ -52,7 +52,9 @@ class CTC(nn.Module):
         Returns:
             "loss", (B,), not divided by anything.
         """
-        return {"loss": ctc_loss(self.log_probs(encoded.out), encoded.lengths, tokens, token_lengths)}
+        log_probs = self.log_probs(encoded.out).transpose(0, 1)  # (T', B, V)
+        loss = F.ctc_loss(log_probs, tokens, encoded.lengths, token_lengths, blank=BLANK_ID, reduction="none")
+        return {"loss": loss}
 
     @staticmethod
     def min_frames(tokens: list[int]) -> int:
@@ -62,8 +64,3 @@ class CTC(nn.Module):
     def cells(self, frames: int, tokens: int) -> int:
         """Size of log_probs."""
         return frames * self.vocab_size
-
-
-def ctc_loss(log_probs: Tensor, lengths: Tensor, tokens: Tensor, token_lengths: Tensor) -> Tensor:
-    """-log p(tokens) of each utterance, (B,), of log_probs (B, T', V); infinite where the tokens do not fit."""
-    return F.ctc_loss(log_probs.transpose(0, 1), tokens, lengths, token_lengths, blank=BLANK_ID, reduction="none")

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from asr import load_recognizer
+from asr.data.manifest import Utterance
 from asr.train import train
 from tests.conftest import TINY, resolved, tone_corpus
 from tests.tones import sentences, write_corpus
@@ -20,6 +21,9 @@ SMALLEST = [
     *("encoder.dim=8", "encoder.num_layers=1", "encoder.num_heads=2", "encoder.convolution.kernel_size=3"),
     *("encoder.subsampling.num_channels=2", "trainer.max_steps=3"),
 ]
+
+
+SOUND = Utterance("sound", 0.5, "", "")
 
 
 def sound() -> Tensor:
@@ -31,9 +35,8 @@ def sound() -> Tensor:
 def log_probs(bundle: Path) -> Tensor:
     """What a bundle's net hears in the sound, (T', V)."""
     recognizer = load_recognizer(bundle)
-    features = recognizer.model.features(sound())
-    with torch.inference_mode():
-        return recognizer(features[None], torch.tensor([len(features)]))[0][0]
+    [(_, segments)] = recognizer.segments([SOUND], waveforms={"": sound()})  # type: ignore[misc]
+    return torch.cat([recognizer.log_probs(encoder_out) for _, encoder_out in segments])
 
 
 def make(folder: Path) -> None:

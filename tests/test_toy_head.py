@@ -1,0 +1,122 @@
+"""A head that is not frame-wise, with its decoder and a loss behind a block in the middle, comes in as one file each."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT, TINY, tone_corpus
+from tests.test_train import metrics
+
+HEAD = '''
+"""How many tokens an utterance has, from the mean of encoder_out."""
+
+import torch
+from torch import Tensor, nn
+
+from asr.lengths import padding_mask
+
+
+class TokenCount(nn.Module):
+    loss_names = ("first_block",)
+    views = 1
+    frame_head = None
+
+    def __init__(self, output_dim, num_blocks, vocab_size):
+        super().__init__()
+        self.linear = nn.Linear(output_dim, 1)
+
+    @property
+    def taps(self):
+        return {0: lambda x, padding_mask: x}
+
+    def count(self, encoder_out: Tensor, lengths: Tensor) -> Tensor:
+        padding = padding_mask(lengths, encoder_out.shape[1])
+        mean = encoder_out.masked_fill(padding[:, :, None], 0).sum(dim=1) / lengths.clamp(min=1)[:, None]
+        return self.linear(mean)[:, 0]
+
+    def losses(self, encoded, tokens, token_lengths):
+        last = (self.count(encoded.out, encoded.lengths) - token_lengths).abs()
+        first = (self.count(encoded.blocks[0], encoded.lengths) - token_lengths).abs()
+        return {"loss": last + 0.1 * first, "first_block": first}
+
+    @staticmethod
+    def min_frames(tokens):
+        return 0
+
+    def cells(self, frames, tokens):
+        return 1
+'''
+
+DECODER = '''
+"""As many times the first token as the head counts."""
+
+from asr.interfaces import NO_HOTWORDS, Hypothesis, Span
+
+
+class Repeated:
+    needs = ("count",)
+    max_seconds = 1.0
+    max_hypotheses = 1
+    hotwords = NO_HOTWORDS
+    tunable = {}
+    description = "as many tokens as are counted"
+
+    def __init__(self, head, tokenizer, normalize):
+        self.head = head
+
+    def evidence(self, encoder_out, lengths):
+        return self.head.count(encoder_out, lengths).tolist(), lengths.tolist()
+
+    def search(self, evidence):
+        return [[repeated(round(count), length)] for count, length in zip(*evidence, strict=True)]
+
+
+def repeated(count, length):
+    count = min(max(count, 0), length)
+    frames = [Span(number, number + 1) for number in range(count)]
+    return Hypothesis([2] * count, 0.0, frames, [0.5] * count)
+'''
+
+
+@pytest.fixture(scope="module")
+def house(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the package with the head and its decoder; nothing else of it is touched."""
+    folder = tmp_path_factory.mktemp("house")
+    for name in ("asr", "conf"):
+        shutil.copytree(ROOT / name, folder / name)
+    for group, name, code in (("head", "token_count", HEAD), ("decode", "repeated", DECODER)):
+        (folder / "asr" / group / f"{name}.py").write_text(code)
+        (folder / "conf" / group / f"{name}.yaml").write_text(f"name: {name}\n")
+    return folder
+
+
+def run(house: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-m", *arguments]
+    return subprocess.run(command, cwd=house, capture_output=True, text=True, check=False)
+
+
+def test_it_trains_resumes_and_transcribes_what_is_short_or_long(house: Path, tones: Path) -> None:
+    common = ["asr.train", "head=token_count", "decode=repeated", *TINY, *tone_corpus(tones), "run_dir=run"]
+    for steps in (4, 8):
+        ended = run(house, *common, f"trainer.max_steps={steps}", "resume.allow=[trainer.max_steps]")
+        assert ended.returncode == 0, ended.stderr
+    rows = [row for row in metrics(house / "run") if row["train/loss"]]
+    assert all(float(row["train/first_block"]) > 0 for row in rows)
+    assert int(float(rows[-1]["step"])) == 8
+    ended = run(house, "asr.transcribe", "run", str(tones / "test.jsonl"), "--format", "json")
+    assert ended.returncode == 0, ended.stderr
+    assert '"confidence": 0.5' in ended.stdout
+    ended = run(house, "asr.align", "run", str(tones / "test.jsonl"))
+    assert ended.returncode == 1
+    assert "the model's head must say which token each frame spells" in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+def test_a_decoder_that_its_head_cannot_serve_is_refused_by_name(house: Path, tones: Path) -> None:
+    ended = run(house, "asr.train", "head=token_count", *TINY, *tone_corpus(tones), "run_dir=never")
+    assert ended.returncode == 1
+    assert "decode=greedy must have a head with a frame_head; head=token_count has none." in ended.stderr
+    assert not (house / "never").exists()
