@@ -1,4 +1,4 @@
-"""A head that is not frame-wise, with its decoder and a loss behind a block in the middle, comes in as one file each."""
+"""A head that is not frame-wise, its decoder, and a loss behind a block in the middle come in as one file each."""
 
 import shutil
 import subprocess
@@ -77,7 +77,7 @@ class Repeated:
 def repeated(count, length):
     count = min(max(count, 0), length)
     frames = [Span(number, number + 1) for number in range(count)]
-    return Hypothesis([2] * count, 0.0, frames, [0.5] * count)
+    return Hypothesis([2] * count, 0.0, frames, [1.0] * count)
 '''
 
 
@@ -108,7 +108,7 @@ def test_it_trains_resumes_and_transcribes_what_is_short_or_long(house: Path, to
     assert int(float(rows[-1]["step"])) == 8
     ended = run(house, "asr.transcribe", "run", str(tones / "test.jsonl"), "--format", "json")
     assert ended.returncode == 0, ended.stderr
-    assert '"confidence": 0.5' in ended.stdout
+    assert '"confidence": 1.0' in ended.stdout
     ended = run(house, "asr.align", "run", str(tones / "test.jsonl"))
     assert ended.returncode == 1
     assert "the model's head must say which token each frame spells" in ended.stderr
