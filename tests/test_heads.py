@@ -1,0 +1,145 @@
+"""Every head in conf/head under the padding rule, and intermediate and self-conditioned CTC against their formulas."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from asr.build import component
+from asr.errors import InputError
+from asr.head.ctc_intermediate import evenly_spaced
+from asr.interfaces import Encoded
+from tests.conftest import CONF, resolved
+
+HEADS = sorted(path.stem for path in (CONF / "head").glob("*.yaml"))
+DIM, VOCAB_SIZE, NUM_MEL_BINS = 8, 5, 12
+LENGTHS = (41, 17, 29)
+TOKENS = ([1, 2, 2], [3], [4, 1])
+SMALL = ["encoder.dim=8", "encoder.num_heads=2", "encoder.num_layers=4", "encoder.convolution.kernel_size=3"]
+
+
+class Net(nn.Module):
+    """A small Conformer with a head, every parameter away from where it starts."""
+
+    def __init__(self, head: str) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        config = resolved(f"head={head}", *SMALL, "encoder/norm=layer_norm", "encoder.subsampling.num_channels=2")
+        self.encoder = component("encoder", config["encoder"])(NUM_MEL_BINS)
+        make = component("head", config["head"])
+        self.head = make(self.encoder.output_dim, self.encoder.num_blocks, VOCAB_SIZE)
+        self.double().eval()
+        with torch.no_grad():
+            for parameter in self.parameters():
+                parameter += 0.1 * torch.randn_like(parameter)
+
+    def losses(self, features: list[Tensor], tokens: list[list[int]], junk: float) -> dict[str, Tensor]:
+        """Losses of a batch with some frames and tokens of padding more than it needs, filled with junk."""
+        lengths = torch.tensor([len(frames) for frames in features])
+        padded = torch.full((len(features), int(lengths.max()) + 7, NUM_MEL_BINS), junk, dtype=torch.float64)
+        targets = torch.full((len(tokens), max(map(len, tokens)) + 2), VOCAB_SIZE - 1)
+        for row, (frames, ids) in enumerate(zip(features, tokens, strict=True)):
+            padded[row, : len(frames)] = frames
+            targets[row, : len(ids)] = torch.tensor(ids)
+        encoded = self.encoder(padded, lengths, self.head.taps)
+        found: dict[str, Tensor] = self.head.losses(encoded, targets, torch.tensor([len(ids) for ids in tokens]))
+        return found
+
+
+@pytest.mark.parametrize("junk", [float("nan"), float("inf"), 1e30])
+@pytest.mark.parametrize("head", HEADS)
+def test_losses_and_gradients_are_the_same_alone_and_in_any_batch(head: str, junk: float) -> None:
+    net = Net(head)
+    features = [torch.randn(length, NUM_MEL_BINS, dtype=torch.float64) for length in LENGTHS]
+    together = net.losses(features, list(TOKENS), junk)
+    assert set(together) == {"loss", *net.head.loss_names}
+    parameters = list(net.parameters())
+    for row, (frames, tokens) in enumerate(zip(features, TOKENS, strict=True)):
+        alone = net.losses([frames], [tokens], junk)
+        for name, loss in alone.items():
+            torch.testing.assert_close(together[name][row], loss[0], rtol=0, atol=1e-10)  # float64 rounding
+        gradients = torch.autograd.grad(together["loss"][row], parameters, retain_graph=True, allow_unused=True)
+        expected = torch.autograd.grad(alone["loss"][0], parameters, allow_unused=True)
+        for gradient, one in zip(gradients, expected, strict=True):
+            assert (gradient is None) == (one is None)
+            if gradient is not None and one is not None:
+                torch.testing.assert_close(gradient, one, rtol=0, atol=1e-9)
+
+
+def plain_ctc(encoder_out: Tensor, weight: Tensor, bias: Tensor, tokens: list[int]) -> Tensor:
+    """-log p(tokens) by the forward recursion over blank-extended tokens, frame by frame; encoder_out (T', D)."""
+    log_probs = (encoder_out @ weight.T + bias).log_softmax(dim=-1)
+    states = [0]
+    for token in tokens:
+        states += [token, 0]
+    nothing = torch.tensor(float("-inf"), dtype=torch.float64)
+    alpha = [log_probs[0, state] if place < 2 else nothing for place, state in enumerate(states)]
+    for frame in log_probs[1:]:
+        before, alpha = alpha, []
+        for place, state in enumerate(states):
+            reach = [before[place]]
+            if place >= 1:
+                reach.append(before[place - 1])
+            if place >= 2 and state not in (0, states[place - 2]):
+                reach.append(before[place - 2])
+            alpha.append(torch.stack(reach).logsumexp(dim=0) + frame[state])
+    return -torch.stack(alpha[-2:]).logsumexp(dim=0)
+
+
+@pytest.mark.parametrize("head", ["ctc_intermediate", "ctc_self_conditioned"])
+def test_intermediate_losses_are_the_papers_sum_over_the_blocks_outputs(head: str) -> None:
+    net = Net(head)
+    settings = resolved(f"head={head}")["head"]
+    frames = torch.randn(1, 33, NUM_MEL_BINS, dtype=torch.float64)
+    lengths = torch.tensor([33])
+    x, _ = net.encoder.subsampling(frames, lengths)
+    padding = torch.zeros(1, x.shape[1], dtype=torch.bool)
+    positions = net.encoder.positions(x)
+    linear = net.head.frame_head.linear
+    tapped = [place * 4 // (settings["num_intermediate"] + 1) for place in range(1, settings["num_intermediate"] + 1)]
+    intermediate = []
+    for number, block in enumerate(net.encoder.blocks, start=1):
+        x = block(x, positions, padding)
+        if number in tapped:
+            intermediate.append(plain_ctc(x[0], linear.weight, linear.bias, [1, 2, 2]))
+            if head == "ctc_self_conditioned":
+                condition = net.head.condition
+                x = x + (x @ linear.weight.T + linear.bias).softmax(dim=-1) @ condition.weight.T + condition.bias
+    last = plain_ctc(x[0], linear.weight, linear.bias, [1, 2, 2])
+    weight = settings["weight"]
+    expected = (1 - weight) * last + weight * sum(intermediate) / len(intermediate)
+    losses = net.losses([frames[0]], [[1, 2, 2]], junk=float("nan"))
+    torch.testing.assert_close(losses["loss"][0], expected, rtol=0, atol=1e-10)
+    torch.testing.assert_close(losses["last_ctc"][0], last, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize(
+    ("num_blocks", "number", "expected"), [(16, 1, [7]), (18, 5, [2, 5, 8, 11, 14]), (5, 1, [1]), (2, 1, [0])]
+)
+def test_intermediate_blocks_part_the_encoder_evenly(num_blocks: int, number: int, expected: list[int]) -> None:
+    assert evenly_spaced(num_blocks, number) == expected
+
+
+def test_more_intermediate_blocks_than_there_are_is_one_line() -> None:
+    with pytest.raises(InputError, match=r"head\.num_intermediate must be less than .*; got 3, and 3 blocks\."):
+        evenly_spaced(3, 3)
+
+
+def test_a_tap_looks_before_it_changes_and_changes_what_the_next_block_gets() -> None:
+    net = Net("ctc")
+    frames, lengths = torch.randn(2, 40, NUM_MEL_BINS, dtype=torch.float64), torch.tensor([40, 23])
+    seen: list[Any] = []
+
+    def nothing_left(x: Tensor, padding_mask: Tensor) -> Tensor:
+        seen.append((x, padding_mask))
+        return torch.zeros_like(x)
+
+    encoded = net.encoder(frames, lengths, {1: nothing_left})
+    plain = net.encoder(frames, lengths)
+    assert isinstance(plain, Encoded)
+    assert plain.blocks == {}
+    assert torch.equal(encoded.blocks[1], seen[0][0])
+    assert seen[0][1].sum() == encoded.lengths.max() - encoded.lengths.min()
+    valid = ~seen[0][1]
+    assert not torch.allclose(encoded.out[valid], plain.out[valid])
