@@ -11,8 +11,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,14 +19,15 @@ from torch import Tensor
 from asr import ngram
 from asr.checkpoint.load import load_recognizer
 from asr.cli.command import run_command
-from asr.decode.beam import Beam
+from asr.decode.beam import LARGEST_SCORE, LARGEST_WEIGHT, Beam
 from asr.decode.greedy import Greedy
 from asr.decode.lexicon import read_lexicon
 from asr.errors import InputError
-from asr.evaluation.tuning import Heard, hear, search_weights
+from asr.evaluation.tuning import EncodedUtterance, Values, encode, search_values
 from asr.evaluation.word_errors import count_errors, total
-from asr.interfaces import Hypothesis
+from asr.interfaces import Hypothesis, Tunable
 from asr.language_model.kenlm import without_progress
+from asr.recognition.long_form import Segment
 from asr.recognition.recognizer import INFERENCE, Recognizer
 from asr.system.settings import default_settings
 from benchmarks import results
@@ -39,6 +39,10 @@ from benchmarks.results import Results, fixed, share
 TEXTS = "data/mini/train.jsonl"
 CONF = default_settings("decode", "beam")
 THEIR_PRUNING = {"beam_threshold": 10.0, "token_threshold": -5.0}  # pyctcdecode's defaults
+TUNABLE = {  # of a language model, whoever searches with it
+    "lm_weight": Tunable(CONF["lm_weight"], 0.0, LARGEST_WEIGHT, 0.4),
+    "word_score": Tunable(CONF["word_score"], -LARGEST_SCORE, LARGEST_SCORE, 1.0),
+}
 NET = "net and reading"
 COLUMNS: dict[str, Callable[[Any], str]] = {
     "decoder": str,
@@ -79,63 +83,91 @@ def make_trigrams(folder: str) -> str:
     return path
 
 
-def listen(recognizer: Recognizer, paths: Iterable[str]) -> list[Heard]:
-    """Run the net over recordings."""
-    return hear(recognizer, list(read_utterances(paths)), INFERENCE, lambda seconds: None)[0]
+class Written:
+    """A head for which the encoder has written log_probs: so decoders are compared, and not what they decode."""
+
+    @property
+    def frame_head(self) -> "Written":
+        """Itself."""
+        return self
+
+    def log_probs(self, encoder_out: Tensor) -> Tensor:
+        """(B, T', V), as it is."""
+        return encoder_out
 
 
-def compare(recognizer: Recognizer, decoders: dict[str, Any], audio: Sequence[str], turns: int) -> Results:
-    """Let the decoders take turns, and the net whose log_probs they have."""
-    heard = listen(recognizer, audio)
-    seconds = sum(one.utterance.duration for one in heard)
-    print(f"{len(heard)} utterances, {seconds:.0f} s\n")
-    wers = {name: wer(recognizer, heard, decode_all(recognizer, decode, heard)) for name, decode in decoders.items()}
-    gc.freeze()  # what one decoder keeps must not cost another one time
-    contenders: dict[str, Callable[[], object]] = {NET: lambda: listen(recognizer, audio)}
-    contenders |= {name: partial(decode_all, recognizer, decode, heard) for name, decode in decoders.items()}
-    taken = {name: turn.cpu_seconds for name, turn in race(contenders, turns=turns, warm_up=0).items()}
-    table = Results("decoding", COLUMNS, bars="utterances/s")
-    theirs = next((taken[name] for name in taken if name.startswith("pyctcdecode")), None)
-    for name, decode in decoders.items():
-        weighed = " LM" in name
-        weights = (decode.fusion.lm_weight, decode.fusion.word_score) if weighed else (None, None)
-        figures = len(heard) / taken[name], taken[name] / seconds, theirs and theirs / taken[name]
-        table.row(name, *weights, wers[name], *figures, taken[name] / taken[NET])
-    table.row(NET, None, None, None, len(heard) / taken[NET], taken[NET] / seconds, None, None)
-    return table
+class Contender(NamedTuple):
+    """A decoder, and the values that it decodes with, of what it can tune."""
+
+    decoder: Any
+    values: Values
 
 
-def decode_all(recognizer: Recognizer, decode: Any, heard: Sequence[Heard]) -> list[str]:
-    """Decode recordings to texts."""
-    recognizer.decode = decode
+def listen(recognizer: Recognizer, paths: Iterable[str]) -> list[EncodedUtterance]:
+    """Run the net over recordings; log_probs stand for encoder_out."""
+    every, _ = encode(recognizer, list(read_utterances(paths)), INFERENCE, lambda seconds: None)
     return [
-        " ".join(text for _, log_probs in one.segments for text in decode_one(recognizer, log_probs)) for one in heard
+        EncodedUtterance(encoded.utterance, [Segment(at, recognizer.log_probs(out)) for at, out in encoded.segments])
+        for encoded in every
     ]
 
 
-def decode_one(recognizer: Recognizer, log_probs: Tensor) -> list[str]:
+def compare(recognizer: Recognizer, decoders: dict[str, Contender], audio: Sequence[str], turns: int) -> Results:
+    """Let the decoders take turns, and the net whose log_probs they have."""
+    test_set = listen(recognizer, audio)
+    seconds = sum(encoded.utterance.duration for encoded in test_set)
+    print(f"{len(test_set)} utterances, {seconds:.0f} s\n")
+    texts = {name: decode_all(recognizer, decoder, test_set) for name, decoder in decoders.items()}
+    gc.freeze()  # what one decoder keeps must not cost another one time
+    contenders: dict[str, Callable[[], object]] = {NET: lambda: listen(recognizer, audio)}
+    contenders |= {name: partial(decode_all, recognizer, decoder, test_set) for name, decoder in decoders.items()}
+    taken = {name: turn.cpu_seconds for name, turn in race(contenders, turns=turns, warm_up=0).items()}
+    table = Results("decoding", COLUMNS, bars="utterances/s")
+    theirs = next((taken[name] for name in taken if name.startswith("pyctcdecode")), None)
+    for name, (_, values) in decoders.items():
+        weights = (values.get(tuned) for tuned in TUNABLE)
+        figures = len(test_set) / taken[name], taken[name] / seconds, theirs and theirs / taken[name]
+        table.row(name, *weights, wer(recognizer, test_set, texts[name]), *figures, taken[name] / taken[NET])
+    table.row(NET, None, None, None, len(test_set) / taken[NET], taken[NET] / seconds, None, None)
+    return table
+
+
+def decode_all(recognizer: Recognizer, decoder: Contender, test_set: Sequence[EncodedUtterance]) -> list[str]:
+    """Decode recordings to texts."""
+    return [
+        " ".join(decode_one(recognizer, decoder, log_probs) for _, log_probs in encoded.segments)
+        for encoded in test_set
+    ]
+
+
+def decode_one(recognizer: Recognizer, decoder: Contender, log_probs: Tensor) -> str:
     """Decode (T', V) to one text."""
-    return recognizer.hypotheses(log_probs[None], torch.tensor([len(log_probs)]))
+    evidence = decoder.decoder.evidence(log_probs[None], torch.tensor([len(log_probs)]))
+    [[best, *_]] = decoder.decoder.search(evidence, **decoder.values)
+    return recognizer.text(best)
 
 
-def wer(recognizer: Recognizer, heard: Sequence[Heard], texts: Sequence[str]) -> float:
+def wer(recognizer: Recognizer, test_set: Sequence[EncodedUtterance], texts: Sequence[str]) -> float:
     """Score texts."""
-    pairs = zip(heard, texts, strict=True)
-    return total(count_errors(recognizer.model.normalize(one.utterance.text), text) for one, text in pairs).rate
+    references = (recognizer.model.normalize(encoded.utterance.text) for encoded in test_set)
+    return total(map(count_errors, references, texts)).rate
 
 
-def make_decoders(recognizer: Recognizer, lm: str, beams: Sequence[int], dev: Sequence[Heard]) -> dict[str, Any]:
+def make_decoders(
+    recognizer: Recognizer, lm: str, beams: Sequence[int], dev: Sequence[EncodedUtterance]
+) -> dict[str, Contender]:
     """Make the rows of the table; a language model's weights are found on the dev set, if there is one."""
-    decoders: dict[str, Any] = {"greedy": Greedy(recognizer.model.tokenizer, recognizer.model.normalize)}
-    decoders |= {f"asr {size}": ours(recognizer, beam_size=size) for size in beams}
+    greedy = Greedy(Written(), recognizer.model.tokenizer, recognizer.model.normalize)  # type: ignore[arg-type]
+    decoders = {"greedy": Contender(greedy, {})}
+    decoders |= {f"asr {size}": Contender(ours(recognizer, beam_size=size), {}) for size in beams}
     for family in families(recognizer, lm, beams):
         made: dict[str, Any] = {**enter(family, (InputError,))}
+        values: Values = {name: tunable.value for name, tunable in TUNABLE.items()}
         if made and dev:
-            middling = recognizer.decode = list(made.values())[(len(made) - 1) // 2]
-            weights = search_weights(recognizer, middling, dev, lambda weights, counts: None)
-            for decode in made.values():
-                decode.fusion.lm_weight, decode.fusion.word_score = weights
-        decoders |= made
+            middling = list(made.values())[(len(made) - 1) // 2]
+            searching = Recognizer(recognizer.model, middling, recognizer.calibration)
+            values = search_values(searching, dev, lambda values, counts: None)
+        decoders |= {name: Contender(decoder, values) for name, decoder in made.items()}
     return decoders
 
 
@@ -161,16 +193,13 @@ def ours(recognizer: Recognizer, **settings: Any) -> Beam:
     """Make our search, of conf's settings but for these."""
     settings = {**CONF, **settings}
     del settings["name"]
-    return Beam(recognizer.model.tokenizer, recognizer.model.normalize, **settings)
-
-
-def first_weights() -> SimpleNamespace:
-    """The weights where a search begins."""
-    return SimpleNamespace(lm_weight=CONF["lm_weight"], word_score=CONF["word_score"])
+    return Beam(Written(), recognizer.model.tokenizer, recognizer.model.normalize, **settings)  # type: ignore[arg-type]
 
 
 class Torchaudio:
     """torchaudio's decoder; its words end with a space, the last one too, so a frame is added that is one."""
+
+    tunable = TUNABLE
 
     def __init__(self, recognizer: Recognizer, lm: str, beam_size: int, tokens_per_frame: int) -> None:
         from torchaudio.models.decoder import ctc_decoder
@@ -178,7 +207,6 @@ class Torchaudio:
         tokens = ["-", *(piece.replace(" ", "|") for piece in recognizer.model.tokenizer.pieces[1:])]
         if any(len(token) != 1 for token in tokens):
             raise InputError("it is only called with tokens of one character here")
-        self.fusion = first_weights()
         self._space = tokens.index("|")
         self._folder = tempfile.TemporaryDirectory()  # the decoder is made when its weights are known
         lexicon = Path(self._folder.name) / "lexicon.txt"
@@ -193,28 +221,33 @@ class Torchaudio:
             beam_size_token=tokens_per_frame,
             beam_threshold=CONF["beam_threshold"],
         )
-        self._made: tuple[float, float] | None = None
+        self._made: dict[str, float] | None = None
 
-    def __call__(self, log_probs: Tensor, lengths: Tensor) -> list[list[Hypothesis]]:
-        """Decode one utterance, (1, T', V)."""
-        weights = self.fusion.lm_weight, self.fusion.word_score
-        if weights != self._made:
+    def evidence(self, log_probs: Tensor, lengths: Tensor) -> Tensor:
+        """One utterance's log_probs (1, T', V)."""
+        return log_probs
+
+    def search(self, evidence: Tensor, **values: float) -> list[list[Hypothesis]]:
+        """Decode one utterance."""
+        if values != self._made:
+            weight, score = values["lm_weight"] * math.log(10), values["word_score"]
             with without_progress():
-                self._decode = self._make(lm_weight=weights[0] * math.log(10), word_score=weights[1])
-            self._made = weights
-        space = torch.full_like(log_probs[:, :1], -1e4)
+                self._decode = self._make(lm_weight=weight, word_score=score)
+            self._made = values
+        space = torch.full_like(evidence[:, :1], -1e4)
         space[..., self._space] = 0.0
-        [[best]] = self._decode(torch.cat([log_probs, space], dim=1))
+        [[best]] = self._decode(torch.cat([evidence, space], dim=1))
         return [[Hypothesis(best.tokens.tolist(), best.score)]]
 
 
 class Pyctcdecode:
     """pyctcdecode; the words it knows are the language model's, and all others cost ten, in the model's logarithm."""
 
+    tunable = TUNABLE
+
     def __init__(self, recognizer: Recognizer, lm: str, beam_size: int, pruning: dict[str, Any]) -> None:
         from pyctcdecode import build_ctcdecoder  # type: ignore[import-not-found]
 
-        self.fusion = first_weights()
         self._tokenizer = recognizer.model.tokenizer
         with without_progress():
             self._decoder = build_ctcdecoder(list(recognizer.model.tokenizer.pieces), lm, unigrams=read_lexicon(lm))
@@ -225,10 +258,14 @@ class Pyctcdecode:
             token_min_logp=pruning["token_threshold"],
         )
 
-    def __call__(self, log_probs: Tensor, lengths: Tensor) -> list[list[Hypothesis]]:
-        """Decode one utterance, (1, T', V)."""
-        self._decoder.reset_params(alpha=self.fusion.lm_weight, beta=self.fusion.word_score)
-        best = self._decode(log_probs[0].numpy())[0]
+    def evidence(self, log_probs: Tensor, lengths: Tensor) -> Tensor:
+        """One utterance's log_probs (1, T', V)."""
+        return log_probs
+
+    def search(self, evidence: Tensor, **values: float) -> list[list[Hypothesis]]:
+        """Decode one utterance."""
+        self._decoder.reset_params(alpha=values["lm_weight"], beta=values["word_score"])
+        best = self._decode(evidence[0].numpy())[0]
         return [[Hypothesis(self._tokenizer.encode(best[0]), best[-1])]]
 
 

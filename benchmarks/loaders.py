@@ -13,13 +13,13 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import DataLoader, Dataset
 
-from asr.build import Config, build_augmentation, build_features, build_recognizer, build_tokenizer
+from asr.build import Config, build_augmentation, build_features, build_model, build_tokenizer
 from asr.data.batch_plan import BatchBounds, plan_evaluation
 from asr.data.dataset import load_utterance
 from asr.data.manifest import Utterance
 from asr.data.position import start_of_epoch
 from asr.interfaces import Features
-from asr.recognition.recognizer import Recognizer
+from asr.recognition.model import Model
 from asr.training.data_module import SpeechData
 from benchmarks.features import NUM_MEL_BINS, SAMPLE_RATE, composed, kaldi
 
@@ -43,13 +43,11 @@ class Corpus(NamedTuple):
 def speech_data(corpus: Corpus, augment: Sequence[str], num_workers: int) -> SpeechData:
     """Make our data module as `asr.train` does, in a run of one process that is about to begin."""
     config = composed(f"augment=[{','.join(augment)}]")
-    recognizer = _recognizer(config, corpus)
-    augmentation = build_augmentation(config, recognizer.model.features.sample_rate)
+    model = _model(config, corpus)
+    augmentation = build_augmentation(config, model.features.sample_rate)
     settings = config["data"] | {"batch_seconds": corpus.batch_seconds, "num_workers": num_workers}
     position = start_of_epoch(0, 1)
-    data = SpeechData(
-        corpus.utterances, [], recognizer.model.features, recognizer.model.reference, augmentation, 0, position, **settings
-    )
+    data = SpeechData(corpus.utterances, [], model.features, model.reference, augmentation, 0, position, **settings)
     data.trainer = SimpleNamespace(current_epoch=0, global_rank=0, world_size=1)  # type: ignore[assignment]
     return data
 
@@ -84,7 +82,7 @@ class Torchaudio(Dataset[tuple[Tensor, Tensor]]):
         from torchaudio.transforms import FrequencyMasking, Speed, TimeMasking
 
         self.utterances = corpus.utterances
-        self.encode = _recognizer(composed(), corpus).tokenizer.encode  # ours: the texts are to be the same work
+        self.encode = _model(composed(), corpus).tokenizer.encode  # ours: the texts are to be the same work
         self.speeds = [Speed(SAMPLE_RATE, factor) for factor in SPEEDS if factor != 1.0] if augmented else []
         self.masks = [FrequencyMasking(27)] * 2 + [TimeMasking(50)] * 5 if augmented else []
         durations = [utterance.duration for utterance in corpus.utterances]
@@ -138,10 +136,10 @@ class Lhotse:
             yield int(batch["supervisions"]["num_frames"].sum())
 
 
-def _recognizer(config: Config, corpus: Corpus) -> Recognizer:
+def _model(config: Config, corpus: Corpus) -> Model:
     tokenizer = build_tokenizer(config)
     tokenizer.fit(utterance.text for utterance in corpus.utterances)
-    return build_recognizer(config, tokenizer, build_features(config))
+    return build_model(config, tokenizer, build_features(config))
 
 
 def _collate(examples: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, ...]:

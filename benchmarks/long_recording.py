@@ -25,16 +25,17 @@ from asr.cli.command import inference, run_command
 from asr.data.batch_plan import BatchBounds
 from asr.data.manifest import Utterance
 from asr.evaluation.word_errors import ErrorCounts, count_errors, total
-from asr.recognition.long_form import SEGMENTERS
+from asr.recognition.chunks import ChunkBounds, cut_chunks
+from asr.recognition.long_form import at_silences
 from asr.recognition.recognizer import Inference, Recognizer, whole_file
 from asr.recognition.transcript import Transcript, Word
-from asr.recognition.chunks import ChunkBounds, cut_chunks
 from benchmarks import results
 from benchmarks.machine import about, in_fresh_process, peak_memory
 from benchmarks.model import add_model, read_utterances
 from benchmarks.race import cpu_seconds
 from benchmarks.results import Results, fixed, share
 
+WAYS = {"chunks": None, "silence": at_silences}  # to cut
 SAMPLE_RATE = 16000  # of the recordings that are made
 NOISE = 3e-4  # standard deviation, of the pauses
 NEAR_SECONDS = 1.0  # of a seam
@@ -74,19 +75,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.long_recording", description=__doc__)
     add_model(parser)
     parser.add_argument("--minutes", type=float, nargs="+", default=[1, 10, 60], help="of the recordings (1 10 60)")
-    parser.add_argument("--segment", nargs="+", choices=sorted(SEGMENTERS), default=["windows", "silence"], dest="ways")
+    parser.add_argument("--segment", nargs="+", choices=sorted(WAYS), default=["chunks", "silence"], dest="ways")
     parser.add_argument("--pause", type=float, default=0.4, metavar="S", help="faint noise between utterances (0.4)")
     parser.add_argument("--compare", action="store_true", help="with one pass over recordings of 1 to 2 minutes")
     parser.add_argument("--recordings", type=int, default=10, metavar="N", help="that are compared (10)")
     for name in ("--batch-seconds", "--chunk", "--context"):
         parser.add_argument(name, type=float, metavar="S", help="as of asr.transcribe")
     results.add_options(parser)
-    parser.set_defaults(segment="windows", num_workers=0, turns=1)
+    parser.set_defaults(segment="chunks", num_workers=0, turns=1)
     given = parser.parse_args(arguments)
     how = inference(given)
     utterances = list(read_utterances(given.audio))
     facts = about(given)
-    bounds = f"windows of {how.chunks.chunk_seconds:g} s, {how.chunks.context_seconds:g} s of them context"
+    bounds = f"chunks of {how.chunks.chunk_seconds:g} s, {how.chunks.context_seconds:g} s of them context"
     print(f"batch_seconds={how.batches.batch_seconds:g}, {bounds} at each end; pauses of {given.pause:g} s\n")
     with tempfile.TemporaryDirectory() as folder:
         measured = _comparison if given.compare else _lengths
@@ -124,7 +125,7 @@ def _lengths(given: argparse.Namespace, utterances: list[Utterance], how: Infere
     table = Results("long_recording", LENGTHS, bars="seconds", within=("minutes",))
     for minutes in given.minutes:
         recording = concatenate(itertools.cycle(utterances), 60 * minutes, given.pause, folder / f"{minutes:g}.wav")
-        hows = [replace(how, segmenter=SEGMENTERS[way]) for way in given.ways]
+        hows = [replace(how, segmenter=WAYS[way]) for way in given.ways]
         turns = [
             [in_fresh_process(measure, given.model, recording, one) for one in hows]  # so that none finds freed memory
             for _ in range(given.turns)
@@ -152,7 +153,7 @@ def measure(model: str, recording: Recording, how: Inference) -> tuple[float, fl
     return took, cpu, peak / 1e6, (peak - warm) / 1e6, len(transcript.words), wer
 
 
-# ---- how what comes out in windows differs from one pass
+# ---- how what comes out in chunks differs from one pass
 
 
 @dataclass
@@ -200,7 +201,7 @@ def _comparison(given: argparse.Namespace, utterances: list[Utterance], how: Inf
     for way in given.ways:
         difference, cut_errors, whole_errors = Difference(), [], []
         for recording, whole in zip(recordings, wholes, strict=True):
-            cut, seams = recognize_with_seams(recognizer, recording, replace(how, segmenter=SEGMENTERS[way]), way)
+            cut, seams = recognize_with_seams(recognizer, recording, replace(how, segmenter=WAYS[way]), way)
             difference.count(whole.words, cut.words, seams)
             cut_errors.append(_errors(recognizer, recording, cut))
             whole_errors.append(_errors(recognizer, recording, whole))
@@ -215,15 +216,16 @@ def _comparison(given: argparse.Namespace, utterances: list[Utterance], how: Inf
 def recognize_with_seams(
     recognizer: Recognizer, recording: Recording, how: Inference, way: str
 ) -> tuple[Transcript, list[float]]:
-    """Transcribe a recording; return the seconds, too, at which windows, or segments, meet."""
+    """Transcribe a recording; return the seconds, too, at which chunks, or segments, meet."""
     utterance = whole_file(recording.path, "0")
     [(_, segments)] = recognizer.segments([utterance], how)  # type: ignore[misc]
     held = list(segments)
     seams = [start for start, _ in held[1:]]
-    if way == "windows":
-        waveform = load_waveform(recording.path, recognizer.model.features.sample_rate)
-        samples = how.chunks.samples(recognizer.model.features.sample_rate, recognizer.model.frame_samples)
-        seams += [window.keep / recognizer.model.features.sample_rate for window in cut_chunks([waveform], *samples)][1:]
+    if way == "chunks":
+        sample_rate = recognizer.model.features.sample_rate
+        samples = how.chunks.samples(sample_rate, recognizer.model.frame_samples)
+        waveform = load_waveform(recording.path, sample_rate)
+        seams += [chunk.keep / sample_rate for chunk in cut_chunks([waveform], *samples)][1:]
     return recognizer.transcript(utterance.duration, iter(held)), seams
 
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from asr.build import component
 from asr.head.ctc import CTC
+from asr.interfaces import Encoded
 from asr.system.settings import CONF
 from benchmarks.peers.front_end import FrontEnd
 from benchmarks.race import enter
@@ -57,7 +58,7 @@ class Net(nn.Module):
     """An encoder, whose `blocks` are listed, and our head.
 
     Args:
-        encoder: (B, T, F), (B,) to (B, T', D), (B,).
+        encoder: (B, T, F), (B,) to encoder_out (B, T', D), (B,).
         blocks: those of its modules that are alike.
         dim: D.
     """
@@ -66,17 +67,17 @@ class Net(nn.Module):
         super().__init__()
         self.encoder = encoder
         self.blocks = blocks
-        self.head = CTC(dim, VOCAB_SIZE)
+        self.head = CTC(dim, len(blocks), VOCAB_SIZE)
 
     def forward(self, features: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         """(B, T, F), (B,) to log_probs (B, T', V), (B,)."""
-        encoder_out, lengths = self.encoder(features, lengths)
-        return self.head(encoder_out), lengths
+        encoded = self.encoder(features, lengths)
+        return self.head.log_probs(encoded.out), encoded.lengths
 
     def loss(self, batch: Batch) -> Tensor:
         """Compute a batch's CTC loss, divided by its number of tokens."""
-        log_probs, lengths = self(batch.features, batch.lengths)
-        return self.head.losses(log_probs, lengths, batch.tokens, batch.token_lengths).sum() / batch.token_lengths.sum()
+        encoded = self.encoder(batch.features, batch.lengths)
+        return self.head.losses(encoded, batch.tokens, batch.token_lengths)["loss"].sum() / batch.token_lengths.sum()
 
 
 class PeerEncoder(nn.Module):
@@ -87,10 +88,10 @@ class PeerEncoder(nn.Module):
         self.front_end = front_end
         self.blocks = blocks
 
-    def forward(self, features: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-        """(B, T, F), (B,) to (B, T', D), (B,)."""
+    def forward(self, features: Tensor, lengths: Tensor) -> Encoded:
+        """(B, T, F), (B,) to encoder_out (B, T', D), (B,)."""
         x, lengths = self.front_end(features, lengths)
-        return self.blocks(x, lengths), lengths
+        return Encoded(self.blocks(x, lengths), lengths, {})
 
 
 class NoFrontEnd(nn.Module):
@@ -110,9 +111,12 @@ def encoder_config(overrides: str) -> dict[str, Any]:
 
 def shape_of(config: dict[str, Any]) -> Shape:
     """Take from our encoder's settings what the peers' follow."""
-    same = {key: config[key] for key in ("dim", "num_layers", "num_heads", "kernel_size", "dropout")}
-    feed_forward_dim = round(config["feed_forward_factor"] * config["dim"])
-    return Shape(**same, feed_forward_dim=feed_forward_dim, num_channels=config["subsampling"]["num_channels"])
+    return Shape(
+        **{key: config[key] for key in ("dim", "num_layers", "num_heads", "dropout")},
+        feed_forward_dim=round(config["feed_forward_factor"] * config["dim"]),
+        kernel_size=config["convolution"]["kernel_size"],
+        num_channels=config["subsampling"]["num_channels"],
+    )
 
 
 def installed(contenders: list[str]) -> list[str]:

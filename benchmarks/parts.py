@@ -5,10 +5,11 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from asr.cli.command import run_command
-from asr.encoder.convolution import ConvolutionModule
+from asr.encoder.convolution.depthwise_convolution import DepthwiseConvolution
 from asr.lengths import padding_mask
 from benchmarks import results
 from benchmarks.contest import count_flops
@@ -38,11 +39,14 @@ class Part(NamedTuple):
     usual: nn.Module | None = None
 
 
-class UsualConvolution(ConvolutionModule):
+class UsualConvolution(DepthwiseConvolution):
     """Ours with its depthwise convolution as torch has it, channels first."""
 
-    def _convolve(self, x: Tensor) -> Tensor:
-        return self.depthwise(x.transpose(1, 2)).transpose(1, 2)
+    def forward(self, x: Tensor, padding_mask: Tensor) -> Tensor:
+        """(B, T, D), padding_mask (B, T) to (B, T, D)."""
+        x = F.glu(self.pointwise1(x)).masked_fill(padding_mask[:, :, None], 0.0)
+        x = self.depthwise(x.transpose(1, 2)).transpose(1, 2)
+        return self.pointwise2(F.silu(self.norm(x, padding_mask)))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -83,7 +87,7 @@ def parts_of(encoder: nn.Module, encoder_name: str, features: Tensor, feature_le
     inner = torch.randn(*x.shape[:2], shape.feed_forward_dim, requires_grad=True)
     block, layers = encoder.blocks[0], shape.num_layers
     front_end = FrontEnd(NUM_MEL_BINS, shape.num_channels, shape.dim, shape.dropout)
-    convolution = UsualConvolution(shape.dim, shape.kernel_size, lambda dim: block.convolution.norm)
+    convolution = UsualConvolution(shape.dim, lambda dim: block.convolution.norm, kernel_size=shape.kernel_size)
     return {
         "front-end": Part(1, (features, feature_lengths), encoder.subsampling, front_end),
         "feed-forward": Part(2 * layers, (x,), block.feed_forward1),

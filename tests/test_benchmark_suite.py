@@ -78,8 +78,8 @@ def test_long_recordings_have_a_row_for_each_length_and_way_to_cut(fluent: Path,
     options = [str(fluent / "run"), str(fluent / "test.jsonl"), "--output-dir", str(tmp_path)]
     assert long_recording.main([*options, "--minutes", "0.1", "--chunk", "2"]) == 0
     found = rows(tmp_path, "long_recording")
-    assert [(row["minutes"], row["segment"]) for row in found] == [("0.1", "windows"), ("0.1", "silence")]
-    assert long_recording.main([*options, "--compare", "--recordings", "1", "--segment", "windows"]) == 0
+    assert [(row["minutes"], row["segment"]) for row in found] == [("0.1", "chunks"), ("0.1", "silence")]
+    assert long_recording.main([*options, "--compare", "--recordings", "1", "--segment", "chunks"]) == 0
     [row] = rows(tmp_path, "long_recording_compared")
     assert row["words"] > 0  # type: ignore[operator]
 

@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from asr.encoder.convolution import ConvolutionModule
+from asr.encoder.convolution.depthwise_convolution import DepthwiseConvolution
 from asr.encoder.norm.masked_batch_norm import MaskedBatchNorm
+from asr.interfaces import Encoded
 from benchmarks import inference, long_audio, nets, parts, train_step
 from benchmarks.contest import count_flops
-from benchmarks.nets import OURS, VOCAB_SIZE, Net, NoFrontEnd, make_batch, make_net
+from benchmarks.nets import OURS, VOCAB_SIZE, Net, make_batch, make_net
 from tests.conftest import ROOT
 
 PROGRAMS = [
@@ -58,7 +59,7 @@ def test_a_peer_is_of_our_shape_and_does_our_work(with_front_end: bool) -> None:
 
 def test_operations_are_counted_two_for_each_product() -> None:
     dim, batch = 16, make_batch(2, 1.0, blocks_dim=16)
-    net = Net(NoFrontEnd(), torch.nn.ModuleList(), dim)
+    net = Net(lambda x, lengths: Encoded(x, lengths, {}), torch.nn.ModuleList(), dim)  # type: ignore[arg-type]
     products = 2 * 25 * dim * VOCAB_SIZE  # the head's, of padding too
     assert count_flops(net, batch.features, batch.lengths, backward=False) == 2 * products
     assert count_flops(net, batch.features, batch.lengths, backward=True) == 3 * 2 * products
@@ -119,11 +120,13 @@ def test_every_part_of_a_step_has_its_row(tmp_path: Path) -> None:
     }
 
 
-def test_a_convolution_as_usual_is_ours() -> None:
+def test_a_convolution_as_usual_is_ours_but_for_its_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     norm = partial(MaskedBatchNorm, momentum=0.1, eps=1e-5)
     torch.manual_seed(0)
-    ours = ConvolutionModule(8, 5, norm).eval()
-    usual = parts.UsualConvolution(8, 5, norm).eval()
+    ours = DepthwiseConvolution(8, norm, kernel_size=5).eval()
+    usual = parts.UsualConvolution(8, norm, kernel_size=5).eval()
     usual.load_state_dict(ours.state_dict())
     x, mask = torch.randn(2, 7, 8), torch.arange(7) >= torch.tensor([[7], [4]])
-    torch.testing.assert_close(usual(x, mask), ours(x, mask))
+    expected = ours(x, mask)
+    monkeypatch.setattr("asr.encoder.convolution.depthwise_convolution.depthwise", pytest.fail)
+    torch.testing.assert_close(usual(x, mask), expected)

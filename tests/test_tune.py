@@ -116,9 +116,8 @@ def test_the_search_finds_the_least_errors(optimum: Weights, found: Weights) -> 
     recognizer, dev_set = stub(errors)
     told: list[Weights] = []
     best = search_values(recognizer, dev_set, lambda values, counts: told.append(Weights(**values)))
-    assert best == pytest.approx(
-        found._asdict(), abs=0.051
-    )  # the finest steps are 0.1 and 0.25, on a grid from 0.5 and 0
+    # The finest steps are 0.1 and 0.25, on a grid from 0.5 and 0.
+    assert best == pytest.approx(found._asdict(), abs=0.051)
     assert told[0] == Weights(0.5, 0.0)
     assert len(set(told)) == len(told), "nothing is tried twice"
 
