@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from asr.errors import AudioError, InputError, is_out_of_memory
-from asr.text.printable import printable
+from asr.text.printable import listed, printable
 from asr.training.hydra_command import experiment_command
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def train(config: dict[str, Any]) -> None:
 
     from asr import build
     from asr.checkpoint.load import CHECKPOINTS, checkpoint_extra, fitted_files
-    from asr.data.epoch_plan import RunBounds
+    from asr.data.epoch_plan import PlanSettings, RunBounds, TrainingSet
     from asr.data.position import start_of_epoch
     from asr.report.training import leave_report
     from asr.run import folder
@@ -82,11 +82,15 @@ def train(config: dict[str, Any]) -> None:
     _describe(recognizer, corpus)
 
     augmentation = build.build_augmentation(config, features.sample_rate)
-    reference, seed = recognizer.reference, config["seed"]
-    data = SpeechData(corpus.train, corpus.valid, features, reference, augmentation, seed, position, **config["data"])
+    seed, settings_of_plan = config["seed"], PlanSettings.of(config["data"])
+    training_set = TrainingSet(corpus.train, features, recognizer.reference, augmentation.speed, seed, settings_of_plan)
+    for reason, ids in training_set.dropped.items():
+        what = f"{len(ids)} of {training_set.given} training utterances"
+        logger.warning("dropped %s: %s (%s)", what, reason, listed(ids))
+    data = SpeechData(training_set, corpus.valid, augmentation, position, config["data"]["num_workers"])
     step = resume.step if resume else 0
     bounds = RunBounds.of(config["trainer"])
-    total_steps = resume.run.total_steps if resume and not changed else data.total_steps(step, bounds)
+    total_steps = resume.run.total_steps if resume and not changed else training_set.total_steps(position, step, bounds)
     logger.info("%d steps: the smaller of trainer.max_epochs and trainer.max_steps, where both are set", total_steps)
     examples = ExamplesFile(run_dir / EXAMPLES, choose_examples(corpus.valid))
     if trainer.is_global_zero:
@@ -97,7 +101,7 @@ def train(config: dict[str, Any]) -> None:
         build.build_schedule(config),
         total_steps,
         seed,
-        Unreadable(data.max_skipped, position.epoch, position.skipped),
+        Unreadable(config["data"]["max_bad_fraction"] * len(training_set), position.epoch, position.skipped),
         checkpoint_extra(config, fitted_files(tokenizer, features)),
         run_dir / FAULTS,
         data.waiting,

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,9 @@ import pytest
 import yaml
 
 from asr import build
+from asr.data.batch_plan import BatchBounds, BatchOrder
+from asr.data.selection import SelectionBounds
 from asr.system.settings import RULES, TRAINER, check_settings
-from asr.training.data_module import SpeechData
 from tests.conftest import CONF, ROOT, resolved
 
 # Folders, and the modules that are the contract, from the lowest layer up: what stands in a line imports only from
@@ -171,12 +173,14 @@ def test_a_config_file_is_named_like_its_class(path: Path) -> None:
     assert build.component(group, config).func.__module__ == module.__name__
 
 
-def test_the_data_section_is_the_data_modules_settings() -> None:
-    parameters = inspect.signature(SpeechData).parameters.values()
-    settings = {p.name for p in parameters if p.kind is p.KEYWORD_ONLY}
-    assert settings == resolved()["data"].keys()
-    documented = set(re.findall(r"^ +(\w+): ", inspect.getdoc(SpeechData) or "", re.MULTILINE))
-    assert settings <= documented
+def test_the_data_section_is_the_plans_settings_and_each_is_documented_once() -> None:
+    settings = []
+    for cls in (SelectionBounds, BatchBounds, BatchOrder):
+        names = [field.name for field in fields(cls)]
+        documented = set(re.findall(r"^ +(\w+): ", inspect.getdoc(cls) or "", re.MULTILINE))
+        assert set(names) <= documented
+        settings += names
+    assert sorted([*settings, "num_workers", "max_bad_fraction"]) == sorted(resolved()["data"])
 
 
 def test_every_other_setting_has_a_rule() -> None:
