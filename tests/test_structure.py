@@ -64,8 +64,7 @@ def imported(tree: ast.Module) -> set[str]:
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, "imports are absolute"
             names.add(str(node.module))
-            if node.module in ("asr", "asr.data"):
-                names |= {f"{node.module}.{alias.name}" for alias in node.names}
+            names |= {name for alias in node.names if module_file(name := f"{node.module}.{alias.name}")}
     return names
 
 
@@ -83,6 +82,22 @@ def test_a_module_imports_only_from_its_own_folder_and_from_lower_layers() -> No
                 continue
             same_folder = theirs.split(".")[0] == module.split(".")[0]
             assert same_folder or layer(theirs) < layer(module), f"asr/{module} imports {name}"
+
+
+MOST_IMPORTS = 12
+
+
+def test_no_module_imports_more_of_ours_than_a_reader_can_hold_in_mind() -> None:
+    """What functions import counts, what is imported for types alone does not."""
+    for module, tree in modules("asr"):
+        names = {name for name in imported(without_types(tree)) if name.startswith("asr.") and module_file(name)}
+        assert len(names) <= MOST_IMPORTS, f"asr/{module} imports {len(names)}: {sorted(names)}"
+
+
+def without_types(tree: ast.Module) -> ast.Module:
+    """The same without what stands under `if TYPE_CHECKING:`."""
+    body = [node for node in tree.body if not (isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING")]
+    return ast.Module(body, type_ignores=[])
 
 
 def test_what_lies_in_the_package_itself_is_the_contract_and_the_commands() -> None:

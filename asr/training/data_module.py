@@ -16,6 +16,7 @@ from asr.data.epoch_plan import EpochPlan, EpochSampler, TrainingSet
 from asr.data.manifest import Utterance
 from asr.data.position import Position, Share, start_of_epoch
 from asr.data.seeds import derive_seed
+from asr.text.printable import listed
 from asr.training.signals import SIGNALS
 from asr.training.stopwatch import Stopwatch
 
@@ -45,6 +46,9 @@ class SpeechData(pl.LightningDataModule):
         num_workers: int,
     ) -> None:
         super().__init__()
+        for reason, ids in training_set.dropped.items():
+            count = f"{len(ids)} of {training_set.given} training utterances"
+            logger.warning("dropped %s: %s (%s)", count, reason, listed(ids))
         self.waiting = Stopwatch()
         self._training_set, self._position, self._num_workers = training_set, position, num_workers
         features, reference = training_set.features, training_set.reference
