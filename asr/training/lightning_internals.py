@@ -36,7 +36,8 @@ def batches_begun(trainer: pl.Trainer) -> int:
 def begin_whole_epoch(trainer: pl.Trainer) -> None:
     """Tell Lightning, where it has resumed before the first batch of an epoch, that this is no rest of one.
 
-    Else Lightning 2.6, which is `restarting` until its first batch is done, does not say that the epoch starts.
+    Else Lightning 2.6, where `max_epochs` is no bound, takes the place before the first batch for one behind a
+    validation, and numbers what is logged one step too high.
     """
     if batches_begun(trainer) == 0:
         trainer.fit_loop.epoch_loop.restarting = False
