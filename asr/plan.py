@@ -25,9 +25,8 @@ def plan(config: dict[str, Any]) -> None:
     import torch
 
     from asr import build
-    from asr.data.batch_plan import BatchBounds
     from asr.data.corpus import prepare_if_absent, read_corpus
-    from asr.data.epoch_plan import RunBounds, TrainingSet
+    from asr.data.epoch_plan import PlanSettings, RunBounds, TrainingSet
     from asr.data.position import start_of_epoch
     from asr.run.folder import fitted_front_end
     from asr.text.normalize import get_normalizer
@@ -39,11 +38,9 @@ def plan(config: dict[str, Any]) -> None:
     tokenizer, features = fitted_front_end(config, corpus, Path(config["run_dir"]), keep=False)
     model = build.build_model(config, tokenizer, features)
     corpus.check_coverage(tokenizer)
-    data = config["data"]
-    settings = {name: value for name, value in data.items() if name not in ("num_workers", "max_bad_fraction")}
-    batch_bounds = BatchBounds(data["batch_seconds"], data["max_utterances"], data["max_squared_seconds"])
+    settings = PlanSettings.of(config["data"])
     speed = build.build_augmentation(config, features.sample_rate).speed
-    training_set = TrainingSet(corpus.train, features, model.reference, speed, config["seed"], **settings)
+    training_set = TrainingSet(corpus.train, features, model.reference, speed, config["seed"], settings)
     processes, why = num_processes(config["trainer"])
     plans = [training_set.epoch(start_of_epoch(epoch, processes)) for epoch in (0, 1)]
     print(f"{printable(config['corpus']['name'])}: {_selection(training_set)}")
@@ -55,7 +52,7 @@ def plan(config: dict[str, Any]) -> None:
     steps = training_set.total_steps(start_of_epoch(0, processes), 0, bounds)
     given = f"trainer.max_epochs={bounds.max_epochs}, trainer.max_steps={bounds.max_steps}"
     print(f"the whole run: {steps} optimizer steps, from {given}")
-    print(f"validation: {_validation(corpus.valid, batch_bounds, processes)}")
+    print(f"validation: {_validation(corpus.valid, settings.batches, processes)}")
 
 
 def num_processes(trainer: Mapping[str, Any]) -> tuple[int, str]:

@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader, Dataset
 from asr.build import Config, build_augmentation, build_features, build_model, build_tokenizer
 from asr.data.batch_plan import BatchBounds, plan_evaluation
 from asr.data.dataset import load_utterance
+from asr.data.epoch_plan import PlanSettings, TrainingSet
 from asr.data.manifest import Utterance
 from asr.data.position import start_of_epoch
 from asr.interfaces import Features
@@ -45,9 +46,10 @@ def speech_data(corpus: Corpus, augment: Sequence[str], num_workers: int) -> Spe
     config = composed(f"augment=[{','.join(augment)}]")
     model = _model(config, corpus)
     augmentation = build_augmentation(config, model.features.sample_rate)
-    settings = config["data"] | {"batch_seconds": corpus.batch_seconds, "num_workers": num_workers}
-    position = start_of_epoch(0, 1)
-    data = SpeechData(corpus.utterances, [], model.features, model.reference, augmentation, 0, position, **settings)
+    settings = PlanSettings.of(config["data"] | {"batch_seconds": corpus.batch_seconds})
+    reference = model.reference
+    training_set = TrainingSet(corpus.utterances, model.features, reference, augmentation.speed, 0, settings)
+    data = SpeechData(training_set, [], augmentation, start_of_epoch(0, 1), num_workers)
     data.trainer = SimpleNamespace(current_epoch=0, global_rank=0, world_size=1)  # type: ignore[assignment]
     return data
 

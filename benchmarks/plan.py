@@ -15,7 +15,7 @@ import yaml
 from torch import Tensor
 
 from asr.cli.command import run_command
-from asr.data.batch_plan import BatchBounds, Plan, changed_mates, plan_training
+from asr.data.batch_plan import BatchBounds, BatchOrder, Plan, changed_mates, plan_training
 from benchmarks import results
 from benchmarks.machine import about, in_fresh_process, peak_memory, peak_memory_reset
 from benchmarks.results import Results, fixed, share
@@ -92,10 +92,10 @@ def draw_durations(count: int, folder: Path, seed: int = 0) -> Tensor:
 
 def measure(count: int, folder: Path, bounds: BatchBounds, jitter: float, world_size: int) -> Measured:
     """Plan two epochs, of which the first is timed."""
-    durations = draw_durations(count, folder)
+    durations, order = draw_durations(count, folder), BatchOrder(jitter, sorted_epochs=0)
 
     def plan(epoch: int) -> Plan:
-        return plan_training(durations, bounds, jitter=jitter, seed=0, epoch=epoch, world_size=world_size)
+        return plan_training(durations, bounds, order, seed=0, epoch=epoch, world_size=world_size)
 
     before = peak_memory_reset()
     started = time.perf_counter()

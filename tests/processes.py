@@ -16,10 +16,10 @@ SERVER.set_forkserver_preload(
     [
         "asr.train",
         "asr.plan",
-        "asr.training.task",
-        "asr.training.data_module",
-        "asr.training.checkpointing",
-        "asr.run.folder",
+        "asr.training.fit",
+        "asr.training.trainer",
+        "asr.run.start",
+        "asr.run.outcome",
     ]
 )
 PATIENCE = 120  # seconds, for what should take a few

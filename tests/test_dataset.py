@@ -14,7 +14,7 @@ from asr.build import build_augmentation, build_features
 from asr.data.batch import Batch, Example, Rejected, collate
 from asr.data.dataset import Augmentation, Item, Reference, SpeechDataset, energies
 from asr.data.manifest import Utterance, read_manifest
-from asr.data.selection import feasible_factors, select
+from asr.data.selection import SelectionBounds, feasible_factors, select
 from asr.encoder.subsampling.strided_conv import StridedConv
 from asr.head.ctc import CTC
 from asr.interfaces import Features
@@ -229,7 +229,7 @@ def test_selection_keeps_exactly_what_becomes_an_example(utterances: list[Uttera
             candidates.append(replace(with_tokens(utterance, count), id=f"{number}-{count}"))
     dataset = SpeechDataset(candidates, features, REFERENCE)
     examples = [one for number, one in enumerate(candidates) if isinstance(dataset[Item(0, number, 1.0)], Example)]
-    selection = select(candidates, features, REFERENCE, min_seconds=0, max_seconds=100)
+    selection = select(candidates, features, REFERENCE, SelectionBounds(0, 100))
     assert selection.utterances == examples
     assert selection.min_frames.tolist() == [len(one.text) for one in examples]
     (reason,) = selection.dropped
@@ -242,7 +242,7 @@ def test_selection_names_each_reason_and_keeps_what_is_exactly_at_a_bound(featur
         return Utterance("never opened.flac", seconds, text, f"{seconds} {text}")
 
     candidates = [lasting(0.5), lasting(0.49), lasting(3.0), lasting(3.01), lasting(1.0, ""), lasting(0.5, "ab" * 20)]
-    selection = select(candidates, features, REFERENCE, min_seconds=0.5, max_seconds=3.0)
+    selection = select(candidates, features, REFERENCE, SelectionBounds(min_seconds=0.5, max_seconds=3.0))
     assert [one.id for one in selection.utterances] == ["0.5 ab", "3.0 ab"]
     reasons = {ids[0]: reason for reason, ids in selection.dropped.items()}
     assert "shorter than data.min_seconds=0.5" in reasons["0.49 ab"]
@@ -260,7 +260,7 @@ def test_a_speed_is_feasible_where_the_tokens_fit_the_frames_that_are_left(
         for count in range(min(left) - 1, left[1] + 1):  # up to what fits at 1.0
             candidates.append(replace(with_tokens(utterance, count), id=f"{utterance.id}-{count}"))
             expected.append([frames >= count for frames in left])
-    selection = select(candidates, features, REFERENCE, min_seconds=0, max_seconds=100)
+    selection = select(candidates, features, REFERENCE, SelectionBounds(0, 100))
     assert feasible_factors(selection, features, REFERENCE, SPEED).tolist() == expected
     assert [True, True, False] in expected
 

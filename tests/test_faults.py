@@ -441,7 +441,7 @@ def test_a_file_that_is_gone_when_a_run_goes_on_is_skipped_as_it_would_have_been
 
 
 def test_a_damaged_checkpoint_is_left_out_of_the_bundle(whole: Path, tmp_path: Path) -> None:
-    from asr.run.folder import make_bundle
+    from asr.run.outcome import make_bundle
 
     run_dir = tmp_path / "run"
     shutil.copytree(whole, run_dir)

@@ -11,10 +11,10 @@ from torch import Tensor
 from asr.build import build_augmentation, build_features, build_model, build_tokenizer
 from asr.data.batch import Batch, collate
 from asr.data.dataset import SpeechDataset
+from asr.data.epoch_plan import PlanSettings, TrainingSet
 from asr.data.manifest import read_manifest
 from asr.data.position import start_of_epoch
 from asr.recognition.model import Model
-from asr.training.data_module import SpeechData
 from asr.training.task import RecognitionTask
 from tests.conftest import TINY, resolved, tone_corpus
 from tests.processes import finish, start
@@ -49,9 +49,9 @@ def planned(config: dict[str, Any], corpus: Path, world_size: int) -> tuple[Mode
     torch.manual_seed(config["seed"])
     model = build_model(config, tokenizer, features)
     augmentation = build_augmentation(config, features.sample_rate)
-    begin = start_of_epoch(0, world_size)
-    data = SpeechData(train, train, features, model.reference, augmentation, 0, begin, **config["data"])
-    plan = data._plan(begin)
+    settings = PlanSettings.of(config["data"])
+    training_set = TrainingSet(train, features, model.reference, augmentation.speed, 0, settings)
+    plan = training_set.epoch(start_of_epoch(0, world_size))
     dataset = SpeechDataset(train, features, model.reference, augmentation)
     examples = [
         [[dataset[item] for item in plan.items(step, rank)] for rank in range(world_size)] for step in range(len(plan))

@@ -10,6 +10,7 @@ import torch
 
 from asr.build import build_augmentation, build_features, build_model, build_tokenizer
 from asr.data.dataset import Item
+from asr.data.epoch_plan import PlanSettings, TrainingSet
 from asr.data.manifest import read_manifest
 from asr.data.position import Position, Share, start_of_epoch
 from asr.training.data_module import SpeechData
@@ -26,8 +27,9 @@ def speech_data(manifest: Path, position: Position = BEGINNING, **settings: floa
     model = build_model(config, tokenizer, features)
     augmentation = build_augmentation(config, features.sample_rate)
     data = config["data"] | settings
-    reference = model.reference
-    return SpeechData(utterances, utterances[:4], features, reference, augmentation, 0, position, **data)
+    plan_settings = PlanSettings.of(data)
+    training_set = TrainingSet(utterances, features, model.reference, augmentation.speed, 0, plan_settings)
+    return SpeechData(training_set, utterances[:4], augmentation, position, data["num_workers"])
 
 
 def on_process(data: SpeechData, rank: int, world_size: int, epoch: int = 0) -> SpeechData:
@@ -167,7 +169,3 @@ def test_workers_outlive_an_interruption_since_the_training_process_finishes_its
     monkeypatch.setattr(dataset, "load_waveform", interrupted)  # in the workers too, which are forked
     data = on_process(speech_data(tones / "train.jsonl", num_workers=2), rank=0, world_size=1)
     assert sum(len(batch) for batch in data.train_dataloader()) == 48
-
-
-def test_the_number_that_may_be_unreadable_is_a_fraction_of_the_training_utterances(tones: Path) -> None:
-    assert speech_data(tones / "train.jsonl", max_bad_fraction=0.25).max_skipped == 12

@@ -323,10 +323,10 @@ def die_in(where: str) -> None:
         "asr.run.folder.save_config",
         "asr.training.checkpointing.superfluous",  # a checkpoint is written, and no older one removed
         "asr.training.task.count_errors",  # in the first validation
-        "asr.run.folder.make_bundle",
+        "asr.run.outcome.make_bundle",
         "asr.checkpoint.bundle._swap",  # the bundle is written beside its place
-        "asr.run.folder.test_bundle",
-        "asr.run.folder.write_whole_text",  # config.yaml, results.json
+        "asr.run.outcome.test_bundle",
+        "asr.run.outcome.write_whole_text",  # results.json
     ],
 )
 def test_a_run_killed_in_any_of_its_phases_ends_with_the_same_bits(where: str, tones: Path, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from asr.data.batch_plan import (
     BatchBounds,
+    BatchOrder,
     BatchSampler,
     Plan,
     changed_mates,
@@ -36,9 +37,15 @@ def random_durations(count: int) -> Tensor:
     return 1 + 14 * torch.rand(count, dtype=torch.float64)
 
 
-def plan(durations: Tensor, bounds: BatchBounds = BOUNDS, **changes: float) -> Plan:
-    arguments = {"jitter": JITTER, "seed": 0, "epoch": 0, "world_size": 1, **changes}
-    return plan_training(durations, bounds, **arguments)
+def plan(
+    durations: Tensor,
+    bounds: BatchBounds = BOUNDS,
+    jitter: float = JITTER,
+    sorted_epochs: int = 0,
+    **changes: int,
+) -> Plan:
+    arguments = {"seed": 0, "epoch": 0, "world_size": 1, **changes}
+    return plan_training(durations, bounds, BatchOrder(jitter, sorted_epochs), **arguments)
 
 
 def all_steps(plan: Plan) -> list[list[list[int]]]:
@@ -92,9 +99,9 @@ def test_the_quadratic_bound_makes_batches_of_long_utterances_smaller_and_leaves
 @pytest.mark.parametrize(
     ("bounds", "message"),
     [
-        ((0, 1), "got batch_seconds=0, max_utterances=1"),
-        ((1, 0), "got batch_seconds=1, max_utterances=0"),
-        ((1, 1, 0.0), r"data\.max_squared_seconds must be positive, or null for no such bound; got 0.0"),
+        ((0, 1), r"data\.batch_seconds must be a number greater than 0, and at most 1,000,000,000; got 0\."),
+        ((1, 0), r"data\.max_utterances must be a whole number from 1 to 1,000,000,000; got 0\."),
+        ((1, 1, 0.0), r"data\.max_squared_seconds must be a number greater than 0, .*, or null; got 0\.0\."),
     ],
 )
 def test_bounds_that_hold_nothing_are_an_error(bounds: tuple[int, ...], message: str) -> None:
@@ -250,7 +257,7 @@ def test_what_is_seen_in_the_first_steps_is_what_their_batches_hold() -> None:
 
 
 def test_negative_jitter_is_an_error() -> None:
-    with pytest.raises(InputError, match=r"data\.jitter must not be negative; got -1"):
+    with pytest.raises(InputError, match=r"data\.jitter must be a number from 0 to 1,000,000,000; got -1\."):
         plan(random_durations(3), jitter=-1)
 
 

@@ -7,7 +7,8 @@ import pytest
 
 from asr.errors import InputError
 from asr.system.settings import check_settings
-from asr.train import _lost_worker, _trainer
+from asr.training.fit import is_lost_worker
+from asr.training.trainer import make_trainer
 from tests.conftest import TINY, resolved, tone_corpus
 from tests.processes import finish, start
 
@@ -68,16 +69,16 @@ def test_what_lightning_does_not_take_is_one_line(override: str, tones: Path, tm
 def test_a_validation_must_not_be_in_the_middle_of_an_optimizer_step(validation: list[str], holds: bool) -> None:
     config = resolved(*TINY, "trainer.accumulate_grad_batches=2", *validation)
     if holds:
-        _trainer(config)
+        make_trainer(config)
     else:
         with pytest.raises(InputError, match=r"trainer\.val_check_interval must be 1\.0 or a multiple"):
-            _trainer(config)
+            make_trainer(config)
 
 
 def test_an_absent_file_is_not_taken_for_a_dead_worker(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError) as absent:
         (tmp_path / "metrics.csv").open()
-    assert not _lost_worker(absent.value)
+    assert not is_lost_worker(absent.value)
     with socket.socket(socket.AF_UNIX) as client, pytest.raises(FileNotFoundError) as gone:
         client.connect(str(tmp_path / "socket"))
-    assert _lost_worker(gone.value)
+    assert is_lost_worker(gone.value)

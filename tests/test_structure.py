@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,9 @@ import pytest
 import yaml
 
 from asr import build
+from asr.data.batch_plan import BatchBounds, BatchOrder
+from asr.data.selection import SelectionBounds
 from asr.system.settings import RULES, TRAINER, check_settings
-from asr.training.data_module import SpeechData
 from tests.conftest import CONF, ROOT, resolved
 
 # Folders, and the modules that are the contract, from the lowest layer up: what stands in a line imports only from
@@ -62,8 +64,7 @@ def imported(tree: ast.Module) -> set[str]:
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, "imports are absolute"
             names.add(str(node.module))
-            if node.module in ("asr", "asr.data"):
-                names |= {f"{node.module}.{alias.name}" for alias in node.names}
+            names |= {name for alias in node.names if module_file(name := f"{node.module}.{alias.name}")}
     return names
 
 
@@ -81,6 +82,22 @@ def test_a_module_imports_only_from_its_own_folder_and_from_lower_layers() -> No
                 continue
             same_folder = theirs.split(".")[0] == module.split(".")[0]
             assert same_folder or layer(theirs) < layer(module), f"asr/{module} imports {name}"
+
+
+MOST_IMPORTS = 12
+
+
+def test_no_module_imports_more_of_ours_than_a_reader_can_hold_in_mind() -> None:
+    """What functions import counts, what is imported for types alone does not."""
+    for module, tree in modules("asr"):
+        names = {name for name in imported(without_types(tree)) if name.startswith("asr.") and module_file(name)}
+        assert len(names) <= MOST_IMPORTS, f"asr/{module} imports {len(names)}: {sorted(names)}"
+
+
+def without_types(tree: ast.Module) -> ast.Module:
+    """The same without what stands under `if TYPE_CHECKING:`."""
+    body = [node for node in tree.body if not (isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING")]
+    return ast.Module(body, type_ignores=[])
 
 
 def test_what_lies_in_the_package_itself_is_the_contract_and_the_commands() -> None:
@@ -171,12 +188,14 @@ def test_a_config_file_is_named_like_its_class(path: Path) -> None:
     assert build.component(group, config).func.__module__ == module.__name__
 
 
-def test_the_data_section_is_the_data_modules_settings() -> None:
-    parameters = inspect.signature(SpeechData).parameters.values()
-    settings = {p.name for p in parameters if p.kind is p.KEYWORD_ONLY}
-    assert settings == resolved()["data"].keys()
-    documented = set(re.findall(r"^ +(\w+): ", inspect.getdoc(SpeechData) or "", re.MULTILINE))
-    assert settings <= documented
+def test_the_data_section_is_the_plans_settings_and_each_is_documented_once() -> None:
+    settings = []
+    for cls in (SelectionBounds, BatchBounds, BatchOrder):
+        names = [field.name for field in fields(cls)]
+        documented = set(re.findall(r"^ +(\w+): ", inspect.getdoc(cls) or "", re.MULTILINE))
+        assert set(names) <= documented
+        settings += names
+    assert sorted([*settings, "num_workers", "max_bad_fraction"]) == sorted(resolved()["data"])
 
 
 def test_every_other_setting_has_a_rule() -> None:

@@ -8,7 +8,7 @@ import torch
 from asr.augment.speed_perturb import SpeedPerturb
 from asr.build import build_features
 from asr.data.dataset import Item, Reference, SpeedPerturbation
-from asr.data.epoch_plan import EpochPlan, EpochSampler, RunBounds, TrainingSet
+from asr.data.epoch_plan import EpochPlan, EpochSampler, PlanSettings, RunBounds, TrainingSet
 from asr.data.manifest import Utterance
 from asr.data.position import Position, Share, start_of_epoch
 from asr.errors import InputError
@@ -40,7 +40,7 @@ def utterances(count: int) -> list[Utterance]:
 def training_set(
     given: list[Utterance], speed: SpeedPerturbation | None = SPEED, seed: int = 7, **settings: float | None
 ) -> TrainingSet:
-    return TrainingSet(given, FEATURES, REFERENCE, speed, seed, **(SETTINGS | settings))  # type: ignore[arg-type]
+    return TrainingSet(given, FEATURES, REFERENCE, speed, seed, PlanSettings.of(SETTINGS | settings))
 
 
 def steps(plan: EpochPlan) -> list[list[list[Item]]]:

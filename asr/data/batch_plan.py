@@ -16,6 +16,7 @@ from torch.utils.data import Sampler
 from asr.data.dataset import Item
 from asr.data.seeds import derive_seed
 from asr.errors import InputError
+from asr.system.settings import check_fields
 
 # With K batches, moving utterances by J batches pads about J / K, and leaves an utterance about 1 / 2J of its mates.
 # J = sqrt(K) times this keeps both small where K is small: an hour of speech in 183 batches is moved by 5.4 of them,
@@ -32,6 +33,9 @@ class BatchBounds:
         max_utterances: number of utterances, at most.
         max_squared_seconds: square of the longest utterance times number of utterances, at most, as attention takes
             memory; None: no such bound.
+
+    Raises:
+        InputError: no batch is within them.
     """
 
     batch_seconds: float
@@ -39,12 +43,7 @@ class BatchBounds:
     max_squared_seconds: float | None = None
 
     def __post_init__(self) -> None:
-        if self.batch_seconds <= 0 or self.max_utterances < 1:
-            given = f"got batch_seconds={self.batch_seconds}, max_utterances={self.max_utterances}"
-            raise InputError(f"data.batch_seconds must be positive and data.max_utterances at least 1; {given}.")
-        if self.max_squared_seconds is not None and self.max_squared_seconds <= 0:
-            must = "data.max_squared_seconds must be positive, or null for no such bound"
-            raise InputError(f"{must}; got {self.max_squared_seconds}.")
+        check_fields("data", self)
 
     def longest_utterance(self) -> float:
         """Return the seconds of the longest utterance that is within the bounds, alone."""
@@ -65,6 +64,27 @@ class BatchBounds:
         if self.max_squared_seconds is not None:
             parts = parts.maximum(durations * durations / self.max_squared_seconds)
         return parts.clamp(max=1)
+
+
+@dataclass(frozen=True)
+class BatchOrder:
+    """In which order an epoch goes through its utterances.
+
+    Args:
+        jitter: batches by which an utterance's place among all, sorted by duration, moves up or down at most, so that
+            its mates change; less where there are few batches (`MAX_JITTER`).
+        sorted_epochs: how many epochs, from the first on, go from short utterances to long ones, of which CTC learns
+            to read sooner (SortaGrad: Amodei et al. 2015, arXiv:1512.02595, section 3.2).
+
+    Raises:
+        InputError: one of them is negative.
+    """
+
+    jitter: float
+    sorted_epochs: int
+
+    def __post_init__(self) -> None:
+        check_fields("data", self)
 
 
 @dataclass(frozen=True)
@@ -158,48 +178,43 @@ def _batch_ends(durations: Tensor, bounds: BatchBounds) -> Tensor:
 def plan_training(
     durations: Tensor,
     bounds: BatchBounds,
+    order: BatchOrder,
     *,
-    jitter: float,
     seed: int,
     epoch: int,
     world_size: int,
     part: int = 0,
-    sorted_epochs: int = 0,
 ) -> Plan:
     """Plan one epoch: every utterance once, in steps of `world_size` batches of similar length.
 
     Utterances are sorted by duration. Each one's place in that order, counted in batches, is moved at random, so that
     mates change from epoch to epoch, and they are sorted by it again and cut. Neighbouring batches go to the ranks
-    side by side; the steps are shuffled, but in the first `sorted_epochs`: there the short ones come first, of which
-    CTC learns to read sooner (SortaGrad: Amodei et al. 2015, arXiv:1512.02595, section 3.2).
+    side by side; the steps are shuffled, but in the first `order.sorted_epochs`: there the short ones come first.
 
     Args:
         durations: seconds, (N,) float64, with the epoch's speed factors in them.
         bounds: of each batch.
-        jitter: batches by which a place moves up or down at most; less where they are few (`MAX_JITTER`).
+        order: of the utterances.
         seed: of the run.
         epoch: from 0.
         world_size: number of ranks.
         part: number of times that the epoch was planned anew for another number of ranks.
-        sorted_epochs: how many epochs go from short utterances to long ones.
 
     Raises:
         InputError: there are too few utterances, or batches that can be halved, for each rank to have one.
     """
-    if jitter < 0:
-        raise InputError(f"data.jitter must not be negative; got {jitter}.")
     if len(durations) < world_size:
         raise InputError(f"each rank needs an utterance; got {len(durations)} utterances for {world_size} ranks.")
     generator = torch.Generator().manual_seed(derive_seed(seed, epoch, "plan", part))
     by_duration = torch.argsort(durations, stable=True)
     places = bounds.fill(durations[by_duration]).cumsum(0)
-    reach = min(jitter, MAX_JITTER * math.sqrt(float(places[-1])))
+    reach = min(order.jitter, MAX_JITTER * math.sqrt(float(places[-1])))
     moves = 2 * torch.rand(len(durations), generator=generator, dtype=torch.float64) - 1
-    order = by_duration[torch.argsort(places + reach * moves, stable=True)]
-    edges = _split_until_divisible(cut_batches(durations[order], bounds), world_size)
+    indices = by_duration[torch.argsort(places + reach * moves, stable=True)]
+    edges = _split_until_divisible(cut_batches(durations[indices], bounds), world_size)
     number = (len(edges) - 1) // world_size
-    steps = torch.arange(number) if epoch < sorted_epochs else torch.randperm(number, generator=generator)
-    return Plan(order, edges, steps, world_size)
+    steps = torch.arange(number) if epoch < order.sorted_epochs else torch.randperm(number, generator=generator)
+    return Plan(indices, edges, steps, world_size)
 
 
 def _split_until_divisible(edges: Tensor, divisor: int) -> Tensor:

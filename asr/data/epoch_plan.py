@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 from torch.utils.data import Sampler
 
-from asr.data.batch_plan import BatchBounds, Plan, draw_factors, plan_training
+from asr.data.batch_plan import BatchBounds, BatchOrder, Plan, draw_factors, plan_training
 from asr.data.dataset import Item, Reference, SpeedPerturbation
 from asr.data.manifest import Utterance
 from asr.data.position import Position, start_of_epoch
-from asr.data.selection import feasible_factors, select
+from asr.data.selection import SelectionBounds, feasible_factors, select
 from asr.errors import InputError
 from asr.interfaces import Features
 
@@ -127,6 +127,24 @@ class RunBounds:
         return cls(trainer["max_epochs"], trainer["max_steps"], trainer["accumulate_grad_batches"])
 
 
+@dataclass(frozen=True)
+class PlanSettings:
+    """What a training set is chosen by, and its epochs are planned by."""
+
+    selection: SelectionBounds
+    batches: BatchBounds
+    order: BatchOrder
+
+    @classmethod
+    def of(cls, data: Mapping[str, Any]) -> "PlanSettings":
+        """Take them from the section `data` of a config."""
+        return cls(
+            SelectionBounds(data["min_seconds"], data["max_seconds"]),
+            BatchBounds(data["batch_seconds"], data["max_utterances"], data["max_squared_seconds"]),
+            BatchOrder(data["jitter"], data["sorted_epochs"]),
+        )
+
+
 class EpochSampler(Sampler[list[Item]]):
     """Hand one rank's batches to a DataLoader, from batch `start` on; `len()` counts those before it too."""
 
@@ -152,13 +170,7 @@ class TrainingSet:
         reference: text to tokens.
         speed: draws from its factors; None: everything at its own speed.
         seed: of speeds and plans.
-        batch_seconds: bound of a batch: longest utterance times number of utterances.
-        max_utterances: bound of a batch.
-        max_squared_seconds: bound of a batch: longest utterance squared times number of utterances; None: none.
-        min_seconds: shorter utterances are dropped.
-        max_seconds: longer utterances are dropped.
-        jitter: batches by which an utterance's place in the sorting by duration moves (`plan_training`).
-        sorted_epochs: how many epochs go from short utterances to long ones (the same).
+        settings: which utterances are chosen, and how they are batched.
 
     Raises:
         InputError: nothing is left to train on; why.
@@ -171,21 +183,13 @@ class TrainingSet:
         reference: Reference,
         speed: SpeedPerturbation | None,
         seed: int,
-        *,
-        batch_seconds: float,
-        max_utterances: int,
-        max_squared_seconds: float | None,
-        min_seconds: float,
-        max_seconds: float,
-        jitter: float,
-        sorted_epochs: int,
+        settings: PlanSettings,
     ) -> None:
-        self._bounds = BatchBounds(batch_seconds, max_utterances, max_squared_seconds)
-        self._features, self._speed, self._seed = features, speed, seed
-        self._jitter, self._sorted_epochs = jitter, sorted_epochs
-        longest = self._bounds.longest_utterance()
-        max_seconds = min(max_seconds, longest)
-        selection = select(utterances, features, reference, min_seconds=min_seconds, max_seconds=max_seconds)
+        self.features, self.reference, self.seed, self.settings = features, reference, seed, settings
+        self._speed = speed
+        longest = settings.batches.longest_utterance()
+        bounds = replace(settings.selection, max_seconds=min(settings.selection.max_seconds, longest))
+        selection = select(utterances, features, reference, bounds)
         self.given = len(utterances)
         self.utterances = selection.utterances
         self.dropped = selection.dropped
@@ -212,7 +216,7 @@ class TrainingSet:
         Raises:
             InputError: the position is not one of this training set, or fewer utterances are left than ranks.
         """
-        factors, kept_speed = draw_factors(self._factors, self._feasible, seed=self._seed, epoch=position.epoch)
+        factors, kept_speed = draw_factors(self._factors, self._feasible, seed=self.seed, epoch=position.epoch)
         durations = self._durations / factors
         left = torch.arange(len(self))
         for part, share in enumerate(position.shares):
@@ -252,10 +256,10 @@ class TrainingSet:
 
     def num_frames(self, item: Item) -> int:
         """Count the feature frames that an utterance has at its factor, by the manifest."""
-        num_samples = round(self.utterances[item.position].duration * self._features.sample_rate)
+        num_samples = round(self.utterances[item.position].duration * self.features.sample_rate)
         if self._speed is not None:
             num_samples = self._speed.num_samples(num_samples, item.factor)
-        return self._features.num_frames(num_samples)
+        return self.features.num_frames(num_samples)
 
     def _plan(self, left: Tensor, durations: Tensor, epoch: int, world_size: int, part: int) -> Plan:
         if part > 0 and len(left) < world_size:
@@ -263,12 +267,11 @@ class TrainingSet:
             raise InputError(f"each process needs an utterance; {rest}. Go on with {max(1, len(left))} or fewer.")
         plan = plan_training(
             durations[left],
-            self._bounds,
-            jitter=self._jitter,
-            seed=self._seed,
+            self.settings.batches,
+            self.settings.order,
+            seed=self.seed,
             epoch=epoch,
             world_size=world_size,
             part=part,
-            sorted_epochs=self._sorted_epochs,
         )
         return replace(plan, order=left[plan.order])

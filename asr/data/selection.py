@@ -10,8 +10,28 @@ from torch import Tensor
 from asr.data.dataset import Reference, SpeedPerturbation
 from asr.data.manifest import Utterance
 from asr.interfaces import Features
+from asr.system.settings import check_fields
 
 _LIMITS = "the least of data.max_seconds, data.batch_seconds and the square root of data.max_squared_seconds"
+
+
+@dataclass(frozen=True)
+class SelectionBounds:
+    """Which utterances are trained on; the others are dropped, counted and named.
+
+    Args:
+        min_seconds: duration, at least.
+        max_seconds: duration, at most.
+
+    Raises:
+        InputError: no duration is within them.
+    """
+
+    min_seconds: float
+    max_seconds: float
+
+    def __post_init__(self) -> None:
+        check_fields("data", self)
 
 
 @dataclass
@@ -33,9 +53,7 @@ def select(
     utterances: Sequence[Utterance],
     features: Features,
     reference: Reference,
-    *,
-    min_seconds: float,
-    max_seconds: float,
+    bounds: SelectionBounds,
 ) -> Selection:
     """Keep what can be trained on: some text, a bearable length, and tokens that fit the frames at speed 1.0."""
     kept: list[Utterance] = []
@@ -46,10 +64,10 @@ def select(
         frames = reference.output_lengths(features.num_frames(round(utterance.duration * features.sample_rate)))
         if not tokens:
             reason = "the text is empty once normalised"
-        elif utterance.duration > max_seconds:
-            reason = f"longer than {max_seconds:g} s ({_LIMITS})"
-        elif utterance.duration < min_seconds:
-            reason = f"shorter than data.min_seconds={min_seconds:g}"
+        elif utterance.duration > bounds.max_seconds:
+            reason = f"longer than {bounds.max_seconds:g} s ({_LIMITS})"
+        elif utterance.duration < bounds.min_seconds:
+            reason = f"shorter than data.min_seconds={bounds.min_seconds:g}"
         elif frames < reference.min_frames(tokens):
             reason = "the text is too long for its audio: CTC needs a frame for each token and between equal ones"
         else:

@@ -1,27 +1,23 @@
-"""The run folder: its log, its resolved config, what was fitted, its bundle and its results."""
+"""The run folder: its log, its resolved config, and what was fitted."""
 
 import fcntl
-import json
 import logging
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from asr import build
-from asr.checkpoint.load import BUNDLE, CHECKPOINTS, fitted_files, load_recognizer, write_bundle
-from asr.checkpoint.saved import by_wer, damage, kept_checkpoints, select
+from asr.checkpoint.load import BUNDLE, CHECKPOINTS, fitted_files
 from asr.data.corpus import Corpus
 from asr.data.dataset import energies
-from asr.data.manifest import Utterance
 from asr.errors import InputError
-from asr.evaluation.result import Evaluation, evaluate
 from asr.interfaces import Features, Tokenizer
 from asr.recognition.confidence import FILE as CALIBRATION
-from asr.run.names import CONFIG, EXAMPLES, FITTED, LOG, METRICS, RESULTS
+from asr.run.names import CONFIG, EXAMPLES, FITTED, LOG, METRICS
 from asr.system.files import UNFINISHED, remove_unfinished, write_whole, write_whole_text
 from asr.text.printable import LineFormatter
 
@@ -114,59 +110,3 @@ def load_fitted(run_dir: Path) -> dict[str, bytes]:
     folder = run_dir / FITTED
     files = sorted(folder.iterdir()) if folder.is_dir() else []
     return {file.name: file.read_bytes() for file in files}
-
-
-def make_bundle(run_dir: Path, config: Mapping[str, Any]) -> Path:
-    """Write the run's bundle, with its model card; `checkpoint.select` says which checkpoints the weights are of."""
-    checkpoints = []
-    for kept in kept_checkpoints(run_dir / CHECKPOINTS):
-        if (reason := damage(kept.path)) is None:
-            checkpoints.append(kept)
-        else:
-            logger.warning("%s is damaged (%s), and left out of the bundle", kept.path, reason)
-    chosen = select(config["checkpoint"]["select"], checkpoints, config["checkpoint"]["keep"])
-    best = by_wer(checkpoints)
-    card = _CARD.format(
-        name=run_dir.name,
-        corpus=config["corpus"]["name"],
-        encoder=config["encoder"]["name"],
-        normalizer=config["normalizer"],
-        sample_rate=config["features"]["sample_rate"],
-        select=config["checkpoint"]["select"],
-        checkpoints=", ".join(one.path.stem for one in chosen),
-        wer=f"{100 * (best[0].wer or 0.0):.2f} %" if best else "not measured",
-    )
-    write_bundle(run_dir / BUNDLE, [one.path for one in chosen], card, config["decode"])
-    return run_dir / BUNDLE
-
-
-_CARD = """# {name}
-
-A speech recogniser trained by `python -m asr.train`.
-
-| | |
-|---|---|
-| corpus | {corpus} |
-| encoder | {encoder} |
-| text normaliser | {normalizer} |
-| sample rate | {sample_rate} Hz; audio of any other is resampled |
-| weights | {select} of the run: {checkpoints} |
-| best validation WER | {wer} |
-
-Transcribe with `python -m asr.transcribe FOLDER AUDIO...`, where FOLDER is this one.
-"""
-
-
-def test_bundle(bundle: Path, tests: Mapping[str, Sequence[Utterance]], device: Any) -> dict[str, Evaluation]:
-    """Score the bundle on the test manifests, as `asr.evaluate` does, and keep the counts in the run folder."""
-    recognizer = load_recognizer(bundle, device)
-    results: dict[str, Evaluation] = {}
-    lines = {}
-    for name, utterances in tests.items():
-        evaluation = evaluate(recognizer, name, utterances)
-        for rejected in evaluation.rejected:
-            logger.warning("%s: not scored: %s", name, rejected.reason)
-        results[name] = evaluation
-        lines[name] = evaluation.as_dict()
-    write_whole_text(bundle.parent / RESULTS, json.dumps(lines, indent=2) + "\n")
-    return results

@@ -207,6 +207,18 @@ def check_settings(config: Mapping[str, Any]) -> None:
         raise InputError(f"trainer.max_epochs or trainer.max_steps must be positive, to bound the run; {given}.")
 
 
+def check_fields(section: str, settings: object) -> None:
+    """Check a dataclass whose fields are settings of a section of `RULES`.
+
+    Raises:
+        InputError: naming the first setting that does not hold.
+    """
+    rules = RULES[section]
+    assert isinstance(rules, dict)
+    for name, value in vars(settings).items():
+        rules[name].check(f"{section}.{name}", value)
+
+
 def _check_section(section: str, given: Any, rules: Mapping[str, Rule]) -> None:
     needed = {key for key in rules if not key.endswith("?")}
     rules = {key.rstrip("?"): rule for key, rule in rules.items()}

@@ -1,8 +1,8 @@
-"""When a checkpoint is written and which are kept; where Lightning's loops are to go on from; stopping on a signal."""
+"""When a checkpoint is written and which are kept; stopping on a signal."""
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from asr.data.position import Position
 from asr.run.resume import RUN_KEY, Run
 from asr.system.files import write_whole
 from asr.training.distributed import fail_together, gather
+from asr.training.lightning_internals import batches_begun, begin_whole_epoch, full_checkpoint, set_place
 from asr.training.signals import Stopped, StopRequest
 
 
@@ -65,9 +66,7 @@ class Saving(pl.callbacks.Checkpoint):
         if len(set(steps)) > 1:
             must = f"all processes must go on from the same checkpoint in {self._folder}; they found those of steps"
             fail_together(trainer, f"{must} {', '.join(map(str, steps))}. See that they share the disk; start again.")
-        loop = trainer.fit_loop.epoch_loop
-        if loop.batch_progress.current.ready == 0:
-            loop.restarting = False  # a new epoch, not the rest of one
+        begin_whole_epoch(trainer)
         self._step, self._time = trainer.global_step, time.monotonic()
 
     def on_train_batch_start(
@@ -85,14 +84,14 @@ class Saving(pl.callbacks.Checkpoint):
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Lightning's hook: the weights that were validated, with their WER."""
-        done = trainer.fit_loop.epoch_loop.batch_progress.current.ready
         wer = float(trainer.callback_metrics["valid/wer"])
+        done = batches_begun(trainer)
         self._save(trainer, done, wer if math.isfinite(wer) else None)  # inf: no word was to be recognised
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Lightning's hook: an epoch without validation, which may be the last one."""
         if self._step != trainer.global_step:
-            self._save(trainer, trainer.fit_loop.epoch_loop.batch_progress.current.ready, None)
+            self._save(trainer, batches_begun(trainer), None)
         signum, _ = self._agree(trainer)
         if signum:
             raise Stopped(signum)
@@ -103,15 +102,14 @@ class Saving(pl.callbacks.Checkpoint):
         checkpoint[RUN_KEY] = self._run.at(position)
         # The number that loggers call step. Where an epoch goes on behind a validation, Lightning adds 1 as it does so.
         logged = trainer.global_step - (trainer.validating and position.batch > 0)
-        checkpoint["loops"]["fit_loop"] = loops_at(checkpoint["loops"]["fit_loop"], position, logged)
+        set_place(checkpoint, position, logged)
 
     def on_load_checkpoint(self, trainer: pl.Trainer, pl_module: Any, checkpoint: dict[str, Any]) -> None:
         """Lightning's hook: where there are other processes than before, the rest of the epoch begins at batch 0."""
         kept = Position.from_dict(checkpoint[RUN_KEY]["position"])
         position = kept.on(trainer.world_size)
         if position != kept:
-            state = checkpoint["loops"]["fit_loop"]
-            checkpoint["loops"]["fit_loop"] = loops_at(state, position, checkpoint["global_step"])
+            set_place(checkpoint, position, checkpoint["global_step"])
 
     def _agree(self, trainer: pl.Trainer) -> tuple[int, bool]:
         """Let all processes know what one of them knows: which signal came, and whether the first one's time is up."""
@@ -128,7 +126,7 @@ class Saving(pl.callbacks.Checkpoint):
         path = self._folder / checkpoint_name(trainer.global_step, wer)
         problem = None
         if trainer.is_global_zero:
-            state = trainer._checkpoint_connector.dump_checkpoint(weights_only=False)
+            state = full_checkpoint(trainer)
             try:
                 write_whole(path, lambda file: torch.save(state, file))
             except (OSError, RuntimeError) as error:  # torch's writer turns the one into the other
@@ -151,30 +149,3 @@ def _disk_problem(error: Exception) -> OSError:
             raise error
         cause = cause.__context__
     return cause
-
-
-def loops_at(state: Mapping[str, Any], position: Position, logged: int) -> dict[str, Any]:
-    """Return the state of Lightning's fit loop in which it goes on at a position.
-
-    Lightning tells by these counters in which hook a checkpoint was written and guesses from it how to go on; here
-    they always say the same: `position.batch` batches of the epoch are done in every respect, and nothing else is.
-
-    Args:
-        state: of the fit loop, as it is.
-        position: where to go on.
-        logged: number of the next step, for the loggers.
-    """
-    begun = position.epoch + (position.batch > 0)
-    epochs = {"ready": begun, "started": begun, "processed": position.epoch, "completed": position.epoch}
-    total = state["epoch_loop.batch_progress"]["total"]
-    batches = {
-        "total": dict.fromkeys(total, total["completed"]),  # one more may have been made ready
-        "current": dict.fromkeys(total, position.batch),
-        "is_last_batch": False,
-    }
-    return {
-        **state,
-        "epoch_progress": {"total": epochs, "current": dict(epochs)},
-        "epoch_loop.batch_progress": batches,
-        "epoch_loop.state_dict": {"_batches_that_stepped": logged},
-    }

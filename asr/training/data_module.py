@@ -10,13 +10,12 @@ import torch
 from torch.utils.data import DataLoader, Sampler
 
 from asr.data.batch import Batch, Example, collate
-from asr.data.batch_plan import BatchBounds, BatchSampler, plan_evaluation
-from asr.data.dataset import Augmentation, Item, Reference, SpeechDataset
-from asr.data.epoch_plan import EpochPlan, EpochSampler, RunBounds, TrainingSet
+from asr.data.batch_plan import BatchSampler, plan_evaluation
+from asr.data.dataset import Augmentation, Item, SpeechDataset
+from asr.data.epoch_plan import EpochPlan, EpochSampler, TrainingSet
 from asr.data.manifest import Utterance
 from asr.data.position import Position, Share, start_of_epoch
 from asr.data.seeds import derive_seed
-from asr.interfaces import Features
 from asr.text.printable import listed
 from asr.training.signals import SIGNALS
 from asr.training.stopwatch import Stopwatch
@@ -31,72 +30,31 @@ class SpeechData(pl.LightningDataModule):
     carries out the plan of one epoch. `waiting` runs while the training process waits for a training batch.
 
     Args:
-        train: utterances to train on, texts normalised.
+        training_set: what to train on, and in which batches.
         valid: utterances to validate on, texts normalised.
-        features: waveform to features.
-        reference: text to tokens.
         augmentation: of the training utterances.
-        seed: of plan and augmentation.
         position: where the run begins, or goes on.
-        batch_seconds: bound of a batch: longest utterance times number of utterances.
-        max_utterances: bound of a batch.
-        max_squared_seconds: bound of a batch: longest utterance squared times number of utterances; None: no bound.
-        min_seconds: shorter training utterances are dropped.
-        max_seconds: longer training utterances are dropped.
-        jitter: batches by which an utterance's place in the sorting by duration moves (`plan_training`).
-        sorted_epochs: how many epochs go from short utterances to long ones (the same).
         num_workers: processes that decode and featurise; 0: the training process itself.
-        max_bad_fraction: of the training utterances, as many as may be unreadable in an epoch (`max_skipped`).
     """
 
     def __init__(
         self,
-        train: Sequence[Utterance],
+        training_set: TrainingSet,
         valid: Sequence[Utterance],
-        features: Features,
-        reference: Reference,
         augmentation: Augmentation,
-        seed: int,
         position: Position,
-        *,
-        batch_seconds: float,
-        max_utterances: int,
-        max_squared_seconds: float | None,
-        min_seconds: float,
-        max_seconds: float,
-        jitter: float,
-        sorted_epochs: int,
         num_workers: int,
-        max_bad_fraction: float,
     ) -> None:
         super().__init__()
-        self._training_set = TrainingSet(
-            train,
-            features,
-            reference,
-            augmentation.speed,
-            seed,
-            batch_seconds=batch_seconds,
-            max_utterances=max_utterances,
-            max_squared_seconds=max_squared_seconds,
-            min_seconds=min_seconds,
-            max_seconds=max_seconds,
-            jitter=jitter,
-            sorted_epochs=sorted_epochs,
-        )
-        _report_dropped(self._training_set.dropped, len(train))
+        for reason, ids in training_set.dropped.items():
+            count = f"{len(ids)} of {training_set.given} training utterances"
+            logger.warning("dropped %s: %s (%s)", count, reason, listed(ids))
         self.waiting = Stopwatch()
-        self.max_skipped = max_bad_fraction * len(self._training_set)
-        self._bounds = BatchBounds(batch_seconds, max_utterances, max_squared_seconds)
-        self._features, self._reference = features, reference
-        self._seed, self._position, self._num_workers = seed, position, num_workers
-        self._train = SpeechDataset(self._training_set.utterances, features, reference, augmentation, seed)
+        self._training_set, self._position, self._num_workers = training_set, position, num_workers
+        features, reference = training_set.features, training_set.reference
+        self._train = SpeechDataset(training_set.utterances, features, reference, augmentation, training_set.seed)
         self._valid = SpeechDataset(valid, features, reference.without_check())
         self._planned: tuple[Position, EpochPlan] | None = None  # the last plan; several ask for the same
-
-    def total_steps(self, step: int, bounds: RunBounds) -> int:
-        """Count the optimizer steps of the whole run, which has done `step` of them."""
-        return self._training_set.total_steps(self._position, step, bounds)
 
     def train_dataloader(self) -> DataLoader[Batch]:
         """Lightning's hook, called each epoch; the loader begins where the run goes on."""
@@ -113,7 +71,7 @@ class SpeechData(pl.LightningDataModule):
         assert self.trainer is not None
         rank, world_size = self.trainer.global_rank, self.trainer.world_size
         durations = [utterance.duration for utterance in self._valid.utterances]
-        batches = plan_evaluation(durations, self._bounds, rank=rank, world_size=world_size)
+        batches = plan_evaluation(durations, self._training_set.settings.batches, rank=rank, world_size=world_size)
         return self._loader(self._valid, BatchSampler(batches), Stopwatch())
 
     def position_at(self, epoch: int, batch: int, skipped: int) -> Position:
@@ -137,14 +95,15 @@ class SpeechData(pl.LightningDataModule):
         """
         assert self.trainer is not None
         plan = self._plan(self._stretch(self._position.epoch))
-        noise = torch.Generator().manual_seed(derive_seed(self._seed, "worst batches"))
+        noise = torch.Generator().manual_seed(derive_seed(self._training_set.seed, "worst batches"))
         steps = [plan.items(step, self.trainer.global_rank) for step in plan.largest()]
         return [collate([self._made_up(item, noise) for item in items]) for items in steps]
 
     def _made_up(self, item: Item, noise: torch.Generator) -> Example:
-        utterance = self._training_set.utterances[item.position]
-        features = torch.randn(self._training_set.num_frames(item), self._features.dim, generator=noise)
-        return Example(utterance, features, torch.tensor(self._reference.encode(utterance.text)))
+        data = self._training_set
+        utterance = data.utterances[item.position]
+        features = torch.randn(data.num_frames(item), data.features.dim, generator=noise)
+        return Example(utterance, features, torch.tensor(data.reference.encode(utterance.text)))
 
     def _stretch(self, epoch: int) -> Position:
         """Tell where this run begins in an epoch, with the trainer's number of ranks."""
@@ -198,8 +157,3 @@ def _start_worker(worker: int) -> None:
     # its workers; they notice by themselves when it is gone.
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
-
-
-def _report_dropped(dropped: dict[str, list[str]], num_utterances: int) -> None:
-    for reason, ids in dropped.items():
-        logger.warning("dropped %d of %d training utterances: %s (%s)", len(ids), num_utterances, reason, listed(ids))

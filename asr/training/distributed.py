@@ -7,12 +7,12 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
-from subprocess import Popen
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from asr.errors import InputError
 from asr.system.processes import die_with_parent
+from asr.training.lightning_internals import replace_process_watch, started_processes
 
 if TYPE_CHECKING:
     from lightning.pytorch import Trainer
@@ -104,33 +104,23 @@ def stop_others(trainer: "Trainer") -> None:
     """Kill the processes that belong to this one, which ends: without it they would wait, or complain."""
     for worker in multiprocessing.active_children():  # they read audio, and ignore what asks them to end
         worker.kill()
-    for process in _others(trainer):
+    for process in started_processes(trainer):
         process.kill()
 
 
-def _others(trainer: "Trainer") -> Sequence[Popen[bytes]]:
-    """The processes that Lightning has started for this one."""
-    return getattr(trainer.strategy.launcher, "procs", ())
-
-
 def _watch_others(trainer: "Trainer") -> None:
-    """Put a watch of our own on the processes that Lightning will start, in the place of Lightning's.
+    """Put a watch of our own on the processes that Lightning will start."""
 
-    That one looks every five seconds, and if a process has failed, kills all the others, the first included, without
-    a word. What it does is no setting, so its starting function is replaced, where Lightning's launcher looks for it.
-    """
-    from lightning.pytorch.strategies.launchers import subprocess_script
-
-    def watch(child_processes: list[Popen[Any]]) -> None:
+    def watch() -> None:
         threading.Thread(target=_end_with_others, args=(trainer,), daemon=True, name="watch of other processes").start()
 
-    subprocess_script._launch_process_observer = watch
+    replace_process_watch(watch)
 
 
 def _end_with_others(trainer: "Trainer") -> None:
     """Wait until another process fails; end this one, which may wait for it in the middle of a step, and the rest."""
     while (lost := _lost_process(trainer)) is None:
-        if trainer.state.stopped or all(process.poll() == 0 for process in _others(trainer)):
+        if trainer.state.stopped or all(process.poll() == 0 for process in started_processes(trainer)):
             return
         time.sleep(POLL_SECONDS)
     time.sleep(GRACE_SECONDS)
@@ -144,7 +134,7 @@ def _end_with_others(trainer: "Trainer") -> None:
 
 def _lost_process(trainer: "Trainer") -> str | None:
     """Name the process that has failed, out of those that were started for this one; None if there is none."""
-    for number, process in enumerate(_others(trainer), start=trainer.global_rank + 2):
+    for number, process in enumerate(started_processes(trainer), start=trainer.global_rank + 2):
         status = process.poll()
         if status:
             how = f"was ended by {_signal_name(-status)}" if status < 0 else f"has failed, with exit status {status}"
@@ -172,7 +162,7 @@ def report_lost_connection(trainer: "Trainer") -> NoReturn:
     if STARTED_BY_FIRST in os.environ and trainer.local_rank > 0:
         sys.exit(0)
     end = time.monotonic() + GRACE_SECONDS  # its connections are closed a little before it has ended
-    while (lost := _lost_process(trainer)) is None and _others(trainer) and time.monotonic() < end:
+    while (lost := _lost_process(trainer)) is None and started_processes(trainer) and time.monotonic() < end:
         time.sleep(POLL_SECONDS)
     raise InputError(lost or _must_live(trainer, f"process {trainer.global_rank + 1} has lost another one")) from None
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from asr.errors import InputError
 from asr.system.files import NO_ROOM
-from asr.system.processes import spin_briefly
+from asr.system.processes import keep_memory, spin_briefly
 from asr.system.settings import CONF, check_settings
 from asr.text.printable import LineFormatter
 from asr.training.signals import Stopped, requeue
@@ -43,6 +43,7 @@ def experiment_command(command: Callable[[dict[str, Any]], None]) -> Callable[[]
             print(help_text(command))
             return
         spin_briefly()
+        keep_memory()
         import hydra
 
         hydra.main(version_base="1.3", config_path=str(CONF), config_name="train")(main)()

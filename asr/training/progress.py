@@ -8,6 +8,8 @@ from typing import Any
 import lightning.pytorch as pl
 from lightning.pytorch.callbacks import Callback, RichProgressBar
 
+from asr.training.lightning_internals import batches_begun
+
 logger = logging.getLogger(__name__)
 
 LINE_SECONDS = 30  # between two lines within an epoch
@@ -72,4 +74,4 @@ class LogLines(Callback):
 
 
 def _batch(trainer: pl.Trainer) -> str:
-    return f"batch {trainer.fit_loop.batch_idx + 1} of {trainer.num_training_batches}"
+    return f"batch {batches_begun(trainer)} of {trainer.num_training_batches}"

@@ -1,0 +1,88 @@
+"""What a run ends with: its bundle, and its results on the test manifests."""
+
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from asr.checkpoint.load import BUNDLE, CHECKPOINTS, load_recognizer, write_bundle
+from asr.checkpoint.saved import by_wer, damage, kept_checkpoints, select
+from asr.data.manifest import Utterance
+from asr.evaluation.result import Evaluation, evaluate
+from asr.run.names import RESULTS
+from asr.system.files import write_whole_text
+from asr.text.printable import printable
+
+logger = logging.getLogger(__name__)
+
+
+def finish(run_dir: Path, config: Mapping[str, Any], tests: Mapping[str, Sequence[Utterance]], device: Any) -> None:
+    """Write the bundle, score it on the test manifests, and say how it did.
+
+    Args:
+        run_dir: the run folder.
+        config: the resolved config.
+        tests: utterances by the manifest's name.
+        device: to recognise on.
+    """
+    bundle = make_bundle(run_dir, config)
+    logger.info("bundle written to %s", bundle)
+    for name, evaluation in test_bundle(bundle, tests, device).items():
+        print(f"{printable(name)}: {evaluation.summary()}")
+
+
+def make_bundle(run_dir: Path, config: Mapping[str, Any]) -> Path:
+    """Write the run's bundle, with its model card; `checkpoint.select` says which checkpoints the weights are of."""
+    checkpoints = []
+    for kept in kept_checkpoints(run_dir / CHECKPOINTS):
+        if (reason := damage(kept.path)) is None:
+            checkpoints.append(kept)
+        else:
+            logger.warning("%s is damaged (%s), and left out of the bundle", kept.path, reason)
+    chosen = select(config["checkpoint"]["select"], checkpoints, config["checkpoint"]["keep"])
+    best = by_wer(checkpoints)
+    card = _CARD.format(
+        name=run_dir.name,
+        corpus=config["corpus"]["name"],
+        encoder=config["encoder"]["name"],
+        normalizer=config["normalizer"],
+        sample_rate=config["features"]["sample_rate"],
+        select=config["checkpoint"]["select"],
+        checkpoints=", ".join(one.path.stem for one in chosen),
+        wer=f"{100 * (best[0].wer or 0.0):.2f} %" if best else "not measured",
+    )
+    write_bundle(run_dir / BUNDLE, [one.path for one in chosen], card, config["decode"])
+    return run_dir / BUNDLE
+
+
+_CARD = """# {name}
+
+A speech recogniser trained by `python -m asr.train`.
+
+| | |
+|---|---|
+| corpus | {corpus} |
+| encoder | {encoder} |
+| text normaliser | {normalizer} |
+| sample rate | {sample_rate} Hz; audio of any other is resampled |
+| weights | {select} of the run: {checkpoints} |
+| best validation WER | {wer} |
+
+Transcribe with `python -m asr.transcribe FOLDER AUDIO...`, where FOLDER is this one.
+"""
+
+
+def test_bundle(bundle: Path, tests: Mapping[str, Sequence[Utterance]], device: Any) -> dict[str, Evaluation]:
+    """Score the bundle on the test manifests, as `asr.evaluate` does, and keep the counts in the run folder."""
+    recognizer = load_recognizer(bundle, device)
+    results: dict[str, Evaluation] = {}
+    lines = {}
+    for name, utterances in tests.items():
+        evaluation = evaluate(recognizer, name, utterances)
+        for rejected in evaluation.rejected:
+            logger.warning("%s: not scored: %s", name, rejected.reason)
+        results[name] = evaluation
+        lines[name] = evaluation.as_dict()
+    write_whole_text(bundle.parent / RESULTS, json.dumps(lines, indent=2) + "\n")
+    return results

@@ -1,0 +1,133 @@
+"""How a run starts: its folder, its corpus, what is learnt before training, and where an earlier start stopped."""
+
+import contextlib
+import logging
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from asr.checkpoint.bundle import check_attachable
+from asr.checkpoint.load import CHECKPOINTS, checkpoint_extra, fitted_files
+from asr.data.corpus import Corpus, prepare_if_absent, read_corpus
+from asr.data.dataset import load_utterance
+from asr.data.position import Position, start_of_epoch
+from asr.errors import AudioError
+from asr.interfaces import Features, Tokenizer
+from asr.run import folder
+from asr.run.names import EXAMPLES, FAULTS
+from asr.run.resume import Resume, Run, changes, check_allowed, find_resume, run_settings
+from asr.run.validation_samples import ExamplesFile, choose_examples
+from asr.text.normalize import get_normalizer
+
+if TYPE_CHECKING:
+    from asr.data.epoch_plan import RunBounds, TrainingSet
+    from asr.data.manifest import Utterance
+    from asr.recognition.model import Model
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Start:
+    """What there must be before a model can be made.
+
+    Args:
+        run_dir: the run folder.
+        writes: whether this is the first of the processes, which alone writes to it.
+        corpus: what to train on.
+        tokenizer: fitted.
+        features: fitted.
+        extra: what a checkpoint keeps beside the weights.
+        position: in the training data.
+        settings: what must stay the same for the run to be resumed.
+        resume: the checkpoint to go on from; None in a new run.
+        changed: whether the run is resumed under other settings.
+    """
+
+    run_dir: Path
+    writes: bool
+    corpus: Corpus
+    tokenizer: Tokenizer
+    features: Features
+    extra: dict[str, Any]
+    position: Position
+    settings: dict[str, Any]
+    resume: Resume | None
+    changed: bool
+
+    @property
+    def faults(self) -> Path:
+        """The folder for batches whose loss is not finite."""
+        return self.run_dir / FAULTS
+
+    def run(self, training_set: "TrainingSet", bounds: "RunBounds") -> Run:
+        """Return what every checkpoint tells of the run; a run that is resumed stays the same one.
+
+        Args:
+            training_set: whose epochs it goes through.
+            bounds: where it ends.
+        """
+        resume = self.resume
+        if resume and not self.changed:
+            return Run(self.settings, resume.run.total_steps, resume.run.id)
+        total_steps = training_set.total_steps(self.position, resume.step if resume else 0, bounds)
+        return Run(self.settings, total_steps, resume.run.id if resume else secrets.token_hex(8))
+
+    def examples(self, utterances: "Sequence[Utterance]") -> ExamplesFile:
+        """Open the file of what the validations make of a few utterances; what will be done again is cut."""
+        examples = ExamplesFile(self.run_dir / EXAMPLES, choose_examples(utterances))
+        if self.writes:
+            examples.cut(self.resume.step if self.resume else 0)
+        return examples
+
+
+def prepare(config: dict[str, Any], rank: int, world_size: int) -> Start:
+    """Enter the run folder, read the corpus, fit the tokenizer; or take up what the first process did of it.
+
+    Args:
+        config: the resolved config.
+        rank: of this process.
+        world_size: number of processes.
+
+    Raises:
+        InputError: the corpus, the folder, or what lies in it does not allow the run.
+    """
+    run_dir, first = Path(config["run_dir"]), rank == 0
+    check_attachable(config["decode"])  # before the training whose bundle it would not fit into
+    if first:
+        prepare_if_absent(config["corpus"])
+        folder.open_run_dir(run_dir)
+    corpus = read_corpus(config["corpus"], get_normalizer(config["normalizer"]))
+    resume = find_resume(run_dir / CHECKPOINTS)
+    if resume is None:
+        corpus.check_audio()  # a run that goes on skips what has disappeared, as it would have done
+    if resume is None and first:
+        folder.begin_anew(run_dir)
+    tokenizer, features = folder.fitted_front_end(config, corpus, run_dir, keep=first)
+    files = fitted_files(tokenizer, features)
+    settings = run_settings(config, {"train": corpus.train, "valid": corpus.valid}, files, world_size)
+    changed = changes(resume.run.settings, settings) if resume else {}
+    if first:
+        check_allowed(changed, run_dir, config["resume"]["allow"])
+        folder.save_config(run_dir, config)
+    position = resume.position.on(world_size) if resume else start_of_epoch(0, world_size)
+    extra = checkpoint_extra(config, files)
+    return Start(run_dir, first, corpus, tokenizer, features, extra, position, settings, resume, bool(changed))
+
+
+def describe(model: "Model", corpus: Corpus) -> None:
+    """Log what is trained, and on what.
+
+    Raises:
+        InputError: the tokenizer cannot spell a text of the corpus.
+    """
+    corpus.check_coverage(model.tokenizer)
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    hours = sum(utterance.duration for utterance in corpus.train) / 3600
+    name, tokens = type(model.encoder).__name__, model.tokenizer.vocab_size
+    logger.info("%s with %s parameters, %d tokens", name, f"{parameters:,}", tokens)
+    logger.info("%d training utterances, %.2f h; %d to validate on", len(corpus.train), hours, len(corpus.valid))
+    with contextlib.suppress(AudioError):  # the epoch that reads it says so
+        load_utterance(corpus.train[0], model.features.sample_rate)  # notes a conversion; workers keep quiet

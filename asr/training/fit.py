@@ -1,0 +1,86 @@
+"""Training to the end of a run, or until something stops it, which is said in the user's words."""
+
+import logging
+from typing import TYPE_CHECKING
+
+import lightning.pytorch as pl
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+
+from asr.errors import InputError, is_out_of_memory
+from asr.training.data_module import SpeechData
+from asr.training.distributed import is_lost_connection, report_lost_connection, stop_others, take_leave
+from asr.training.memory_check import HINT, describe
+from asr.training.signals import Stopped, StopRequest
+from asr.training.task import RecognitionTask
+
+if TYPE_CHECKING:
+    from asr.run.resume import Resume
+
+LOST_WORKER = (ConnectionError, EOFError, FileNotFoundError)  # beside torch's own error
+
+logger = logging.getLogger(__name__)
+
+
+def fit(
+    trainer: pl.Trainer, task: RecognitionTask, data: SpeechData, resume: "Resume | None", stop: StopRequest
+) -> None:
+    """Train from the beginning, or from where an earlier start stopped.
+
+    Args:
+        trainer: as `equip` leaves it.
+        task: what is trained.
+        data: to train on.
+        resume: the checkpoint to go on from.
+        stop: whether a signal has asked to stop.
+
+    Raises:
+        InputError: what the user can mend: memory, settings, other processes.
+        Stopped: a signal asked for it; the run is saved.
+    """
+    if resume:
+        _say_where(trainer, resume)
+    try:
+        trainer.fit(task, data, ckpt_path=resume.path if resume else None, weights_only=True)
+        take_leave()
+    except Stopped:
+        if not stop.at_once:  # then the others know
+            take_leave()
+        if trainer.global_rank > 0:
+            raise SystemExit(0) from None
+        raise
+    except MisconfigurationException as error:
+        raise InputError(f"trainer must suit the run; Lightning says: {error}") from None
+    except (RuntimeError, MemoryError, *LOST_WORKER) as error:
+        if stop.at_once:  # in the middle of whatever it was
+            raise Stopped(stop.signum) from None
+        if is_out_of_memory(error):
+            batch = describe(task.batch, task.model.features) if task.batch else "a batch"
+            raise InputError(f"memory must hold {batch}; it does not. {HINT}.") from None
+        if "DataLoader worker" in str(error) or is_lost_worker(error):
+            reason = (str(error) or type(error).__name__).splitlines()[0]
+            what = f"a process that reads audio has died: {reason}"
+            raise InputError(
+                f"{what}. Run the same command to go on; fewer data.num_workers take less memory."
+            ) from None
+        if trainer.world_size > 1 and is_lost_connection(error):
+            report_lost_connection(trainer)
+        raise
+    finally:
+        if trainer.interrupted:
+            stop_others(trainer)
+
+
+def _say_where(trainer: pl.Trainer, resume: "Resume") -> None:
+    """Log where the run goes on, if it is not at its end."""
+    epochs, steps = trainer.max_epochs or -1, trainer.max_steps
+    if (0 < epochs <= resume.position.epoch) or (0 < steps <= resume.step):
+        logger.info("the run is finished, at step %d: %s", resume.step, resume.path)
+        return
+    position = resume.position.on(trainer.world_size)
+    where = f"epoch {position.epoch + 1}, batch {position.batch + 1}"
+    logger.info("going on from step %d, %s: %s", resume.step, where, resume.path)
+
+
+def is_lost_worker(error: BaseException) -> bool:
+    """Tell whether a worker has died while it handed a batch on; an absent file has a name, a socket has none."""
+    return isinstance(error, LOST_WORKER) and getattr(error, "filename", None) is None

@@ -1,0 +1,110 @@
+"""Lightning's Trainer: made of the config, and given what happens besides the steps."""
+
+import logging
+import warnings
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import lightning.pytorch as pl
+import torch
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch.callbacks import EMAWeightAveraging
+from lightning.pytorch.loggers import TensorBoardLogger
+
+from asr.checkpoint.load import CHECKPOINTS
+from asr.errors import InputError
+from asr.run.names import METRICS
+from asr.run.resume import Run
+from asr.training.checkpointing import Saving
+from asr.training.data_module import SpeechData
+from asr.training.early_stopping import Patience
+from asr.training.lightning_internals import replace_signal_handlers
+from asr.training.memory_check import LargestBatchFirst
+from asr.training.metrics import MetricsFile
+from asr.training.progress import progress_callbacks
+from asr.training.signals import StopRequest
+
+if TYPE_CHECKING:
+    from asr.run.start import Start
+
+
+def make_trainer(config: dict[str, Any]) -> pl.Trainer:
+    """Make the trainer, which tells the number of processes and the device; `equip` gives it the rest.
+
+    Raises:
+        InputError: a setting suits neither Lightning nor this machine.
+    """
+    _quieten_libraries()
+    settings = dict(config["trainer"])
+    if settings["accelerator"] == "auto":  # as the other commands: what is left, MPS, knows no float64
+        settings["accelerator"] = "gpu" if torch.cuda.is_available() else "cpu"
+    callbacks = progress_callbacks()
+    make = partial(
+        pl.Trainer,
+        **settings,
+        callbacks=callbacks,
+        logger=False,  # `equip` gives it some
+        enable_checkpointing=False,  # the same
+        default_root_dir=config["run_dir"],
+        use_distributed_sampler=False,  # the plan shards itself
+        reload_dataloaders_every_n_epochs=1,  # each epoch has its plan, and its loader
+        num_sanity_val_steps=0,
+        enable_model_summary=False,
+        enable_progress_bar=any(isinstance(callback, pl.callbacks.ProgressBar) for callback in callbacks),
+    )
+    try:
+        trainer = make()
+    except (MisconfigurationException, ValueError, TypeError) as error:
+        raise InputError(f"trainer must suit Lightning and this machine; Lightning says: {error}") from None
+    _check_validation(trainer)
+    if trainer.strategy.root_device.type == "cpu" and trainer.precision.startswith("16"):
+        must = "trainer.precision must be 32-true, 64-true, bf16-mixed or bf16-true on a CPU"
+        raise InputError(f"{must}; got {trainer.precision}.")
+    if trainer.global_rank > 0:  # of many processes only the first speaks, unless it is an error
+        logging.getLogger("asr").setLevel(logging.ERROR)
+    return trainer
+
+
+def equip(trainer: pl.Trainer, config: dict[str, Any], start: "Start", run: Run, data: SpeechData) -> StopRequest:
+    """Give the trainer its loggers, what happens besides the steps, in this order, and our way with signals.
+
+    Args:
+        trainer: that will train.
+        config: the resolved config.
+        start: of the run.
+        run: that the checkpoints are of.
+        data: that it will train on.
+
+    Returns:
+        Whether a signal has asked to stop, once it has.
+    """
+    step = start.resume.step if start.resume else 0
+    tensorboard = TensorBoardLogger(start.run_dir, name="tensorboard", version="", purge_step=step + 1)
+    trainer.loggers = [MetricsFile(start.run_dir / METRICS, step), tensorboard]
+    callbacks: list[pl.Callback] = [LargestBatchFirst(data.worst_batches)]
+    if config["ema"]["decay"] is not None:
+        callbacks.append(EMAWeightAveraging(decay=config["ema"]["decay"]))
+    if config["early_stopping"]["patience"] is not None:
+        callbacks.append(Patience(config["early_stopping"]["patience"]))
+    stop = StopRequest(speaks=trainer.is_global_zero)
+    saving = Saving(start.run_dir / CHECKPOINTS, run, data.position_at, stop, **config["checkpoint"])
+    trainer.callbacks += [*callbacks, saving]  # type: ignore[attr-defined]  # what it saves is behind all others
+    replace_signal_handlers(trainer, stop.listen, stop.give_back)
+    return stop
+
+
+def _quieten_libraries() -> None:
+    for name in ("lightning.pytorch", "lightning.fabric"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    warnings.filterwarnings("ignore", module="lightning")  # hints about workers and folders, for its own defaults
+
+
+def _check_validation(trainer: pl.Trainer) -> None:
+    """Check that each validation is between two optimizer steps, where a checkpoint can be written."""
+    accumulated, every = trainer.accumulate_grad_batches, trainer.val_check_interval
+    # 1.0 is the end of an epoch, which ends an optimizer step, too; 1 is every batch.
+    in_step = every % accumulated == 0 if isinstance(every, int) else every == 1.0
+    if accumulated > 1 and (trainer.check_val_every_n_epoch is None or not in_step):
+        must = "trainer.val_check_interval must be 1.0 or a multiple of trainer.accumulate_grad_batches"
+        given = f"got {every} and {accumulated}, check_val_every_n_epoch={trainer.check_val_every_n_epoch}"
+        raise InputError(f"{must}, and check_val_every_n_epoch a number; {given}.")
