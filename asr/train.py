@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from asr.data.corpus import Corpus
     from asr.interfaces import Features, Tokenizer
     from asr.recognition.recognizer import Recognizer
+    from asr.run.events import EventsFile, Start
     from asr.run.resume import Resume
     from asr.training.checkpointing import Saving
     from asr.training.data_module import SpeechData
@@ -52,7 +53,8 @@ def train(config: dict[str, Any]) -> None:
     from asr.data.position import start_of_epoch
     from asr.report.training import leave_report
     from asr.run import folder
-    from asr.run.names import EXAMPLES, FAULTS
+    from asr.run.events import Bundled, EventsFile
+    from asr.run.names import EVENTS, EXAMPLES, FAULTS
     from asr.run.resume import Run
     from asr.run.validation_samples import ExamplesFile, choose_examples
     from asr.system.processes import keep_memory
@@ -65,7 +67,8 @@ def train(config: dict[str, Any]) -> None:
 
     _quieten_libraries()
     keep_memory()
-    trainer = _trainer(config)
+    events = EventsFile(Path(config["run_dir"], EVENTS))
+    trainer = _trainer(config, events)
     if trainer.global_rank > 0:  # of many processes only the first speaks, unless it is an error
         logging.getLogger("asr").setLevel(logging.ERROR)
     run_dir, corpus, tokenizer, features, settings, resume, changed = first_then_all(
@@ -79,12 +82,14 @@ def train(config: dict[str, Any]) -> None:
     if config["gradient_checkpointing"]:
         recompute_blocks(recognizer.encoder)
     corpus.check_coverage(tokenizer)
-    _describe(recognizer, corpus)
+    step = resume.step if resume else 0
+    start = _start(step, recognizer, corpus)
+    if trainer.is_global_zero:
+        events.append(start)
 
     augmentation = build.build_augmentation(config, features.sample_rate)
     reference, seed = recognizer.reference, config["seed"]
     data = SpeechData(corpus.train, corpus.valid, features, reference, augmentation, seed, position, **config["data"])
-    step = resume.step if resume else 0
     bounds = RunBounds.of(config["trainer"])
     total_steps = resume.run.total_steps if resume and not changed else data.total_steps(step, bounds)
     logger.info("%d steps: the smaller of trainer.max_epochs and trainer.max_steps, where both are set", total_steps)
@@ -117,6 +122,7 @@ def train(config: dict[str, Any]) -> None:
     if trainer.is_global_zero:
         bundle = folder.make_bundle(run_dir, config)
         logger.info("bundle written to %s", bundle)
+        events.append(Bundled())
         results = folder.test_bundle(bundle, corpus.tests, trainer.strategy.root_device)
         for name, evaluation in results.items():
             print(f"{printable(name)}: {evaluation.summary()}")
@@ -158,8 +164,10 @@ def _prepare(config: dict[str, Any], rank: int, world_size: int) -> Prepared:
     return Prepared(run_dir, corpus, tokenizer, features, settings, found, bool(changed))
 
 
-def _describe(recognizer: "Recognizer", corpus: "Corpus") -> None:
+def _start(step: int, recognizer: "Recognizer", corpus: "Corpus") -> "Start":
+    """Say what is about to be trained, on what."""
     from asr.data.dataset import load_utterance
+    from asr.run.events import Start
 
     parameters = sum(parameter.numel() for parameter in recognizer.parameters())
     hours = sum(utterance.duration for utterance in corpus.train) / 3600
@@ -168,9 +176,10 @@ def _describe(recognizer: "Recognizer", corpus: "Corpus") -> None:
     logger.info("%d training utterances, %.2f h; %d to validate on", len(corpus.train), hours, len(corpus.valid))
     with contextlib.suppress(AudioError):  # the epoch that reads it says so
         load_utterance(corpus.train[0], recognizer.features.sample_rate)  # notes a conversion; workers keep quiet
+    return Start(step, name, parameters, tokens, len(corpus.train), hours, len(corpus.valid))
 
 
-def _trainer(config: dict[str, Any]) -> "Trainer":
+def _trainer(config: dict[str, Any], events: "EventsFile") -> "Trainer":
     import lightning.pytorch as pl
     import torch
     from lightning.fabric.utilities.exceptions import MisconfigurationException
@@ -180,7 +189,7 @@ def _trainer(config: dict[str, Any]) -> "Trainer":
     settings = dict(config["trainer"])
     if settings["accelerator"] == "auto":  # as the other commands: what is left, MPS, knows no float64
         settings["accelerator"] = "gpu" if torch.cuda.is_available() else "cpu"
-    callbacks = progress_callbacks()
+    callbacks = progress_callbacks(events)
     make = partial(
         pl.Trainer,
         **settings,
