@@ -9,6 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from asr.text.numbers import counted, percent
 from asr.text.printable import listed, printable
 from asr.training.hydra_command import experiment_command
 
@@ -100,7 +101,7 @@ def _table(plans: "Sequence[EpochPlan]", accumulate: int) -> list[str]:
     columns = [_figures(one, accumulate) for one in plans]
     changes = [changed_mates(before.plan, after.plan) for before, after in pairwise(plans)]
     rows = {name: [column[name] for column in columns] for name in columns[0]}
-    rows["batch-mates that are others than before"] = ["", *(f"{change:.1%}" for change in changes)]
+    rows["batch-mates that are others than before"] = ["", *(percent(change) for change in changes)]
     return [f"{name:{LABEL}}" + "".join(f"{figure:>{COLUMN}}" for figure in row) for name, row in rows.items()]
 
 
@@ -116,7 +117,7 @@ def _figures(plan: "EpochPlan", accumulate: int) -> dict[str, str]:
         "  that keep speed 1.0, as they must": f"{plan.kept_speed}",
         "hours, as played": f"{summary.hours:.2f}",
         "audio in an optimizer step, mean": f"{summary.hours * 3600 / updates:.1f} s",
-        "padding": f"{summary.padding:.2%}",
+        "padding": percent(summary.padding, 2),
         "shortest batch, with padding": _size(summary.shortest),
         "longest batch, with padding": _size(summary.longest),
         "utterances in a batch": f"{sizes.min()} to {sizes.max()}, median {sizes.median()}",
@@ -124,7 +125,7 @@ def _figures(plan: "EpochPlan", accumulate: int) -> dict[str, str]:
 
 
 def _size(batch: "BatchSize") -> str:
-    return f"{batch.padded_seconds:.2f} s, {batch.utterances} utterance{'s' * (batch.utterances != 1)}"
+    return f"{batch.padded_seconds:.2f} s, {counted(batch.utterances, 'utterance')}"
 
 
 def _validation(utterances: "Sequence[Utterance]", bounds: "BatchBounds", processes: int) -> str:
@@ -137,7 +138,7 @@ def _validation(utterances: "Sequence[Utterance]", bounds: "BatchBounds", proces
     padded = sum(len(batch) * max(seconds[index] for index in batch) for batch in batches if batch)
     hours, padding = sum(seconds) / 3600, 1 - sum(seconds) / padded
     counts = f"{len(seconds)} utterances, {hours:.2f} h, in {len(batches)} batches"
-    return f"{counts}, at most {most} of each process; padding {padding:.2%}"
+    return f"{counts}, at most {most} of each process; padding {percent(padding, 2)}"
 
 
 main = experiment_command(plan)

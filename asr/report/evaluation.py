@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 from asr.evaluation.analysis import figures
 from asr.evaluation.utterances import Scored
 from asr.evaluation.word_errors import align_words
+from asr.text.numbers import counted, interval, percent
 from asr.web import utterances
-from asr.web.chart import Axis, Column, Series, column_chart, histogram, interval_chart, line_chart, percent
+from asr.web.chart import Axis, Column, Series, column_chart, histogram, interval_chart, line_chart
 from asr.web.figures import facts, figure, frequent
 from asr.web.page import escape, page, visible
 
@@ -82,29 +83,19 @@ def headline(found: Mapping[str, Any]) -> str:
     return "".join(
         [
             '<div class="headline">',
-            figure("wer", "Word error rate", rate(words["rate"]), intervals(words), main=True),
-            figure("cer", "Character error rate", rate(characters["rate"]), intervals(characters)),
-            figure("raw_wer", "WER of texts as written", rate(raw["rate"]), intervals(raw)),
+            figure("wer", "Word error rate", percent(words["rate"], 2), intervals(words), main=True),
+            figure("cer", "Character error rate", percent(characters["rate"], 2), intervals(characters)),
+            figure("raw_wer", "WER of texts as written", percent(raw["rate"], 2), intervals(raw)),
             figure("errors", "Word errors", f"{words['errors']:,}", [kinds, wrong, size], unit=of),
             "</div>",
         ]
     )
 
 
-def counted(count: int, noun: str) -> str:
-    """Write how many there are of something."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
-
-
-def rate(value: float | None) -> str:
-    """Write a rate with two decimals."""
-    return "-" if value is None else f"{100 * value:.2f} %"
-
-
 def intervals(counts: Mapping[str, Any]) -> list[str]:
     """Write the intervals there are, and what they are over."""
     return [
-        f"95 %: {100 * counts[key][0]:.2f} to {100 * counts[key][1]:.2f} over {over}"
+        f"95 %: {interval(counts[key])} over {over}"
         for key, over in (("interval", "utterances"), ("speaker_interval", "speakers"))
         if counts[key]
     ]

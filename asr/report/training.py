@@ -16,7 +16,7 @@ from asr.run.events import History, read_history
 from asr.run.names import CONFIG, EVENTS, EXAMPLES, LOG, METRICS, REPORT, RESULTS
 from asr.run.validation_samples import Recognised, read_examples
 from asr.system.files import write_whole_text
-from asr.web.chart import number
+from asr.text.numbers import NONE, interval, number, percent
 from asr.web.figures import facts, figure
 from asr.web.page import escape, page
 
@@ -123,9 +123,7 @@ def _test_tiles(results: Mapping[str, Mapping[str, Any]]) -> list[str]:
     for name, result in results.items():
         words = result.get("reference_words")
         over = {"utterances": result.get("wer_interval"), "speakers": result.get("wer_speaker_interval")}
-        details = [
-            f"{100 * edges[0]:.2f} to {100 * edges[1]:.2f} % over {what}" for what, edges in over.items() if edges
-        ]
+        details = [f"{interval(ends)} % over {what}" for what, ends in over.items() if ends]
         details += [f"{words:,} words"] if isinstance(words, int) else []
         tiles.append(figure("wer", f"WER, {name}", _rate(result.get("wer")), details, main=not tiles))
     return tiles
@@ -144,7 +142,7 @@ def _validation_tiles(wers: Curve, main: bool) -> list[str]:
 
 
 def _rate(value: Any) -> str:
-    return f"{100 * value:.2f} %" if isinstance(value, int | float) else "-"
+    return percent(value, 2) if isinstance(value, int | float) else NONE
 
 
 def _facts(record: Record) -> list[tuple[str, str]]:

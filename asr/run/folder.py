@@ -24,6 +24,7 @@ from asr.recognition.confidence import FILE as CALIBRATION
 from asr.run.events import EventsFile, WarningEvents
 from asr.run.names import CONFIG, EVENTS, EXAMPLES, FITTED, LOG, METRICS, RESULTS
 from asr.system.files import UNFINISHED, remove_unfinished, write_whole, write_whole_text
+from asr.text.numbers import percent
 from asr.text.printable import LineFormatter
 
 logger = logging.getLogger(__name__)
@@ -136,7 +137,7 @@ def make_bundle(run_dir: Path, config: Mapping[str, Any]) -> Path:
         sample_rate=config["features"]["sample_rate"],
         select=config["checkpoint"]["select"],
         checkpoints=", ".join(one.path.stem for one in chosen),
-        wer=f"{100 * (best[0].wer or 0.0):.2f} %" if best else "not measured",
+        wer=percent(best[0].wer, 2) if best else "not measured",
     )
     write_bundle(run_dir / BUNDLE, [one.path for one in chosen], card, config["decode"])
     return run_dir / BUNDLE

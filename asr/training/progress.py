@@ -9,12 +9,11 @@ import lightning.pytorch as pl
 from lightning.pytorch.callbacks import Callback, RichProgressBar
 
 from asr.run.events import EventsFile, Progress
+from asr.text.numbers import percent
 
 logger = logging.getLogger(__name__)
 
 LINE_SECONDS = 30  # between two lines within an epoch
-TRAINING = "train loss {train/loss:.3f}, {train/audio_seconds_per_second:.0f} s of audio a second"
-VALIDATION = "; valid loss {valid/loss:.3f}, WER {valid/wer:.1%}"
 
 
 def progress_callbacks(events: EventsFile) -> list[Callback]:
@@ -34,7 +33,7 @@ class Bar(RichProgressBar):
         metrics: dict[str, Any] = dict(super().get_metrics(trainer, pl_module))
         shown = {"loss": metrics.get("train/loss"), "audio s/s": metrics.get("train/audio_seconds_per_second")}
         if "valid/wer" in metrics:
-            shown["valid WER"] = f"{metrics['valid/wer']:.1%}"
+            shown["valid WER"] = percent(metrics["valid/wer"])
         return {name: value for name, value in shown.items() if value is not None}
 
 
@@ -55,7 +54,7 @@ class LogLines(Callback):
     def on_train_batch_end(self, trainer: pl.Trainer, *_: Any) -> None:
         """Lightning's hook."""
         if self.within_epochs and time.monotonic() - self._last > LINE_SECONDS:
-            self._log(trainer, TRAINING, done=False)
+            self._log(trainer, validated=False, done=False)
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Lightning's hook."""
@@ -63,15 +62,19 @@ class LogLines(Callback):
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Lightning's hook, after the epoch's validation, if it has one; trainer.max_steps may end it earlier."""
-        self._log(trainer, TRAINING + VALIDATION if self._validated else TRAINING, done=trainer.is_last_batch)
+        self._log(trainer, self._validated, done=trainer.is_last_batch)
         self._validated = False
 
-    def _log(self, trainer: pl.Trainer, text: str, done: bool) -> None:
+    def _log(self, trainer: pl.Trainer, validated: bool, done: bool) -> None:
         self._last = time.monotonic()
         metrics = {key: float(value) for key, value in trainer.callback_metrics.items()}
         if trainer.is_global_zero and "train/loss" in metrics:
             batch, num_batches = trainer.fit_loop.batch_idx + 1, int(trainer.num_training_batches)
             progress = Progress(trainer.global_step, trainer.current_epoch + 1, batch, num_batches)
             where = "done" if done else f"batch {batch} of {num_batches}"
-            logger.info("epoch %d %s, step %d: %s", progress.epoch, where, progress.step, text.format_map(metrics))
+            loss, speed = metrics["train/loss"], metrics["train/audio_seconds_per_second"]
+            text = f"train loss {loss:.3f}, {speed:.0f} s of audio a second"
+            if validated:
+                text += f"; valid loss {metrics['valid/loss']:.3f}, WER {percent(metrics['valid/wer'])}"
+            logger.info("epoch %d %s, step %d: %s", progress.epoch, where, progress.step, text)
             self._events.append(progress)
