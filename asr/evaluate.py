@@ -107,14 +107,14 @@ def report(
 ) -> str:
     """Make the page, with recordings of the utterances with the most errors as far as the budget (bytes) goes."""
     from asr.evaluation.result import together
-    from asr.report.clips import record_with_posteriors
+    from asr.report.clips import record_with_features
     from asr.report.evaluation import About, evaluation_report
 
     everything = together(list(evaluations.values()))
     utterances = [one.utterance for one in everything.scored]
     order = sorted(range(len(utterances)), key=lambda position: -everything.scored[position].counts.errors)
     with audio_progress("recordings", utterances) as advance:
-        clips = record_with_posteriors(recognizer, utterances, order, budget, how, advance)
+        clips = record_with_features(recognizer, utterances, order, budget, how, advance)
     more = [("Texts normalised by", everything.normalizer), ("Decoder", decoder_name(recognizer))]
     missing = [f"{name}: {one.reason}" for name, each in evaluations.items() for one in each.rejected]
     title = f"Evaluation of {Path(facts[0][1]).resolve().name}"

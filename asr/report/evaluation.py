@@ -201,9 +201,8 @@ def _confusions(found: Mapping[str, Any]) -> str:
 
 def recordings(count: int, clips: Clips, which: str = "with the most errors") -> str:
     """Say how many utterances can be listened to, and which were wanted first."""
-    megabytes = sum(len(one) for one in clips.audio.values()) * 4 / 3 / 1e6
     said = f"There are recordings of {len(clips.audio):,} of {count:,} utterances in this page"
-    said += f", those {which} first ({megabytes:.1f} MB; --report-audio sets the limit)." if clips.audio else "."
+    said += f", those {which} first ({clips.size / 1e6:.1f} MB; --report-audio sets the limit)." if clips.audio else "."
     return said + (f" {len(clips.problems):,} could not be read." if clips.problems else "")
 
 
@@ -246,4 +245,5 @@ def handed_over(systems: Sequence[str], rows: Sequence[Mapping[str, Any]], clips
 
 def attached(clips: Clips) -> dict[str, str]:
     """The recordings, and what the net heard in them."""
-    return utterances.attachments(clips.audio, {row: one.top for row, one in clips.posteriors.items()})
+    tops = {row: posterior.top for row, posterior in clips.posteriors.items()}
+    return utterances.attachments({"clip": clips.audio, "log-mel": clips.log_mel, "posterior": tops})
