@@ -18,7 +18,7 @@ def add_report(parser: argparse.ArgumentParser) -> None:
         "--report-audio",
         metavar="MB",
         type=float,
-        help=f"of recordings in it, with their features; the most telling utterances come first (default {MEGABYTES:g})",
+        help=f"of recordings in it and their features, the most telling ones first (default {MEGABYTES:g})",
     )
 
 
