@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from asr.cli.command import audio_progress, printable, run_command
 from asr.cli.report_options import add_report, audio_budget
-from asr.cli.table import lay_out, percent, percent_interval, probability, short_name
+from asr.cli.table import lay_out, short_name
 from asr.errors import InputError
 from asr.system.files import check_output, message_stream, write_output
+from asr.text.numbers import interval, points, probability, rate
 
 if TYPE_CHECKING:
     from asr.evaluation.utterances import Scored
@@ -86,7 +87,7 @@ def headline(comparison: Mapping[str, Any], a: str, b: str) -> list[str]:
         words = comparison[which]
         counts = (str(words[key]) for key in ("errors", "substitutions", "insertions", "deletions"))
         name = f"{which.upper()} {short_name(printable(path), 40)}"
-        rows.append((name, percent(words["rate"]), percent_interval(words["interval"]), *counts))
+        rows.append((name, rate(words["rate"]), interval(words["interval"]), *counts))
     words = f"{comparison['utterances']} utterances, {comparison['a']['reference_length']} words"
     return [*lay_out(rows), "", f"B less A, {words}: {difference(comparison)}", *lay_out(chances(comparison))]
 
@@ -95,23 +96,23 @@ def chances(comparison: Mapping[str, Any]) -> list[tuple[str, ...]]:
     """Say for each unit to draw from whether the difference could be chance, and how often each model is better."""
     rows: list[tuple[str, ...]] = [("over", "95 % interval, points", "p", "A better", "B better", "as good")]
     for unit, prefix in (("utterances", ""), ("speakers", "speaker_")):
-        wins, interval = comparison[f"{unit[:-1]}_wins"], comparison["difference"][f"{prefix}interval"]
+        wins, ends = comparison[f"{unit[:-1]}_wins"], comparison["difference"][f"{prefix}interval"]
         if wins is None:
             rows.append((unit, "not all are known", *"----"))
             continue
-        points = "too few to say" if interval is None else " to ".join(f"{100 * end:+.2f}" for end in interval)
+        between = "too few to say" if ends is None else interval(ends, points)
         p_value = comparison["difference"][f"{prefix}p_value"]
-        rows.append((unit, points, probability(p_value), *(str(wins[key]) for key in ("a", "b", "tie"))))
+        rows.append((unit, between, probability(p_value), *(str(wins[key]) for key in ("a", "b", "tie"))))
     return rows
 
 
 def difference(comparison: Mapping[str, Any]) -> str:
     """Say the difference in points and, where there is something to compare it with, relative to A."""
-    rate, base = comparison["difference"]["rate"], comparison["a"]["rate"]
-    if rate is None:
+    change, base = comparison["difference"]["rate"], comparison["a"]["rate"]
+    if change is None:
         return "no rate, for there are no words in the references"
-    relative = f" ({100 * rate / base:+.1f} % relative)" if base else ""
-    return f"{100 * rate:+.2f} points{relative}"
+    relative = f" ({100 * change / base:+.1f} % relative)" if base else ""
+    return f"{points(change)} points{relative}"
 
 
 def changes(comparison: Mapping[str, Any], a: "Sequence[Scored]", b: "Sequence[Scored]", top: int) -> list[str]:

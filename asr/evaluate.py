@@ -19,9 +19,10 @@ from asr.cli.command import (
 )
 from asr.cli.output import make_output_dir
 from asr.cli.report_options import add_report, audio_budget
-from asr.cli.table import lay_out, percent, percent_interval, short_name
+from asr.cli.table import lay_out, short_name
 from asr.errors import InputError
 from asr.system.files import message_stream, write_output, write_whole, write_whole_text
+from asr.text.numbers import interval, rate
 
 if TYPE_CHECKING:
     from asr.evaluation.result import Evaluation
@@ -106,14 +107,14 @@ def report(
 ) -> str:
     """Make the page, with recordings of the utterances with the most errors as far as the budget (bytes) goes."""
     from asr.evaluation.result import together
-    from asr.report.clips import record_with_posteriors
+    from asr.report.clips import record_with_features
     from asr.report.evaluation import About, evaluation_report
 
     everything = together(list(evaluations.values()))
     utterances = [one.utterance for one in everything.scored]
     order = sorted(range(len(utterances)), key=lambda position: -everything.scored[position].counts.errors)
     with audio_progress("recordings", utterances) as advance:
-        clips = record_with_posteriors(recognizer, utterances, order, budget, how, advance)
+        clips = record_with_features(recognizer, utterances, order, budget, how, advance)
     more = [("Texts normalised by", everything.normalizer), ("Decoder", recognizer.decode.description)]
     missing = [f"{name}: {one.reason}" for name, each in evaluations.items() for one in each.rejected]
     title = f"Evaluation of {Path(facts[0][1]).resolve().name}"
@@ -127,10 +128,10 @@ def table(summaries: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
         edits = (str(one[kind]) for kind in ("substitutions", "insertions", "deletions"))
         sizes = (str(one["utterances"]), str(one["reference_words"]))
         scores = (
-            percent(one["wer"]),
-            percent_interval(one["wer_interval"]),
-            percent(one["raw_wer"]),
-            percent(one["cer"]),
+            rate(one["wer"]),
+            interval(one["wer_interval"]),
+            rate(one["raw_wer"]),
+            rate(one["cer"]),
         )
         rows.append((short_name(printable(name)), *sizes, *scores, *edits))
     return "\n".join([*lay_out(rows), "", *notes(summaries)])
@@ -146,7 +147,7 @@ def notes(summaries: Sequence[tuple[str, Mapping[str, Any]]]) -> list[str]:
     if any(one["utterances"] and one["wer_interval"] is None for _, one in summaries):
         said[-1] = f"{said[-1][:-1]} (-: too few of them, or no errors)."
     overs = [
-        f"{short_name(printable(name))} {percent_interval(one['wer_speaker_interval'])} ({one['speakers']} speakers)"
+        f"{short_name(printable(name))} {interval(one['wer_speaker_interval'])} ({one['speakers']} speakers)"
         for name, one in summaries
         if one["wer_speaker_interval"]
     ]

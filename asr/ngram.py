@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from asr.cli.command import complain, progress_bar, run_command
+from asr.cli.table import lay_out
 from asr.data.manifest import read_manifest
 from asr.errors import InputError, shown
 from asr.language_model.arpa import LONGEST_WORD
@@ -287,8 +288,7 @@ def report(text: Text, vocab_size: int, model: "Sequence[NGrams]", thresholds: S
     for order, grams in enumerate(model, start=1):
         number, kept = len(grams.kept), int(grams.kept.sum())
         rows.append((str(order), str(kept), str(number - kept), *(f"{discount:.4f}" for discount in grams.discounts)))
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines += ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
+    lines += lay_out(rows)
     if orders := [str(order) for order, grams in enumerate(model, start=1) if grams.fallback]:
         lines.append(f"Too little text to estimate discounts of order {', '.join(orders)}: fixed ones were taken.")
     return "\n".join(lines)

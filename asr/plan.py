@@ -9,6 +9,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from asr.cli.table import lay_out
+from asr.text.numbers import counted, percent
 from asr.text.printable import listed, printable
 from asr.training.hydra_command import experiment_command
 
@@ -16,8 +18,6 @@ if TYPE_CHECKING:
     from asr.data.batch_plan import BatchBounds
     from asr.data.epoch_plan import BatchSize, EpochPlan, TrainingSet
     from asr.data.manifest import Utterance
-
-LABEL, COLUMN = 40, 26  # characters
 
 
 def plan(config: dict[str, Any]) -> None:
@@ -47,7 +47,7 @@ def plan(config: dict[str, Any]) -> None:
     print(f"{processes} {'process' if processes == 1 else 'processes'}: {why}")
     print()
     bounds = RunBounds.of(config["trainer"])
-    print("\n".join(_table(plans, bounds.accumulate)))
+    print("\n".join(lay_out(_table(plans, bounds.accumulate))))
     print()
     steps = training_set.total_steps(start_of_epoch(0, processes), 0, bounds)
     given = f"trainer.max_epochs={bounds.max_epochs}, trainer.max_steps={bounds.max_steps}"
@@ -90,15 +90,14 @@ def _selection(training_set: "TrainingSet") -> str:
     return "\n".join(lines)
 
 
-def _table(plans: "Sequence[EpochPlan]", accumulate: int) -> list[str]:
-    """Lay out the plans side by side, a line for each of their figures."""
+def _table(plans: "Sequence[EpochPlan]", accumulate: int) -> list[list[str]]:
+    """Put the plans side by side, a row for each of their figures, the name of which comes first."""
     from asr.data.batch_plan import changed_mates
 
-    columns = [_figures(one, accumulate) for one in plans]
+    columns = [_figures(plan, accumulate) for plan in plans]
     changes = [changed_mates(before.plan, after.plan) for before, after in pairwise(plans)]
-    rows = {name: [column[name] for column in columns] for name in columns[0]}
-    rows["batch-mates that are others than before"] = ["", *(f"{change:.1%}" for change in changes)]
-    return [f"{name:{LABEL}}" + "".join(f"{figure:>{COLUMN}}" for figure in row) for name, row in rows.items()]
+    rows = [[name, *(column[name] for column in columns)] for name in columns[0]]
+    return [*rows, ["batch-mates that are others than before", "", *map(percent, changes)]]
 
 
 def _figures(plan: "EpochPlan", accumulate: int) -> dict[str, str]:
@@ -113,7 +112,7 @@ def _figures(plan: "EpochPlan", accumulate: int) -> dict[str, str]:
         "  that keep speed 1.0, as they must": f"{plan.kept_speed}",
         "hours, as played": f"{summary.hours:.2f}",
         "audio in an optimizer step, mean": f"{summary.hours * 3600 / updates:.1f} s",
-        "padding": f"{summary.padding:.2%}",
+        "padding": percent(summary.padding, 2),
         "shortest batch, with padding": _size(summary.shortest),
         "longest batch, with padding": _size(summary.longest),
         "utterances in a batch": f"{sizes.min()} to {sizes.max()}, median {sizes.median()}",
@@ -121,7 +120,7 @@ def _figures(plan: "EpochPlan", accumulate: int) -> dict[str, str]:
 
 
 def _size(batch: "BatchSize") -> str:
-    return f"{batch.padded_seconds:.2f} s, {batch.utterances} utterance{'s' * (batch.utterances != 1)}"
+    return f"{batch.padded_seconds:.2f} s, {counted(batch.utterances, 'utterance')}"
 
 
 def _validation(utterances: "Sequence[Utterance]", bounds: "BatchBounds", processes: int) -> str:
@@ -134,7 +133,7 @@ def _validation(utterances: "Sequence[Utterance]", bounds: "BatchBounds", proces
     padded = sum(len(batch) * max(seconds[index] for index in batch) for batch in batches if batch)
     hours, padding = sum(seconds) / 3600, 1 - sum(seconds) / padded
     counts = f"{len(seconds)} utterances, {hours:.2f} h, in {len(batches)} batches"
-    return f"{counts}, at most {most} of each process; padding {padding:.2%}"
+    return f"{counts}, at most {most} of each process; padding {percent(padding, 2)}"
 
 
 main = experiment_command(plan)

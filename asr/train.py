@@ -18,7 +18,7 @@ def train(config: dict[str, Any]) -> None:
     from asr.data.epoch_plan import PlanSettings, RunBounds, TrainingSet
     from asr.report.training import leave_report
     from asr.run.outcome import finish
-    from asr.run.start import describe, prepare
+    from asr.run.start import prepare
     from asr.training.data_module import SpeechData
     from asr.training.distributed import first_then_all
     from asr.training.fit import fit
@@ -36,7 +36,7 @@ def train(config: dict[str, Any]) -> None:
     model = recognizer.model
     if config["gradient_checkpointing"]:
         recompute_blocks(model.encoder)
-    describe(model, corpus)
+    start.describe(model)
 
     settings, augmentation = PlanSettings.of(config["data"]), build.build_augmentation(config, features.sample_rate)
     training_set = TrainingSet(corpus.train, features, model.reference, augmentation.speed, seed, settings)

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from asr.text.numbers import percent
 from asr.web.chart import (
     Axis,
     Column,
@@ -20,8 +21,6 @@ from asr.web.chart import (
     histogram,
     interval_chart,
     line_chart,
-    number,
-    percent,
     scatter_chart,
 )
 from asr.web.plane import HEIGHT, WIDTH
@@ -213,10 +212,6 @@ def test_a_logarithmic_scale_has_room_for_all_above_zero(values: list[float]) ->
     assert all(10 <= place <= 90 for place in places)
 
 
-def test_numbers_are_written_short() -> None:
-    assert [number(value) for value in (None, math.nan, 0, 1234567, 0.123456, 12345.6)] == [
-        *("-", "-", "0", "1,234,567", "0.1235", "12,346")
-    ]
-    assert [percent(value) for value in (None, 0.0593, 1.0, 0.0)] == ["-", "5.9 %", "100.0 %", "0.0 %"]
+def test_ticks_are_written_short() -> None:
     assert [Axis("", percent).tick(value) for value in (0.1, 0.025, 1.0)] == ["10 %", "2.5 %", "100 %"]
     assert Axis("").tick(1000.0) == "1,000"

@@ -41,7 +41,7 @@ def test_the_report_says_what_an_epoch_holds(tones: Path, capsys: pytest.Capture
     ):
         assert int(of_all) == 2 * int(batches)
         assert int(updates) == -(-int(batches) // 3)
-    assert all(re.fullmatch(r"\d+\.\d\d%", padding) for padding in figures(printed, "padding"))
+    assert all(re.fullmatch(r"\d+\.\d\d %", padding) for padding in figures(printed, "padding"))
     assert len(figures(printed, "batch-mates that are others than before")) == 1
     assert re.search(
         r"^validation: 8 utterances, .* in \d+ batches, at most \d+ of each process", printed, re.MULTILINE

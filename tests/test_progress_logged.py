@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from asr.data.manifest import Utterance, read_manifest
-from asr.report.training_log import read_log
+from asr.run.events import read_history
 from asr.run.validation_samples import ExamplesFile, Recognised, choose_examples, read_examples
 from tests.conftest import TINY, resolved, tone_corpus
 from tests.processes import examples, finish, start
@@ -106,12 +106,11 @@ def test_an_epoch_that_ends_early_is_not_said_to_be_done(tones: Path, tmp_path: 
     """A run of 60 steps, an utterance each, has heard the 48 utterances one time and a quarter."""
     short = ["trainer.max_epochs=-1", "trainer.max_steps=60", "data.max_utterances=1"]
     assert finish(start(config(tmp_path / "run", tones, *short), tmp_path / "log")) == 0, (tmp_path / "log").read_text()
-    log = tmp_path / "run" / "train.log"
-    assert re.findall(r"epoch .*, step \d+", log.read_text()) == [
+    assert re.findall(r"epoch .*, step \d+", (tmp_path / "run" / "train.log").read_text()) == [
         "epoch 1 done, step 48",
         "epoch 2 batch 12 of 48, step 60",
     ]
-    assert read_log(log).passes == 1.25
+    assert read_history(tmp_path / "run" / "events.jsonl").passes == 1.25
 
 
 def die_behind_the_first_examples() -> None:

@@ -1,6 +1,7 @@
 """What reports withstand: hostile names and texts, thousands of utterances, recordings that are not there."""
 
 import argparse
+import base64
 import json
 import re
 import threading
@@ -10,9 +11,11 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import soundfile
 import torch
+from torch import Tensor
 
 from asr.audio.load import load_waveform
 from asr.checkpoint.load import load_recognizer
@@ -24,9 +27,21 @@ from asr.evaluate import main as evaluate
 from asr.evaluation.analysis import figures
 from asr.evaluation.comparison import compare as compared
 from asr.evaluation.utterances import Scored
-from asr.report.clips import NO_CLIPS, OPUS_RATES, TOP, Clips, base64_bytes, opus, record, record_with_posteriors
+from asr.recognition.recognizer import Recognizer
+from asr.report.clips import (
+    NO_CLIPS,
+    OPUS_RATES,
+    TOP,
+    Clips,
+    base64_bytes,
+    in_stretches,
+    levels,
+    opus,
+    record,
+    record_with_features,
+)
 from asr.report.comparison import comparison_report
-from asr.report.evaluation import About, evaluation_report
+from asr.report.evaluation import About, attached, evaluation_report
 from asr.system import files
 from asr.web.page import asset, escape, page, to_json, visible
 from asr.web.utterances import SCRIPTS
@@ -309,7 +324,7 @@ def test_a_file_that_broke_since_is_a_problem_and_the_others_are_recorded(tmp_pa
 
 def test_posteriors_are_the_nets_log_probs(fluent: Path) -> None:
     recognizer, utterances = load_recognizer(fluent / "run"), read_manifest(fluent / "test.jsonl")[:3]
-    clips = record_with_posteriors(recognizer, utterances, [2, 0], 1e9)
+    clips = record_with_features(recognizer, utterances, [2, 0], 1e9)
     assert list(clips.posteriors) == sorted(clips.posteriors, key=list(clips.posteriors).index)
     assert clips.posteriors.keys() == {0, 2}
     for place, posterior in clips.posteriors.items():
@@ -331,7 +346,7 @@ def test_posteriors_are_the_nets_log_probs(fluent: Path) -> None:
 
 def test_a_long_recording_has_the_posteriors_of_its_chunks(fluent: Path, tmp_path: Path) -> None:
     recognizer = load_recognizer(fluent / "run")
-    clips = record_with_posteriors(recognizer, [tone(tmp_path, "long", 65.0)], [0], 1e9)
+    clips = record_with_features(recognizer, [tone(tmp_path, "long", 65.0)], [0], 1e9)
     posterior = clips.posteriors[0]
     assert len(posterior.starts) > 1
     frames = [
@@ -340,24 +355,85 @@ def test_a_long_recording_has_the_posteriors_of_its_chunks(fluent: Path, tmp_pat
     assert frames[-1] == pytest.approx(65.0, abs=0.1)
 
 
-def test_the_browsers_log_mel_is_the_models(browser: Any, fluent: Path, tmp_path: Path) -> None:  # noqa: F811
-    """Frame by frame, to a thousandth in natural logarithms: single precision on one side."""
-    recognizer, utterances = load_recognizer(fluent / "run"), read_manifest(fluent / "test.jsonl")[:1]
-    settings = record_with_posteriors(recognizer, utterances, [], 0).features
-    waveform = load_waveform(utterances[0].audio_filepath, SAMPLE_RATE)
-    energies = recognizer.model.features.energies(waveform)
-    data = {"samples": waveform.tolist(), "settings": settings}
-    seen = visit(browser, save(tmp_path, page("title", "", ["fbank.js"], {"data": data})))
-    found = seen.page.evaluate(
+def unpacked(content: bytes, num_bins: int) -> list[list[int]]:
+    """The levels of each frame."""
+    halves = [level for byte in content for level in (byte % 16, byte // 16)]
+    return [halves[at : at + num_bins] for at in range(0, len(halves) - num_bins + 1, num_bins)]
+
+
+def test_the_features_that_a_page_carries_are_those_that_the_net_heard(fluent: Path) -> None:
+    recognizer, utterances = load_recognizer(fluent / "run"), read_manifest(fluent / "test.jsonl")[:3]
+    clips = record_with_features(recognizer, utterances, [2, 0], 1e9)
+    assert clips.log_mel.keys() == {0, 2}
+    for place, content in clips.log_mel.items():
+        [example] = [collated_example(recognizer, utterances[place])]
+        dark, bright = np.quantile(example, 0.05), np.quantile(example, 0.995)
+        frames = unpacked(content, recognizer.model.features.dim)
+        assert len(frames) == len(example)
+        for frame, values in zip(frames, example.tolist(), strict=True):
+            for level, value in zip(frame, values, strict=True):
+                assert abs(level - 15 * min(max((value - dark) / (bright - dark), 0), 1)) < 0.5 + 1e-4
+
+
+def collated_example(recognizer: Recognizer, utterance: Utterance) -> Tensor:
+    """The features that reach the encoder, (T, F)."""
+    heard: list[Tensor] = []
+    handle = recognizer.model.encoder.register_forward_pre_hook(lambda _, inputs: heard.append(inputs[0][0]))
+    list(recognizer.recognize([utterance]))
+    handle.remove()
+    return heard[0]
+
+
+def test_a_long_recordings_features_are_those_of_stretches_without_a_gap(fluent: Path) -> None:
+    features = load_recognizer(fluent / "run").model.features
+    waveform = torch.randn(40_321, generator=torch.Generator().manual_seed(0)) * torch.linspace(0.01, 1, 40_321)
+    frames = in_stretches(features, waveform, seconds=1.0)
+    assert len(frames) == features.num_frames(len(waveform))
+    assert torch.equal(in_stretches(features, waveform, seconds=3.0), features(waveform)), "one stretch is the whole"
+    per_stretch = SAMPLE_RATE // features.hop
+    for start in range(0, len(frames), per_stretch):
+        stretch = waveform[start * features.hop :][: (per_stretch - 1) * features.hop + features.window]
+        torch.testing.assert_close(frames[start : start + per_stretch], features(stretch))
+    for num_samples in (0, 1, features.window - 1, features.window):
+        assert len(in_stretches(features, waveform[:num_samples], 1.0)) == (num_samples == features.window)
+
+
+def test_a_page_holds_no_more_than_its_budget_with_the_features(fluent: Path) -> None:
+    recognizer, utterances = load_recognizer(fluent / "run"), read_manifest(fluent / "test.jsonl")
+    for budget in (0, 20_000, 60_000):
+        clips = record_with_features(recognizer, utterances, range(len(utterances)), budget)
+        assert sum(map(len, attached(clips).values())) == clips.size <= budget
+        assert bool(clips.audio) == bool(budget)
+
+
+def test_the_browser_draws_each_level_in_its_colour_where_it_belongs(browser: Any, tmp_path: Path) -> None:  # noqa: F811
+    num_frames, num_bins = 61, 23  # an odd number of levels
+    features = torch.randn(num_frames, num_bins, generator=torch.Generator().manual_seed(0))
+    content = levels(features)
+    settings = {"num_mel_bins": num_bins, "sample_rate": 16000, "window": 400, "shift": 160}
+    data = {"base64": base64.b64encode(content).decode(), "settings": settings, "frames": num_frames}
+    seen = visit(browser, save(tmp_path, page("title", "", ["picture.js"], {"data": data})))
+    colours = seen.page.evaluate(
         """(() => {
-            const { samples, settings } = JSON.parse(document.getElementById("data").textContent);
-            const fbank = Fbank(samples, settings);
-            return Array.from({ length: fbank.numFrames }, (_, t) => [...fbank.frame(t)]);
+            const { base64, settings, frames } = JSON.parse(document.getElementById("data").textContent);
+            const levels = Uint8Array.from(atob(base64), (character) => character.charCodeAt(0));
+            const canvas = document.createElement("canvas"), { sample_rate: rate, window, shift } = settings;
+            // A pixel a frame, from the beginning of the first frame's own stretch on.
+            Picture.mel(canvas, frames, { ...settings, levels }, (window - shift) / 2 / rate, rate / shift);
+            const context = canvas.getContext("2d"), height = canvas.height / settings.num_mel_bins;
+            const at = (t, bin) => context.getImageData(t, Math.floor(canvas.height - (bin + 0.5) * height), 1, 1).data;
+            return Array.from({ length: frames }, (_, t) =>
+                Array.from({ length: settings.num_mel_bins }, (_, bin) => [...at(t, bin)].slice(0, 3)));
         })()"""
     )
     seen.page.context.close()
-    assert torch.tensor(found).shape == energies.shape
-    torch.testing.assert_close(torch.tensor(found), energies, atol=1e-3, rtol=0)
+    colour_of = {}
+    for frame, drawn in zip(unpacked(content, num_bins), colours, strict=True):
+        for level, colour in zip(frame, drawn, strict=True):
+            assert colour_of.setdefault(level, colour) == colour
+    assert sorted(colour_of) == list(range(16))
+    luminance = [0.2126 * r + 0.7152 * g + 0.0722 * b for _, (r, g, b) in sorted(colour_of.items())]
+    assert luminance == sorted(set(luminance)), "louder is lighter"
 
 
 # The commands

@@ -96,6 +96,15 @@ def test_the_quadratic_bound_makes_batches_of_long_utterances_smaller_and_leaves
     assert cut_batches(durations, bounds).diff().tolist() == [2, 2, 2, 2, 60, 60]
 
 
+@pytest.mark.parametrize("seconds", [1.0, 7.5, 30.0, 60.0])
+@pytest.mark.parametrize("number", [1, 2, 8, 9])
+def test_the_bounds_hold_of_numbers_what_they_hold_of_tensors(seconds: float, number: int) -> None:
+    bounds = BatchBounds(batch_seconds=60, max_utterances=8, max_squared_seconds=900)
+    held = bounds.hold(seconds, number)
+    assert held is bool(bounds.hold(torch.tensor([seconds]), torch.tensor([number])))
+    assert held is (seconds * number <= 60 and number <= 8 and seconds * seconds * number <= 900)
+
+
 @pytest.mark.parametrize(
     ("bounds", "message"),
     [

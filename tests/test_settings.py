@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from asr.errors import InputError
+from asr.run.events import EventsFile
 from asr.system.settings import check_settings
 from asr.training.fit import is_lost_worker
 from asr.training.trainer import make_trainer
@@ -66,13 +67,15 @@ def test_what_lightning_does_not_take_is_one_line(override: str, tones: Path, tm
     ],
     ids=str,
 )
-def test_a_validation_must_not_be_in_the_middle_of_an_optimizer_step(validation: list[str], holds: bool) -> None:
+def test_a_validation_must_not_be_in_the_middle_of_an_optimizer_step(
+    validation: list[str], holds: bool, tmp_path: Path
+) -> None:
     config = resolved(*TINY, "trainer.accumulate_grad_batches=2", *validation)
     if holds:
-        make_trainer(config)
+        make_trainer(config, EventsFile(tmp_path / "events.jsonl"))
     else:
         with pytest.raises(InputError, match=r"trainer\.val_check_interval must be 1\.0 or a multiple"):
-            make_trainer(config)
+            make_trainer(config, EventsFile(tmp_path / "events.jsonl"))
 
 
 def test_an_absent_file_is_not_taken_for_a_dead_worker(tmp_path: Path) -> None:

@@ -26,9 +26,9 @@ from tests.conftest import CONF, ROOT, resolved
 LAYERS = [
     ["errors"],
     ["lengths", "system"],
-    ["web"],
     ["interfaces"],
     ["audio", "text", "language_model", "kernels"],
+    ["web"],
     ["augment", "decode", "encoder", "features", "head", "optimizer", "schedule", "tokenizer"],
     ["data"],
     ["recognition"],

@@ -1,7 +1,8 @@
-"""Normalisers: by example, and by what must hold of any text."""
+"""Normalisers: by example, and by what must hold of any text. Numbers as they are printed."""
 
 # ruff: noqa: RUF001  the examples are of letters and quotes that look alike
 
+import math
 import unicodedata
 
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from asr.errors import InputError
+from asr.text import numbers
 from asr.text.normalize import NORMALIZERS, basic, get_normalizer, verbatim
 
 
@@ -80,3 +82,18 @@ def test_basic_yields_lower_case(text: str) -> None:
 def test_an_unknown_name_is_an_error_that_lists_the_names() -> None:
     with pytest.raises(InputError, match=r"normalizer must be one of verbatim, basic; got 'whisper'\."):
         get_normalizer("whisper")
+
+
+def test_numbers_are_written_as_a_person_reads_them() -> None:
+    assert [numbers.number(value) for value in (None, math.nan, 0, 1234567, 0.123456, 12345.6)] == [
+        *("-", "-", "0", "1,234,567", "0.1235", "12,346")
+    ]
+    assert [numbers.percent(value) for value in (None, math.inf, 0.0593, 1.0)] == ["-", "-", "5.9 %", "100.0 %"]
+    assert [numbers.percent(0.05934, decimals) for decimals in (0, 2)] == ["6 %", "5.93 %"]
+    assert [numbers.rate(value) for value in (None, 0.05934, 1.2)] == ["-", "5.93", "120.00"]
+    assert [numbers.points(value) for value in (None, 0.0, -0.0123, 0.5)] == ["-", "+0.00", "-1.23", "+50.00"]
+    assert [numbers.interval(ends) for ends in (None, (0.1, 0.25))] == ["-", "10.00 to 25.00"]
+    assert numbers.interval((-0.1, 0.25), numbers.points) == "-10.00 to +25.00"
+    assert [numbers.probability(value) for value in (None, 0.0009, 0.001, 1.0)] == ["-", "< 0.001", "0.001", "1.000"]
+    assert [numbers.probability(value, "= ") for value in (0.0009, 0.04)] == ["< 0.001", "= 0.040"]
+    assert [numbers.counted(count, "word") for count in (0, 1, 1234)] == ["0 words", "1 word", "1,234 words"]

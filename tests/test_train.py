@@ -60,7 +60,7 @@ def test_the_first_ten_losses_are_the_golden_ones(trained: Path) -> None:
 
 def test_a_run_leaves_everything_in_its_folder(trained: Path) -> None:
     folders = {"bundle", "checkpoints", "fitted", "tensorboard"}
-    files = {"config.yaml", "examples.jsonl", "metrics.csv", "report.html", "results.json", "train.log"}
+    files = {"config.yaml", "events.jsonl", "examples.jsonl", "metrics.csv", "report.html", "results.json", "train.log"}
     assert {path.name for path in trained.iterdir()} == folders | files
     assert {path.name for path in (trained / "bundle").iterdir()} == {
         "README.md",

@@ -3,11 +3,14 @@
 import csv
 import html
 import json
+import os
 import random
 import re
 import shutil
+import signal
 import statistics
 import time
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,7 +22,7 @@ from asr import load_recognizer
 from asr.data.manifest import read_manifest
 from asr.report import training as training_report
 from asr.report.training import leave_report, read_record, training_page
-from asr.report.training_log import read_log
+from asr.run.events import Bundled, Event, EventsFile, Progress, Started, Warned, read_history
 from asr.training_report import main
 from tests.browser import browser, overflow, poor_contrasts, visit  # noqa: F401
 from tests.conftest import TINY, resolved, tone_corpus
@@ -37,6 +40,30 @@ def run_dir(tones: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     settings = resolved(*TINY, *tone_corpus(tones), *some, tests, "optimizer.lr=8e-3", f"run_dir={path}")
     assert finish(start(settings, path.parent / "log")) == 0, (path.parent / "log").read_text()
     return path
+
+
+START = Started(0, "Conformer", 2_628_237, 29, 712, 0.99, 9)
+
+
+def tell(run_dir: Path, *events: tuple[float, Event]) -> None:
+    """Add events to a run's file, each with its time."""
+    with pytest.MonkeyPatch.context() as patch:
+        for moment, event in events:
+            patch.setattr(time, "time", lambda moment=moment: moment)
+            EventsFile(run_dir / "events.jsonl").append(event)
+
+
+def die_behind_the_first_epoch() -> None:
+    """Have this process killed at the end of an epoch, when its checkpoint is written and its event told."""
+    from asr.training.progress import LogLines
+
+    log = LogLines.on_train_epoch_end
+
+    def log_and_die(*arguments: Any) -> None:
+        log(*arguments)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    LogLines.on_train_epoch_end = log_and_die  # type: ignore[method-assign]
 
 
 def page_of(run_dir: Path) -> str:
@@ -110,7 +137,7 @@ def test_the_headline_is_what_the_files_say(run_dir: Path, tones: Path) -> None:
     assert last[0] == f"{100 * wers[-1][1]:.2f} %"
     assert found["Optimizer steps"] == (rows(run_dir)[-1]["step"], "epoch 5")
     hours = sum(utterance.duration for utterance in read_manifest(tones / "train.jsonl")) / 3600
-    assert found["Audio heard"][0] == f"about {round(5 * round(hours, 2), 1):g} h"
+    assert found["Audio heard"][0] == f"about {round(5 * hours, 1):g} h"
 
 
 def test_the_tables_of_the_charts_are_the_columns_of_metrics_csv(run_dir: Path) -> None:
@@ -188,34 +215,93 @@ def test_what_was_dropped_is_told_and_the_settings_are_there(run_dir: Path, tone
     assert html.escape((run_dir / "config.yaml").read_text()) in page
 
 
-def test_the_log_is_read_as_the_run_was(run_dir: Path, tones: Path) -> None:
-    log = read_log(run_dir / "train.log")
+def test_the_events_are_read_as_the_run_was(run_dir: Path, tones: Path) -> None:
+    history = read_history(run_dir / "events.jsonl")
     recognizer = load_recognizer(run_dir)
-    assert log.parameters == sum(parameter.numel() for parameter in recognizer.model.parameters())
-    assert (log.encoder, log.tokens) == ("Conformer", recognizer.model.tokenizer.vocab_size)
-    assert (log.train_utterances, log.valid_utterances, log.starts, log.passes) == (48, 8, 1, 5.0)
+    parameters = sum(parameter.numel() for parameter in recognizer.model.parameters())
+    hours = sum(utterance.duration for utterance in read_manifest(tones / "train.jsonl")) / 3600
+    start = Started(0, "Conformer", parameters, recognizer.model.tokenizer.vocab_size, 48, pytest.approx(hours), 8)
+    assert history.first == history.latest == start
+    assert (history.starts, history.passes, history.damaged) == (1, 5.0, 0)
+    logged = re.findall(r"^\S+ \S+ (?:WARNING|ERROR) (.*)$", (run_dir / "train.log").read_text(), re.MULTILINE)
+    assert list(history.warnings.elements()) == logged
+    seconds = [json.loads(line)["time"] for line in (run_dir / "events.jsonl").read_text().splitlines()]
+    assert 0 < history.wall_seconds < seconds[-1] - seconds[0] + 1e-6
 
 
 def test_the_time_is_that_of_all_starts_without_the_nights_between_them(tmp_path: Path) -> None:
-    begin = "{} INFO Conformer with 2,628,237 parameters, 29 tokens\n"
-    begin += "{} INFO 712 training utterances, 0.99 h; 9 to validate on\n"
-    path = tmp_path / "train.log"
-    path.write_text(
-        begin.format("2026-01-01 10:00:00,000", "2026-01-01 10:00:00,500")
-        + "2026-01-01 10:00:01,000 WARNING dropped 3 of 712 training utterances: why (a, b, c)\n"
-        + "2026-01-01 10:01:00,000 INFO epoch 1 batch 50 of 200, step 50: train loss 1.000\n"
-        + "2026-01-02 08:00:00,000 WARNING x.ckpt is damaged (why): put aside\na second line of it\n"
-        + begin.format("2026-01-02 08:00:01,000", "2026-01-02 08:00:01,000")
-        + "2026-01-02 08:00:01,000 WARNING dropped 3 of 712 training utterances: why (a, b, c)\n"
-        + "2026-01-02 08:00:31,000 INFO epoch 2 batch 150 of 200, step 350: train loss 1.000\n"
+    night = 80_000
+    dropped, damaged = Warned("dropped 3: why (a, b, c)"), Warned("x.ckpt is damaged (why)\na second line of it")
+    tell(tmp_path, (0, START), (1, dropped), (10, Progress(20, 1, 20, 200)), (60, Progress(50, 1, 50, 200)))
+    tell(tmp_path, (night, damaged), (night + 1, START), (night + 1, dropped), (night + 31, Progress(350, 2, 150, 200)))
+    history = read_history(tmp_path / "events.jsonl")
+    assert (history.starts, history.wall_seconds, history.passes) == (2, 90.0, 1.75)
+    assert history.warnings == {dropped.message: 2, damaged.message: 1}
+    page = page_of(tmp_path)
+    assert "why (a, b, c) (2 times)" in page
+    assert "in 2 starts" in page
+
+    tell(tmp_path, (night + 20, Bundled()), (night + 40, Bundled()))  # a clock that was set back
+    assert read_history(tmp_path / "events.jsonl").wall_seconds == 110.0
+
+
+def test_events_that_a_kill_or_a_disk_has_damaged_are_counted_and_the_others_read(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    tell(tmp_path, (0, START), (10, Progress(10, 1, 10, 100)))
+    whole = path.read_bytes()
+    for size in range(1, len(whole)):  # killed in the middle of any line
+        path.write_bytes(whole[:size])
+        tell(tmp_path, (20, Progress(20, 1, 20, 100)))
+        history = read_history(path)
+        assert history.passes == 0.2
+        left = whole[:size].splitlines()
+        started, cut = left[0] == whole.splitlines()[0], left[-1] not in whole.splitlines()
+        assert (history.starts, history.damaged) == (started, cut), size
+    bad = [
+        b"[]",
+        b"7",
+        b"{}",
+        b"\0" * 100,
+        b"\xff",
+        b'{"time": 1, "event": "unheard of"}',
+        b'{"time": NaN, "event": "bundle"}',
+    ]
+    bad += [b'{"time": 1, "event": "warning", "message": 3}', b'{"time": "x", "event": "bundle"}']
+    bad += [b'{"time": 1, "event": "bundle", "more": 1}', b'{"time": 1, "event": []}']
+    path.write_bytes(whole + b"\n".join(bad) + b"\n")
+    assert read_history(path).damaged == len(bad)
+    assert f"Damaged lines of events.jsonl, which are left out: {len(bad)}." in page_of(tmp_path)
+
+
+def test_a_run_that_is_killed_and_resumed_keeps_what_it_told_before(tones: Path, tmp_path: Path) -> None:
+    settings = resolved(
+        *TINY,
+        *tone_corpus(tones),
+        "trainer.max_epochs=2",
+        "num_threads=1",
+        "corpus.test=[]",
+        f"run_dir={tmp_path / 'run'}",
     )
-    log = read_log(path)
-    assert (log.starts, log.wall_seconds, log.passes) == (2, 90.0, 1.75)
-    assert log.warnings == {
-        "dropped 3 of 712 training utterances: why (a, b, c)": 2,
-        "x.ckpt is damaged (why): put aside": 1,
-    }
-    assert "why (a, b, c) (2 times)" in page_of(tmp_path)
+    killed = start(settings, tmp_path / "log", before=die_behind_the_first_epoch)
+    assert finish(killed) == -signal.SIGKILL
+    path = tmp_path / "run" / "events.jsonl"
+    told = path.read_bytes()
+    assert read_history(path).passes == 1.0
+    assert finish(start(settings, tmp_path / "log")) == 0, (tmp_path / "log").read_text()
+    assert path.read_bytes().startswith(told)
+    history = read_history(path)
+    assert (history.starts, history.passes, history.damaged) == (2, 2.0, 0)
+    assert history.latest.step > history.first.step == 0
+
+
+def test_of_a_run_that_was_begun_before_there_were_events_the_page_says_so(run_dir: Path, tmp_path: Path) -> None:
+    for name in ("config.yaml", "metrics.csv", "examples.jsonl", "train.log", "results.json"):
+        shutil.copy(run_dir / name, tmp_path)
+    page = page_of(tmp_path)
+    assert "There is no events.jsonl, or it tells of no start: what train.log says is not on this page." in page
+    assert tables(page).keys() == tables(page_of(run_dir)).keys()
+    tell(tmp_path, (0, replace(START, step=20)))
+    assert "events.jsonl begins at step 20: what was before it, only train.log tells." in page_of(tmp_path)
 
 
 HEADER = "step,epoch,train/loss,train/grad_norm,valid/wer,valid/loss\r\n"
@@ -244,7 +330,8 @@ HEADER = "step,epoch,train/loss,train/grad_norm,valid/wer,valid/loss\r\n"
             {"examples.jsonl": '{"step": 1, "epoch": 1, "id": [], "reference": "a", "hypothesis": "a"}'},
             "There is no examples.jsonl",
         ),
-        ({"train.log": "not a log\n"}, "There is no train.log"),
+        ({"train.log": "a log\n"}, "There is no events.jsonl"),
+        ({"events.jsonl": "not events\n"}, "Damaged lines of events.jsonl, which are left out: 1."),
     ],
 )
 def test_of_a_run_of_which_there_is_little_the_page_says_what_there_is_not(
@@ -315,8 +402,7 @@ def hostile(tmp_path: Path) -> Path:
     line = {"step": 1, "epoch": 1, "id": HOSTILE, "reference": HOSTILE, "hypothesis": HOSTILE[::-1]}
     (folder / "examples.jsonl").write_text(json.dumps(line) + "\n")
     (folder / "results.json").write_text(json.dumps({HOSTILE: {"wer": 0.5, "reference_words": 2}}))
-    log = "2026-01-01 10:00:00,000 INFO Conformer with 1 parameters, 29 tokens\n2026-01-01 10:00:00,000 WARNING "
-    (folder / "train.log").write_bytes((log + HOSTILE + "\n").encode("utf-8", "surrogateescape"))
+    tell(folder, (0, START), (1, Warned(HOSTILE)))
     (folder / "config.yaml").write_text("corpus: {name: '<b>x</b>'}\n")
     return folder
 
@@ -397,7 +483,7 @@ def test_the_command_makes_the_page_of_a_run_that_has_not_ended(
 ) -> None:
     going_on = tmp_path / "going on"
     going_on.mkdir()
-    for name in ("config.yaml", "metrics.csv", "examples.jsonl", "train.log"):
+    for name in ("config.yaml", "metrics.csv", "examples.jsonl", "train.log", "events.jsonl"):
         shutil.copy(run_dir / name, going_on)
     assert main([str(going_on), "--output", str(tmp_path / "page.html")]) == 0
     assert capsys.readouterr().out == f"{tmp_path / 'page.html'}\n"

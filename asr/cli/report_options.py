@@ -7,7 +7,7 @@ from pathlib import Path
 from asr.errors import InputError
 from asr.system.files import check_output
 
-MEGABYTES = 20.0  # of recordings: an hour of speech, and a page that opens at once
+MEGABYTES = 20.0  # of recordings: half an hour of speech, and a page that opens at once
 MEGABYTE = 1_000_000
 
 
@@ -18,7 +18,7 @@ def add_report(parser: argparse.ArgumentParser) -> None:
         "--report-audio",
         metavar="MB",
         type=float,
-        help=f"of recordings in it, of the most telling utterances (default {MEGABYTES:g})",
+        help=f"of recordings in it and their features, the most telling ones first (default {MEGABYTES:g})",
     )
 
 

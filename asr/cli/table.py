@@ -21,20 +21,3 @@ def short_name(name: str, width: int = WIDEST_NAME) -> str:
     while cell_len(end) > (width - 1) // 2:
         end = end[1:]
     return set_cell_size(name, width - 1 - cell_len(end)).rstrip() + "…" + end
-
-
-def percent(rate: float | None) -> str:
-    """Write a fraction as a percentage, without its sign; a rate that is none as -."""
-    return "-" if rate is None else f"{100 * rate:.2f}"
-
-
-def percent_interval(interval: Sequence[float] | None) -> str:
-    """Write an interval of fractions as percentages."""
-    return "-" if interval is None else f"{percent(interval[0])} to {percent(interval[1])}"
-
-
-def probability(value: float | None) -> str:
-    """Write a p-value, as precisely as a bootstrap knows it; one that is none as -."""
-    if value is None:
-        return "-"
-    return "< 0.001" if value < 0.001 else f"{value:.3f}"

@@ -8,6 +8,7 @@ import heapq
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any, overload
 
 import torch
 from torch import Tensor
@@ -51,7 +52,13 @@ class BatchBounds:
             return self.batch_seconds
         return min(self.batch_seconds, math.sqrt(self.max_squared_seconds))
 
-    def hold(self, longest: Tensor, number: Tensor) -> Tensor:
+    @overload
+    def hold(self, longest: float, number: int) -> bool: ...
+
+    @overload
+    def hold(self, longest: Tensor, number: Tensor) -> Tensor: ...
+
+    def hold(self, longest: Any, number: Any) -> Any:
         """Tell whether so many utterances, the longest of `longest` seconds, are within the bounds."""
         fits = (longest * number <= self.batch_seconds) & (number <= self.max_utterances)
         if self.max_squared_seconds is not None:

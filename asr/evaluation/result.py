@@ -12,6 +12,7 @@ from asr.evaluation.analysis import rates
 from asr.evaluation.utterances import Scored, score
 from asr.evaluation.word_errors import ErrorCounts, total
 from asr.recognition.recognizer import INFERENCE, Inference, Recognizer
+from asr.text.numbers import percent
 
 CHARACTER_COUNTS = ("substitutions", "insertions", "deletions", "reference_length")
 
@@ -64,7 +65,7 @@ class Evaluation:
     def summary(self) -> str:
         """Say the WER, and what it is not of."""
         counts = self.counts
-        wer = f"{100 * counts.rate:.2f} %" if math.isfinite(counts.rate) else "not measured"
+        wer = percent(counts.rate, 2) if math.isfinite(counts.rate) else "not measured"
         missing = f"; {len(self.rejected)} utterances could not be read" if self.rejected else ""
         return f"WER {wer} of {counts.reference_length} words{missing}"
 

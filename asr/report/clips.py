@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import math
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -21,12 +22,17 @@ from asr.recognition.recognizer import INFERENCE, Inference, Recognizer
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from asr.interfaces import Features
+
 OPUS_RATES = (8000, 12000, 16000, 24000, 48000)  # Hz; Opus knows no others
 SPEECH_RATE = 16000  # Hz, where no model says another
 USUAL_BYTES = 4000  # a second of speech, as libsndfile has Opus compress it: 32 kbit/s, hard to tell from the original
 TOP = 4  # tokens kept of each frame
 PROBABLE = np.dtype([("token", "<u2"), ("probability", "u1")])  # 255 is a probability of 1
 MOST_TOKENS = 2**16
+LEVELS = 16  # of a feature in the log-mel picture: two to a byte
+DARKEST, BRIGHTEST = 0.05, 0.995  # quantiles of a recording's features that get the lowest level, and the highest
+RANGE_FRAMES = 1000  # that the quantiles are taken of, at most
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,22 +57,30 @@ class Clips:
     Args:
         audio: Ogg Opus files.
         problems: why there is no recording where there should be one.
+        log_mel: the features that the net heard, as `levels` gives them, of utterances that have some.
         posteriors: of utterances that have one.
         tokens: what the numbers in the posteriors spell, "" for the blank.
         frame_seconds: from one frame of the posteriors to the next.
-        features: how the model makes its log-mel frames (sample_rate, num_mel_bins, window, shift), if there is one.
+        features: of what the frames of `log_mel` are (sample_rate, num_mel_bins, window, shift), if there are any.
     """
 
     audio: dict[int, bytes]
     problems: dict[int, str]
+    log_mel: dict[int, bytes]
     posteriors: dict[int, Posterior]
     tokens: list[str]
     frame_seconds: float
     features: dict[str, int] | None
     top: int = TOP
 
+    @property
+    def size(self) -> float:
+        """Bytes in a page."""
+        tops = [posterior.top for posterior in self.posteriors.values()]
+        return sum(base64_bytes(len(content)) for content in (*self.audio.values(), *self.log_mel.values(), *tops))
 
-NO_CLIPS = Clips({}, {}, {}, [], 0.0, None)
+
+NO_CLIPS = Clips({}, {}, {}, {}, [], 0.0, None)
 
 
 def record(
@@ -87,7 +101,7 @@ def record(
         second_bytes: what else each second of a recording takes in base64.
         advance: told how many seconds were compressed, as they are.
     """
-    rate = min((one for one in OPUS_RATES if one >= sample_rate), default=OPUS_RATES[-1])
+    rate = min((rate for rate in OPUS_RATES if rate >= sample_rate), default=OPUS_RATES[-1])
     audio: dict[int, bytes] = {}
     problems: dict[int, str] = {}
     seconds, spent = 1.0, base64_bytes(USUAL_BYTES)  # as if one second had been recorded: a first guess of their ratio
@@ -111,7 +125,7 @@ def record(
     return replace(NO_CLIPS, audio=audio, problems=problems)
 
 
-def record_with_posteriors(
+def record_with_features(
     recognizer: Recognizer,
     utterances: Sequence[Utterance],
     order: Iterable[int],
@@ -119,30 +133,60 @@ def record_with_posteriors(
     how: Inference = INFERENCE,
     advance: Callable[[float], None] = lambda seconds: None,
 ) -> Clips:
-    """Record as `record` does, and run the net once more over what was recorded, to keep what it heard."""
-    features = recognizer.model.features
-    frame_seconds = recognizer.model.frame_seconds
+    """Record as `record` does, with the features, and run the net once more over what was recorded for posteriors."""
+    features, frame_seconds = recognizer.model.features, recognizer.model.frame_seconds
     fits = recognizer.model.head.frame_head is not None and recognizer.model.tokenizer.vocab_size <= MOST_TOKENS
-    second_bytes = base64_bytes(TOP * PROBABLE.itemsize) / frame_seconds if fits else 0.0
+    second_bytes = base64_bytes(features.dim / 2 * features.sample_rate / features.hop)
+    second_bytes += base64_bytes(TOP * PROBABLE.itemsize) / frame_seconds if fits else 0.0
     clips = record(utterances, order, budget, features.sample_rate, second_bytes, advance)
-    posteriors = hear(recognizer, utterances, list(clips.audio), how) if fits else {}
-    pieces = [recognizer.model.tokenizer.pieces[token] for token in range(recognizer.model.tokenizer.vocab_size)]
-    settings = {
-        "sample_rate": features.sample_rate,
-        "num_mel_bins": features.dim,
-        "window": features.window,
-        "shift": features.hop,
-    }
-    return replace(clips, posteriors=posteriors, tokens=pieces, frame_seconds=frame_seconds, features=settings)
+    log_mel = {}
+    for position in clips.audio:
+        with suppress(AudioError):  # it can no longer be read
+            waveform = load_utterance(utterances[position], features.sample_rate)
+            log_mel[position] = levels(in_stretches(features, waveform, how.chunks.chunk_seconds))
+    return replace(
+        clips,
+        log_mel=log_mel,
+        posteriors=posteriors(recognizer, utterances, list(clips.audio), how) if fits else {},
+        tokens=[recognizer.model.tokenizer.pieces[token] for token in range(recognizer.model.tokenizer.vocab_size)],
+        frame_seconds=frame_seconds,
+        features={
+            "sample_rate": features.sample_rate,
+            "num_mel_bins": features.dim,
+            "window": features.window,
+            "shift": features.hop,
+        },
+    )
 
 
-def hear(
+def in_stretches(features: Features, waveform: Tensor, seconds: float) -> Tensor:
+    """Compute the features (T, F) of a waveform (S,), stretch by stretch if it is longer than so many seconds.
+
+    The net hears a long recording in parts of about this length, each normalised by itself.
+    """
+    num_samples = max(1, int(seconds * features.sample_rate) // features.hop) * features.hop
+    overlap = features.window - features.hop  # so that frames follow each other as in a whole
+    starts = range(0, max(1, len(waveform) - overlap), num_samples)
+    return torch.cat([features(waveform[start : start + num_samples + overlap]) for start in starts])
+
+
+def levels(features: Tensor) -> bytes:
+    """Features (T, F) as LEVELS levels, from dark to bright, frame by frame; the first of each byte is its low half."""
+    frames = features[:: len(features) // RANGE_FRAMES + 1].numpy()
+    dark, bright = np.quantile(frames, (DARKEST, BRIGHTEST)) if len(frames) else (0.0, 1.0)
+    shares = ((features.numpy() - dark) / max(bright - dark, 1e-6)).clip(0, 1).ravel()
+    level = (shares * (LEVELS - 1)).round().astype(np.uint8)
+    pairs = np.pad(level, (0, len(level) % 2)).reshape(-1, 2)
+    return (pairs[:, 0] | pairs[:, 1] << 4).tobytes()
+
+
+def posteriors(
     recognizer: Recognizer, utterances: Sequence[Utterance], positions: Sequence[int], how: Inference
 ) -> dict[int, Posterior]:
     """Run the net over the utterances at these positions; one that can no longer be read is left out."""
-    wanted = [replace(utterances[position], id=str(position)) for position in positions]  # ids repeat among manifests
-    heard: dict[int, Posterior] = {}
-    for result in recognizer.segments(wanted, how):
+    chosen = [replace(utterances[position], id=str(position)) for position in positions]  # ids repeat among manifests
+    by_position: dict[int, Posterior] = {}
+    for result in recognizer.segments(chosen, how):
         if isinstance(result, Rejected):
             continue
         utterance, segments = result
@@ -154,17 +198,17 @@ def hear(
         except InputError:  # a long recording is read while it is recognised
             continue
         starts, tops, counts = [part[0] for part in parts], [part[1] for part in parts], [part[2] for part in parts]
-        heard[int(utterance.id)] = Posterior(starts, counts, b"".join(tops))
-    return heard
+        by_position[int(utterance.id)] = Posterior(starts, counts, b"".join(tops))
+    return by_position
 
 
 def most_probable(log_probs: Tensor) -> bytes:
     """(T', V) to the TOP most probable tokens of each frame; those that round to 0 fill up."""
     best = torch.topk(log_probs.float().exp(), min(TOP, log_probs.shape[1]), dim=1)
     kept = np.zeros((len(log_probs), TOP), dtype=PROBABLE)
-    found = best.indices.shape[1]
-    kept["token"][:, :found] = best.indices.numpy()
-    kept["probability"][:, :found] = (best.values * 255).round().clamp(0, 255).to(torch.uint8).numpy()
+    number = best.indices.shape[1]
+    kept["token"][:, :number] = best.indices.numpy()
+    kept["probability"][:, :number] = (best.values * 255).round().clamp(0, 255).to(torch.uint8).numpy()
     return kept.tobytes()
 
 

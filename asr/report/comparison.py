@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 from asr.evaluation.analysis import breakdown
 from asr.evaluation.comparison import match
 from asr.evaluation.utterances import Scored
-from asr.report.evaluation import About, attached, counted, handed_over, intervals, rate, recordings, row
+from asr.report.evaluation import About, attached, handed_over, intervals, recordings, row
+from asr.text.numbers import counted, interval, percent, points, probability
 from asr.web import utterances
-from asr.web.chart import Axis, Column, Dot, column_chart, interval_chart, percent, scatter_chart
+from asr.web.chart import Axis, Column, Dot, column_chart, interval_chart, scatter_chart
 from asr.web.figures import facts, figure
 from asr.web.page import escape, page, visible
 
@@ -73,13 +74,12 @@ def headline(comparison: Mapping[str, Any]) -> str:
         for noun, one in (("utterance", comparison["utterance_wins"]), ("speaker", comparison["speaker_wins"]))
         if one
     ]
-    change = "-" if found["rate"] is None else f"{100 * found['rate']:+.2f}"
     size = f"{counted(comparison['a']['reference_length'], 'word')}, {counted(comparison['utterances'], 'utterance')}"
-    parts = [figure("difference", "Difference in WER, B less A", change, sure, main=True, unit="points")]
+    parts = [figure("difference", "Difference in WER, B less A", points(found["rate"]), sure, main=True, unit="points")]
     for which in ("a", "b"):
         words = comparison[which]
         label = f"WER of {which.upper()}"
-        parts.append(figure(f"wer_{which}", label, rate(words["rate"]), intervals(words)))
+        parts.append(figure(f"wer_{which}", label, percent(words["rate"], 2), intervals(words)))
     more = comparison["b"]["errors"] - comparison["a"]["errors"]
     parts.append(figure("errors", "Errors of B less those of A", f"{more:+,}", [size, *wins]))
     return f'<div class="headline">{"".join(parts)}</div>'
@@ -87,11 +87,8 @@ def headline(comparison: Mapping[str, Any]) -> str:
 
 def chance(found: Mapping[str, Any], prefix: str, over: str) -> list[str]:
     """The interval of the difference and its p-value, if there are any."""
-    interval, p_value = found[f"{prefix}interval"], found[f"{prefix}p_value"]
-    if interval is None:
-        return []
-    small = "p < 0.001" if p_value < 0.001 else f"p = {p_value:.3f}"
-    return [f"{100 * interval[0]:+.2f} to {100 * interval[1]:+.2f}, {small}, over {over}"]
+    ends, p_value = found[f"{prefix}interval"], found[f"{prefix}p_value"]
+    return [f"{interval(ends, points)}, p {probability(p_value, '= ')}, over {over}"] if ends else []
 
 
 def _charts(pairs: Sequence[tuple[Scored, Scored]], comparison: Mapping[str, Any]) -> str:

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 from asr.evaluation.analysis import figures
 from asr.evaluation.utterances import Scored
 from asr.evaluation.word_errors import align_words
+from asr.text.numbers import counted, interval, percent
 from asr.web import utterances
-from asr.web.chart import Axis, Column, Series, column_chart, histogram, interval_chart, line_chart, percent
+from asr.web.chart import Axis, Column, Series, column_chart, histogram, interval_chart, line_chart
 from asr.web.figures import facts, figure, frequent
 from asr.web.page import escape, page, visible
 
@@ -82,29 +83,19 @@ def headline(found: Mapping[str, Any]) -> str:
     return "".join(
         [
             '<div class="headline">',
-            figure("wer", "Word error rate", rate(words["rate"]), intervals(words), main=True),
-            figure("cer", "Character error rate", rate(characters["rate"]), intervals(characters)),
-            figure("raw_wer", "WER of texts as written", rate(raw["rate"]), intervals(raw)),
+            figure("wer", "Word error rate", percent(words["rate"], 2), intervals(words), main=True),
+            figure("cer", "Character error rate", percent(characters["rate"], 2), intervals(characters)),
+            figure("raw_wer", "WER of texts as written", percent(raw["rate"], 2), intervals(raw)),
             figure("errors", "Word errors", f"{words['errors']:,}", [kinds, wrong, size], unit=of),
             "</div>",
         ]
     )
 
 
-def counted(count: int, noun: str) -> str:
-    """Write how many there are of something."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
-
-
-def rate(value: float | None) -> str:
-    """Write a rate with two decimals."""
-    return "-" if value is None else f"{100 * value:.2f} %"
-
-
 def intervals(counts: Mapping[str, Any]) -> list[str]:
     """Write the intervals there are, and what they are over."""
     return [
-        f"95 %: {100 * counts[key][0]:.2f} to {100 * counts[key][1]:.2f} over {over}"
+        f"95 %: {interval(counts[key])} over {over}"
         for key, over in (("interval", "utterances"), ("speaker_interval", "speakers"))
         if counts[key]
     ]
@@ -210,9 +201,8 @@ def _confusions(found: Mapping[str, Any]) -> str:
 
 def recordings(count: int, clips: Clips, which: str = "with the most errors") -> str:
     """Say how many utterances can be listened to, and which were wanted first."""
-    megabytes = sum(len(one) for one in clips.audio.values()) * 4 / 3 / 1e6
     said = f"There are recordings of {len(clips.audio):,} of {count:,} utterances in this page"
-    said += f", those {which} first ({megabytes:.1f} MB; --report-audio sets the limit)." if clips.audio else "."
+    said += f", those {which} first ({clips.size / 1e6:.1f} MB; --report-audio sets the limit)." if clips.audio else "."
     return said + (f" {len(clips.problems):,} could not be read." if clips.problems else "")
 
 
@@ -255,4 +245,5 @@ def handed_over(systems: Sequence[str], rows: Sequence[Mapping[str, Any]], clips
 
 def attached(clips: Clips) -> dict[str, str]:
     """The recordings, and what the net heard in them."""
-    return utterances.attachments(clips.audio, {row: one.top for row, one in clips.posteriors.items()})
+    tops = {row: posterior.top for row, posterior in clips.posteriors.items()}
+    return utterances.attachments({"clip": clips.audio, "log-mel": clips.log_mel, "posterior": tops})

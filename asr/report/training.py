@@ -12,11 +12,11 @@ import yaml
 from asr.report.curves import Curve, read_curves
 from asr.report.training_charts import charts, missing, smoothing
 from asr.report.training_examples import examples
-from asr.report.training_log import TrainingLog, read_log
-from asr.run.names import CONFIG, EXAMPLES, LOG, METRICS, REPORT, RESULTS
+from asr.run.events import History, read_history
+from asr.run.names import CONFIG, EVENTS, EXAMPLES, LOG, METRICS, REPORT, RESULTS
 from asr.run.validation_samples import Recognised, read_examples
 from asr.system.files import write_whole_text
-from asr.web.chart import number
+from asr.text.numbers import NONE, interval, number, percent
 from asr.web.figures import facts, figure
 from asr.web.page import escape, page
 
@@ -36,7 +36,7 @@ class Record:
         curves: metrics.csv.
         examples: examples.jsonl.
         results: results.json, by test manifest.
-        log: train.log.
+        history: events.jsonl.
     """
 
     name: str
@@ -45,7 +45,7 @@ class Record:
     curves: Mapping[str, Curve]
     examples: Sequence[Recognised]
     results: Mapping[str, Mapping[str, Any]]
-    log: TrainingLog
+    history: History
 
 
 def leave_report(run_dir: Path) -> None:
@@ -75,7 +75,7 @@ def read_record(run_dir: Path) -> Record:
         read_curves(run_dir / METRICS),
         read_examples(run_dir / EXAMPLES),
         _results(_text(run_dir / RESULTS)),
-        read_log(run_dir / LOG),
+        read_history(run_dir / EVENTS),
     )
 
 
@@ -102,18 +102,19 @@ def training_page(record: Record) -> str:
 
 
 def _headline(record: Record) -> list[str]:
-    log, curves = record.log, record.curves
+    history, curves = record.history, record.curves
     tiles = _test_tiles(record.results) + _validation_tiles(curves.get("valid/wer", Curve([], [])), not record.results)
     if (step := _last_step(curves)) is not None:
         epochs = curves.get("epoch")
         detail = [f"epoch {epochs.values[-1]:,.0f}"] if epochs is not None and len(epochs) else []
         tiles.append(figure("steps", "Optimizer steps", f"{step:,}", detail))
-    if log.passes is not None and log.train_hours is not None:
-        hours = f"about {number(round(log.passes * log.train_hours, 1))} h"
-        detail = [f"{number(round(log.passes, 2))} times {log.train_hours:g} h"]
-        tiles.append(figure("audio", "Audio heard", hours, detail))
-    if log.wall_seconds is not None:
-        tiles.append(figure("time", "Time", _duration(log.wall_seconds), [_starts(log.starts)]))
+    if history.passes is not None and history.latest is not None:
+        hours = history.latest.train_hours
+        heard = f"about {number(round(history.passes * hours, 1))} h"
+        times = f"{number(round(history.passes, 2))} times {number(round(hours, 2))} h"
+        tiles.append(figure("audio", "Audio heard", heard, [times]))
+    if history.wall_seconds is not None:
+        tiles.append(figure("time", "Time", _duration(history.wall_seconds), [_starts(history)]))
     return tiles
 
 
@@ -122,9 +123,7 @@ def _test_tiles(results: Mapping[str, Mapping[str, Any]]) -> list[str]:
     for name, result in results.items():
         words = result.get("reference_words")
         over = {"utterances": result.get("wer_interval"), "speakers": result.get("wer_speaker_interval")}
-        details = [
-            f"{100 * edges[0]:.2f} to {100 * edges[1]:.2f} % over {what}" for what, edges in over.items() if edges
-        ]
+        details = [f"{interval(ends)} % over {what}" for what, ends in over.items() if ends]
         details += [f"{words:,} words"] if isinstance(words, int) else []
         tiles.append(figure("wer", f"WER, {name}", _rate(result.get("wer")), details, main=not tiles))
     return tiles
@@ -143,20 +142,20 @@ def _validation_tiles(wers: Curve, main: bool) -> list[str]:
 
 
 def _rate(value: Any) -> str:
-    return f"{100 * value:.2f} %" if isinstance(value, int | float) else "-"
+    return percent(value, 2) if isinstance(value, int | float) else NONE
 
 
 def _facts(record: Record) -> list[tuple[str, str]]:
     """Name the model and the data, as far as the files tell."""
-    log, settings = record.log, record.settings
+    start, settings = record.history.latest, record.settings
     pairs = []
-    if log.parameters is not None:
-        pairs.append(("Model", f"{log.encoder}, {log.parameters:,} parameters, {log.tokens:,} tokens"))
+    if start is not None:
+        pairs.append(("Model", f"{start.encoder}, {start.parameters:,} parameters, {start.tokens:,} tokens"))
     if (corpus := _at(settings, "corpus", "name")) is not None:
         pairs.append(("Corpus", str(corpus)))
-    if log.train_utterances is not None:
-        pairs.append(("Trained on", f"{log.train_utterances:,} utterances, {log.train_hours:g} h"))
-        pairs.append(("Validated on", f"{log.valid_utterances:,} utterances"))
+    if start is not None:
+        pairs.append(("Trained on", f"{start.train_utterances:,} utterances, {number(round(start.train_hours, 2))} h"))
+        pairs.append(("Validated on", f"{start.valid_utterances:,} utterances"))
     if isinstance(trainer := settings.get("trainer"), Mapping):
         keys = ("accelerator", "devices", "num_nodes", "strategy", "precision")
         pairs.append(("Trainer", ", ".join(f"{key}={trainer[key]}" for key in keys if key in trainer)))
@@ -185,15 +184,23 @@ def _warnings(record: Record) -> str:
     skipped = record.curves.get("train/skipped_utterances")
     most = max(skipped.values, default=0.0) if skipped is not None else 0.0
     lines = [f"Up to {most:,.0f} utterances of an epoch could not be read, and were skipped."] if most else []
-    warnings = record.log.warnings
+    history = record.history
+    warnings = history.warnings
     for message, times in list(warnings.items())[:MOST_WARNINGS]:
         lines.append(f"{message} ({times} times)" if times > 1 else message)
     if len(warnings) > MOST_WARNINGS:
         lines.append(f"… and {len(warnings) - MOST_WARNINGS:,} more, in {LOG}")
-    if not lines:
-        nothing = f"{LOG} tells of no warning: nothing was dropped or skipped."
-        return f"<p>{nothing if record.log.starts else f'There is no {LOG}, or it tells of no start.'}</p>"
-    return f"<ul>{''.join(f'<li>{escape(line)}</li>' for line in lines)}</ul>"
+    notes = []
+    if history.first is None:
+        notes.append(f"There is no {EVENTS}, or it tells of no start: what {LOG} says is not on this page.")
+    elif history.first.step:
+        notes.append(f"{EVENTS} begins at step {history.first.step:,}: what was before it, only {LOG} tells.")
+    if history.damaged:
+        notes.append(f"Damaged lines of {EVENTS}, which are left out: {history.damaged:,}.")
+    if not lines and not notes:
+        notes.append(f"{EVENTS} tells of no warning: nothing was dropped or skipped.")
+    items = f"<ul>{''.join(f'<li>{escape(line)}</li>' for line in lines)}</ul>" if lines else ""
+    return "".join(f"<p>{note}</p>" for note in notes) + items
 
 
 def _config(record: Record) -> str:
@@ -214,8 +221,8 @@ def _duration(seconds: float) -> str:
     return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
 
 
-def _starts(starts: int) -> str:
-    return f"in {starts} starts" if starts > 1 else "in one go"
+def _starts(history: History) -> str:
+    return f"in {history.starts} starts" if history.starts > 1 else "in one go"
 
 
 def _text(path: Path) -> str:

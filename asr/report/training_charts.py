@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from statistics import fmean, median
 
 from asr.report.curves import Curve
-from asr.web.chart import Axis, Series, line_chart, number, percent
+from asr.text.numbers import number, percent
+from asr.web.chart import Axis, Series, line_chart
 
 LOGGED = {  # column of metrics.csv: what it is called where it is missed
     "train/loss": "the training loss",

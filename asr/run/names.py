@@ -4,6 +4,7 @@ LOG = "train.log"
 FITTED = "fitted"  # folder: what tokenizer and features learnt
 CONFIG = "config.yaml"
 METRICS = "metrics.csv"
+EVENTS = "events.jsonl"
 EXAMPLES = "examples.jsonl"
 FAULTS = "faults"  # folder: batches whose loss is not finite
 RESULTS = "results.json"

@@ -10,8 +10,10 @@ from asr.checkpoint.load import BUNDLE, CHECKPOINTS, load_recognizer, write_bund
 from asr.checkpoint.saved import by_wer, damage, kept_checkpoints, select
 from asr.data.manifest import Utterance
 from asr.evaluation.result import Evaluation, evaluate
-from asr.run.names import RESULTS
+from asr.run.events import Bundled, EventsFile
+from asr.run.names import EVENTS, RESULTS
 from asr.system.files import write_whole_text
+from asr.text.numbers import percent
 from asr.text.printable import printable
 
 logger = logging.getLogger(__name__)
@@ -28,6 +30,7 @@ def finish(run_dir: Path, config: Mapping[str, Any], tests: Mapping[str, Sequenc
     """
     bundle = make_bundle(run_dir, config)
     logger.info("bundle written to %s", bundle)
+    EventsFile(run_dir / EVENTS).append(Bundled())
     for name, evaluation in test_bundle(bundle, tests, device).items():
         print(f"{printable(name)}: {evaluation.summary()}")
 
@@ -50,7 +53,7 @@ def make_bundle(run_dir: Path, config: Mapping[str, Any]) -> Path:
         sample_rate=config["features"]["sample_rate"],
         select=config["checkpoint"]["select"],
         checkpoints=", ".join(one.path.stem for one in chosen),
-        wer=f"{100 * (best[0].wer or 0.0):.2f} %" if best else "not measured",
+        wer=percent(best[0].wer, 2) if best else "not measured",
     )
     write_bundle(run_dir / BUNDLE, [one.path for one in chosen], card, config["decode"])
     return run_dir / BUNDLE

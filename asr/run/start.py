@@ -16,7 +16,8 @@ from asr.data.position import Position, start_of_epoch
 from asr.errors import AudioError
 from asr.interfaces import Features, Tokenizer
 from asr.run import folder
-from asr.run.names import EXAMPLES, FAULTS
+from asr.run.events import EventsFile, Started
+from asr.run.names import EVENTS, EXAMPLES, FAULTS
 from asr.run.resume import Resume, Run, changes, check_allowed, find_resume, run_settings
 from asr.run.validation_samples import ExamplesFile, choose_examples
 from asr.text.normalize import get_normalizer
@@ -62,6 +63,30 @@ class Start:
         """The folder for batches whose loss is not finite."""
         return self.run_dir / FAULTS
 
+    @property
+    def step(self) -> int:
+        """Optimizer steps that are done already."""
+        return self.resume.step if self.resume else 0
+
+    def describe(self, model: "Model") -> None:
+        """Say what is trained, and on what.
+
+        Raises:
+            InputError: the tokenizer cannot spell a text of the corpus.
+        """
+        corpus = self.corpus
+        corpus.check_coverage(model.tokenizer)
+        parameters = sum(parameter.numel() for parameter in model.parameters())
+        hours = sum(utterance.duration for utterance in corpus.train) / 3600
+        name, tokens = type(model.encoder).__name__, model.tokenizer.vocab_size
+        logger.info("%s with %s parameters, %d tokens", name, f"{parameters:,}", tokens)
+        logger.info("%d training utterances, %.2f h; %d to validate on", len(corpus.train), hours, len(corpus.valid))
+        with contextlib.suppress(AudioError):  # the epoch that reads it says so
+            load_utterance(corpus.train[0], model.features.sample_rate)  # notes a conversion; workers keep quiet
+        if self.writes:
+            started = Started(self.step, name, parameters, tokens, len(corpus.train), hours, len(corpus.valid))
+            EventsFile(self.run_dir / EVENTS).append(started)
+
     def run(self, training_set: "TrainingSet", bounds: "RunBounds") -> Run:
         """Return what every checkpoint tells of the run; a run that is resumed stays the same one.
 
@@ -72,14 +97,14 @@ class Start:
         resume = self.resume
         if resume and not self.changed:
             return Run(self.settings, resume.run.total_steps, resume.run.id)
-        total_steps = training_set.total_steps(self.position, resume.step if resume else 0, bounds)
+        total_steps = training_set.total_steps(self.position, self.step, bounds)
         return Run(self.settings, total_steps, resume.run.id if resume else secrets.token_hex(8))
 
     def examples(self, utterances: "Sequence[Utterance]") -> ExamplesFile:
         """Open the file of what the validations make of a few utterances; what will be done again is cut."""
         examples = ExamplesFile(self.run_dir / EXAMPLES, choose_examples(utterances))
         if self.writes:
-            examples.cut(self.resume.step if self.resume else 0)
+            examples.cut(self.step)
         return examples
 
 
@@ -115,19 +140,3 @@ def prepare(config: dict[str, Any], rank: int, world_size: int) -> Start:
     position = resume.position.on(world_size) if resume else start_of_epoch(0, world_size)
     extra = checkpoint_extra(config, files)
     return Start(run_dir, first, corpus, tokenizer, features, extra, position, settings, resume, bool(changed))
-
-
-def describe(model: "Model", corpus: Corpus) -> None:
-    """Log what is trained, and on what.
-
-    Raises:
-        InputError: the tokenizer cannot spell a text of the corpus.
-    """
-    corpus.check_coverage(model.tokenizer)
-    parameters = sum(parameter.numel() for parameter in model.parameters())
-    hours = sum(utterance.duration for utterance in corpus.train) / 3600
-    name, tokens = type(model.encoder).__name__, model.tokenizer.vocab_size
-    logger.info("%s with %s parameters, %d tokens", name, f"{parameters:,}", tokens)
-    logger.info("%d training utterances, %.2f h; %d to validate on", len(corpus.train), hours, len(corpus.valid))
-    with contextlib.suppress(AudioError):  # the epoch that reads it says so
-        load_utterance(corpus.train[0], model.features.sample_rate)  # notes a conversion; workers keep quiet

@@ -185,9 +185,9 @@ class Jobs:
         taken: list[Job] = []
         longest = 0.0
         with self._changed:
-            while self._short and len(taken) < bounds.max_utterances:
+            while self._short:
                 longest = max(longest, self._short[0].utterance.duration)
-                if taken and longest * (len(taken) + 1) > bounds.batch_seconds:
+                if taken and not bounds.hold(longest, len(taken) + 1):
                     break
                 taken.append(self._short.popleft())
             self._taken.update(taken)

@@ -14,7 +14,7 @@ from starlette.types import ASGIApp
 from asr.server.upload import Limits
 from asr.web.page import asset, escape, page
 
-SCRIPTS = ("fbank.js", "picture.js", "player.js", "recorder.js", "serve.js")
+SCRIPTS = ("picture.js", "player.js", "recorder.js", "serve.js")
 
 ALLOWED = {"connect-src": "'self'", "script-src": "'self'"}  # to ask, and for the recorder's part in the audio thread
 # What the header allows is this origin; the page's own policy allows no script and no style but those it was made of.

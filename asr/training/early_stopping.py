@@ -5,6 +5,8 @@ from typing import Any
 
 import lightning.pytorch as pl
 
+from asr.text.numbers import percent
+
 logger = logging.getLogger(__name__)
 
 
@@ -27,7 +29,8 @@ class Patience(pl.callbacks.EarlyStopping):
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Lightning's hook."""
         if self.wait_count >= self.patience:
-            logger.info("stopped: no better WER than %.2f %% in %d validations", 100 * self.best_score, self.patience)
+            best = percent(float(self.best_score), 2)
+            logger.info("stopped: no better WER than %s in %d validations", best, self.patience)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Lightning's hook; patience is the setting's, and not the checkpoint's."""

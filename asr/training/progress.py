@@ -1,4 +1,4 @@
-"""What a person sees of a training run: a bar on a terminal, a line now and then elsewhere, and in the log."""
+"""How far a training run is: a bar on a terminal, a line now and then elsewhere and in the log, and events."""
 
 import logging
 import sys
@@ -8,19 +8,19 @@ from typing import Any
 import lightning.pytorch as pl
 from lightning.pytorch.callbacks import Callback, RichProgressBar
 
+from asr.run.events import EventsFile, Progress
+from asr.text.numbers import percent
 from asr.training.lightning_internals import batches_begun
 
 logger = logging.getLogger(__name__)
 
 LINE_SECONDS = 30  # between two lines within an epoch
-TRAINING = "train loss {train/loss:.3f}, {train/audio_seconds_per_second:.0f} s of audio a second"
-VALIDATION = "; valid loss {valid/loss:.3f}, WER {valid/wer:.1%}"
 
 
-def progress_callbacks() -> list[Callback]:
-    """Return the bar, if there is a terminal to draw it on, and the log lines."""
+def progress_callbacks(events: EventsFile) -> list[Callback]:
+    """Return the bar, if there is a terminal to draw it on, and the log lines, which are events, too."""
     bar = [Bar(console_kwargs={"stderr": True})] if sys.stderr.isatty() else []
-    return [*bar, LogLines(within_epochs=not bar)]
+    return [*bar, LogLines(events, within_epochs=not bar)]
 
 
 class Bar(RichProgressBar):
@@ -34,7 +34,7 @@ class Bar(RichProgressBar):
         metrics: dict[str, Any] = dict(super().get_metrics(trainer, pl_module))
         shown = {"loss": metrics.get("train/loss"), "audio s/s": metrics.get("train/audio_seconds_per_second")}
         if "valid/wer" in metrics:
-            shown["valid WER"] = f"{metrics['valid/wer']:.1%}"
+            shown["valid WER"] = percent(metrics["valid/wer"])
         return {name: value for name, value in shown.items() if value is not None}
 
 
@@ -42,10 +42,12 @@ class LogLines(Callback):
     """Log a line at the end of each epoch, and every `LINE_SECONDS` where no bar shows that the run is alive.
 
     Args:
+        events: where each line is told as data.
         within_epochs: whether there is no bar.
     """
 
-    def __init__(self, within_epochs: bool) -> None:
+    def __init__(self, events: EventsFile, within_epochs: bool) -> None:
+        self._events = events
         self.within_epochs = within_epochs
         self._last = time.monotonic()
         self._validated = False  # since the last line of an epoch's end
@@ -53,25 +55,27 @@ class LogLines(Callback):
     def on_train_batch_end(self, trainer: pl.Trainer, *_: Any) -> None:
         """Lightning's hook."""
         if self.within_epochs and time.monotonic() - self._last > LINE_SECONDS:
-            self._log(trainer, _batch(trainer), TRAINING)
+            self._log(trainer, validated=False, done=False)
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Lightning's hook."""
         self._validated = True
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Lightning's hook, after the epoch's validation, if it has one."""
-        where = "done" if trainer.is_last_batch else _batch(trainer)  # trainer.max_steps may end it earlier
-        self._log(trainer, where, TRAINING + VALIDATION if self._validated else TRAINING)
+        """Lightning's hook, after the epoch's validation, if it has one; trainer.max_steps may end it earlier."""
+        self._log(trainer, self._validated, done=trainer.is_last_batch)
         self._validated = False
 
-    def _log(self, trainer: pl.Trainer, where: str, text: str) -> None:
+    def _log(self, trainer: pl.Trainer, validated: bool, done: bool) -> None:
         self._last = time.monotonic()
         metrics = {key: float(value) for key, value in trainer.callback_metrics.items()}
         if trainer.is_global_zero and "train/loss" in metrics:
-            at = f"epoch {trainer.current_epoch + 1} {where}, step {trainer.global_step}"
-            logger.info("%s: %s", at, text.format_map(metrics))
-
-
-def _batch(trainer: pl.Trainer) -> str:
-    return f"batch {batches_begun(trainer)} of {trainer.num_training_batches}"
+            batch, num_batches = batches_begun(trainer), int(trainer.num_training_batches)
+            progress = Progress(trainer.global_step, trainer.current_epoch + 1, batch, num_batches)
+            where = "done" if done else f"batch {batch} of {num_batches}"
+            loss, speed = metrics["train/loss"], metrics["train/audio_seconds_per_second"]
+            text = f"train loss {loss:.3f}, {speed:.0f} s of audio a second"
+            if validated:
+                text += f"; valid loss {metrics['valid/loss']:.3f}, WER {percent(metrics['valid/wer'])}"
+            logger.info("epoch %d %s, step %d: %s", progress.epoch, where, progress.step, text)
+            self._events.append(progress)

@@ -15,6 +15,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from asr.text.numbers import NONE
 from asr.web.page import escape
 from asr.web.plane import (
     BOTTOM,
@@ -30,7 +31,7 @@ from asr.web.plane import (
     rect,
     shorten,
 )
-from asr.web.scale import NONE, Axis, number, percent
+from asr.web.scale import Axis
 
 __all__ = [
     "Axis",
@@ -42,8 +43,6 @@ __all__ = [
     "histogram",
     "interval_chart",
     "line_chart",
-    "number",
-    "percent",
     "scatter_chart",
 ]
 

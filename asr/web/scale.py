@@ -6,24 +6,9 @@ import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-NONE = "-"  # how a value that is not there is written
+from asr.text.numbers import number
+
 CLOSEST = 1e-9  # values that differ by less, relative to their size or to a thousandth, are one place on an axis
-
-
-def number(value: float | None) -> str:
-    """Write a number in four digits, or as many as a whole number has, with a thousands separator."""
-    if value is None or not math.isfinite(value):
-        return NONE
-    if value == int(value) and abs(value) < 1e9:
-        return f"{int(value):,}"
-    return f"{value:.4g}" if abs(value) < 1e4 else f"{value:,.0f}"
-
-
-def percent(value: float | None) -> str:
-    """Write a fraction as a percentage with one decimal."""
-    if value is None or not math.isfinite(value):
-        return NONE
-    return f"{100 * value:.1f} %"
 
 
 @dataclass(frozen=True)

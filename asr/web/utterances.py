@@ -5,10 +5,9 @@ from collections.abc import Mapping
 
 from asr.web.page import escape
 
-# fbank.js to report.js, each after those that it uses.
+# Each after those that it uses.
 SCRIPTS = (
     "chart.js",
-    "fbank.js",
     "picture.js",
     "posterior.js",
     "player.js",
@@ -47,7 +46,10 @@ def section(kinds: Mapping[str, str], with_subsets: bool, with_speakers: bool) -
     )
 
 
-def attachments(audio: Mapping[int, bytes], posteriors: Mapping[int, bytes]) -> dict[str, str]:
-    """Recordings, and what the net heard, under the names that report.js looks for, in base64."""
-    found = {f"clip-{row}": base64.b64encode(content).decode() for row, content in audio.items()}
-    return found | {f"posterior-{row}": base64.b64encode(content).decode() for row, content in posteriors.items()}
+def attachments(kinds: Mapping[str, Mapping[int, bytes]]) -> dict[str, str]:
+    """What a page carries of each kind (`clip`, `log-mel`, `posterior`), under the names detail.js looks for."""
+    return {
+        f"{kind}-{row}": base64.b64encode(content).decode()
+        for kind, contents in kinds.items()
+        for row, content in contents.items()
+    }

@@ -38,8 +38,8 @@ const Detail = (() => {
     return document.getElementById(name)?.textContent ?? null;
   }
 
-  function blobOf(base64) {
-    return new Blob([Uint8Array.from(atob(base64), (one) => one.charCodeAt(0))], { type: "audio/ogg" });
+  function bytesOf(base64) {
+    return Uint8Array.from(atob(base64), (character) => character.charCodeAt(0));
   }
 
   return function ({ data, onclose, onstep }) {
@@ -119,7 +119,7 @@ const Detail = (() => {
 
     /* The recording under the words of one system. */
     function addAudio(row, alignment) {
-      const audio = attachment(`clip-${row.index}`), heard = attachment(`posterior-${row.index}`);
+      const [audio, levels, heard] = ["clip", "log-mel", "posterior"].map((kind) => attachment(`${kind}-${row.index}`));
       const problem = data.problems[row.index];
       if (!audio) body.append(make("p", "note", problem ? `No recording: ${problem}` : data.no_audio));
       const holder = make("div");
@@ -127,10 +127,10 @@ const Detail = (() => {
         state.player?.close();
         alignment.mark(system, -1); // what the closed player had marked
         state.player = Player(holder, {
-          audio: audio ? blobOf(audio) : null,
+          audio: audio ? new Blob([bytesOf(audio)], { type: "audio/ogg" }) : null,
           duration: row.duration,
           words: wordsOf(row.systems[system]),
-          features: data.features,
+          features: levels ? { ...data.features, levels: bytesOf(levels) } : null,
           posterior: heard ? Posterior({ ...data.posterior, ...data.segments[row.index] }, heard) : null,
           onword: (index) => alignment.mark(system, index),
         });

@@ -2,16 +2,19 @@
 
      Picture.ruler(canvas, width, from, scale, colour)
      Picture.wave(canvas, width, {samples, rate, peak}, from, scale, colour)
-     Picture.mel(canvas, width, {fbank, range, settings}, from, scale)      range: Picture.range(fbank)
+     Picture.mel(canvas, width, {levels, num_mel_bins, sample_rate, window, shift}, from, scale)
      Picture.fit(canvas, width, height)    the canvas's context, which measures in CSS pixels
      Picture.clock(seconds)                as text
+
+   levels: for each frame num_mel_bins times a level of 0 to 15, the lowest frequency first, two to a byte, the lower
+   half first: asr/report/clips.py writes them. window, shift: of a frame, in samples.
 
    A canvas shows `width` pixels from the time `from` (seconds) on, `scale` pixels a second. */
 "use strict";
 const Picture = (() => {
-  const WAVE_HEIGHT = 72, MEL_HEIGHT = 128, RULER_HEIGHT = 20;
+  const LEVELS = 16, WAVE_HEIGHT = 72, MEL_HEIGHT = 128, RULER_HEIGHT = 20;
   // From quiet to loud; the lightness only grows, so that it can be read without colour.
-  const COLOURS = [[8, 10, 30], [52, 20, 92], [125, 35, 115], [196, 60, 90], [240, 110, 60], [252, 180, 80], [252, 245, 200]];
+  const STEPS = [[8, 10, 30], [52, 20, 92], [125, 35, 115], [196, 60, 90], [240, 110, 60], [252, 180, 80], [252, 245, 200]];
 
   const clock = (seconds) => {
     const whole = Math.max(0, seconds), minutes = Math.floor(whole / 60);
@@ -61,30 +64,21 @@ const Picture = (() => {
     }
   }
 
-  function colourOf(share) {
-    const at = Math.min(Math.max(share, 0), 1) * (COLOURS.length - 1), low = Math.min(Math.floor(at), COLOURS.length - 2);
-    return COLOURS[low].map((value, i) => value + (COLOURS[low + 1][i] - value) * (at - low));
-  }
+  const COLOURS = Array.from({ length: LEVELS }, (_, level) => {
+    const at = (level / (LEVELS - 1)) * (STEPS.length - 1), low = Math.min(Math.floor(at), STEPS.length - 2);
+    return [...STEPS[low].map((value, i) => value + (STEPS[low + 1][i] - value) * (at - low)), 255];
+  });
 
-  /* The range of energies, from at most 400 frames: the quietest twentieth is black, the loudest two-hundredth white. */
-  function range(fbank) {
-    const all = [], step = Math.max(1, Math.ceil(fbank.numFrames / 400));
-    for (let t = 0; t < fbank.numFrames; t += step) all.push(...fbank.frame(t));
-    all.sort((a, b) => a - b);
-    return [all[Math.floor(all.length * 0.05)] ?? 0, all[Math.floor(all.length * 0.995)] ?? 1];
-  }
-
-  function mel(canvas, width, { fbank, range: [low, high], settings }, from, scale) {
-    const context = fit(canvas, width, MEL_HEIGHT), bins = settings.num_mel_bins;
+  function mel(canvas, width, { levels, num_mel_bins: bins, sample_rate: rate, window, shift }, from, scale) {
+    const context = fit(canvas, width, MEL_HEIGHT), numFrames = Math.floor((2 * levels.length) / bins);
     const picture = context.createImageData(Math.ceil(width), bins);
     for (let x = 0; x < width; x++) {
-      const middle = (from + (x + 0.5) / scale) * settings.sample_rate;
-      const t = Math.round((middle - settings.window / 2) / settings.shift);
-      if (t < 0 || t >= fbank.numFrames) continue;
-      fbank.frame(t).forEach((energy, bin) => {
-        const [r, g, b] = colourOf((energy - low) / (high - low || 1));
-        picture.data.set([r, g, b, 255], 4 * ((bins - 1 - bin) * picture.width + x));
-      });
+      const t = Math.round(((from + (x + 0.5) / scale) * rate - window / 2) / shift);
+      if (t < 0 || t >= numFrames) continue;
+      for (let bin = 0; bin < bins; bin++) {
+        const at = t * bins + bin, level = (levels[at >> 1] >> (4 * (at & 1))) & 15;
+        picture.data.set(COLOURS[level], 4 * ((bins - 1 - bin) * picture.width + x));
+      }
     }
     const small = document.createElement("canvas");
     small.width = picture.width;
@@ -94,5 +88,5 @@ const Picture = (() => {
     context.drawImage(small, 0, 0, width, MEL_HEIGHT);
   }
 
-  return { ruler, wave, mel, range, fit, clock };
+  return { ruler, wave, mel, fit, clock };
 })();

@@ -5,18 +5,19 @@
        audio,       Blob of a file that the browser can decode, or null: then only the words are drawn
        duration,    seconds
        words,       [{text, start, end, kind}], seconds; kind is a class of style.css ("sub", "ins") or absent
-       features,    {sample_rate, num_mel_bins, window, shift} (samples), or null: then no log-mel picture
+       features,    what the net heard, see picture.js (mel), or null: then no log-mel picture
        posterior,   see posterior.js, or null
        onword,      told the index of the word that is being spoken (-1: none), whenever it changes
      });
      player.jump(seconds, play)    player.audio (the <audio> element)    player.close()
 
-   The page must hold fbank.js, picture.js, posterior.js (if any has one) and player.js, in this order. Canvases are as
+   The page must hold picture.js, posterior.js (if any has one) and player.js, in this order. Canvases are as
    wide as what is seen of them, and are drawn again on scrolling: a recording may last hours. The words are buttons;
    the arrow keys go from one to the next. */
 "use strict";
 const Player = (() => {
   const { clock } = Picture;
+  const RATE = 16000; // Hz, of the samples that are drawn
   const TOKENS_HEIGHT = 128; // pixels
   const LEAST_SCALE = 70, USUAL_SCALE = 190, MOST_SCALE = 600; // pixels a second
 
@@ -57,7 +58,7 @@ const Player = (() => {
   }
 
   return function (root, { audio: blob, duration, words = [], features = null, posterior = null, onword = () => {} }) {
-    const state = { scale: 0, current: -1, frame: 0, closed: false, samples: null, rate: 0, settings: features, failed: "" };
+    const state = { scale: 0, current: -1, frame: 0, closed: false, samples: null, rate: RATE, failed: "" };
     const shown = { wave: true, mel: false, tokens: false, ruler: true };
     root.replaceChildren();
     root.classList.add("player");
@@ -129,12 +130,7 @@ const Player = (() => {
       if (state.samples && shown.wave) {
         Picture.wave(canvases.wave, width, state, from, state.scale, colour("--s1"));
       }
-      if (state.samples && features && shown.mel) {
-        state.fbank ||= Fbank(state.samples, features);
-        state.range ||= Picture.range(state.fbank);
-        Picture.mel(canvases.mel, width, state, from, state.scale);
-      }
-      canvases.mel.hidden ||= !state.samples;
+      if (features && shown.mel) Picture.mel(canvases.mel, width, features, from, state.scale);
       if (posterior && shown.tokens) {
         const context = Picture.fit(canvases.tokens, width, TOKENS_HEIGHT);
         posterior.draw(context, width, TOKENS_HEIGHT, from, state.scale, colour);
@@ -223,7 +219,7 @@ const Player = (() => {
       bar.append(one);
     }
     if (blob) toggle("wave", "Waveform");
-    if (blob && features) toggle("mel", "Log-mel");
+    if (features) toggle("mel", "Log-mel");
     if (posterior) toggle("tokens", "Tokens");
     const closer = button("−", "Zoom out"), nearer = button("+", "Zoom in");
     closer.addEventListener("click", () => resize(state.scale / 1.6));
@@ -241,8 +237,7 @@ const Player = (() => {
     const scheme = matchMedia("(prefers-color-scheme: dark)");
     scheme.addEventListener("change", redraw);
     if (blob) {
-      state.rate = features ? features.sample_rate : 16000;
-      decode(blob, state.rate).then((samples) => {
+      decode(blob, RATE).then((samples) => {
         state.samples = samples;
         state.peak = samples.reduce((most, one) => Math.max(most, Math.abs(one)), 0.01);
         draw();
