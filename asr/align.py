@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from asr.data.manifest import Utterance
-    from asr.recognition.recognizer import Inference, Recognizer
+    from asr.recognition.inference import Inference
+    from asr.recognition.recognizer import Recognizer
     from asr.recognition.transcript import Transcript
 
 

@@ -26,7 +26,8 @@ from asr.text.numbers import interval, rate
 
 if TYPE_CHECKING:
     from asr.evaluation.result import Evaluation
-    from asr.recognition.recognizer import Inference, Recognizer
+    from asr.recognition.inference import Inference
+    from asr.recognition.recognizer import Recognizer
 
 WIDTH = 100  # columns of a terminal
 ALL = "all manifests"

@@ -17,7 +17,8 @@ from asr.errors import InputError
 from asr.system.settings import THREADS
 
 if TYPE_CHECKING:
-    from asr.recognition.recognizer import Inference, Recognizer
+    from asr.recognition.inference import Inference
+    from asr.recognition.recognizer import Recognizer
     from asr.server.hosts import Hosts
     from asr.server.pages import Example
 
@@ -141,7 +142,7 @@ def _tell(recognizer: "Recognizer", hosts: "Hosts") -> None:
 
 
 def _examples(paths: Sequence[str], max_seconds: float) -> "tuple[Example, ...]":
-    from asr.recognition.recognizer import whole_file
+    from asr.recognition.recordings import whole_file
     from asr.server.pages import Example
 
     for path in paths:

@@ -24,7 +24,8 @@ from asr.errors import InputError
 
 if TYPE_CHECKING:
     from asr.data.manifest import Utterance
-    from asr.recognition.recognizer import Inference, Recognizer
+    from asr.recognition.inference import Inference
+    from asr.recognition.recognizer import Recognizer
 
 MANIFEST = (".jsonl", ".json")
 
@@ -68,7 +69,7 @@ def _find(paths: Sequence[str]) -> tuple[list[Recording], int]:
     from asr.audio.load import find_audio
     from asr.data.manifest import read_good_lines
     from asr.errors import AudioError
-    from asr.recognition.recognizer import whole_file
+    from asr.recognition.recordings import whole_file
 
     recordings: list[Recording] = []
     problems = 0

@@ -27,8 +27,9 @@ from asr.evaluation.tuning import EncodedUtterance, Values, encode, search_value
 from asr.evaluation.word_errors import count_errors, total
 from asr.interfaces import Hypothesis, Tunable
 from asr.language_model.kenlm import without_progress
+from asr.recognition.inference import INFERENCE
 from asr.recognition.long_form import Segment
-from asr.recognition.recognizer import INFERENCE, Recognizer
+from asr.recognition.recognizer import Recognizer
 from asr.system.settings import default_settings
 from benchmarks import results
 from benchmarks.machine import about

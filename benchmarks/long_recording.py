@@ -26,8 +26,10 @@ from asr.data.batch_plan import BatchBounds
 from asr.data.manifest import Utterance
 from asr.evaluation.word_errors import ErrorCounts, count_errors, total
 from asr.recognition.chunks import ChunkBounds, cut_chunks
+from asr.recognition.inference import Inference
 from asr.recognition.long_form import at_silences
-from asr.recognition.recognizer import Inference, Recognizer, whole_file
+from asr.recognition.recognizer import Recognizer
+from asr.recognition.recordings import whole_file
 from asr.recognition.transcript import Transcript, Word
 from benchmarks import results
 from benchmarks.machine import about, in_fresh_process, peak_memory

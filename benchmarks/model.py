@@ -6,7 +6,7 @@ from pathlib import Path
 
 from asr.audio.load import find_audio
 from asr.data.manifest import Utterance, read_manifest
-from asr.recognition.recognizer import whole_file
+from asr.recognition.recordings import whole_file
 
 MODEL, AUDIO = "runs/demo", "data/mini/test.jsonl"
 

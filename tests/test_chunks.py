@@ -22,8 +22,10 @@ from asr.interfaces import BLANK_ID, NO_TAPS, Encoded, Encoder, Features, Tap
 from asr.lengths import Lengths, padding_mask
 from asr.recognition.chunks import ChunkBounds, cut_at_pauses, cut_chunks, stitch
 from asr.recognition.confidence import UNCALIBRATED
+from asr.recognition.inference import Inference
 from asr.recognition.model import Model
-from asr.recognition.recognizer import Inference, Recognizer, whole_file
+from asr.recognition.recognizer import Recognizer
+from asr.recognition.recordings import whole_file
 from asr.text.normalize import basic
 from asr.tokenizer.char import Char
 from tests.conftest import resolved

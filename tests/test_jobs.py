@@ -17,7 +17,9 @@ from asr.data.batch_plan import BatchBounds
 from asr.errors import AudioError
 from asr.interfaces import Encoded, Hypothesis, Tap
 from asr.recognition.chunks import ChunkBounds
-from asr.recognition.recognizer import Inference, Recognizer, whole_file
+from asr.recognition.inference import Inference
+from asr.recognition.recognizer import Recognizer
+from asr.recognition.recordings import whole_file
 from asr.server.jobs import Job, Jobs, QueueFullError, StoppedError
 from tests.listener import listener
 from tests.tones import SAMPLE_RATE, sentences, speak

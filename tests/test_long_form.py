@@ -17,8 +17,10 @@ from asr.data.manifest import Utterance
 from asr.errors import AudioError, InputError
 from asr.interfaces import NO_HOTWORDS, Encoded, Hypothesis, Tunable
 from asr.recognition.chunks import ChunkBounds
+from asr.recognition.inference import Inference
 from asr.recognition.long_form import Segment, at_silences
-from asr.recognition.recognizer import Inference, Recognizer, whole_file
+from asr.recognition.recognizer import Recognizer
+from asr.recognition.recordings import whole_file
 from asr.recognition.silence import cut_at_silences
 from asr.recognition.transcript import Alternative, Transcript
 from tests.listener import listener

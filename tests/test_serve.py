@@ -30,7 +30,7 @@ from uvicorn.server import ServerState
 
 from asr.data.manifest import read_manifest
 from asr.errors import InputError
-from asr.recognition.recognizer import INFERENCE
+from asr.recognition.inference import INFERENCE
 from asr.serve import _bound_socket, _examples, _name
 from asr.server.app import Service, make_app
 from asr.server.hosts import Hosts

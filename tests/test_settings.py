@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from asr.errors import InputError
-from asr.run.events import EventsFile
 from asr.system.settings import check_settings
 from asr.training.fit import is_lost_worker
 from asr.training.trainer import make_trainer
@@ -72,10 +71,10 @@ def test_a_validation_must_not_be_in_the_middle_of_an_optimizer_step(
 ) -> None:
     config = resolved(*TINY, "trainer.accumulate_grad_batches=2", *validation)
     if holds:
-        make_trainer(config, EventsFile(tmp_path / "events.jsonl"))
+        make_trainer(config)
     else:
         with pytest.raises(InputError, match=r"trainer\.val_check_interval must be 1\.0 or a multiple"):
-            make_trainer(config, EventsFile(tmp_path / "events.jsonl"))
+            make_trainer(config)
 
 
 def test_an_absent_file_is_not_taken_for_a_dead_worker(tmp_path: Path) -> None:

@@ -50,7 +50,7 @@ def tell(run_dir: Path, *events: tuple[float, Event]) -> None:
     with pytest.MonkeyPatch.context() as patch:
         for moment, event in events:
             patch.setattr(time, "time", lambda moment=moment: moment)
-            EventsFile(run_dir / "events.jsonl").append(event)
+            EventsFile(run_dir).append(event)
 
 
 def die_behind_the_first_epoch() -> None:

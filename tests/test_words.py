@@ -18,8 +18,9 @@ from asr.errors import InputError
 from asr.interfaces import BLANK_ID, Tokenizer
 from asr.recognition.alignment import Span, frame_deficits, token_spans
 from asr.recognition.chunks import ChunkBounds
+from asr.recognition.inference import Inference
 from asr.recognition.long_form import Segment
-from asr.recognition.recognizer import Inference, Recognizer
+from asr.recognition.recognizer import Recognizer
 from asr.text.normalize import NORMALIZERS
 from asr.text.words import Spelt, spell
 from asr.tokenizer.char import Char

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
     from asr.data.manifest import Utterance
-    from asr.recognition.recognizer import Inference, Recognizer
+    from asr.recognition.inference import Inference
+    from asr.recognition.recognizer import Recognizer
 
 INTERRUPTED = 130  # 128 + SIGINT, as shells count
 PRECISIONS = ("float32", "bfloat16", "float16")
@@ -125,7 +126,7 @@ def place(recognizer: "Recognizer", options: argparse.Namespace) -> "Recognizer"
         reason = str(error).splitlines()[0].partition(". ")[0].rstrip(".")
         reason = "no such kind of device" if reason.startswith("Expected one of") else reason
         raise InputError(f"--device must be one that torch can use here; got {device!r}: {reason}.") from None
-    recognizer.precision = getattr(torch, options.precision)
+    recognizer.encoder.precision = getattr(torch, options.precision)
     recognizer.model.to(device)
     return recognizer
 
@@ -154,8 +155,8 @@ def inference(options: argparse.Namespace) -> "Inference":
     """Collect what bounds memory, and how long recordings are cut."""
     from asr.data.batch_plan import BatchBounds
     from asr.recognition.chunks import ChunkBounds
+    from asr.recognition.inference import INFERENCE, Inference
     from asr.recognition.long_form import at_silences
-    from asr.recognition.recognizer import INFERENCE, Inference
 
     WORKERS.check("--num-workers", options.num_workers)
     nbest = getattr(options, "nbest", INFERENCE.nbest)

@@ -5,12 +5,14 @@ import logging
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from asr.data.dataset import load_utterance
 from asr.data.manifest import Utterance, read_manifest
-from asr.errors import InputError
+from asr.errors import AudioError, InputError
 from asr.interfaces import Tokenizer
 from asr.system.processes import die_with_parent
 from asr.text.normalize import Normalizer
@@ -38,6 +40,11 @@ class Corpus:
         if absent:
             more = f" and {len(absent) - 1} more of {len(paths)} files" if len(absent) > 1 else ""
             raise InputError(f"{absent[0]}: audio file not found (id {paths[absent[0]]!r}){more}.")
+
+    def note_conversion(self, sample_rate: int) -> None:
+        """Read an utterance, so that a conversion is noted here: processes that read audio keep quiet."""
+        with suppress(AudioError):  # the epoch that reads it says so
+            load_utterance(self.train[0], sample_rate)
 
     def check_coverage(self, tokenizer: Tokenizer) -> None:
         """Check that the tokenizer can spell every text of every split.

@@ -11,7 +11,8 @@ from asr.data.manifest import Utterance
 from asr.evaluation.analysis import rates
 from asr.evaluation.utterances import Scored, score
 from asr.evaluation.word_errors import ErrorCounts, total
-from asr.recognition.recognizer import INFERENCE, Inference, Recognizer
+from asr.recognition.inference import INFERENCE, Inference
+from asr.recognition.recognizer import Recognizer
 from asr.text.numbers import percent
 
 CHARACTER_COUNTS = ("substitutions", "insertions", "deletions", "reference_length")
@@ -103,7 +104,7 @@ def evaluate(
         recognizer: in eval mode.
         subset: what the manifest is called.
         utterances: with their texts as written.
-        how: see `asr.recognition.recognizer`.
+        how: see `asr.recognition.inference`.
         advance: told how many seconds of audio were done, as they are.
     """
     started = time.monotonic()

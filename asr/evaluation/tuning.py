@@ -12,8 +12,9 @@ from asr.evaluation.calibration import auc
 from asr.evaluation.word_errors import ErrorCounts, count_errors, right_words, total
 from asr.interfaces import Tunable
 from asr.recognition.confidence import UNCALIBRATED, Calibration, calibrate
+from asr.recognition.inference import Inference
 from asr.recognition.long_form import Segment
-from asr.recognition.recognizer import Inference, Recognizer
+from asr.recognition.recognizer import Recognizer
 
 HALVINGS = 3  # of the steps of a search
 

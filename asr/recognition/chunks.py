@@ -24,6 +24,12 @@ class ChunkBounds(NamedTuple):
     chunk_seconds: float
     context_seconds: float
 
+    def within(self, max_seconds: float) -> "ChunkBounds":
+        """The same, with chunks of at most so many seconds."""
+        if self.chunk_seconds <= max_seconds:
+            return self
+        return ChunkBounds(max_seconds, min(self.context_seconds, max_seconds / 4))
+
     def samples(self, sample_rate: int, hop: int) -> tuple[int, int]:
         """Chunk and context in samples, rounded to encoder frames of `hop` samples.
 

@@ -17,7 +17,8 @@ from asr.data.batch import Rejected
 from asr.data.dataset import load_utterance
 from asr.data.manifest import Utterance
 from asr.errors import AudioError, InputError
-from asr.recognition.recognizer import INFERENCE, Inference, Recognizer
+from asr.recognition.inference import INFERENCE, Inference
+from asr.recognition.recognizer import Recognizer
 
 if TYPE_CHECKING:
     from torch import Tensor

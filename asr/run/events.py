@@ -15,6 +15,8 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from asr.run import names
+
 
 @dataclass(frozen=True, slots=True)
 class Started:
@@ -77,11 +79,11 @@ class EventsFile:
     """Where a run tells its events.
 
     Args:
-        path: of the file; it need not be there yet.
+        run_dir: the run folder; the file need not be there yet.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, run_dir: Path) -> None:
+        self.path = run_dir / names.EVENTS
 
     def append(self, event: Event) -> None:
         """Add a line; what a kill has left of the last one ends first."""

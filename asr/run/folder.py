@@ -17,6 +17,7 @@ from asr.data.dataset import energies
 from asr.errors import InputError
 from asr.interfaces import Features, Tokenizer
 from asr.recognition.confidence import FILE as CALIBRATION
+from asr.run.events import EventsFile, WarningEvents
 from asr.run.names import CONFIG, EXAMPLES, FITTED, LOG, METRICS
 from asr.system.files import UNFINISHED, remove_unfinished, write_whole, write_whole_text
 from asr.text.printable import LineFormatter
@@ -48,6 +49,7 @@ def open_run_dir(run_dir: Path) -> None:
     to_file = logging.StreamHandler(log)
     to_file.setFormatter(LineFormatter("%(asctime)s %(levelname)s %(message)s"))
     logging.getLogger("asr").addHandler(to_file)
+    logging.getLogger("asr").addHandler(WarningEvents(EventsFile(run_dir)))
     remove_unfinished(run_dir)
     remove_unfinished(run_dir / CHECKPOINTS)
 

@@ -11,7 +11,7 @@ from asr.checkpoint.saved import by_wer, damage, kept_checkpoints, select
 from asr.data.manifest import Utterance
 from asr.evaluation.result import Evaluation, evaluate
 from asr.run.events import Bundled, EventsFile
-from asr.run.names import EVENTS, RESULTS
+from asr.run.names import RESULTS
 from asr.system.files import write_whole_text
 from asr.text.numbers import percent
 from asr.text.printable import printable
@@ -30,7 +30,7 @@ def finish(run_dir: Path, config: Mapping[str, Any], tests: Mapping[str, Sequenc
     """
     bundle = make_bundle(run_dir, config)
     logger.info("bundle written to %s", bundle)
-    EventsFile(run_dir / EVENTS).append(Bundled())
+    EventsFile(run_dir).append(Bundled())
     for name, evaluation in test_bundle(bundle, tests, device).items():
         print(f"{printable(name)}: {evaluation.summary()}")
 

@@ -1,6 +1,5 @@
 """How a run starts: its folder, its corpus, what is learnt before training, and where an earlier start stopped."""
 
-import contextlib
 import logging
 import secrets
 from collections.abc import Sequence
@@ -11,13 +10,11 @@ from typing import TYPE_CHECKING, Any
 from asr.checkpoint.bundle import check_attachable
 from asr.checkpoint.load import CHECKPOINTS, checkpoint_extra, fitted_files
 from asr.data.corpus import Corpus, prepare_if_absent, read_corpus
-from asr.data.dataset import load_utterance
 from asr.data.position import Position, start_of_epoch
-from asr.errors import AudioError
 from asr.interfaces import Features, Tokenizer
 from asr.run import folder
 from asr.run.events import EventsFile, Started
-from asr.run.names import EVENTS, EXAMPLES, FAULTS
+from asr.run.names import EXAMPLES, FAULTS
 from asr.run.resume import Resume, Run, changes, check_allowed, find_resume, run_settings
 from asr.run.validation_samples import ExamplesFile, choose_examples
 from asr.text.normalize import get_normalizer
@@ -81,11 +78,10 @@ class Start:
         name, tokens = type(model.encoder).__name__, model.tokenizer.vocab_size
         logger.info("%s with %s parameters, %d tokens", name, f"{parameters:,}", tokens)
         logger.info("%d training utterances, %.2f h; %d to validate on", len(corpus.train), hours, len(corpus.valid))
-        with contextlib.suppress(AudioError):  # the epoch that reads it says so
-            load_utterance(corpus.train[0], model.features.sample_rate)  # notes a conversion; workers keep quiet
+        corpus.note_conversion(model.features.sample_rate)
         if self.writes:
             started = Started(self.step, name, parameters, tokens, len(corpus.train), hours, len(corpus.valid))
-            EventsFile(self.run_dir / EVENTS).append(started)
+            EventsFile(self.run_dir).append(started)
 
     def run(self, training_set: "TrainingSet", bounds: "RunBounds") -> Run:
         """Return what every checkpoint tells of the run; a run that is resumed stays the same one.

@@ -21,8 +21,9 @@ from asr.data.batch import Rejected
 from asr.data.batch_plan import BatchBounds
 from asr.data.manifest import Utterance
 from asr.errors import AudioError
+from asr.recognition.inference import Inference
 from asr.recognition.long_form import Segments
-from asr.recognition.recognizer import Inference, Recognizer
+from asr.recognition.recognizer import Recognizer
 from asr.recognition.transcript import Transcript
 
 GATHER_SECONDS = 0.005  # a batch waits so long for others to come

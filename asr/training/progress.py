@@ -3,6 +3,7 @@
 import logging
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
@@ -17,10 +18,10 @@ logger = logging.getLogger(__name__)
 LINE_SECONDS = 30  # between two lines within an epoch
 
 
-def progress_callbacks(events: EventsFile) -> list[Callback]:
+def progress_callbacks(run_dir: Path) -> list[Callback]:
     """Return the bar, if there is a terminal to draw it on, and the log lines, which are events, too."""
     bar = [Bar(console_kwargs={"stderr": True})] if sys.stderr.isatty() else []
-    return [*bar, LogLines(events, within_epochs=not bar)]
+    return [*bar, LogLines(EventsFile(run_dir), within_epochs=not bar)]
 
 
 class Bar(RichProgressBar):

@@ -14,8 +14,7 @@ from lightning.pytorch.loggers import TensorBoardLogger
 
 from asr.checkpoint.load import CHECKPOINTS
 from asr.errors import InputError
-from asr.run.events import EventsFile
-from asr.run.names import EVENTS, METRICS
+from asr.run.names import METRICS
 from asr.run.resume import Run
 from asr.training.checkpointing import Saving
 from asr.training.data_module import SpeechData
@@ -40,7 +39,7 @@ def make_trainer(config: dict[str, Any]) -> pl.Trainer:
     settings = dict(config["trainer"])
     if settings["accelerator"] == "auto":  # as the other commands: what is left, MPS, knows no float64
         settings["accelerator"] = "gpu" if torch.cuda.is_available() else "cpu"
-    callbacks = progress_callbacks(EventsFile(Path(config["run_dir"], EVENTS)))
+    callbacks = progress_callbacks(Path(config["run_dir"]))
     make = partial(
         pl.Trainer,
         **settings,
