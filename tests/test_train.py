@@ -141,7 +141,7 @@ def test_the_average_bundle_is_the_mean_of_the_kept_checkpoints(select: str, ton
     chosen = states[:2] if select == "average_best" else states[-2:]
     bundle = load_file(run_dir / "bundle" / "weights.safetensors")
     for name, weight in bundle.items():
-        mean = (chosen[0][f"recognizer.{name}"].double() + chosen[1][f"recognizer.{name}"].double()) / 2
+        mean = (chosen[0][f"model.{name}"].double() + chosen[1][f"model.{name}"].double()) / 2
         torch.testing.assert_close(weight.double(), mean, atol=1e-7, rtol=1e-6)
 
 
