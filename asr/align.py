@@ -50,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     utterances, errors = read_good_lines(options.manifest)
     for error in errors:
         complain(str(error))
-    recordings = arrange([Recording(one.id, one, Path(plain_name(one.id))) for one in utterances], options)
+    recordings = arrange([Recording(line.id, line, Path(plain_name(line.id))) for line in utterances], options)
     recognizer = load_model(options)
     scores: list[tuple[float, str, str]] = []
     with audio_progress("aligning", utterances) as advance:

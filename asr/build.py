@@ -81,7 +81,7 @@ def build_augmentation(config: Config, sample_rate: int) -> Augmentation:
     """Make what changes training utterances, each part at its stage: plan (speed), waveform, features."""
     stages: dict[str, list[Any]] = {"plan": [], "waveform": [], "features": []}
     chosen = config.get("augment") or {}
-    if not isinstance(chosen, Mapping) or not all(isinstance(one or {}, Mapping) for one in chosen.values()):
+    if not isinstance(chosen, Mapping) or not all(isinstance(settings or {}, Mapping) for settings in chosen.values()):
         raise InputError(
             f"augment must be a mapping of names to settings, such as spec_augment's; got {shown(chosen)}."
         )
@@ -166,7 +166,7 @@ def rules(cls: Callable[..., Any]) -> dict[str, Rule]:
     """Collect what a component says its settings must be; those that are parts have no rule."""
     parameters = inspect.signature(cls, eval_str=True).parameters.values()
     annotated = {parameter.name: get_args(parameter.annotation) for parameter in parameters}
-    return {name: rule for name, found in annotated.items() for rule in found[1:] if isinstance(rule, Rule)}
+    return {name: rule for name, marks in annotated.items() for rule in marks[1:] if isinstance(rule, Rule)}
 
 
 def _find_class(group: str, name: object) -> Callable[..., Any]:

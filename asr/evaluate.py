@@ -63,10 +63,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name, utterances in manifests.items():
         with audio_progress(name, utterances) as advance:
             evaluations[name] = evaluate(recognizer, name, utterances, how, advance)
-        found = summary(evaluations[name])
-        summaries.append((name, found))
+        row = summary(evaluations[name])
+        summaries.append((name, row))
         if options.output_dir:
-            write(options.output_dir, evaluations[name], name, found)
+            write(options.output_dir, evaluations[name], name, row)
     if len(evaluations) > 1:
         summaries.append((ALL, summary(together(list(evaluations.values())))))
     print(table(summaries), file=message_stream(options.report), flush=True)
@@ -90,7 +90,7 @@ def summary(evaluation: "Evaluation") -> dict[str, Any]:
 
 def write(output_dir: Path, evaluation: "Evaluation", name: str, summary: Mapping[str, Any]) -> None:
     """Write <name>.wer.json and <name>.utterances.jsonl."""
-    lines = "".join(json.dumps(one.as_dict(), ensure_ascii=False) + "\n" for one in evaluation.scored)
+    lines = "".join(json.dumps(utterance.as_dict(), ensure_ascii=False) + "\n" for utterance in evaluation.scored)
     content = lines.encode("utf-8", "surrogateescape")
     try:
         write_whole_text(output_dir / f"{name}.wer.json", json.dumps(summary, indent=2) + "\n")
@@ -112,12 +112,12 @@ def report(
     from asr.report.evaluation import About, evaluation_report
 
     everything = together(list(evaluations.values()))
-    utterances = [one.utterance for one in everything.scored]
+    utterances = [scored.utterance for scored in everything.scored]
     order = sorted(range(len(utterances)), key=lambda position: -everything.scored[position].counts.errors)
     with audio_progress("recordings", utterances) as advance:
         clips = record_with_features(recognizer, utterances, order, budget, how, advance)
     more = [("Texts normalised by", everything.normalizer), ("Decoder", recognizer.decode.description)]
-    missing = [f"{name}: {one.reason}" for name, each in evaluations.items() for one in each.rejected]
+    missing = [f"{name}: {rejected.reason}" for name, each in evaluations.items() for rejected in each.rejected]
     title = f"Evaluation of {Path(facts[0][1]).resolve().name}"
     return evaluation_report(everything.scored, About(title, [*facts, *more], missing), clips)
 
@@ -125,14 +125,14 @@ def report(
 def table(summaries: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
     """Lay the results out, a line a manifest, and say below what the columns mean."""
     rows: list[tuple[str, ...]] = [TITLES]
-    for name, one in summaries:
-        edits = (str(one[kind]) for kind in ("substitutions", "insertions", "deletions"))
-        sizes = (str(one["utterances"]), str(one["reference_words"]))
+    for name, row in summaries:
+        edits = (str(row[kind]) for kind in ("substitutions", "insertions", "deletions"))
+        sizes = (str(row["utterances"]), str(row["reference_words"]))
         scores = (
-            rate(one["wer"]),
-            interval(one["wer_interval"]),
-            rate(one["raw_wer"]),
-            rate(one["cer"]),
+            rate(row["wer"]),
+            interval(row["wer_interval"]),
+            rate(row["raw_wer"]),
+            rate(row["cer"]),
         )
         rows.append((short_name(printable(name)), *sizes, *scores, *edits))
     return "\n".join([*lay_out(rows), "", *notes(summaries)])
@@ -145,12 +145,12 @@ def notes(summaries: Sequence[tuple[str, Mapping[str, Any]]]) -> list[str]:
         f"Texts are normalised by {last['normalizer']!r}; raw: the WER of texts as written, with case and punctuation."
     ]
     said.append("95 % interval: bootstrap over utterances.")
-    if any(one["utterances"] and one["wer_interval"] is None for _, one in summaries):
+    if any(row["utterances"] and row["wer_interval"] is None for _, row in summaries):
         said[-1] = f"{said[-1][:-1]} (-: too few of them, or no errors)."
     overs = [
-        f"{short_name(printable(name))} {interval(one['wer_speaker_interval'])} ({one['speakers']} speakers)"
-        for name, one in summaries
-        if one["wer_speaker_interval"]
+        f"{short_name(printable(name))} {interval(row['wer_speaker_interval'])} ({row['speakers']} speakers)"
+        for name, row in summaries
+        if row["wer_speaker_interval"]
     ]
     if overs:
         said[-1] = f"{said[-1][:-1]}; over speakers: {', '.join(overs)}."

@@ -53,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _check_nbest(recognizer, how.nbest)
     hotwords = _Hotwords(recognizer)
     num_written = 0
-    with audio_progress("transcribing", [one.utterance for one in recordings]) as advance:
+    with audio_progress("transcribing", [recording.utterance for recording in recordings]) as advance:
         for _, transcript in write(in_order(recordings, partial(_outcomes, recognizer, how, advance)), options):
             num_written += 1
             hotwords.count(transcript.text)
@@ -78,9 +78,9 @@ def _find(paths: Sequence[str]) -> tuple[list[Recording], int]:
         try:
             if path.endswith(MANIFEST) and not Path(path).is_dir():
                 utterances, errors = read_good_lines(path, required=("audio_filepath", "duration"))
-                recordings += [Recording(one.id, one, Path(plain_name(one.id))) for one in utterances]
-                for one in errors:
-                    complain(str(one))
+                recordings += [Recording(line.id, line, Path(plain_name(line.id))) for line in utterances]
+                for error in errors:
+                    complain(str(error))
                 problems += len(errors)
             else:
                 files = find_audio(path)
@@ -137,8 +137,8 @@ class _Hotwords:
         """Say what was recognised, the most frequent first."""
         if not self.phrases:
             return
-        found = [f"{phrase} {count}" for phrase, count in self.hits.most_common() if count]
-        print(f"hotwords: recognised {', '.join(found) or 'none'}", file=sys.stderr)
+        recognised = [f"{phrase} {count}" for phrase, count in self.hits.most_common() if count]
+        print(f"hotwords: recognised {', '.join(recognised) or 'none'}", file=sys.stderr)
 
 
 if __name__ == "__main__":

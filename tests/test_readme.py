@@ -59,7 +59,14 @@ def test_the_encoder_in_the_readme_trains_and_transcribes(tones: Path, tmp_path:
     assert [name for name, _ in files] == ["asr/encoder/pooled.py", "conf/encoder/pooled.yaml"]
     for name, content in files:
         (tmp_path / name).write_text(content)
-    overrides = ["encoder=pooled", *tone_corpus(tones), "run_dir=run", "trainer.max_steps=3", "trainer.accelerator=cpu"]
+    overrides = [
+        "encoder=pooled",
+        "head=ctc",
+        *tone_corpus(tones),
+        "run_dir=run",
+        "trainer.max_steps=3",
+        "trainer.accelerator=cpu",
+    ]
     for command in (["asr.train", *overrides], ["asr.transcribe", "run", str(tones / "test.jsonl")]):
         ended = subprocess.run(
             [sys.executable, "-m", *command], cwd=tmp_path, capture_output=True, text=True, check=False

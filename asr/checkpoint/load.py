@@ -139,19 +139,19 @@ def average(weights: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
     if len(weights) == 1:
         return dict(weights[0])
     return {
-        name: torch.stack([one[name].double() for one in weights]).mean(dim=0).to(first.dtype)
+        name: torch.stack([checkpoint[name].double() for checkpoint in weights]).mean(dim=0).to(first.dtype)
         for name, first in weights[0].items()
     }
 
 
 def _check_same_weights(checkpoints: Sequence[Path], bundles: Sequence[Bundle]) -> None:
     """Check that what is to be averaged has the same names, shapes and types."""
-    expected, *others = ({name: _describe(weight) for name, weight in one.weights.items()} for one in bundles)
-    for path, found in zip(checkpoints[1:], others, strict=True):
-        for name in [*expected, *found]:
-            if expected.get(name) != found.get(name):
+    expected, *others = ({name: _describe(weight) for name, weight in bundle.weights.items()} for bundle in bundles)
+    for path, actual in zip(checkpoints[1:], others, strict=True):
+        for name in [*expected, *actual]:
+            if expected.get(name) != actual.get(name):
                 must = f"{path}: must have the same weights as {checkpoints[0]}, to be averaged with it"
-                here, there = found.get(name, "missing"), expected.get(name, "missing")
+                here, there = actual.get(name, "missing"), expected.get(name, "missing")
                 raise InputError(f"{must}; {name} is {here} here and {there} there.")
 
 

@@ -38,11 +38,11 @@ def checkpoint_name(step: int, wer: float | None) -> str:
 
 def kept_checkpoints(folder: Path) -> list[Kept]:
     """List the checkpoints in a folder, oldest first."""
-    found = []
+    checkpoints = []
     for path in folder.glob("step=*.ckpt"):
         if match := re.fullmatch(r"step=(\d+)(?:-wer=(\d+\.\d+))?", path.stem):
-            found.append(Kept(path, int(match[1]), None if match[2] is None else float(match[2])))
-    return sorted(found, key=lambda kept: (kept.step, kept.path.name))
+            checkpoints.append(Kept(path, int(match[1]), None if match[2] is None else float(match[2])))
+    return sorted(checkpoints, key=lambda kept: (kept.step, kept.path.name))
 
 
 def newest_whole(folder: Path) -> Kept | None:

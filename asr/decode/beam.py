@@ -203,7 +203,7 @@ class _Search:
 
         Fusion, which takes longest, is asked in the order of what they can hope for, until that is below what is kept.
         """
-        scores = [one[0] for one in reached]
+        scores = [score for score, *_ in reached]
         top = max(scores)
         floor = top - self.beam_threshold
         heapify(scores)
@@ -249,8 +249,8 @@ class _Search:
                 closed.append((max(paths) + prefix.fused + gain, prefix))
         if not closed:
             prefix, paths = next(iter(beams.items()))
-            ends = ((one, self.fusion.finish(one.context)) for one in prefix.back())
-            closed = [next((max(paths) + one.fused + gain, one) for one, gain in ends if gain is not None)]
+            ends = ((shorter, self.fusion.finish(shorter.context)) for shorter in prefix.back())
+            closed = [next((max(paths) + end.fused + gain, end) for end, gain in ends if gain is not None)]
         closed.sort(key=SCORE, reverse=True)
         return [Hypothesis(prefix.tokens(), score) for score, prefix in closed]
 

@@ -61,13 +61,13 @@ def cut_chunks(blocks: Iterable[Tensor], chunk: int, context: int) -> Iterator[C
         context: samples.
     """
     step = chunk - 2 * context
-    held, start = torch.zeros(0), 0
+    unread, start = torch.zeros(0), 0
     for block in blocks:
-        held = torch.cat([held, block])
-        while len(held) > chunk:  # more is to come, so this is not the last
-            yield Chunk(start, start + context if start else 0, held[:chunk].clone())
-            held, start = held[step:], start + step
-    yield Chunk(start, start + context if start else 0, held)
+        unread = torch.cat([unread, block])
+        while len(unread) > chunk:  # more is to come, so this is not the last
+            yield Chunk(start, start + context if start else 0, unread[:chunk].clone())
+            unread, start = unread[step:], start + step
+    yield Chunk(start, start + context if start else 0, unread)
 
 
 def stitch(chunks: Iterable[tuple[int, int, Tensor]]) -> Iterator[Tensor]:

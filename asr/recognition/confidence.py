@@ -63,8 +63,8 @@ def load_calibration(files: dict[str, bytes]) -> Calibration:
     if FILE not in files:
         return UNCALIBRATED
     try:
-        kept = from_json(files, FILE)
-        curve = Calibration(float(kept["slope"]), float(kept["intercept"]))
+        content = from_json(files, FILE)
+        curve = Calibration(float(content["slope"]), float(content["intercept"]))
         if not (math.isfinite(curve.slope) and math.isfinite(curve.intercept)):
             raise ValueError
         return curve
@@ -86,8 +86,8 @@ def calibrate(confidences: Sequence[float], right: Sequence[bool]) -> Calibratio
         raise InputError("confidence must be calibrated on words; none was recognised.")
     num_right = sum(right)
     hit, miss = (num_right + 1) / (num_right + 2), 1 / (len(right) - num_right + 2)
-    target = torch.tensor([hit if one else miss for one in right], dtype=torch.float64)
-    logit = torch.tensor([_logit(one) for one in confidences], dtype=torch.float64)
+    target = torch.tensor([hit if is_right else miss for is_right in right], dtype=torch.float64)
+    logit = torch.tensor([_logit(confidence) for confidence in confidences], dtype=torch.float64)
     curve = torch.tensor([1.0, 0.0], dtype=torch.float64, requires_grad=True)
     newton = torch.optim.LBFGS([curve], max_iter=200, line_search_fn="strong_wolfe", tolerance_grad=1e-9)
 

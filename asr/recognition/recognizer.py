@@ -199,9 +199,9 @@ class Recognizer:
 def _combine(before: list[Alternative], after: list[Alternative], nbest: int) -> list[Alternative]:
     """The best hypotheses of two segments that were decoded apart: every pair, since their scores add up."""
     pairs = [
-        Alternative(" ".join(filter(None, (one.text, other.text))), one.score + other.score)
-        for one in before
-        for other in after
+        Alternative(" ".join(filter(None, (first.text, second.text))), first.score + second.score)
+        for first in before
+        for second in after
     ]
     best: dict[str, Alternative] = {}
     for pair in sorted(pairs, key=lambda pair: -pair.score):

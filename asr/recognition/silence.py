@@ -57,22 +57,22 @@ def cut_at_silences(
     min_frames, long_frames = (
         max(1, round(seconds * sample_rate / frame_samples)) for seconds in (min_silence_seconds, long_silence_seconds)
     )
-    start, num_held = 0, 0
-    held: list[Tensor] = []
+    start, num_uncut = 0, 0
+    uncut: list[Tensor] = []
     for block in blocks:
-        held.append(block)
-        num_held += len(block)
-        if num_held <= max_samples:
+        uncut.append(block)
+        num_uncut += len(block)
+        if num_uncut <= max_samples:
             continue
-        waveform = torch.cat(held)
+        waveform = torch.cat(uncut)
         while len(waveform) > max_samples:
             frame = _cut_frame(_energies(waveform[:max_samples], frame_samples), min_frames, long_frames)
             cut = max(1, int(frame * frame_samples))
             yield start, waveform[:cut].clone()  # not a view, which would hold the rest, too
             start, waveform = start + cut, waveform[cut:]
-        held, num_held = [waveform], len(waveform)
-    if num_held:
-        yield start, torch.cat(held)
+        uncut, num_uncut = [waveform], len(waveform)
+    if num_uncut:
+        yield start, torch.cat(uncut)
 
 
 def _energies(waveform: Tensor, frame_samples: int) -> Tensor:
@@ -109,9 +109,9 @@ def _silent(energies: Tensor) -> Tensor:
     if loudest == 0:
         return torch.ones(len(energies), dtype=torch.bool)
     levels = 10 * (smoothed / loudest).log10()  # dB; minus infinity where all is 0
-    heard = levels[levels > -HEARD_DB]
-    speech = heard.quantile(0.95)
-    noise = torch.maximum(heard.quantile(0.05), speech - MAX_CONTRAST_DB)
+    audible = levels[levels > -HEARD_DB]
+    speech = audible.quantile(0.95)
+    noise = torch.maximum(audible.quantile(0.05), speech - MAX_CONTRAST_DB)
     return levels < noise + torch.clamp((speech - noise) / 3, min=MIN_MARGIN_DB)
 
 

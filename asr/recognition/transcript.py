@@ -70,5 +70,7 @@ class Transcript:
             "confidence": None if self.confidence is None else round(self.confidence, 4),
             "score": round(self.alternatives[0].score, 4) if self.alternatives else None,
             "words": [asdict(word) for word in self.rounded().words],
-            "alternatives": [{"text": one.text, "score": round(one.score, 4)} for one in self.alternatives],
+            "alternatives": [
+                {"text": alternative.text, "score": round(alternative.score, 4)} for alternative in self.alternatives
+            ],
         }
