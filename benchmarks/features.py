@@ -104,6 +104,11 @@ def ours() -> Featurize:
     return build_features(composed()).energies
 
 
+def slaney() -> Featurize:
+    """conf/features/slaney_fbank.yaml: NeMo's recipe, of the same size."""
+    return build_features(composed("features=slaney_fbank")).energies
+
+
 def kaldi(waveform: Tensor) -> Tensor:
     """torchaudio's Kaldi fbank."""
     import torchaudio.compliance.kaldi
@@ -148,12 +153,13 @@ def kaldi_native() -> Featurize:
 
 MAKERS: dict[str, Callable[[], Featurize]] = {
     OURS: ours,
+    "asr, slaney_fbank": slaney,
     KALDI: lambda: kaldi,
     "lhotse": lhotse,
     "SpeechBrain": speechbrain,
     "kaldi-native-fbank": kaldi_native,
 }
-KALDIS = MAKERS.keys() - {"SpeechBrain"}  # the contenders that follow Kaldi's recipe
+KALDIS = MAKERS.keys() - {"asr, slaney_fbank", "SpeechBrain"}  # the contenders that follow Kaldi's recipe
 
 
 def library_work(waveforms: list[Tensor]) -> Contender:

@@ -1,0 +1,228 @@
+"""Models by their address on a hub that speaks as huggingface.co does: `hf://OWNER/NAME[@REVISION]`.
+
+What is downloaded is kept below Hugging Face's own folder (HF_HOME) and never downloaded again. A download that was
+broken off goes on where it stopped, also in the next process; and whatever came is compared with what the server says
+the file is (the ETag: of large files the SHA-256, of small ones git's SHA-1), which the client itself does not do.
+"""
+
+import fcntl
+import hashlib
+import json
+import logging
+import os
+import re
+import sys
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+from asr.checkpoint.bundle import CARD, CONFIG, WEIGHTS, one_line
+from asr.checkpoint.nemo import archive
+from asr.errors import InputError, shown
+from asr.system.files import UNFINISHED, sync_folder, write_whole_text
+from asr.system.learnt import parse_json
+
+logger = logging.getLogger(__name__)
+
+SCHEME = "hf://"
+ADDRESS = re.compile(r"hf://([\w.-]+)/([\w.-]+?)(?:@([\w./-]+))?", re.ASCII)
+MAIN = "main"
+COMMIT = re.compile(r"[0-9a-f]{40}")
+FILE_NAME = re.compile(r"\w[\w.+-]*", re.ASCII)  # of a file that is taken: none in a folder, none that is hidden
+BUNDLE_FILES = (".json", ".safetensors", ".model", ".txt", ".arpa", ".md")
+MAX_FILES = 100
+NEMO = ".nemo"
+SHA256, GIT_SHA1 = 64, 40  # hexadecimal digits
+BLOCK = 1 << 20
+
+
+class Address(NamedTuple):
+    """Where a model is."""
+
+    owner: str
+    name: str
+    revision: str
+
+    @property
+    def repository(self) -> str:
+        """As the hub calls it."""
+        return f"{self.owner}/{self.name}"
+
+    def __str__(self) -> str:
+        return f"{SCHEME}{self.repository}" + ("" if self.revision == MAIN else f"@{self.revision}")
+
+
+class Download(NamedTuple):
+    """A model that was downloaded.
+
+    Args:
+        path: of its folder, or of its `.nemo` archive.
+        address: with the commit as its revision.
+        card: the text of its model card, if it has one.
+    """
+
+    path: Path
+    address: Address
+    card: str
+
+
+def path_of(model: str | Path) -> Path:
+    """Give the file or the folder that a model's name stands for; what an address stands for is downloaded first.
+
+    Raises:
+        InputError: the address is none, or there is no such model, or it cannot be had.
+    """
+    return download(str(model)).path if is_address(model) else Path(model)
+
+
+def is_address(model: str | Path) -> bool:
+    """Tell whether a model is named by an address."""
+    return isinstance(model, str) and model.startswith(SCHEME)
+
+
+def download(text: str) -> Download:
+    """Download the model that an address names, unless it is here already.
+
+    Raises:
+        InputError: as `path_of`.
+    """
+    address = parse(text)
+    try:
+        from huggingface_hub import constants
+        from huggingface_hub.utils import disable_progress_bars
+    except ImportError:
+        raise InputError(f"{SCHEME} needs the package huggingface_hub: pip install 'asr[hub]'.") from None
+    if not sys.stderr.isatty():
+        disable_progress_bars()
+    root = Path(constants.HF_HOME) / "asr" / f"{address.owner}--{address.name}"
+    try:
+        listing = _look_up(address, root)
+        folder = root / listing.commit
+        for name in listing.names:
+            _download(address, listing.commit, name, folder)
+    except InputError as error:
+        raise InputError(f"{text}: {error}") from None
+    except Exception as error:  # of the HTTP library that the client happens to use, or a full disk
+        raise InputError(f"{text}: the model must be there, and its server must answer; {_reason(error)}") from None
+    archives = [name for name in listing.names if name.endswith(NEMO)]
+    card = (folder / CARD).read_text(encoding="utf-8", errors="replace") if CARD in listing.names else ""
+    exactly = address._replace(revision=listing.commit)
+    return Download(folder / archives[0] if archives else folder, exactly, card)
+
+
+def parse(text: str) -> Address:
+    """Take an address apart.
+
+    Raises:
+        InputError: it is none.
+    """
+    match = ADDRESS.fullmatch(text)
+    if match is None or ".." in text:
+        raise InputError(f"a model's address must be {SCHEME}OWNER/NAME or {SCHEME}OWNER/NAME@REVISION; got {text!r}.")
+    return Address(match[1], match[2], match[3] or MAIN)
+
+
+class _Listing(NamedTuple):
+    """The files that are taken of a model, at a commit."""
+
+    commit: str
+    names: list[str]
+
+
+def _look_up(address: Address, root: Path) -> _Listing:
+    """Ask the server what the revision is, and which files there are; or take what it said last, where it is silent."""
+    from huggingface_hub import HfApi, constants
+    from huggingface_hub.errors import HfHubHTTPError
+
+    kept = root / f"{address.revision.replace('/', '%')}.json"
+    if kept.is_file() and COMMIT.fullmatch(address.revision):  # which never changes
+        return _Listing(*parse_json(kept.read_bytes(), kept.name))
+    try:
+        model = HfApi(_endpoint()).model_info(
+            address.repository, revision=address.revision, timeout=constants.HF_HUB_ETAG_TIMEOUT
+        )
+    except HfHubHTTPError:  # it has answered
+        raise
+    except Exception as error:
+        if not kept.is_file():
+            raise
+        logger.warning("%s: the server does not answer (%s); going on with what is here", address, _reason(error))
+        return _Listing(*parse_json(kept.read_bytes(), kept.name))
+    if not COMMIT.fullmatch(model.sha or ""):
+        raise InputError(f"the server must name the commit; got {shown(model.sha)}.")
+    listing = _Listing(str(model.sha), _chosen([sibling.rfilename for sibling in model.siblings or []]))
+    root.mkdir(parents=True, exist_ok=True)
+    write_whole_text(kept, json.dumps(listing))
+    return listing
+
+
+def _chosen(names: list[str]) -> list[str]:
+    """Choose the files that make a model: a bundle, a folder of NeMo's files, or one archive; and the model card."""
+    plain = [name for name in names if FILE_NAME.fullmatch(name)]
+    archives = [name for name in plain if name.endswith(NEMO)]
+    card = [CARD] if CARD in plain else []
+    if {CONFIG, WEIGHTS} <= {*plain}:
+        chosen = [name for name in plain if name.endswith(BUNDLE_FILES)]
+    elif archive.CONFIG in plain:
+        chosen = [name for name in plain if archive.is_wanted(name)] + card
+    else:
+        chosen = archives + card
+    if len(archives) != 1 and chosen == archives + card:
+        must = f"a model must be a bundle ({CONFIG}, {WEIGHTS}), or one {NEMO} archive"
+        raise InputError(f"{must}; it holds {', '.join(map(shown, plain[:3])) or 'nothing'}.")
+    if len(chosen) > MAX_FILES:
+        raise InputError(f"a model must have at most {MAX_FILES} files; it has {len(chosen):,}.")
+    return chosen
+
+
+def _endpoint() -> str | None:
+    """The server that the environment names; None: the client's own."""
+    return os.environ.get("HF_ENDPOINT") or None
+
+
+def _download(address: Address, commit: str, name: str, folder: Path) -> None:
+    """Download a file, from where the last attempt has stopped, and compare it with what the server says it is."""
+    from huggingface_hub import constants, get_hf_file_metadata, hf_hub_url
+    from huggingface_hub.file_download import http_get
+    from huggingface_hub.utils import build_hf_headers
+
+    path = folder / name
+    if path.is_file():
+        return
+    url = hf_hub_url(address.repository, name, revision=commit, endpoint=_endpoint())
+    expected = get_hf_file_metadata(url, timeout=constants.HF_HUB_ETAG_TIMEOUT, endpoint=_endpoint())
+    if not re.fullmatch(f"[0-9a-f]{{{SHA256}}}|[0-9a-f]{{{GIT_SHA1}}}", expected.etag or ""):
+        raise InputError(f"{name}: its ETag must be SHA-256 or git's SHA-1; got {shown(expected.etag)}.")
+    folder.mkdir(parents=True, exist_ok=True)
+    unfinished = folder / f".{expected.etag}{UNFINISHED}"
+    with unfinished.open("a+b") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)  # another process may be at it
+        if path.is_file():
+            return
+        size = file.seek(0, os.SEEK_END)
+        if expected.size is not None and size > expected.size:
+            size = file.truncate(0)
+        http_get(url, file, resume_size=size, expected_size=expected.size, headers=build_hf_headers())
+        file.flush()
+        os.fsync(file.fileno())
+        digest = _digest(file, len(str(expected.etag)))
+        if digest != expected.etag:
+            unfinished.unlink()
+            must = f"{name}: what comes must be what the server says it is, {expected.etag}"
+            raise InputError(f"{must}; it is {digest}. Try again.")
+        os.replace(unfinished, path)
+    sync_folder(folder)
+
+
+def _digest(file: BinaryIO, digits: int) -> str:
+    """Compute a file's SHA-256, or the SHA-1 that git gives it."""
+    size = file.seek(0, os.SEEK_END)
+    file.seek(0)
+    digest = hashlib.sha256() if digits == SHA256 else hashlib.sha1(f"blob {size}\0".encode(), usedforsecurity=False)
+    while block := file.read(BLOCK):
+        digest.update(block)
+    return digest.hexdigest()
+
+
+def _reason(error: Exception) -> str:
+    """What an error of the client's says, first sentence first, on one line."""
+    return f"{type(error).__name__}: {one_line(error)}"

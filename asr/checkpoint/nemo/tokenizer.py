@@ -1,0 +1,143 @@
+"""SentencePiece models with and without CTC's blank, which NVIDIA NeMo has as the last output and `asr` as piece 0.
+
+A SentencePiece model is a protobuf message, in which messages may simply be joined: repeated fields (1: the pieces) in
+order, and of others (2: how it was trained) what comes last holds.
+"""
+
+import struct
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import sentencepiece
+
+from asr.errors import InputError, shown
+from asr.tokenizer.sentencepiece import FILE
+
+PIECES, TRAINER = 1, 2  # fields of a model
+MODEL_TYPE = 3  # of how it was trained
+ALGORITHMS = {1: "unigram", 2: "bpe"}  # SentencePiece's numbers
+BLANK = "<blank>"
+
+
+class _Field(NamedTuple):
+    """A field of a message: bytes `begin` to `end` of it, the tag before the value included."""
+
+    number: int
+    value: int | bytes
+    begin: int
+    end: int
+
+
+def with_blank(model: bytes) -> bytes:
+    """Put the blank before a model's pieces."""
+    return _BLANK_PIECE + model + _OF_OURS
+
+
+def without_blank(model: bytes) -> bytes:
+    """Take the first piece, the blank, from a model's."""
+    blank = next(field for field in _fields(model) if field.number == PIECES)
+    rest = model[: blank.begin] + model[blank.end :]
+    return rest.removesuffix(_OF_OURS) if rest.endswith(_OF_OURS) else rest + _OF_NEMO
+
+
+def algorithm(model: bytes) -> str:
+    """Tell how a model was trained: "unigram", which is SentencePiece's default, or "bpe".
+
+    Raises:
+        InputError: the model is damaged, or of another kind.
+    """
+    number: int | bytes = 1
+    for trainer in _fields(model):
+        if trainer.number == TRAINER and isinstance(trainer.value, bytes):
+            number = next((f.value for f in _fields(trainer.value) if f.number == MODEL_TYPE), number)
+    if number not in ALGORITHMS:
+        raise InputError(f"{FILE} must be a SentencePiece model of kind unigram or bpe; got kind {shown(number)}.")
+    return ALGORITHMS[int(number)]
+
+
+def pieces(model: bytes) -> list[str]:
+    """List the pieces of a model without blank, as SentencePiece writes them.
+
+    Raises:
+        InputError: it is damaged, or one of them is of a kind that spells nothing, or 0 is not the unknown piece.
+    """
+    processor = sentencepiece.SentencePieceProcessor()
+    try:
+        processor.load_from_serialized_proto(model)
+    except RuntimeError:
+        raise InputError(f"{FILE} must be a SentencePiece model; it is damaged.") from None
+    names = [processor.id_to_piece(number) for number in range(processor.vocab_size())]
+    if not names or not processor.is_unknown(0):
+        raise InputError(f"{FILE}: piece 0 must be the unknown one; got {shown(names[:1])}.")
+    for number, name in enumerate(names):
+        if processor.is_control(number) or processor.is_byte(number) or name == BLANK:
+            raise InputError(f"{FILE}: pieces must spell text; {shown(name)} is a control or a byte piece.")
+    return names
+
+
+def _fields(message: bytes) -> Iterator[_Field]:
+    """Read a protobuf message.
+
+    Raises:
+        InputError: it is none.
+    """
+    at = 0
+    try:
+        while at < len(message):
+            begin = at
+            tag, at = _varint(message, at)
+            number, kind = tag >> 3, tag & 7
+            value: int | bytes
+            if kind == 0:
+                value, at = _varint(message, at)
+            else:
+                size, at = _varint(message, at) if kind == 2 else ({1: 8, 5: 4}[kind], at)
+                value, at = message[at : at + size], at + size
+            if at > len(message):
+                raise IndexError
+            yield _Field(number, value, begin, at)
+    except LookupError:
+        raise InputError(f"{FILE} must be a SentencePiece model; it is damaged.") from None
+
+
+def _varint(message: bytes, at: int) -> tuple[int, int]:
+    """Read a number, of at most ten bytes, at a place; give it and the place behind it."""
+    number = 0
+    for shift in range(0, 70, 7):
+        byte = message[at]
+        at += 1
+        number |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return number, at
+    raise IndexError
+
+
+def _encoded(number: int) -> bytes:
+    """A number as a varint; negative ones have 64 bits."""
+    number &= (1 << 64) - 1
+    encoded = bytearray()
+    while number >= 0x80:
+        encoded.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes([*encoded, number])
+
+
+def _written(number: int, value: int | bytes) -> bytes:
+    """A field of a message."""
+    if isinstance(value, int):
+        return _encoded(number << 3) + _encoded(value)
+    return _encoded(number << 3 | 2) + _encoded(len(value)) + value
+
+
+def _special(unknown: int, blank: int) -> bytes:
+    """Which pieces are special, beside what a model says of its training: unk_id, bos_id, eos_id, pad_id, pad_piece."""
+    ids = {40: unknown, 41: -1, 42: -1, 43: blank}
+    settings = b"".join(_written(field, number) for field, number in ids.items())
+    return _written(TRAINER, settings + (_written(48, BLANK.encode()) if blank >= 0 else b""))
+
+
+CONTROL = 3  # the kind of a piece that no text spells
+_BLANK_PIECE = _written(
+    PIECES, _written(1, BLANK.encode()) + _encoded(2 << 3 | 5) + struct.pack("<f", 0.0) + _written(3, CONTROL)
+)
+_OF_OURS, _OF_NEMO = _special(unknown=1, blank=0), _special(unknown=0, blank=-1)

@@ -1,0 +1,129 @@
+"""python -m asr.convert MODEL -o OUTPUT: make a bundle of another toolkit's model, or its archive of a bundle."""
+
+import argparse
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from asr.cli.command import run_command
+from asr.errors import InputError
+from asr.system.files import check_output, message_stream, write_whole
+
+if TYPE_CHECKING:
+    from asr.checkpoint.nemo.convert import Converted
+
+BUNDLE, NEMO = "bundle", "nemo"
+PAD_MODES = ("zeros", "reflect")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Convert; print what was made of what."""
+    parser = argparse.ArgumentParser(
+        prog="python -m asr.convert",
+        description="Make a bundle of a Conformer-CTC of NVIDIA NeMo's, or a .nemo archive of a bundle.",
+    )
+    model = "a .nemo archive, a folder of its files, or hf://OWNER/NAME[@REVISION]; with --to nemo: a bundle or a run"
+    parser.add_argument("model", metavar="MODEL", help=model)
+    output = "the bundle's folder, or the archive; an older one is replaced"
+    parser.add_argument("-o", "--output", metavar="PATH", type=Path, required=True, help=output)
+    parser.add_argument("--to", choices=(BUNDLE, NEMO), default=BUNDLE, help="what is made (default bundle)")
+    pad_mode = "around a waveform: zeros (default, and NeMo's since 2), or reflect (what models of NeMo 1 heard)"
+    parser.add_argument("--pad-mode", choices=PAD_MODES, help=pad_mode)
+    source = "who made the model, and its licence: a sentence for the model card"
+    parser.add_argument("--source", metavar="TEXT", help=source)
+    options = parser.parse_args(arguments)
+    if options.to == NEMO:
+        for option in ("pad_mode", "source"):
+            if getattr(options, option) is not None:
+                raise InputError(
+                    f"--{option.replace('_', '-')} must go with --to bundle; an archive has no such thing."
+                )
+        to_archive(options.model, options.output)
+    else:
+        to_bundle(options.model, options.output, options.pad_mode or PAD_MODES[0], options.source)
+    return 0
+
+
+def to_bundle(model: str, output: Path, pad_mode: str, source: str | None) -> None:
+    """Make a bundle of an archive."""
+    from dataclasses import replace
+
+    from asr.checkpoint.bundle import replace_bundle
+    from asr.checkpoint.hub import download, is_address
+    from asr.checkpoint.nemo.convert import from_nemo
+
+    path, origin = Path(model), Path(model).name
+    if is_address(model):
+        downloaded = download(model)
+        path, origin = downloaded.path, str(downloaded.address)
+        source = source or _of_hub(downloaded.address.owner, downloaded.card)
+    converted = from_nemo(path, pad_mode)
+    card = model_card(output, origin, source, converted)
+    replace_bundle(output, replace(converted.bundle, card=card))
+    print(f"{output}: {origin}, {_account(converted)}")
+
+
+def to_archive(model: str, output: Path) -> None:
+    """Make a `.nemo` archive of a bundle."""
+    from asr.checkpoint.bundle import read_bundle
+    from asr.checkpoint.hub import path_of
+    from asr.checkpoint.load import bundle_folder
+    from asr.checkpoint.nemo.archive import write_archive
+    from asr.checkpoint.nemo.convert import to_nemo
+
+    check_output("--output", output, "model.nemo")
+    folder = bundle_folder(path_of(model))
+    files = to_nemo(read_bundle(folder), folder)
+    write_whole(output, lambda file: write_archive(file, files))
+    print(f"{output}: {', '.join(name for name, _ in files)}", file=message_stream(output))
+
+
+def model_card(output: Path, origin: str, source: str | None, converted: "Converted") -> str:
+    """Write the model card: what the weights were converted from."""
+    version = f", written by NeMo {converted.nemo_version}" if converted.nemo_version else ""
+    return _CARD.format(
+        name=output.resolve().name,
+        origin=origin + version,
+        sha256=converted.weights_sha256,
+        account=_account(converted),
+        source=source or "Who trained it, and under which licence, is said where it came from.",
+    )
+
+
+def _account(converted: "Converted") -> str:
+    """What became of the tensors."""
+    names = {
+        "taken": converted.account.taken,
+        "folded (xscaling into the subsampling)": converted.account.folded,
+        "computed again and the same": converted.account.compared,
+        "not needed": converted.account.not_needed,
+    }
+    tensors = ", ".join(f"{number:,} {name}" for name, number in names.items() if number)
+    return f"{sum(converted.account):,} tensors: {tensors}"
+
+
+def _of_hub(owner: str, card: str) -> str:
+    """What a model card on a hub says of its licence, for ours."""
+    licence = re.search(r"^license:\s*[\"']?([\w.+-]{1,40})", card, re.MULTILINE | re.ASCII)
+    named = f"its model card says {licence[1]}" if licence else "its model card names none"
+    maker = "NVIDIA" if owner == "nvidia" else owner
+    return f"Trained by {maker}. Licence: {named}."
+
+
+_CARD = """# {name}
+
+A speech recogniser converted by `python -m asr.convert` from {origin}.
+
+{source}
+
+Its weights were a file of SHA-256 `{sha256}`,
+{account}.
+
+Transcribe with `python -m asr.transcribe FOLDER AUDIO...`, where FOLDER is this one; `python -m asr.evaluate FOLDER
+MANIFEST...` measures its word error rate.
+"""
+
+
+if __name__ == "__main__":
+    run_command(main)

@@ -1,0 +1,38 @@
+"""Cepstral mean and variance normalisation over an utterance, as NVIDIA NeMo has it."""
+
+import torch
+from torch import Tensor
+
+from asr.system.settings import Eps
+
+
+class UtteranceCMVN:
+    """Shift each bin by its mean over the utterance, and divide it by its unbiased standard deviation plus `eps`.
+
+    *Source*: NeMo's `normalize: per_feature`. A single frame has no deviation: it comes out as zeros.
+
+    Args:
+        eps: added to the standard deviation.
+    """
+
+    def __init__(self, *, eps: Eps) -> None:
+        self.eps = eps
+
+    def __call__(self, features: Tensor) -> Tensor:
+        """(T, F) to (T, F)."""
+        if len(features) == 0:
+            return features
+        mean = features.mean(dim=0, dtype=torch.float64).to(features)  # in float64 that of a constant bin is exact
+        centered = features - mean
+        std = (centered.square().sum(dim=0) / max(1, len(features) - 1)).sqrt()
+        return centered / (std + self.eps)
+
+    def fit(self, features: object) -> None:
+        """Nothing is learnt from the training set."""
+
+    def files(self) -> dict[str, bytes]:
+        """Nothing is kept."""
+        return {}
+
+    def load(self, files: dict[str, bytes]) -> None:
+        """Nothing is kept."""

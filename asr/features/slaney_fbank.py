@@ -1,0 +1,119 @@
+"""Log-mel filterbank features, equal to NVIDIA NeMo's."""
+
+import math
+from collections.abc import Callable
+from typing import Annotated
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from asr.interfaces import Normalization
+from asr.lengths import Lengths
+from asr.system.settings import number, one_of, whole
+
+PREEMPHASIS = 0.97
+FLOOR = 2.0**-24  # added to an energy before its logarithm
+BLOCK_FRAMES = 256  # computed at a time: what they need stays in the cache, and its memory is used again
+LINEAR_HERTZ = 1000.0  # up to here Slaney's mel is linear, and from here on logarithmic
+HERTZ_PER_MEL = 200 / 3  # below
+MELS_PER_OCTAVE = 27 / math.log2(6.4)  # above
+
+
+class SlaneyFbank:
+    """Log-mel filterbank energies of centred frames, with Slaney's mels, then normalisation.
+
+    *Source*: NeMo's AudioToMelSpectrogramPreprocessor without dither, which transformers' Parakeet has too:
+    pre-emphasis over the whole waveform, a symmetric Hann window in the middle of an FFT of the next power of 2, power
+    spectrum, triangles as in Slaney's Auditory Toolbox (1998) from 0 Hz to Nyquist, each of area 1 over frequency. A
+    frame's middle is a multiple of the hop from the first sample; there is a frame for each whole hop.
+
+    Args:
+        sample_rate: Hz; audio is resampled to it.
+        num_mel_bins: F.
+        frame_length_seconds: window.
+        frame_shift_seconds: from one frame to the next.
+        pad_mode: what stands around the waveform: "zeros", or "reflect", the waveform itself, mirrored at its ends.
+        normalize: makes the last step, the normalisation.
+    """
+
+    def __init__(
+        self,
+        *,
+        sample_rate: Annotated[int, whole(1_000, 192_000)],
+        num_mel_bins: Annotated[int, whole(1, 512)],
+        frame_length_seconds: Annotated[float, number(0.002, 0.2)],
+        frame_shift_seconds: Annotated[float, number(0.001, 0.2)],
+        pad_mode: Annotated[str, one_of("zeros", "reflect")],
+        normalize: Callable[[], Normalization],
+    ) -> None:
+        self.sample_rate = sample_rate
+        self.dim = num_mel_bins
+        self.normalize = normalize()
+        self.window = int(sample_rate * frame_length_seconds + 1e-6)  # samples; NeMo rounds down
+        self.hop = int(sample_rate * frame_shift_seconds + 1e-6)
+        self.fft_points = 1 << (self.window - 1).bit_length()  # the next power of 2
+        self.hann = torch.hann_window(self.window, periodic=False)
+        self.mel = _triangles(sample_rate, self.fft_points, num_mel_bins).float()  # (FFT bins, F)
+        self._pad = PADS[pad_mode]
+
+    def __call__(self, waveform: Tensor) -> Tensor:
+        """Waveform (S,) in [-1, 1], or up to `asr.audio.load.MAX_SAMPLE`, to normalised features (T, F)."""
+        return self.normalize(self.energies(waveform))
+
+    def energies(self, waveform: Tensor) -> Tensor:
+        """Waveform (S,) in [-1, 1] to log-mel energies (T, F), not normalised."""
+        num_frames = self.num_frames(len(waveform))
+        if num_frames == 0:
+            return waveform.new_zeros(0, self.dim)
+        sharper = waveform.clone()
+        sharper[1:] -= PREEMPHASIS * waveform[:-1]
+        before = (self.window + 1) // 2
+        behind = max(0, (num_frames - 1) * self.hop + self.window - before - len(waveform))
+        frames = self._pad(sharper, before, behind).unfold(0, self.window, self.hop)[:num_frames]  # (T, window)
+        return torch.cat([self._log_mel(block) for block in frames.split(BLOCK_FRAMES)])
+
+    def num_frames(self, num_samples: Lengths) -> Lengths:
+        """Frames T that `num_samples` samples (an int, or a tensor of them) give."""
+        return num_samples // self.hop
+
+    def _log_mel(self, frames: Tensor) -> Tensor:
+        """(T, window) to (T, F)."""
+        spectrum = torch.fft.rfft(frames * self.hann.to(frames), n=self.fft_points)
+        power = spectrum.real.square() + spectrum.imag.square()  # (T, FFT bins); abs() would take a root
+        return (power @ self.mel.to(power)).add_(FLOOR).log_()
+
+
+def _reflected(waveform: Tensor, before: int, behind: int) -> Tensor:
+    """Mirror (S,) at its first and last sample, again and again if it is short."""
+    length, period = len(waveform), max(1, 2 * (len(waveform) - 1))
+    ends = [torch.arange(-before, 0) % period, torch.arange(length, length + behind) % period]
+    left, right = (waveform[torch.minimum(end, period - end)] for end in ends)
+    return torch.cat([left, waveform, right])
+
+
+PADS: dict[str, Callable[[Tensor, int, int], Tensor]] = {
+    "zeros": lambda waveform, before, behind: F.pad(waveform, (before, behind)),
+    "reflect": _reflected,
+}
+
+
+def _triangles(sample_rate: int, fft_points: int, num_mel_bins: int) -> Tensor:
+    """Weights (FFT bins, F) of triangles whose corners are equally far apart in Slaney's mel, of area 1 over Hz."""
+    hertz = torch.arange(fft_points // 2 + 1, dtype=torch.float64)[:, None] * sample_rate / fft_points
+    highest = _to_mel(torch.tensor(sample_rate / 2, dtype=torch.float64))
+    corners = _to_hertz(torch.linspace(0, 1, num_mel_bins + 2, dtype=torch.float64) * highest)  # (F + 2,)
+    left, center, right = corners[:-2], corners[1:-1], corners[2:]
+    rising, falling = (hertz - left) / (center - left), (right - hertz) / (right - center)
+    return torch.minimum(rising, falling).clamp(min=0) * 2 / (right - left)
+
+
+def _to_mel(hertz: Tensor) -> Tensor:
+    linear = hertz / HERTZ_PER_MEL
+    octaves = (hertz / LINEAR_HERTZ).clamp(min=1).log2()
+    return linear.clamp(max=LINEAR_HERTZ / HERTZ_PER_MEL) + MELS_PER_OCTAVE * octaves
+
+
+def _to_hertz(mel: Tensor) -> Tensor:
+    above = (mel - LINEAR_HERTZ / HERTZ_PER_MEL).clamp(min=0) / MELS_PER_OCTAVE
+    return HERTZ_PER_MEL * mel.clamp(max=LINEAR_HERTZ / HERTZ_PER_MEL) * torch.exp2(above)

@@ -1,0 +1,579 @@
+"""NVIDIA NeMo's models as bundles and back: every tensor in its place, and nothing that a stranger's archive may do."""
+
+import io
+import math
+import os
+import pickle
+import subprocess
+import sys
+import tarfile
+import tracemalloc
+import zipfile
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import safetensors.torch
+import torch
+import yaml
+from torch import Tensor
+
+from asr.checkpoint.bundle import read_bundle
+from asr.checkpoint.load import load_recognizer
+from asr.checkpoint.nemo.convert import from_nemo
+from asr.convert import main
+from asr.errors import InputError
+from tests.conftest import ROOT, SHARED
+from tests.nemo import (
+    AUDIO,
+    DIM,
+    LAYERS,
+    MODEL,
+    SAMPLE_RATE,
+    WINDOW,
+    as_nemo_3,
+    audio,
+    golden,
+    member,
+    needs_model,
+    nemo_config,
+    nemo_files,
+    saved,
+    sentencepiece_model,
+    tensors,
+    vocabulary,
+    write_tar,
+)
+
+Files = dict[str, bytes]
+
+
+def archive(folder: Path, config: dict[str, Any] | None = None, state: Any = None) -> Path:
+    """The tiny model as NeMo 3 archives it."""
+    return write_tar(folder / "tiny.nemo", as_nemo_3(nemo_files(config, state)))
+
+
+def changed(**sections: dict[str, Any]) -> dict[str, Any]:
+    """The tiny model's config with other settings in some sections."""
+    config = nemo_config()
+    return config | {name: config[name] | settings for name, settings in sections.items()}
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return archive(tmp_path_factory.mktemp("tiny"))
+
+
+def in_folder(folder: Path, files: Files) -> Path:
+    folder.mkdir()
+    for name, content in files.items():
+        (folder / name).write_bytes(content)
+    return folder
+
+
+FORMS: dict[str, Callable[[Path, Files], Path]] = {
+    "plain tar": lambda path, files: write_tar(path / "a.nemo", as_nemo_3(files)),
+    "gzipped tar": lambda path, files: write_tar(path / "a.nemo", as_nemo_3(files), "w:gz"),
+    "names without ./": lambda path, files: write_tar(path / "a.nemo", [member(*file) for file in files.items()]),
+    "weights first": lambda path, files: write_tar(path / "a.nemo", as_nemo_3(dict(reversed(files.items())))),
+    "folder": lambda path, files: in_folder(path / "a", files),
+    "folder of safetensors": lambda path, files: in_folder(
+        path / "a",
+        {name: content for name, content in files.items() if name != "model_weights.ckpt"}
+        | {"model.safetensors": safetensors.torch.save(tensors())},
+    ),
+    "tokenizer by its own name": lambda path, files: write_tar(
+        path / "a.nemo",
+        as_nemo_3(
+            files
+            | {"tokenizer.model": sentencepiece_model()}
+            | {"model_config.yaml": yaml.safe_dump(changed(tokenizer={"model_path": None})).encode()}
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_model_is_the_same_in_whatever_form_it_comes(form: str, tiny: Path, tmp_path: Path) -> None:
+    expected, actual = (from_nemo(path, "zeros") for path in (tiny, FORMS[form](tmp_path, nemo_files())))
+    assert actual.bundle.config == expected.bundle.config
+    assert actual.bundle.files == expected.bundle.files
+    assert_equal(actual.bundle.weights, expected.bundle.weights)
+
+
+def assert_equal(actual: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
+    assert actual.keys() == expected.keys()
+    for name, tensor in actual.items():
+        assert tensor.dtype == expected[name].dtype, name
+        assert torch.equal(tensor, expected[name]), name
+
+
+def test_tensors_are_where_the_same_computation_has_them(tiny: Path) -> None:
+    theirs, ours = tensors(), from_nemo(tiny, "zeros").bundle.weights
+    block, layer = "encoder.blocks.1", "encoder.layers.1"
+    weight = theirs["decoder.decoder_layers.0.weight"]
+    assert torch.equal(ours["head.linear.weight"][0], weight[-1, :, 0])  # the blank
+    assert torch.equal(ours["head.linear.weight"][1:], weight[:-1, :, 0])
+    assert torch.equal(ours["head.linear.bias"][0], theirs["decoder.decoder_layers.0.bias"][-1])
+    for kind in ("weight", "bias"):
+        scaled = ours[f"encoder.subsampling.linear.{kind}"]
+        torch.testing.assert_close(scaled, theirs[f"encoder.pre_encode.out.{kind}"] * math.sqrt(DIM), rtol=1e-6, atol=0)
+        for number, name in enumerate("qkv"):
+            part = ours[f"{block}.attention.qkv.{kind}"][number * DIM : (number + 1) * DIM]
+            assert torch.equal(part, theirs[f"{layer}.self_attn.linear_{name}.{kind}"])
+    assert torch.equal(ours[f"{block}.attention.u"][:, 0], theirs[f"{layer}.self_attn.pos_bias_u"])
+    assert torch.equal(ours[f"{block}.convolution.norm.running_var"], theirs[f"{layer}.conv.batch_norm.running_var"])
+    gate = ours[f"{block}.convolution.pointwise1.weight"]
+    assert torch.equal(gate, theirs[f"{layer}.conv.pointwise_conv1.weight"][:, :, 0])
+
+
+def test_every_tensor_is_accounted_for(tmp_path: Path) -> None:
+    from asr.build import build_features
+
+    features = build_features(from_nemo(archive(tmp_path), "zeros").bundle.config)
+    buffers = {"preprocessor.featurizer.window": features.hann, "preprocessor.featurizer.fb": features.mel.T[None]}
+    account = from_nemo(archive(tmp_path, state=tensors() | buffers), "zeros").account
+    num_parameters = len(tensors()) - LAYERS
+    assert (account.taken, account.folded) == (num_parameters - 2, 2)
+    assert (account.compared, account.not_needed) == (2, LAYERS)
+    unscaled = from_nemo(archive(tmp_path, changed(encoder={"xscaling": False})), "zeros")
+    assert unscaled.account.folded == 0
+    assert torch.equal(
+        unscaled.bundle.weights["encoder.subsampling.linear.bias"], tensors()["encoder.pre_encode.out.bias"]
+    )
+
+
+def test_the_ctc_head_of_a_hybrid_is_taken_and_its_transducer_is_not_needed(tiny: Path, tmp_path: Path) -> None:
+    plain = nemo_config()
+    transducer = {"_target_": "nemo.collections.asr.modules.RNNTDecoder", "vocab_size": 40}
+    config = plain | {"aux_ctc": {"ctc_loss_weight": 0.3, "decoder": plain["decoder"]}, "decoder": transducer}
+    state = tensors(head="ctc_decoder") | {
+        "decoder.prediction.embed.weight": torch.zeros(41, 8),
+        "joint.joint_net.2.weight": torch.zeros(41, 8),
+    }
+    hybrid = from_nemo(archive(tmp_path, config, state), "zeros")
+    assert hybrid.account.not_needed == LAYERS + 2
+    assert_equal(hybrid.bundle.weights, from_nemo(tiny, "zeros").bundle.weights)
+
+
+def test_a_tokenizer_of_characters_is_one_of_ours(tmp_path: Path) -> None:
+    labels = [" ", "a", "b", "'"]
+    config = nemo_config(labels)
+    del config["tokenizer"]
+    converted = from_nemo(archive(tmp_path, config | {"labels": labels}, tensors(len(labels))), "zeros")
+    assert converted.bundle.config["tokenizer"] == {"name": "char"}
+    assert converted.bundle.files == {"characters.json": b'[" ", "a", "b", "\'"]\n'}
+
+
+def test_pieces_keep_their_order_behind_the_blank(tiny: Path, tmp_path: Path) -> None:
+    assert main([str(tiny), "-o", str(tmp_path / "tiny")]) == 0
+    recognizer = load_recognizer(tmp_path / "tiny")
+    assert recognizer.tokenizer.pieces == ["", " ⁇ ", *(piece.replace("▁", " ") for piece in vocabulary()[1:])]
+    their_ids = {piece: number for number, piece in enumerate(vocabulary())}
+    text = "the lazy fox"
+    ids = recognizer.tokenizer.encode(text)
+    assert "".join(vocabulary()[token - 1] for token in ids).replace("▁", " ").strip() == text
+    assert all(their_ids[vocabulary()[token - 1]] == token - 1 for token in ids)
+    assert recognizer.tokenizer.decode(ids) == text
+
+
+@pytest.mark.parametrize(("pieces", "normalizer"), [(None, "basic"), (["Q", "."], "verbatim")])
+def test_the_normaliser_leaves_case_and_punctuation_where_the_model_spells_them(
+    pieces: list[str] | None, normalizer: str, tmp_path: Path
+) -> None:
+    config, state = None, None
+    if pieces:
+        config, state = nemo_config(["a", *pieces]) | {"tokenizer": None}, tensors(3)
+    assert from_nemo(archive(tmp_path, config, state), "zeros").bundle.config["normalizer"] == normalizer
+
+
+def test_the_command_writes_a_bundle_that_transcribes_and_a_card_that_says_of_what(
+    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "tiny"
+    source = "Trained by nobody; licence CC0-1.0."
+    assert main([str(tiny), "-o", str(output), "--source", source, "--pad-mode", "reflect"]) == 0
+    assert capsys.readouterr().out.startswith(f"{output}: tiny.nemo, 88 tensors: 84 taken, 2 folded")
+    card = (output / "README.md").read_text()
+    assert all(text in card for text in (source, "tiny.nemo, written by NeMo 1.23.0", "SHA-256"))
+    assert read_bundle(output).config["features"]["pad_mode"] == "reflect"
+    [transcript] = load_recognizer(output).transcribe([0.1 * torch.randn(SAMPLE_RATE)])
+    assert transcript.duration == 1.0
+
+
+@pytest.mark.parametrize("labels", [None, [" ", "a", "b"]])
+def test_a_bundle_goes_back_into_an_archive_and_comes_out_bit_for_bit(labels: list[str] | None, tmp_path: Path) -> None:
+    config, state = None, None
+    if labels:
+        config, state = nemo_config(labels) | {"tokenizer": None}, tensors(len(labels))
+    before = from_nemo(archive(tmp_path, config, state), "zeros").bundle
+    assert main([str(tmp_path / "tiny.nemo"), "-o", str(tmp_path / "tiny")]) == 0
+    assert main([str(tmp_path / "tiny"), "--to", "nemo", "-o", str(tmp_path / "back.nemo")]) == 0
+    back = from_nemo(tmp_path / "back.nemo", "zeros")
+    assert (back.bundle.config, back.bundle.files) == (before.config, before.files)
+    assert_equal(back.bundle.weights, before.weights)
+    with tarfile.open(tmp_path / "back.nemo") as tar:
+        written = torch.load(io.BytesIO(tar.extractfile("./model_weights.ckpt").read()), weights_only=True)  # type: ignore[union-attr]
+        assert tar.getmembers()[0].name == "."
+    theirs = tensors() if state is None else state
+    computed = {"preprocessor.featurizer.window": (WINDOW,), "preprocessor.featurizer.fb": (1, 20, 129)}
+    expected = {name: tuple(tensor.shape) for name, tensor in theirs.items()} | computed
+    assert {name: tuple(tensor.shape) for name, tensor in written.items()} == expected
+
+
+def test_what_nemo_does_not_have_does_not_go_into_an_archive(tiny: Path, tmp_path: Path) -> None:
+    main([str(tiny), "-o", str(tmp_path / "tiny")])
+    path = tmp_path / "tiny" / "config.json"
+    path.write_text(path.read_text().replace('"utterance_cmvn",\n      "eps"', '"per_utterance",\n      "min_std"'))
+    with pytest.raises(InputError, match=r"^features\.normalize must be utterance_cmvn, to be written as NeMo's; got"):
+        main([str(tmp_path / "tiny"), "--to", "nemo", "-o", str(tmp_path / "back.nemo")])
+    assert not (tmp_path / "back.nemo").exists()
+
+
+@pytest.mark.parametrize(
+    ("sections", "message"),
+    [
+        (
+            {"encoder": {"self_attention_model": "abs_pos"}},
+            r"encoder\.self_attention_model must be 'rel_pos'",
+        ),
+        (
+            {"encoder": {"att_context_size": [128, 128]}},
+            r"encoder\.att_context_size must be null, .*\[128, 128\]",
+        ),
+        (
+            {"encoder": {"subsampling": "dw_striding"}},
+            r"encoder\.subsampling must be 'striding', .*'dw_striding'",
+        ),
+        ({"encoder": {"subsampling_factor": 8}}, r"encoder\.subsampling_factor must be 4, which asr has; got 8"),
+        ({"encoder": {"causal_downsampling": True}}, r"encoder\.causal_downsampling must be false, .*; got true"),
+        ({"encoder": {"conv_context_size": "causal"}}, r"encoder\.conv_context_size must be null, .*; got 'causal'"),
+        ({"encoder": {"conv_norm_type": "layer_norm"}}, r"encoder\.conv_norm_type must be 'batch_norm'"),
+        ({"encoder": {"use_bias": False}}, r"encoder\.use_bias must be true, which asr has; got false"),
+        ({"encoder": {"reduction": "pooling"}}, r"encoder\.reduction must be null"),
+        ({"encoder": {"feat_out": 640}}, r"encoder\.feat_out must be -1, which asr has; got 640"),
+        ({"encoder": {"new_in_nemo_4": 1}}, r"encoder\.new_in_nemo_4 must not be set: asr does not know"),
+        ({"encoder": {"_target_": "nemo.x.SqueezeformerEncoder"}}, r"encoder must be a Conformer, .*'nemo.x.Squeeze"),
+        ({"encoder": {"d_model": "${model.d}"}}, r"encoder\.d_model must be a whole number; got '\$\{model"),
+        ({"encoder": {"d_model": 10**9}}, r"encoder\.dim must be a whole number from 1 to 65,536"),
+        ({"encoder": {"n_heads": 3}}, r"encoder\.dim must be even and a multiple of encoder\.num_heads"),
+        ({"decoder": {"_target_": "nemo.x.RNNTDecoder"}}, r"decoder must be a CTC head, NeMo's ConvASRDecoder"),
+        ({"preprocessor": {"normalize": "all_features"}}, r"preprocessor\.normalize must be 'per_feature'"),
+        ({"preprocessor": {"n_fft": 512}}, r"preprocessor\.n_fft must be null, which asr has; got 512"),
+        ({"preprocessor": {"window_size": -0.1}}, r"preprocessor\.window_size must be seconds"),
+        ({"preprocessor": {"_target_": "nemo.x.AudioToMFCCPreprocessor"}}, r"preprocessor must be log-mel features"),
+        ({"tokenizer": {"type": "wpe"}}, r"tokenizer\.type must be bpe, .*; got 'wpe'"),
+        ({"tokenizer": {"model_path": "nemo:../../etc/passwd"}}, r"tokenizer's model '\.\./\.\./etc/passwd' must be"),
+        (
+            {"decoder": {"vocabulary": [*vocabulary()[:-1], "x"]}},
+            r"piece 39 of the tokenizer must be the vocabulary's 'x'",
+        ),
+        ({"decoder": {"vocabulary": vocabulary()[:-1]}}, r"piece 39 of the tokenizer must be .* None; got"),
+    ],
+)
+def test_what_a_config_asks_for_and_we_do_not_have_is_one_line(
+    sections: dict[str, dict[str, Any]], message: str, tmp_path: Path
+) -> None:
+    assert_refused(archive(tmp_path, changed(**sections)), message, tmp_path)
+
+
+def assert_refused(path: Path, message: str, tmp_path: Path) -> None:
+    """One line, which names the model; and nothing is left behind."""
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(InputError, match=message) as refused:
+        main([str(path), "-o", str(tmp_path / "output")])
+    assert str(refused.value).startswith(f"{path}: ")
+    assert "\n" not in str(refused.value)
+    assert len(str(refused.value)) < 700
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def without(name: str) -> dict[str, Tensor]:
+    return {key: tensor for key, tensor in tensors().items() if key != name}
+
+
+class _Evil:
+    def __reduce__(self) -> Any:
+        return (os.mkdir, ("owned",))
+
+
+BIAS = "encoder.layers.1.norm_out.bias"
+TENSORS: dict[str, tuple[Any, str]] = {
+    "one too many": (tensors() | {"encoder.x": torch.zeros(1)}, r"encoder\.x has none"),
+    "one missing": (without(BIAS), rf"{BIAS} must be there, \(16,\); it is missing"),
+    "a wrong shape": (tensors() | {BIAS: torch.zeros(17)}, rf"{BIAS} must be \(16,\), as .*; got \(17,\)"),
+    "NaN": (tensors() | {BIAS: torch.full((DIM,), math.nan)}, rf"{BIAS} must hold finite numbers"),
+    "infinity": (tensors() | {BIAS: torch.full((DIM,), math.inf)}, rf"{BIAS} must hold finite numbers"),
+    "whole numbers": (tensors() | {BIAS: torch.zeros(DIM, dtype=torch.int64)}, rf"'{BIAS}' is none"),
+    "a wider kernel": (
+        tensors() | {"decoder.decoder_layers.0.weight": torch.zeros(41, DIM, 3)},
+        r"must be \(41, 16, 1\), as the config says; got \(41, 16, 3\)",
+    ),
+    "another filterbank": (
+        tensors() | {"preprocessor.featurizer.fb": torch.zeros(1, 20, 129)},
+        r"preprocessor\.featurizer\.fb must be what features=slaney_fbank computes; it differs by 0\.0",
+    ),
+    "a terabyte of one number": (
+        tensors() | {"x": torch.zeros(1).expand(2**40)},
+        "as many numbers as its tensors have",
+    ),
+    "code": (tensors() | {"x": _Evil()}, "nothing that could run code"),
+    "a list": ([torch.zeros(1)], "must hold tensors by name; got 'list'"),
+    "a number for a name": ({3: torch.zeros(1)}, "by name; 3 is none"),
+    "a complex one": (tensors() | {"x": torch.zeros(1, dtype=torch.complex64)}, "'x' is none"),
+    "a whole module": (torch.nn.Linear(2, 2), "nothing that could run code"),
+}
+
+
+@pytest.mark.parametrize("state", TENSORS)
+def test_tensors_that_do_not_fit_are_one_line(state: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert_refused(archive(tmp_path, state=TENSORS[state][0]), TENSORS[state][1], tmp_path)
+
+
+def packed(content: bytes) -> bytes:
+    """A zip file's records deflated, as torch never writes them."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(content)) as old, zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as new:
+        for record in old.infolist():
+            new.writestr(record.filename, old.read(record))
+    return buffer.getvalue()
+
+
+def replaced(**contents: bytes | None) -> Files:
+    """The tiny model's files, some of them others, or gone."""
+    names = {"config": "model_config.yaml", "weights": "model_weights.ckpt", "tokenizer": "0123_tokenizer.model"}
+    files = nemo_files() | {names[key]: content for key, content in contents.items()}  # type: ignore[dict-item]
+    return {name: content for name, content in files.items() if content is not None}
+
+
+FILES: dict[str, tuple[Files, str]] = {
+    "no config": (replaced(config=None), r"model_config\.yaml must be there; it is missing"),
+    "no weights": (replaced(weights=None), r"model_weights\.ckpt, or model\.safetensors, must be there"),
+    "no tokenizer": (replaced(tokenizer=None), r"tokenizer's model '0123_tokenizer\.model' must be there; got none"),
+    "YAML with objects": (replaced(config=b"!!python/object/apply:os.mkdir [owned]"), "must be YAML of plain values"),
+    "YAML without end": (replaced(config=b"[" * 1_000), "must be YAML of plain values"),
+    "YAML of no mapping": (replaced(config=b"- 1"), r"model_config\.yaml must be a mapping of settings; got \[1\]"),
+    "YAML that is none": (replaced(config=b"\xff\x00{"), "must be YAML of plain values"),
+    "YAML with an impossible date": (replaced(config=b"a: 2001-99-99"), "must be YAML of plain values"),
+    "YAML too long": (replaced(config=b"#" * (3 << 20)), "must have at most 2,097,152 bytes"),
+    "no pickle": (replaced(weights=b"PK" + bytes(1000)), "must be what torch.save wrote; it is damaged"),
+    "a plain pickle": (replaced(weights=pickle.dumps(_Evil())), "must be what torch.save wrote since torch 1.6"),
+    "half a pickle": (replaced(weights=saved(tensors())[:20_000]), "must be what torch.save wrote; it is damaged"),
+    "packed weights": (replaced(weights=packed(saved(tensors()))), "which packs nothing; this is packed"),
+    "no SentencePiece": (replaced(tokenizer=b"x"), "must be a SentencePiece model; it is damaged"),
+    "a tokenizer with control pieces": (
+        replaced(tokenizer=sentencepiece_model(bos_id=1)),
+        "pieces must spell text; '<s>' is a control or a byte piece",
+    ),
+    "another tokenizer": (
+        replaced(tokenizer=sentencepiece_model(num_pieces=41)),
+        "of the tokenizer must be the vocabulary's",
+    ),
+}
+
+
+@pytest.mark.parametrize("files", FILES)
+@pytest.mark.parametrize("form", ["plain tar", "folder"])
+def test_files_that_are_not_what_they_must_be_are_one_line(
+    form: str, files: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert_refused(FORMS[form](tmp_path, FILES[files][0]), FILES[files][1], tmp_path)
+
+
+def test_a_head_of_another_size_than_the_tokenizer_is_one_line(tmp_path: Path) -> None:
+    config = changed(decoder={"vocabulary": None, "num_classes": -1})
+    message = r"decoder\.decoder_layers\.0\.weight must be \(41, 16, 1\), as the config says; got \(50, 16, 1\)"
+    assert_refused(archive(tmp_path, config, tensors(49)), message, tmp_path)
+
+
+GOOD = as_nemo_3(nemo_files())
+MEMBERS: dict[str, tuple[list[tuple[tarfile.TarInfo, bytes]], str]] = {
+    "a climbing name": ([member("./../../tmp/owned", b"x")], "must lead into the archive; got './../../tmp/owned'"),
+    "an absolute name": ([member("/tmp/owned", b"x")], "must lead into the archive; got '/tmp/owned'"),
+    "a symbolic link": ([member("./x", type=tarfile.SYMTYPE, linkname="/etc/passwd")], "'./x' is a link"),
+    "a hard link": ([member("./x", type=tarfile.LNKTYPE, linkname="./model_config.yaml")], "'./x' is a link"),
+    "a device": ([member("./x", type=tarfile.CHRTYPE, devmajor=1, devminor=5)], "'./x' is no plain file"),
+    "a pipe": ([member("./x", type=tarfile.FIFOTYPE)], "'./x' is no plain file"),
+    "a sparse file": (
+        [member("./x", b"x", pax_headers={"GNU.sparse.map": "0,1", "GNU.sparse.size": "1099511627776"})],
+        "'./x' is no plain file",
+    ),
+    "a name twice": ([member("./model_config.yaml", b"{}")], "each of them once.*'model_config.yaml' is too much"),
+    "too many": ([member(f"./{number}") for number in range(1001)], "at most 1,000 members"),
+    "a config too large": ([member("./x_tokenizer.model", bytes(65 << 20))], "must have at most 67,108,864 bytes"),
+    "a header of megabytes": ([member("./x", pax_headers={"comment": 3_000_000 * "x"})], "tells of a member must have"),
+}
+
+
+@pytest.mark.parametrize("members", MEMBERS)
+def test_members_that_nemo_does_not_write_are_one_line(members: str, tmp_path: Path) -> None:
+    hostile, message = MEMBERS[members]
+    with tarfile.open(tmp_path / "a.nemo", "w", format=tarfile.PAX_FORMAT) as tar:
+        for info, content in [*GOOD, *hostile]:
+            tar.addfile(info, io.BytesIO(content))
+    assert_refused(tmp_path / "a.nemo", message, tmp_path)
+
+
+def test_a_gzip_bomb_is_refused_before_it_takes_memory(tmp_path: Path) -> None:
+    zeros = member("./model_weights.ckpt", bytes(100 << 20))
+    path = write_tar(tmp_path / "a.nemo", [zeros], "w:gz")
+    assert path.stat().st_size < 1 << 20
+    tracemalloc.start()
+    try:
+        assert_refused(path, "at most 20 times its own bytes; 'model_weights.ckpt' is too much", tmp_path)
+        assert tracemalloc.get_traced_memory()[1] < 10 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_size_that_is_not_there_takes_no_memory(tmp_path: Path) -> None:
+    """A header may claim what it likes; a negative size would lead back."""
+    for size in (1 << 20, 1 << 60, -1024):
+        info, _ = member("./model_weights.ckpt", size=size)
+        header = info.tobuf(tarfile.GNU_FORMAT)
+        (tmp_path / "a.nemo").write_bytes(header + bytes(2048))
+        assert_refused(tmp_path / "a.nemo", "is too much|is damaged|must be there|must be what torch", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "must be a .nemo archive, a tar file, plain or gzipped; it is damaged, or none"),
+        (b"hello" * 1000, "must be a .nemo archive"),
+        (b"\x1f\x8b" + bytes(1000), "must be a .nemo archive"),
+        (bytes(10240), "model_config.yaml must be there"),
+    ],
+)
+def test_what_is_no_archive_is_one_line(content: bytes, message: str, tmp_path: Path) -> None:
+    (tmp_path / "a.nemo").write_bytes(content)
+    assert_refused(tmp_path / "a.nemo", message, tmp_path)
+
+
+@pytest.mark.parametrize("mode", ["w", "w:gz"])
+@pytest.mark.parametrize("share", [0.3, 0.6, 0.9])
+def test_part_of_an_archive_is_one_line(mode: str, share: float, tmp_path: Path) -> None:
+    path = write_tar(tmp_path / "a.nemo", as_nemo_3(nemo_files()), mode)
+    path.write_bytes(path.read_bytes()[: int(share * path.stat().st_size)])
+    assert_refused(path, "must be a .nemo archive|must be there", tmp_path)
+
+
+def test_paths_that_lead_to_no_model_are_one_line(tmp_path: Path) -> None:
+    assert_refused(tmp_path / "absent", "there must be a .nemo archive, or a folder of its files", tmp_path)
+    os.mkfifo(tmp_path / "pipe")
+    assert_refused(tmp_path / "pipe", "an archive must be a file; this is a device or a pipe", tmp_path)
+    (tmp_path / "empty").mkdir()
+    assert_refused(tmp_path / "empty", r"model_config\.yaml must be there", tmp_path)
+    folder = in_folder(tmp_path / "links", replaced(config=None))
+    (folder / "model_config.yaml").symlink_to("/etc/hostname")
+    assert_refused(folder, r"files must lie in the folder; model_config\.yaml is a link", tmp_path)
+
+
+def test_the_command_says_what_is_wrong_on_one_line(tmp_path: Path) -> None:
+    path = archive(tmp_path, changed(encoder={"self_attention_model": "abs_pos"}))
+    command = [sys.executable, "-m", "asr.convert", str(path), "-o", str(tmp_path / "output")]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert ended.stderr.startswith(f"error: {path}: encoder.self_attention_model must be")
+    assert ended.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("config", [nemo_config(), changed(encoder={"xscaling": False, "untie_biases": False})])
+def test_a_model_that_nemo_saved_gives_nemos_log_probs_and_goes_back(config: dict[str, Any], tmp_path: Path) -> None:
+    models = pytest.importorskip("nemo.collections.asr.models", reason="nemo_toolkit is not installed")
+    from omegaconf import OmegaConf
+
+    (tmp_path / "tokenizer.model").write_bytes(sentencepiece_model())
+    (tmp_path / "vocab.txt").write_text("\n".join(vocabulary()))
+    config = config | {"tokenizer": {"dir": str(tmp_path), "type": "bpe"}}
+    theirs = models.EncDecCTCModelBPE(OmegaConf.create(config)).eval()
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for name, tensor in theirs.state_dict().items():
+            if tensor.is_floating_point() and not name.startswith("preprocessor."):
+                tensor += 0.1 * torch.rand(tensor.shape, generator=generator)
+    theirs.save_to(str(tmp_path / "theirs.nemo"))
+    waveform = 0.1 * torch.randn(SAMPLE_RATE, generator=generator)
+
+    def log_probs(model: Any) -> Tensor:
+        model.preprocessor.featurizer.dither = 0.0
+        with torch.no_grad():
+            out, lengths, _ = model(input_signal=waveform[None], input_signal_length=torch.tensor([len(waveform)]))
+        return out[0, : int(lengths[0])].roll(1, dims=1)  # the blank first
+
+    expected = log_probs(theirs)
+    assert main([str(tmp_path / "theirs.nemo"), "-o", str(tmp_path / "ours")]) == 0
+    recognizer = load_recognizer(tmp_path / "ours")
+    features = recognizer.features(waveform)
+    with torch.no_grad():
+        actual, _ = recognizer(features[None], torch.tensor([len(features)]))
+    torch.testing.assert_close(actual[0], expected, rtol=0, atol=1e-4)
+    assert main([str(tmp_path / "ours"), "--to", "nemo", "-o", str(tmp_path / "back.nemo")]) == 0
+    back = models.EncDecCTCModelBPE.restore_from(str(tmp_path / "back.nemo"), map_location="cpu").eval()
+    torch.testing.assert_close(log_probs(back), expected, rtol=0, atol=1e-4)
+    assert back.tokenizer.text_to_ids("the lazy dog") == theirs.tokenizer.text_to_ids("the lazy dog")
+
+
+@pytest.fixture(scope="module")
+def real(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    output = tmp_path_factory.mktemp("real") / "bundle"
+    assert main([str(MODEL), "-o", str(output)]) == 0
+    return output
+
+
+@needs_model
+@pytest.mark.slow
+@pytest.mark.parametrize("utterance", AUDIO)
+def test_a_trained_model_gives_the_log_probs_that_nemo_gave(utterance: str, real: Path) -> None:
+    recognizer = load_recognizer(real)
+    features = recognizer.features(audio(utterance))
+    with torch.no_grad():
+        log_probs, _ = recognizer(features[None], torch.tensor([len(features)]))
+    actual = log_probs[0].roll(-1, dims=1).numpy()
+    assert np.abs(actual - golden(utterance, "logprobs")).max() < 1e-3
+
+
+@needs_model
+@pytest.mark.slow
+def test_all_632_tensors_of_a_trained_model_are_taken_and_come_back(real: Path, tmp_path: Path) -> None:
+    account = from_nemo(MODEL, "zeros").account
+    assert sum(account) == account.taken + account.folded == 632
+    assert main([str(real), "--to", "nemo", "-o", str(tmp_path / "back.nemo")]) == 0
+    with tarfile.open(tmp_path / "back.nemo") as tar:
+        written = torch.load(io.BytesIO(tar.extractfile("./model_weights.ckpt").read()), weights_only=True)  # type: ignore[union-attr]
+    theirs = safetensors.torch.load_file(MODEL / "model.safetensors")
+    assert len(written) == 632 + 16 + 2
+    assert {name: written[name].shape for name in theirs} == {name: tensor.shape for name, tensor in theirs.items()}
+    folded = [name for name in theirs if not torch.equal(written[name], theirs[name].float())]
+    assert folded == ["encoder.pre_encode.out.bias", "encoder.pre_encode.out.weight"]
+    assert_equal(from_nemo(tmp_path / "back.nemo", "zeros").bundle.weights, read_bundle(real).weights)
+
+
+@needs_model
+@pytest.mark.slow
+@pytest.mark.parametrize("batch_seconds", [1, 200], ids=["one by one", "in batches"])
+@pytest.mark.parametrize(
+    ("corpus", "errors", "words"),
+    [("test-clean-mini", 48, 1816), ("dev-mini", 37, 1009), ("test-other-mini", 105, 921)],
+)
+def test_a_trained_model_makes_as_many_errors_as_it_is_known_to(
+    corpus: str, errors: int, words: int, batch_seconds: float, real: Path
+) -> None:
+    """Greedy, as counted with the same weights by another program."""
+    from asr.data.batch_plan import BatchBounds
+    from asr.data.manifest import Utterance
+    from asr.evaluation.result import evaluate
+    from asr.recognition.recognizer import Inference, whole_file
+
+    utterances: list[Utterance] = []
+    for transcript in sorted((SHARED / "LibriSpeech" / corpus).glob("*/*/*.trans.txt")):
+        for line in transcript.read_text().splitlines():
+            name, text = line.split(" ", 1)
+            utterances.append(replace(whole_file(transcript.parent / f"{name}.flac", name), text=text.lower()))
+    how = Inference(batches=BatchBounds(batch_seconds=batch_seconds, max_utterances=64))
+    evaluation = evaluate(load_recognizer(real), corpus, utterances, how)
+    assert (evaluation.counts.errors, evaluation.counts.reference_length) == (errors, words)

@@ -1,0 +1,276 @@
+"""Models by address, from a server that speaks as huggingface.co does: slow, broken off, wrong, silent, and absent."""
+
+import hashlib
+import json
+import re
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from asr.checkpoint.bundle import read_bundle
+from asr.checkpoint.hub import download, is_address, parse, path_of
+from asr.convert import main
+from asr.errors import InputError
+from tests.nemo import as_nemo_3, nemo_files, write_tar
+
+constants = pytest.importorskip("huggingface_hub.constants", reason="needs huggingface_hub: pip install '.[hub]'")
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+LATER = "f" * 40
+SMALL = 1000  # bytes: larger files are named by their SHA-256, as with git LFS
+
+
+class Hub:
+    """A server of one repository, somebody/model.
+
+    Args:
+        files: by name.
+
+    Attributes:
+        commit: of `main`.
+        asked: method, path and Range of each request.
+        most: bytes that are sent before the connection is closed, for as many requests as there are numbers.
+        stalls: then nothing comes, for as long as the client waits.
+        failing: answer all with status 500.
+        silent: answer nothing.
+    """
+
+    def __init__(self, files: dict[str, bytes]) -> None:
+        self.files, self.commit = files, COMMIT
+        self.asked: list[tuple[str, str, str | None]] = []
+        self.most: list[int] = []
+        self.etags: dict[str, str] = {}
+        self.stalls = self.failing = self.silent = False
+        self.ended = threading.Event()
+        hub = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_HEAD(self) -> None:
+                hub.answer(self)
+
+            do_GET = do_HEAD  # noqa: N815
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_port}"
+        threading.Thread(target=self.server.serve_forever, args=(0.02,), daemon=True).start()
+
+    def close(self) -> None:
+        self.ended.set()
+        self.server.shutdown()
+        self.server.server_close()
+
+    def answer(self, request: BaseHTTPRequestHandler) -> None:
+        self.asked.append((request.command, request.path, request.headers["Range"]))
+        if self.silent:
+            request.close_connection = True
+            return None
+        if self.failing:
+            return self._send(request, 500, b"")
+        listed = re.fullmatch(r"/api/models/somebody/model/revision/([\w%.-]+)", request.path)
+        if listed and listed[1] in ("main", "v1", COMMIT, LATER):
+            siblings = [{"rfilename": name} for name in self.files]
+            info = {"id": "somebody/model", "modelId": "somebody/model", "sha": self.commit, "siblings": siblings}
+            return self._send(request, 200, json.dumps(info).encode(), {"Content-Type": "application/json"})
+        file = re.fullmatch(r"/somebody/model/resolve/([0-9a-f]{40})/(.+)", request.path)
+        if file and file[2] in self.files:
+            return self._send_file(request, file[1], file[2])
+        code = "RevisionNotFound" if listed else "RepoNotFound"
+        return self._send(request, 404, b"", {"X-Error-Code": code, "X-Error-Message": "no such thing"})
+
+    def _send(
+        self, request: BaseHTTPRequestHandler, status: int, body: bytes, headers: dict[str, str] | None = None
+    ) -> None:
+        request.send_response(status)
+        for name, value in ({"Content-Length": str(len(body))} | (headers or {})).items():
+            request.send_header(name, value)
+        request.end_headers()
+        if request.command != "HEAD":
+            request.wfile.write(body)
+
+    def _send_file(self, request: BaseHTTPRequestHandler, commit: str, name: str) -> None:
+        content = self.files[name]
+        headers = {"ETag": f'"{self.etags.get(name, etag(content))}"', "X-Repo-Commit": commit}
+        start = int(re.fullmatch(r"bytes=(\d+)-", request.headers["Range"] or "bytes=0-")[1])  # type: ignore[index]
+        if request.command == "HEAD":
+            return self._send(request, 200, content, headers)
+        body = content[start:]
+        if start:
+            headers["Content-Range"] = f"bytes {start}-{len(content) - 1}/{len(content)}"
+        headers["Content-Length"] = str(len(body))
+        most = self.most.pop(0) if self.most else len(body)
+        self._send(request, 206 if start else 200, body[:most], headers)
+        if most < len(body):
+            request.close_connection = True
+            if self.stalls:
+                request.wfile.flush()
+                self.ended.wait(10)
+        return None
+
+
+def etag(content: bytes) -> str:
+    """What the hub calls a file: git's SHA-1 of a small one, the SHA-256 of a large one."""
+    if len(content) < SMALL:
+        return hashlib.sha1(f"blob {len(content)}\0".encode() + content).hexdigest()
+    return hashlib.sha256(content).hexdigest()
+
+
+CARD = b"---\nlanguage: en\nlicense: cc-by-4.0\n---\n# A model\n"
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+    archive = write_tar(tmp_path / "tiny.nemo", as_nemo_3(nemo_files()))
+    served = Hub({"tiny.nemo": archive.read_bytes(), "README.md": CARD, ".gitattributes": b"", "sub/x.json": b"{}"})
+    monkeypatch.setenv("HF_ENDPOINT", served.url)
+    monkeypatch.setattr(constants, "HF_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(constants, "HF_HUB_DOWNLOAD_TIMEOUT", 0.3)
+    monkeypatch.setattr(constants, "DOWNLOAD_CHUNK_SIZE", 1000)  # what has come of a chunk is lost: 10 MB else
+    monkeypatch.setattr("huggingface_hub.file_download.time.sleep", lambda seconds: None)  # between two attempts
+    yield served
+    served.close()
+
+
+ADDRESS = "hf://somebody/model"
+
+
+def fetched(hub: Hub) -> list[tuple[str, str | None]]:
+    """Files that were asked for, with their Range."""
+    return [
+        (path.rpartition("/")[2], span) for method, path, span in hub.asked if method == "GET" and "/api/" not in path
+    ]
+
+
+def test_an_archive_is_downloaded_once_and_converts(
+    hub: Hub, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([ADDRESS, "-o", str(tmp_path / "bundle")]) == 0
+    assert fetched(hub) == [("tiny.nemo", None), ("README.md", None)]
+    assert f"hf://somebody/model@{COMMIT}, 88 tensors" in capsys.readouterr().out
+    card = read_bundle(tmp_path / "bundle").card
+    assert f"from hf://somebody/model@{COMMIT}, written by NeMo 1.23.0" in card
+    assert "Trained by somebody. Licence: its model card says cc-by-4.0." in card
+    again = download(ADDRESS)
+    assert again.path.read_bytes() == hub.files["tiny.nemo"]
+    assert len(fetched(hub)) == 2
+
+
+def test_a_commit_that_is_here_needs_no_server(hub: Hub) -> None:
+    path = path_of(f"{ADDRESS}@{COMMIT}")
+    hub.silent = True
+    assert path_of(f"{ADDRESS}@{COMMIT}") == path
+
+
+def test_a_silent_server_leaves_what_is_here(hub: Hub, caplog: pytest.LogCaptureFixture) -> None:
+    path = path_of(ADDRESS)
+    hub.silent = True
+    assert path_of(ADDRESS) == path
+    assert "the server does not answer" in caplog.text
+
+
+def test_a_revision_that_has_moved_is_downloaded_anew(hub: Hub) -> None:
+    before = path_of(f"{ADDRESS}@v1")
+    hub.files = {"other.nemo": b"x"}
+    hub.commit = LATER
+    after = path_of(f"{ADDRESS}@v1")
+    assert (before.parent.name, after.parent.name) == (COMMIT, LATER)
+    assert after.read_bytes() == b"x"
+
+
+@pytest.mark.parametrize("stalls", [False, True])
+def test_a_download_that_breaks_off_goes_on_where_it_stopped(hub: Hub, stalls: bool) -> None:
+    hub.most, hub.stalls = [5000, 7000], stalls
+    path = path_of(ADDRESS)
+    assert path.read_bytes() == hub.files["tiny.nemo"]
+    assert fetched(hub)[:3] == [("tiny.nemo", None), ("tiny.nemo", "bytes=5000-"), ("tiny.nemo", "bytes=12000-")]
+
+
+def test_the_next_process_goes_on_where_the_last_has_stopped(hub: Hub, tmp_path: Path) -> None:
+    hub.most = [5000, *[0] * 10]
+    with pytest.raises(
+        InputError, match=rf"^{ADDRESS}: the model must be there, and its server must answer; "
+    ) as broken:
+        path_of(ADDRESS)
+    assert "\n" not in str(broken.value)
+    assert [path.name for path in (tmp_path / "cache").rglob("*.nemo")] == []
+    hub.asked, hub.most = [], []
+    assert path_of(ADDRESS).read_bytes() == hub.files["tiny.nemo"]
+    assert fetched(hub)[0] == ("tiny.nemo", "bytes=5000-")
+    assert list((tmp_path / "cache").rglob("*.unfinished")) == []
+
+
+@pytest.mark.parametrize("name", ["tiny.nemo", "README.md"])
+def test_what_is_not_what_the_server_says_it_is_is_refused_and_not_kept(hub: Hub, name: str, tmp_path: Path) -> None:
+    said = hub.etags[name] = etag(hub.files[name] + b".")
+    with pytest.raises(InputError, match=f"{name}: what comes must be what the server says it is, {said}; it is "):
+        path_of(ADDRESS)
+    assert name not in {path.name for path in (tmp_path / "cache").rglob("*")}
+    assert list((tmp_path / "cache").rglob("*.unfinished")) == []
+    del hub.etags[name]
+    assert path_of(ADDRESS).is_file()
+
+
+def test_an_etag_that_says_nothing_is_refused(hub: Hub) -> None:
+    hub.etags["tiny.nemo"] = "W/abc"
+    with pytest.raises(InputError, match=r"tiny\.nemo: its ETag must be SHA-256 or git's SHA-1; got"):
+        path_of(ADDRESS)
+
+
+@pytest.mark.parametrize("address", ["hf://somebody/other", "hf://nobody/model", "hf://somebody/model@v2"])
+def test_a_model_that_is_not_there_is_one_line(hub: Hub, address: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=f"^{address}: the model must be there, .*404") as absent:
+        main([address, "-o", str(tmp_path / "bundle")])
+    assert "\n" not in str(absent.value)
+    assert not (tmp_path / "bundle").exists()
+
+
+def test_a_server_that_fails_is_one_line(hub: Hub) -> None:
+    hub.failing = True
+    with pytest.raises(InputError, match=f"^{ADDRESS}: the model must be there, and its server must answer; .*500"):
+        path_of(ADDRESS)
+
+
+def test_a_bundle_lies_in_a_folder_of_plain_files(hub: Hub, tmp_path: Path) -> None:
+    main([str(tmp_path / "tiny.nemo"), "-o", str(tmp_path / "bundle")])
+    hub.files |= {path.name: path.read_bytes() for path in (tmp_path / "bundle").iterdir()}
+    hub.files |= {"../../evil.json": b"{}", ".hidden.json": b"{}", "onnx.bin": b""}
+    folder = path_of(ADDRESS)
+    assert {path.name for path in folder.iterdir()} == {path.name for path in (tmp_path / "bundle").iterdir()}
+    assert not any(path.is_symlink() for path in folder.iterdir())
+    assert read_bundle(folder).config == read_bundle(tmp_path / "bundle").config
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ({"README.md": b""}, "must be a bundle .*, or one .nemo archive; it holds 'README.md'"),
+        ({"a.nemo": b"", "b.nemo": b""}, "or one .nemo archive; it holds 'a.nemo', 'b.nemo'"),
+        ({".nemo": b"", "../a.nemo": b""}, "or one .nemo archive; it holds nothing"),
+    ],
+)
+def test_a_repository_that_holds_no_model_is_one_line(hub: Hub, files: dict[str, bytes], message: str) -> None:
+    hub.files = files
+    with pytest.raises(InputError, match=message):
+        path_of(ADDRESS)
+
+
+@pytest.mark.parametrize(
+    "text", ["hf://", "hf://a", "hf://a/b/c", "hf://a/..", "hf://a/b@", "hf://a/b@../c", "hf://a b/c"]
+)
+def test_what_is_no_address_is_one_line(text: str) -> None:
+    with pytest.raises(InputError, match=r"a model's address must be hf://OWNER/NAME"):
+        path_of(text)
+
+
+def test_a_path_is_itself() -> None:
+    assert path_of("runs/x") == path_of(Path("runs/x")) == Path("runs/x")
+    assert not is_address("runs/x")
+    assert parse("hf://a/b.c@refs/pr/1") == ("a", "b.c", "refs/pr/1")
