@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
-# As `asr.run.folder.open_run_dir` has lines written, and what `start` and `outcome` beside it say in them, and
+# As `asr.run.folder.open_run_dir` has lines written, and what `preparation` and `outcome` beside it say in them, and
 # `asr.training.progress`.
 _LINE = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d),(\d{3}) ([A-Z]+) (.*)")
 _MODEL = re.compile(r"(\w+) with ([\d,]+) parameters, (\d+) tokens$")
