@@ -14,7 +14,7 @@ from torch import nn
 
 from asr.data.dataset import Augmentation
 from asr.errors import InputError, shown
-from asr.interfaces import Decoder, Features, Head, Schedule, Tokenizer
+from asr.interfaces import Decoder, Features, Head, OptimizerMaker, Schedule, Tokenizer
 from asr.recognition.confidence import UNCALIBRATED, Calibration
 from asr.recognition.model import Model
 from asr.recognition.recognizer import Recognizer
@@ -99,10 +99,10 @@ def build_schedule(config: Config) -> Schedule:
     return component("schedule", config["schedule"])()
 
 
-def build_optimizer(config: Config, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-    """Make the optimizer of the parameters that are trained."""
-    make: Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer] = component("optimizer", config["optimizer"])()
-    return make(parameter for parameter in parameters if parameter.requires_grad)
+def build_optimizer(config: Config, named_parameters: Iterable[tuple[str, nn.Parameter]]) -> torch.optim.Optimizer:
+    """Make the optimizer of those of the parameters that are trained."""
+    make: OptimizerMaker = component("optimizer", config["optimizer"])()
+    return make((name, parameter) for name, parameter in named_parameters if parameter.requires_grad)
 
 
 def check_components(config: Config) -> None:

@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
-from torch import Tensor
+from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from asr.lengths import Lengths
 
@@ -201,7 +202,27 @@ class Decoder(Protocol):
     def search(self, evidence: Any, **values: float) -> list[list[Hypothesis]]: ...
 
 
-class Schedule(Protocol):
-    """Optimizer step (from 0) of so many to the factor that the learning rate is multiplied by."""
+class Moment(NamedTuple):
+    """Where a run is, before an optimizer step.
 
-    def __call__(self, step: int, total_steps: int) -> float: ...
+    Args:
+        step: of the optimizer, from 0.
+        total_steps: of the whole run.
+        epoch: passes over the training data that are done, the part of the present one included.
+    """
+
+    step: int
+    total_steps: int
+    epoch: float
+
+
+class Schedule(Protocol):
+    """Where a run is to the factor that the learning rate is multiplied by."""
+
+    def __call__(self, moment: Moment) -> float: ...
+
+
+class OptimizerMaker(Protocol):
+    """The parameters that are trained, by name, to their optimizer; groups of them may have settings of their own."""
+
+    def __call__(self, named_parameters: Iterable[tuple[str, nn.Parameter]]) -> Optimizer: ...

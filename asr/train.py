@@ -18,7 +18,7 @@ def train(config: dict[str, Any]) -> None:
     from asr.data.epoch_plan import PlanSettings, RunBounds, TrainingSet
     from asr.report.training import leave_report
     from asr.run.outcome import finish
-    from asr.run.start import prepare
+    from asr.run.preparation import prepare
     from asr.training.data_module import SpeechData
     from asr.training.distributed import first_then_all
     from asr.training.fit import fit
@@ -27,21 +27,21 @@ def train(config: dict[str, Any]) -> None:
     from asr.training.trainer import equip, make_trainer
 
     trainer = make_trainer(config)
-    start = first_then_all(trainer, partial(prepare, config, trainer.global_rank, trainer.world_size))
-    corpus, features, position, seed = start.corpus, start.features, start.position, config["seed"]
+    prepared = first_then_all(trainer, partial(prepare, config, trainer.global_rank, trainer.world_size))
+    corpus, features, position, seed = prepared.corpus, prepared.features, prepared.position, config["seed"]
 
     torch.set_num_threads(config["num_threads"])
     pl.seed_everything(seed, verbose=False)
-    recognizer = build.build_recognizer(config, start.tokenizer, features)
+    recognizer = build.build_recognizer(config, prepared.tokenizer, features)
     model = recognizer.model
     if config["gradient_checkpointing"]:
         recompute_blocks(model.encoder)
-    start.describe(model)
+    prepared.describe(model)
 
     settings, augmentation = PlanSettings.of(config["data"]), build.build_augmentation(config, features.sample_rate)
     training_set = TrainingSet(corpus.train, features, model.reference, augmentation.speed, seed, settings)
     data = SpeechData(training_set, corpus.valid, augmentation, position, config["data"]["num_workers"])
-    run = start.run(training_set, RunBounds.of(config["trainer"]))
+    run = prepared.run(training_set, RunBounds.of(config["trainer"]))
     what = "the smaller of trainer.max_epochs and trainer.max_steps, where both are set"
     logger.info("%d steps: %s", run.total_steps, what)
     task = RecognitionTask(
@@ -51,17 +51,17 @@ def train(config: dict[str, Any]) -> None:
         run.total_steps,
         seed,
         Unreadable(config["data"]["max_bad_fraction"] * len(training_set), position.epoch, position.skipped),
-        start.extra,
-        start.faults,
+        prepared.extra,
+        prepared.faults,
         data.waiting,
-        start.examples(corpus.valid),
+        prepared.examples(corpus.valid),
     )
-    stop = equip(trainer, config, start, run, data)
-    fit(trainer, task, data, start.resume, stop)
+    stop = equip(trainer, config, prepared, run, data)
+    fit(trainer, task, data, prepared.resume, stop)
 
     if trainer.is_global_zero:
-        finish(start.run_dir, config, corpus.tests, trainer.strategy.root_device)
-        leave_report(start.run_dir)
+        finish(prepared.run_dir, config, corpus.tests, trainer.strategy.root_device)
+        leave_report(prepared.run_dir)
 
 
 main = experiment_command(train)

@@ -40,7 +40,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def training_step(net: Net, batch: Batch, dtype: torch.dtype) -> Contender:
     """Make a step as training takes it: the loss over the tokens, clipped gradients, fused AdamW."""
     net.train()
-    optimizer = build_optimizer({"optimizer": default_settings("optimizer", "adamw") | {"lr": 1e-4}}, net.parameters())
+    settings = default_settings("optimizer", "adamw") | {"lr": 1e-4}
+    optimizer = build_optimizer({"optimizer": settings}, net.named_parameters())
 
     def step() -> None:
         with torch.autocast(batch.features.device.type, dtype, enabled=dtype != torch.float32):

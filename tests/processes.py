@@ -18,7 +18,7 @@ SERVER.set_forkserver_preload(
         "asr.plan",
         "asr.training.fit",
         "asr.training.trainer",
-        "asr.run.start",
+        "asr.run.preparation",
         "asr.run.outcome",
     ]
 )

@@ -118,6 +118,33 @@ def test_a_run_that_goes_on_with_other_processes_sees_the_rest_of_its_epoch(tone
     assert rest.position_at(0, 1, skipped=0) == Position(0, (Share(2, 2), Share(1, 1)))
 
 
+def passes(data: SpeechData, epoch: int, batches: int) -> float:
+    """What the data module counts once so many batches of an epoch are done."""
+    progress = SimpleNamespace(batch_progress=SimpleNamespace(current=SimpleNamespace(ready=batches)))
+    data.trainer.fit_loop = SimpleNamespace(epoch_loop=progress)  # type: ignore[union-attr]
+    data.trainer.current_epoch = epoch  # type: ignore[union-attr,misc]
+    return data.epochs_done
+
+
+def test_the_passes_done_grow_with_each_batch_to_the_next_whole_number(tones: Path) -> None:
+    data = on_process(speech_data(tones / "train.jsonl", batch_seconds=10.0), rank=0, world_size=1)
+    number = len(asked(data))
+    assert [passes(data, 0, batches) for batches in range(number + 1)] == pytest.approx(
+        [batches / number for batches in range(number + 1)], abs=1e-12
+    )
+    assert passes(data, 1, 0) == 1.0
+
+
+def test_the_passes_done_go_on_from_what_other_processes_have_seen(tones: Path) -> None:
+    position = Position(0, (Share(2, 2), Share(1, 0)))
+    data = on_process(speech_data(tones / "train.jsonl", position, batch_seconds=10.0), rank=0, world_size=1)
+    batches = asked(data)
+    left = sum(map(len, batches)) / 48
+    assert 0.1 < left < 0.9
+    assert passes(data, 0, 1) == pytest.approx(1 - left + left / len(batches))
+    assert passes(data, 0, len(batches)) == 1.0
+
+
 def test_behind_the_last_batch_is_the_next_epoch(tones: Path) -> None:
     data = on_process(speech_data(tones / "train.jsonl"), rank=0, world_size=2)
     batches = len(data.train_dataloader())

@@ -78,6 +78,29 @@ def test_a_run_killed_at_ten_random_moments_ends_with_the_bits_of_one_that_was_n
     assert sum(batch > 1 for _, batch in resumed_from) >= 3, "restarts must be in mid-epoch, too"
 
 
+def schedule_by_epochs() -> None:
+    """Let the learning rate be a function of the epoch alone, as a file of asr/schedule might."""
+    from asr import build
+
+    build.build_schedule = lambda config: lambda moment: 0.5**moment.epoch  # type: ignore[assignment]
+
+
+def test_a_schedule_of_epochs_goes_on_in_the_middle_of_one(tones: Path, tmp_path: Path) -> None:
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    short = ["trainer.max_epochs=2", "corpus.test=[]"]
+    assert finish(start(config(whole, tones, *short), tmp_path / "log", before=schedule_by_epochs)) == 0
+    running = start(config(parts, tones, *short), tmp_path / "log", before=schedule_by_epochs)
+    assert wait_for(lambda: steps_logged(parts) > EVERY_STEPS + 1, running)
+    kill(running)
+    assert finish(start(config(parts, tones, *short), tmp_path / "log", before=schedule_by_epochs)) == 0
+    assert [batch > 1 for _, batch in goings_on(parts)] == [True]
+    rates = [float(row["train/learning_rate"]) for row in metrics(parts) if row["train/learning_rate"]]
+    assert rates == [float(row["train/learning_rate"]) for row in metrics(whole) if row["train/learning_rate"]]
+    assert rates == sorted(rates, reverse=True)
+    first_of_second = len(rates) // 2
+    assert [rates[0], rates[first_of_second]] == pytest.approx([2e-3, 1e-3]), "as of where each epoch begins"
+
+
 def begun(run_dir: Path, corpus: Path, output: Path, *overrides: str) -> Path:
     """A run of two epochs that was killed in mid-epoch."""
     running = start(config(run_dir, corpus, *overrides, "trainer.max_epochs=2"), output)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asr.interfaces import Schedule
+from asr.interfaces import Moment, Schedule
 from asr.schedule.cosine import Cosine
 from asr.schedule.noam import Noam
 
@@ -17,11 +17,15 @@ BOTH = pytest.mark.parametrize(
 )
 
 
+def at(step: int, total_steps: int) -> Moment:
+    return Moment(step, total_steps, epoch=0.0)
+
+
 @given(st.integers(0, 10**6), st.integers(1, 20000))
 def test_noam_is_the_papers_formula_scaled_to_a_peak_of_1(step: int, warmup_steps: int) -> None:
     number = step + 1  # the paper counts from 1
     paper = min(number**-0.5, number * warmup_steps**-1.5)  # arXiv:1706.03762, section 5.3, without the model's dim
-    assert Noam(warmup_steps=warmup_steps)(step, 0) == pytest.approx(paper * warmup_steps**0.5, rel=1e-12)
+    assert Noam(warmup_steps=warmup_steps)(at(step, 0)) == pytest.approx(paper * warmup_steps**0.5, rel=1e-12)
 
 
 @given(st.integers(0, 999), st.integers(1, 500), st.floats(0, 1))
@@ -32,7 +36,7 @@ def test_cosine_rises_in_a_line_and_falls_by_half_a_cosine(step: int, warmup_ste
     else:
         angle = math.pi * (number - warmup_steps) / (total_steps - warmup_steps)
         expected = final_factor + (1 - final_factor) * (1 + math.cos(angle)) / 2
-    actual = Cosine(warmup_steps=warmup_steps, final_factor=final_factor)(step, total_steps)
+    actual = Cosine(warmup_steps=warmup_steps, final_factor=final_factor)(at(step, total_steps))
     assert actual == pytest.approx(expected, rel=1e-12, abs=1e-12)
 
 
@@ -41,7 +45,7 @@ def test_cosine_rises_in_a_line_and_falls_by_half_a_cosine(step: int, warmup_ste
 def test_the_peak_is_1_at_the_last_step_of_warm_up_and_nowhere_else(
     make: Callable[[int], Schedule], warmup_steps: int
 ) -> None:
-    factors = [make(warmup_steps)(step, 1000) for step in range(1000)]
+    factors = [make(warmup_steps)(at(step, 1000)) for step in range(1000)]
     assert factors[warmup_steps - 1] == 1.0
     assert factors.count(1.0) == 1
     assert max(factors) == 1.0
@@ -51,22 +55,22 @@ def test_the_peak_is_1_at_the_last_step_of_warm_up_and_nowhere_else(
 
 
 def test_no_warm_up_starts_at_the_peak() -> None:
-    assert Noam(warmup_steps=0)(0, 100) == 1.0
-    assert Cosine(warmup_steps=0, final_factor=0.1)(0, 100) == 1.0
+    assert Noam(warmup_steps=0)(at(0, 100)) == 1.0
+    assert Cosine(warmup_steps=0, final_factor=0.1)(at(0, 100)) == 1.0
 
 
 @pytest.mark.parametrize("final_factor", [0.0, 0.01, 0.5])
 def test_cosine_ends_at_final_factor_and_stays_there(final_factor: float) -> None:
     schedule = Cosine(warmup_steps=10, final_factor=final_factor)
     for step in (99, 100, 101, 5000):
-        assert schedule(step, 100) == pytest.approx(final_factor, abs=1e-12)
+        assert schedule(at(step, 100)) == pytest.approx(final_factor, abs=1e-12)
 
 
 def test_a_run_that_ends_within_its_warm_up_only_rises() -> None:
     schedule = Cosine(warmup_steps=100, final_factor=0.01)
-    assert [schedule(step, 50) for step in range(50)] == [(step + 1) / 100 for step in range(50)]
+    assert [schedule(at(step, 50)) for step in range(50)] == [(step + 1) / 100 for step in range(50)]
 
 
 def test_noam_goes_on_beyond_the_end() -> None:
     schedule = Noam(warmup_steps=100)
-    assert schedule(399, 50) == pytest.approx(0.5)  # four times the warm-up: half the peak
+    assert schedule(at(399, 50)) == pytest.approx(0.5)  # four times the warm-up: half the peak

@@ -36,9 +36,9 @@ class AdamW:
             "weight_decay": weight_decay,
         }
 
-    def __call__(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+    def __call__(self, named_parameters: Iterable[tuple[str, nn.Parameter]]) -> torch.optim.Optimizer:
         """Make the optimizer of these parameters."""
-        trained = list(parameters)
+        trained = [parameter for _, parameter in named_parameters]
         groups: list[dict[str, Any]] = [
             {"params": [parameter for parameter in trained if parameter.ndim > 1]},
             {"params": [parameter for parameter in trained if parameter.ndim <= 1], "weight_decay": 0.0},

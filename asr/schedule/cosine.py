@@ -3,6 +3,7 @@
 import math
 from typing import Annotated
 
+from asr.interfaces import Moment
 from asr.system.settings import FRACTION, whole
 
 
@@ -20,8 +21,9 @@ class Cosine:
         self.warmup_steps = max(1, warmup_steps)
         self.final_factor = final_factor
 
-    def __call__(self, step: int, total_steps: int) -> float:
-        """Factor of the learning rate at `step`, counted from 0, of `total_steps`."""
+    def __call__(self, moment: Moment) -> float:
+        """Factor of the learning rate."""
+        step, total_steps, _ = moment
         if step < self.warmup_steps:
             return (step + 1) / self.warmup_steps
         progress = min(1.0, (step + 1 - self.warmup_steps) / max(1, total_steps - self.warmup_steps))

@@ -2,6 +2,7 @@
 
 from typing import Annotated
 
+from asr.interfaces import Moment
 from asr.system.settings import whole
 
 
@@ -17,7 +18,7 @@ class Noam:
     def __init__(self, *, warmup_steps: Annotated[int, whole(0)]) -> None:
         self.warmup_steps = max(1, warmup_steps)
 
-    def __call__(self, step: int, total_steps: int) -> float:
-        """Factor of the learning rate at `step`, counted from 0."""
-        progress = (step + 1) / self.warmup_steps
+    def __call__(self, moment: Moment) -> float:
+        """Factor of the learning rate."""
+        progress = (moment.step + 1) / self.warmup_steps
         return min(progress, progress**-0.5)

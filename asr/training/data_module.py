@@ -17,6 +17,7 @@ from asr.data.manifest import Utterance
 from asr.data.position import Position, Share, start_of_epoch
 from asr.data.seeds import derive_seed
 from asr.text.printable import listed
+from asr.training.lightning_internals import batches_begun
 from asr.training.signals import SIGNALS
 from asr.training.stopwatch import Stopwatch
 
@@ -87,6 +88,17 @@ class SpeechData(pl.LightningDataModule):
             return start_of_epoch(epoch + 1, position.world_size)
         shares = (*position.shares[:-1], Share(position.world_size, batch))
         return Position(epoch, shares, skipped)
+
+    @property
+    def epochs_done(self) -> float:
+        """Passes over the training set that are done; of the present one, what its batches done are of it."""
+        assert self.trainer is not None
+        epoch, batches = self.trainer.current_epoch, batches_begun(self.trainer)
+        if batches == 0:
+            return float(epoch)
+        plan = self._plan(self._stretch(epoch))
+        share = len(plan.plan.order) / len(self._training_set)  # of the epoch, since there are as many ranks
+        return epoch + 1 - share * (1 - batches / len(plan))
 
     def worst_batches(self) -> list[Batch]:
         """Make up this rank's part of the largest steps of the epoch that the run begins in, as many as every rank's.

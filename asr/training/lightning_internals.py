@@ -28,7 +28,7 @@ def batches_begun(trainer: pl.Trainer) -> int:
     """Count the batches of the epoch that have been handed to the training step, on this process.
 
     Those that were done before the run was resumed count too. Lightning 2.6 counts a batch as `ready` before
-    `on_train_batch_start`, so between two batches all of them are done.
+    `on_train_batch_start`, so between two batches all of them are done. It takes a step of the schedule in between.
     """
     return trainer.fit_loop.epoch_loop.batch_progress.current.ready
 

@@ -17,7 +17,7 @@ from asr.checkpoint.load import CHECKPOINT_KEY
 from asr.data.batch import Batch, Rejected
 from asr.data.seeds import derive_seed
 from asr.evaluation.word_errors import ErrorCounts, count_errors, total
-from asr.interfaces import BLANK_ID, Schedule
+from asr.interfaces import BLANK_ID, Moment, Schedule
 from asr.lengths import padding_mask
 from asr.recognition.recognizer import Recognizer
 from asr.run.validation_samples import ExamplesFile, Recognised
@@ -54,7 +54,7 @@ class RecognitionTask(pl.LightningModule):
 
     Args:
         recognizer: whose model is trained, and which decodes what is validated.
-        make_optimizer: parameters to optimizer.
+        make_optimizer: named parameters to optimizer.
         schedule: of the learning rate.
         total_steps: optimizer steps of the whole run, for the schedule.
         seed: of dropout.
@@ -98,9 +98,13 @@ class RecognitionTask(pl.LightningModule):
 
     def configure_optimizers(self) -> Any:
         """Lightning's hook; the schedule moves with every step."""
-        optimizer = self._make_optimizer(self.parameters())
-        schedule, total_steps = self._schedule, self._total_steps
-        scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: schedule(step, total_steps))
+        optimizer = self._make_optimizer(self.model.named_parameters())
+
+        def factor(step: int) -> float:
+            epoch = self.trainer.datamodule.epochs_done  # type: ignore[attr-defined]  # of SpeechData
+            return self._schedule(Moment(step, self._total_steps, epoch))
+
+        scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
 
     def losses(self, batch: Batch) -> Mapping[str, Tensor]:

@@ -26,7 +26,7 @@ from asr.training.progress import progress_callbacks
 from asr.training.signals import StopRequest
 
 if TYPE_CHECKING:
-    from asr.run.start import Start
+    from asr.run.preparation import Prepared
 
 
 def make_trainer(config: dict[str, Any]) -> pl.Trainer:
@@ -66,29 +66,29 @@ def make_trainer(config: dict[str, Any]) -> pl.Trainer:
     return trainer
 
 
-def equip(trainer: pl.Trainer, config: dict[str, Any], start: "Start", run: Run, data: SpeechData) -> StopRequest:
+def equip(trainer: pl.Trainer, config: dict[str, Any], prepared: "Prepared", run: Run, data: SpeechData) -> StopRequest:
     """Give the trainer its loggers, what happens besides the steps, in this order, and our way with signals.
 
     Args:
         trainer: that will train.
         config: the resolved config.
-        start: of the run.
+        prepared: of the run.
         run: that the checkpoints are of.
         data: that it will train on.
 
     Returns:
         Whether a signal has asked to stop, once it has.
     """
-    step = start.resume.step if start.resume else 0
-    tensorboard = TensorBoardLogger(start.run_dir, name="tensorboard", version="", purge_step=step + 1)
-    trainer.loggers = [MetricsFile(start.run_dir / METRICS, step), tensorboard]
+    step = prepared.resume.step if prepared.resume else 0
+    tensorboard = TensorBoardLogger(prepared.run_dir, name="tensorboard", version="", purge_step=step + 1)
+    trainer.loggers = [MetricsFile(prepared.run_dir / METRICS, step), tensorboard]
     callbacks: list[pl.Callback] = [LargestBatchFirst(data.worst_batches)]
     if config["ema"]["decay"] is not None:
         callbacks.append(EMAWeightAveraging(decay=config["ema"]["decay"]))
     if config["early_stopping"]["patience"] is not None:
         callbacks.append(Patience(config["early_stopping"]["patience"]))
     stop = StopRequest(speaks=trainer.is_global_zero)
-    saving = Saving(start.run_dir / CHECKPOINTS, run, data.position_at, stop, **config["checkpoint"])
+    saving = Saving(prepared.run_dir / CHECKPOINTS, run, data.position_at, stop, **config["checkpoint"])
     trainer.callbacks += [*callbacks, saving]  # type: ignore[attr-defined]  # what it saves is behind all others
     replace_signal_handlers(trainer, stop.listen, stop.give_back)
     return stop

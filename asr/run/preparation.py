@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Start:
+class Prepared:
     """What there must be before a model can be made.
 
     Args:
@@ -104,7 +104,7 @@ class Start:
         return examples
 
 
-def prepare(config: dict[str, Any], rank: int, world_size: int) -> Start:
+def prepare(config: dict[str, Any], rank: int, world_size: int) -> Prepared:
     """Enter the run folder, read the corpus, fit the tokenizer; or take up what the first process did of it.
 
     Args:
@@ -135,4 +135,4 @@ def prepare(config: dict[str, Any], rank: int, world_size: int) -> Start:
         folder.save_config(run_dir, config)
     position = resume.position.on(world_size) if resume else start_of_epoch(0, world_size)
     extra = checkpoint_extra(config, files)
-    return Start(run_dir, first, corpus, tokenizer, features, extra, position, settings, resume, bool(changed))
+    return Prepared(run_dir, first, corpus, tokenizer, features, extra, position, settings, resume, bool(changed))
