@@ -28,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     output = "the bundle's folder, or the archive; an older one is replaced"
     parser.add_argument("-o", "--output", metavar="PATH", type=Path, required=True, help=output)
     parser.add_argument("--to", choices=(BUNDLE, NEMO), default=BUNDLE, help="what is made (default bundle)")
-    pad_mode = "around a waveform: zeros (default, and NeMo's since 2), or reflect (what models of NeMo 1 heard)"
+    pad_mode = "around a waveform: zeros (default, as in NeMo 3), or reflect (as in NeMo 1)"
     parser.add_argument("--pad-mode", choices=PAD_MODES, help=pad_mode)
     source = "who made the model, and its licence: a sentence for the model card"
     parser.add_argument("--source", metavar="TEXT", help=source)
@@ -53,7 +53,7 @@ def to_bundle(model: str, output: Path, pad_mode: str, source: str | None) -> No
     from asr.checkpoint.hub import download, is_address
     from asr.checkpoint.nemo.convert import from_nemo
 
-    path, origin = Path(model), Path(model).name
+    path, origin = Path(model), Path(model).resolve().name
     if is_address(model):
         downloaded = download(model)
         path, origin = downloaded.path, str(downloaded.address)

@@ -26,6 +26,7 @@ from asr.checkpoint.load import load_recognizer
 from asr.checkpoint.nemo.convert import from_nemo
 from asr.convert import main
 from asr.errors import InputError
+from asr.recognition.recognizer import Recognizer
 from tests.conftest import ROOT, SHARED
 from tests.nemo import (
     AUDIO,
@@ -170,14 +171,14 @@ def test_a_tokenizer_of_characters_is_one_of_ours(tmp_path: Path) -> None:
 
 def test_pieces_keep_their_order_behind_the_blank(tiny: Path, tmp_path: Path) -> None:
     assert main([str(tiny), "-o", str(tmp_path / "tiny")]) == 0
-    recognizer = load_recognizer(tmp_path / "tiny")
-    assert recognizer.tokenizer.pieces == ["", " ⁇ ", *(piece.replace("▁", " ") for piece in vocabulary()[1:])]
+    tokenizer = load_recognizer(tmp_path / "tiny").model.tokenizer
+    assert tokenizer.pieces == ["", " ⁇ ", *(piece.replace("▁", " ") for piece in vocabulary()[1:])]
     their_ids = {piece: number for number, piece in enumerate(vocabulary())}
     text = "the lazy fox"
-    ids = recognizer.tokenizer.encode(text)
+    ids = tokenizer.encode(text)
     assert "".join(vocabulary()[token - 1] for token in ids).replace("▁", " ").strip() == text
     assert all(their_ids[vocabulary()[token - 1]] == token - 1 for token in ids)
-    assert recognizer.tokenizer.decode(ids) == text
+    assert tokenizer.decode(ids) == text
 
 
 @pytest.mark.parametrize(("pieces", "normalizer"), [(None, "basic"), (["Q", "."], "verbatim")])
@@ -482,6 +483,14 @@ def test_the_command_says_what_is_wrong_on_one_line(tmp_path: Path) -> None:
     assert ended.stderr.count("\n") == 1
 
 
+@torch.no_grad()
+def log_probs_of(recognizer: Recognizer, waveform: Tensor) -> Tensor:
+    """What our model makes of a waveform, (T', V)."""
+    features = recognizer.model.features(waveform)
+    encoded = recognizer.model(features[None], torch.tensor([len(features)]))
+    return recognizer.frame_head.log_probs(encoded.out)[0]
+
+
 @pytest.mark.parametrize("config", [nemo_config(), changed(encoder={"xscaling": False, "untie_biases": False})])
 def test_a_model_that_nemo_saved_gives_nemos_log_probs_and_goes_back(config: dict[str, Any], tmp_path: Path) -> None:
     models = pytest.importorskip("nemo.collections.asr.models", reason="nemo_toolkit is not installed")
@@ -507,11 +516,8 @@ def test_a_model_that_nemo_saved_gives_nemos_log_probs_and_goes_back(config: dic
 
     expected = log_probs(theirs)
     assert main([str(tmp_path / "theirs.nemo"), "-o", str(tmp_path / "ours")]) == 0
-    recognizer = load_recognizer(tmp_path / "ours")
-    features = recognizer.features(waveform)
-    with torch.no_grad():
-        actual, _ = recognizer(features[None], torch.tensor([len(features)]))
-    torch.testing.assert_close(actual[0], expected, rtol=0, atol=1e-4)
+    actual = log_probs_of(load_recognizer(tmp_path / "ours"), waveform)
+    torch.testing.assert_close(actual, expected, rtol=0, atol=1e-4)
     assert main([str(tmp_path / "ours"), "--to", "nemo", "-o", str(tmp_path / "back.nemo")]) == 0
     back = models.EncDecCTCModelBPE.restore_from(str(tmp_path / "back.nemo"), map_location="cpu").eval()
     torch.testing.assert_close(log_probs(back), expected, rtol=0, atol=1e-4)
@@ -529,11 +535,7 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.slow
 @pytest.mark.parametrize("utterance", AUDIO)
 def test_a_trained_model_gives_the_log_probs_that_nemo_gave(utterance: str, real: Path) -> None:
-    recognizer = load_recognizer(real)
-    features = recognizer.features(audio(utterance))
-    with torch.no_grad():
-        log_probs, _ = recognizer(features[None], torch.tensor([len(features)]))
-    actual = log_probs[0].roll(-1, dims=1).numpy()
+    actual = log_probs_of(load_recognizer(real), audio(utterance)).roll(-1, dims=1).numpy()
     assert np.abs(actual - golden(utterance, "logprobs")).max() < 1e-3
 
 
@@ -567,7 +569,8 @@ def test_a_trained_model_makes_as_many_errors_as_it_is_known_to(
     from asr.data.batch_plan import BatchBounds
     from asr.data.manifest import Utterance
     from asr.evaluation.result import evaluate
-    from asr.recognition.recognizer import Inference, whole_file
+    from asr.recognition.inference import Inference
+    from asr.recognition.recordings import whole_file
 
     utterances: list[Utterance] = []
     for transcript in sorted((SHARED / "LibriSpeech" / corpus).glob("*/*/*.trans.txt")):

@@ -126,7 +126,6 @@ def encoder_config(config: Settings) -> dict[str, Any]:
         "num_layers": _whole(nemo, "encoder.n_layers"),
         "num_heads": _whole(nemo, "encoder.n_heads", 4),
         "feed_forward_factor": nemo.get("ff_expansion_factor", 4),
-        "kernel_size": kernel_size,
         "dropout": dropout,
         "subsampling": {
             "name": "strided_conv",
@@ -134,6 +133,7 @@ def encoder_config(config: Settings) -> dict[str, Any]:
             "dropout": nemo.get("dropout_pre_encoder", dropout),
         },
         "attention": {"name": "relative_attention"},
+        "convolution": {"name": "depthwise_convolution", "kernel_size": kernel_size},
         "norm": default_settings("encoder/norm", "masked_batch_norm") | {"eps": EPS},
     }
 
@@ -213,6 +213,7 @@ def nemo_config(config: Settings, vocabulary: list[str], tokenizer: Settings) ->
         "encoder": (encoder, "conformer"),
         "encoder.subsampling": (encoder.get("subsampling"), "strided_conv"),
         "encoder.attention": (encoder.get("attention"), "relative_attention"),
+        "encoder.convolution": (encoder.get("convolution"), "depthwise_convolution"),
         "encoder.norm": (encoder.get("norm"), "masked_batch_norm"),
         "features": (features, "slaney_fbank"),
         "features.normalize": (features.get("normalize"), "utterance_cmvn"),
@@ -271,7 +272,7 @@ def _nemo_encoder(encoder: Settings, num_mel_bins: int) -> dict[str, Any]:
         "n_heads": encoder["num_heads"],
         "xscaling": False,  # it is in the weights of the subsampling
         "untie_biases": True,
-        "conv_kernel_size": encoder["kernel_size"],
+        "conv_kernel_size": encoder["convolution"]["kernel_size"],
         "conv_norm_type": "batch_norm",
         "dropout": encoder["dropout"],
         "dropout_pre_encoder": encoder["subsampling"]["dropout"],

@@ -1,22 +1,40 @@
-"""SentencePiece models with and without CTC's blank, which NVIDIA NeMo has as the last output and `asr` as piece 0.
+"""NVIDIA NeMo's tokenizers and ours. NeMo has CTC's blank as the last output, `asr` as piece 0.
 
 A SentencePiece model is a protobuf message, in which messages may simply be joined: repeated fields (1: the pieces) in
 order, and of others (2: how it was trained) what comes last holds.
 """
 
 import struct
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import sentencepiece
 
+from asr.checkpoint.nemo.archive import HASHED, TOKENIZER, VOCABULARY, hashed, tokenizer_file
 from asr.errors import InputError, shown
+from asr.system.learnt import to_json
+from asr.tokenizer import char
 from asr.tokenizer.sentencepiece import FILE
 
 PIECES, TRAINER = 1, 2  # fields of a model
 MODEL_TYPE = 3  # of how it was trained
 ALGORITHMS = {1: "unigram", 2: "bpe"}  # SentencePiece's numbers
 BLANK = "<blank>"
+
+
+class Vocabulary(NamedTuple):
+    """What a head's outputs spell.
+
+    Args:
+        config: of our tokenizer.
+        files: what it has learnt.
+        pieces: without blank.
+    """
+
+    config: dict[str, Any]
+    files: dict[str, bytes]
+    pieces: list[str]
 
 
 class _Field(NamedTuple):
@@ -26,6 +44,56 @@ class _Field(NamedTuple):
     value: int | bytes
     begin: int
     end: int
+
+
+def take_vocabulary(
+    nemo: Mapping[str, Any], head: Mapping[str, Any], files: dict[str, bytes], path: Path
+) -> Vocabulary:
+    """Take the tokenizer: SentencePiece's pieces, or characters where there is none.
+
+    Raises:
+        InputError: it is of another kind, or the head's vocabulary is not what it spells.
+    """
+    section = nemo.get("tokenizer")
+    listed = head.get("vocabulary") or nemo.get("labels")
+    if section is None:
+        if not isinstance(listed, list) or not all(isinstance(label, str) for label in listed):
+            raise InputError(f"labels must be a list of characters, where no tokenizer is; got {shown(listed)}.")
+        learnt = to_json(char.FILE, listed)
+        char.Char().load(learnt)
+        return Vocabulary({"name": "char"}, learnt, list(listed))
+    if not isinstance(section, dict) or section.get("type") != "bpe" or section.get("custom_tokenizer"):
+        given = section.get("type") if isinstance(section, dict) else section
+        raise InputError(f"tokenizer.type must be bpe, a SentencePiece model, which asr has; got {shown(given)}.")
+    model = tokenizer_file(files, section.get("model_path"), path)
+    names = pieces(model)
+    if isinstance(listed, list) and listed and listed != names:
+        both = zip([*listed, None], [*names, None], strict=False)
+        number, (wanted, there) = next((number, pair) for number, pair in enumerate(both) if pair[0] != pair[1])
+        must = f"piece {number} of the tokenizer must be the vocabulary's {shown(wanted)}"
+        raise InputError(f"{must}; got {shown(there)}.")
+    learnt = {FILE: with_blank(model)}
+    config = {"name": "sentencepiece", "algorithm": algorithm(model), "vocab_size": len(names) + 1}
+    return Vocabulary(config, learnt, names)
+
+
+def give_vocabulary(
+    learnt: Mapping[str, bytes], pieces_with_blank: Sequence[str]
+) -> tuple[list[str], dict[str, str], list[tuple[str, bytes]]]:
+    """Make of our tokenizer what NeMo has: its pieces, the config's section on it, and its files by name.
+
+    Args:
+        learnt: the files that our tokenizer learnt.
+        pieces_with_blank: what its ids spell.
+    """
+    if FILE not in learnt:  # characters
+        return list(pieces_with_blank[1:]), {}, []
+    model = without_blank(learnt[FILE])
+    names = pieces(model)
+    listed = "".join(f"{name}\n" for name in names[1:]).encode()
+    files = [(hashed(VOCABULARY, listed), listed), (hashed(TOKENIZER, model), model)]
+    section = {"dir": ".", "type": "bpe", "vocab_path": HASHED + files[0][0], "model_path": HASHED + files[1][0]}
+    return names, section, files
 
 
 def with_blank(model: bytes) -> bytes:
