@@ -157,13 +157,16 @@ def edited(path: Path, edit: Callable[[dict[str, Any]], object]) -> Path:
     return path
 
 
-BIAS = PREFIX + "head.linear.bias"
+BIAS = PREFIX + "head.ctc.linear.bias"
 
 
 @pytest.mark.parametrize(
     ("edit", "message"),
     [
-        (lambda content: content["state_dict"].pop(BIAS), r"head\.linear\.bias is missing here and \(4,\) float32"),
+        (
+            lambda content: content["state_dict"].pop(BIAS),
+            r"head\.ctc\.linear\.bias is missing here and \(4,\) float32",
+        ),
         (lambda content: content["state_dict"].update({BIAS: torch.zeros(9)}), r"is \(9,\) float32 here and \(4,\)"),
         (lambda content: content["state_dict"].update({BIAS: torch.zeros(4).half()}), r"is \(4,\) float16 here and"),
         (lambda content: content["state_dict"].update({PREFIX + "x": torch.zeros(1)}), r"x is \(1,\) float32 here and"),

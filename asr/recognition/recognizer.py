@@ -99,15 +99,7 @@ class Recognizer:
             how: see there.
             advance: told how many seconds of audio were recognised, as they are.
         """
-        for result in self.segments(utterances, how):
-            if isinstance(result, Rejected):
-                yield result
-                continue
-            utterance, segments = result
-            try:
-                yield utterance, self.transcript(utterance.duration, segments, how.nbest, advance)
-            except AudioError as error:  # a long recording is read while it is recognised
-                yield Rejected(utterance, str(error))
+        yield from self._recognize(utterances, how, advance, NOTHING)
 
     def transcribe(self, recordings: Sequence[str | Path | Tensor], how: Inference = INFERENCE) -> list[Transcript]:
         """Recognise audio files, or waveforms (S,) in [-1, 1] at `features.sample_rate`, of any length.
@@ -117,12 +109,30 @@ class Recognizer:
         """
         utterances, waveforms = as_utterances(recordings, self.model.features.sample_rate)
         transcripts: dict[str, Transcript] = {}
-        for result in self.segments(utterances, how, waveforms):
+        for result in self._recognize(utterances, how, lambda seconds: None, waveforms):
             if isinstance(result, Rejected):
                 raise AudioError(result.reason)
-            utterance, segments = result
-            transcripts[utterance.id] = self.transcript(utterance.duration, segments, how.nbest)
+            utterance, transcript = result
+            transcripts[utterance.id] = transcript
         return [transcripts[str(number)] for number in range(len(recordings))]
+
+    def _recognize(
+        self,
+        utterances: Sequence[Utterance],
+        how: Inference,
+        advance: Callable[[float], None],
+        waveforms: Mapping[str, Tensor],
+    ) -> Iterator[tuple[Utterance, Transcript] | Rejected]:
+        for result in self.segments(utterances, how, waveforms):
+            if isinstance(result, Rejected):
+                yield result
+                continue
+            utterance, segments = result
+            try:
+                yield utterance, self.transcript(utterance.duration, segments, how.nbest, advance)
+            except AudioError as error:  # a long recording is read while it is recognised
+                reason = str(error)
+                yield Rejected(utterance, reason if reason != NO_NUMBERS else f"{utterance.audio_filepath}: {reason}")
 
     def segments(
         self, utterances: Sequence[Utterance], how: Inference = INFERENCE, waveforms: Mapping[str, Tensor] = NOTHING
