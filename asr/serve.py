@@ -167,7 +167,7 @@ def _serve(
     from asr.server.upload import Limits, Uploads
 
     metrics = Metrics()
-    jobs = Jobs(recognizer, how, queue=options.queue, num_threads=options.num_threads, told=metrics.batch)
+    jobs = Jobs(recognizer, how, queue=options.queue, num_threads=options.num_threads, on_batch=metrics.batch)
     limits = Limits(round(options.max_megabytes * 1e6), options.max_seconds, options.upload_seconds)
     uploads = Uploads(limits, options.queue, metrics.uploading)
     service = Service(_name(options.model), recognizer, jobs, uploads, metrics, hosts, examples)

@@ -72,8 +72,8 @@ def start(recognizer: Recognizer) -> Iterator[Callable[..., Jobs]]:
     """Makes queues whose threads end with the test."""
     made: list[Jobs] = []
 
-    def make(how: Inference = HOW, queue: int = 64, told: Callable[[int], object] = lambda number: None) -> Jobs:
-        made.append(Jobs(recognizer, how, queue=queue, told=told))
+    def make(how: Inference = HOW, queue: int = 64, on_batch: Callable[[int], object] = lambda number: None) -> Jobs:
+        made.append(Jobs(recognizer, how, queue=queue, on_batch=on_batch))
         made[-1].start()
         return made[-1]
 
@@ -110,7 +110,7 @@ def test_short_ones_that_wait_are_a_batch_and_none_is_longer_than_its_bounds(
     gate: Gate, start: Callable[..., Jobs], said: list[tuple[str, Path]]
 ) -> None:
     taken: list[int] = []
-    jobs = start(replace(HOW, batches=BatchBounds(batch_seconds=6.5, max_utterances=4)), told=taken.append)
+    jobs = start(replace(HOW, batches=BatchBounds(batch_seconds=6.5, max_utterances=4)), on_batch=taken.append)
     short = [job(path) for _, path in said[:14]]
     jobs.submit(short[0])
     assert gate.reached.wait(PATIENCE)  # while it is in the net, others come

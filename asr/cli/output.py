@@ -57,7 +57,9 @@ def in_order(recordings: Sequence[Recording], outcomes: "Callable[[list[Utteranc
                 name += "'"
             chunk[name] = recording
         transcripts: dict[str, Transcript] = {}
-        for utterance, outcome in outcomes([replace(one.utterance, id=name) for name, one in chunk.items()]):
+        for utterance, outcome in outcomes(
+            [replace(recording.utterance, id=name) for name, recording in chunk.items()]
+        ):
             if isinstance(outcome, str):
                 complain_of(chunk[utterance.id].name, outcome)
             else:
@@ -95,10 +97,10 @@ def arrange(recordings: list[Recording], options: argparse.Namespace) -> list[Re
     form = FORMATS[options.format]
     if options.output_dir:
         make_output_dir(options.output_dir)
-        recordings = [replace(one, place=_fitting(one.place, form.suffix)) for one in recordings]
+        recordings = [replace(recording, place=_fitting(recording.place, form.suffix)) for recording in recordings]
         _check_unlike(
             recordings,
-            lambda one: str(one.place),
+            lambda recording: str(recording.place),
             f"would be written to the same file in {options.output_dir}, so each needs its own --output-dir",
         )
         return recordings
@@ -107,8 +109,10 @@ def arrange(recordings: list[Recording], options: argparse.Namespace) -> list[Re
         raise InputError(f"{must}; got {len(recordings)} of them.")
     if form.key is not None:
         key = form.key
-        _check_unlike(recordings, lambda one: key(one.name), f"would bear the same name in {options.format}")
-        return sorted(recordings, key=lambda one: key(one.name))
+        _check_unlike(
+            recordings, lambda recording: key(recording.name), f"would bear the same name in {options.format}"
+        )
+        return sorted(recordings, key=lambda recording: key(recording.name))
     return recordings
 
 

@@ -31,9 +31,9 @@ def side_by_side(reference: str, a: str, b: str) -> list[str]:
 
 def _columns(a: Sequence[list[str]], b: Sequence[list[str]]) -> Iterator[tuple[str, str, str]]:
     """Each word of the reference with what stands for it, and before it what stands for nothing."""
-    for one, two in zip(a, b, strict=True):
-        word, mark_a, *extra_a = one
-        _, mark_b, *extra_b = two
+    for slot_a, slot_b in zip(a, b, strict=True):
+        word, mark_a, *extra_a = slot_a
+        _, mark_b, *extra_b = slot_b
         for more_a, more_b in zip_longest(extra_a, extra_b, fillvalue=""):
             yield "", more_a, more_b
         yield word, mark_a, mark_b

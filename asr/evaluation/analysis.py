@@ -44,17 +44,17 @@ def figures(scored: Sequence[Scored]) -> dict[str, Any]:
         the last one, whose `to` is None, what is beyond 1; and of words by their confidence, from `from` to below `to`
         (1 is in the last).
     """
-    alignments = [align_words(one.reference, one.transcript.text) for one in scored]
+    alignments = [align_words(result.reference, result.transcript.text) for result in scored]
     words = [
         (word.confidence, edit.kind == "equal")
-        for one, alignment in zip(scored, alignments, strict=True)
-        for word, edit in zip(one.transcript.words, _heard(alignment), strict=True)
+        for result, alignment in zip(scored, alignments, strict=True)
+        for word, edit in zip(result.transcript.words, _recognised(alignment), strict=True)
     ]
     return {
         "utterances": len(scored),
-        "speakers": len({one.utterance.speaker for one in scored} - {None}),
-        "audio_seconds": math.fsum(one.utterance.duration for one in scored),
-        "wrong_utterances": sum(one.counts.errors > 0 for one in scored),
+        "speakers": len({result.utterance.speaker for result in scored} - {None}),
+        "audio_seconds": math.fsum(result.utterance.duration for result in scored),
+        "wrong_utterances": sum(result.counts.errors > 0 for result in scored),
         **rates(scored),
         "by": {kind: breakdown([scored], kind)[0] for kind in GROUPINGS},
         "confusions": _confusions(edit for alignment in alignments for edit in alignment),
@@ -71,12 +71,16 @@ def rates(scored: Sequence[Scored]) -> dict[str, dict[str, Any]]:
         its `speaker_interval`, which is None unless the speaker of every utterance is known; see `bootstrap`.
     """
     kinds: dict[str, list[ErrorCounts]] = {
-        "words": [one.counts for one in scored],
-        "characters": [one.characters for one in scored],
-        "raw_words": [one.raw_counts for one in scored],
+        "words": [result.counts for result in scored],
+        "characters": [result.characters for result in scored],
+        "raw_words": [result.raw_counts for result in scored],
     }
-    errors = np.array([[one.errors for one in counts] for counts in kinds.values()], dtype=np.float64).T
-    lengths = np.array([[one.reference_length for one in counts] for counts in kinds.values()], dtype=np.float64).T
+    errors = np.array(
+        [[of_utterance.errors for of_utterance in counts] for counts in kinds.values()], dtype=np.float64
+    ).T
+    lengths = np.array(
+        [[of_utterance.reference_length for of_utterance in counts] for counts in kinds.values()], dtype=np.float64
+    ).T
     by_utterance = intervals(errors, lengths)
     speakers = known_speakers(scored)
     by_speaker = intervals(by_cluster(errors, speakers), by_cluster(lengths, speakers)) if speakers else [None] * 3
@@ -88,7 +92,7 @@ def rates(scored: Sequence[Scored]) -> dict[str, dict[str, Any]]:
 
 def known_speakers(scored: Sequence[Scored]) -> list[str]:
     """Each utterance's speaker; none of them if not all are known."""
-    speakers = [one.utterance.speaker for one in scored if one.utterance.speaker is not None]
+    speakers = [result.utterance.speaker for result in scored if result.utterance.speaker is not None]
     return speakers if len(speakers) == len(scored) else []
 
 
@@ -112,13 +116,15 @@ def breakdown(systems: Sequence[Sequence[Scored]], kind: str) -> list[list[dict[
 
 
 def _rows(name: str, systems: Sequence[Sequence[Scored]]) -> list[dict[str, Any]]:
-    errors = np.array([[one.counts.errors for one in scored] for scored in systems], dtype=np.float64).T
-    lengths = np.array([[one.counts.reference_length for one in scored] for scored in systems], dtype=np.float64).T
+    errors = np.array([[result.counts.errors for result in scored] for scored in systems], dtype=np.float64).T
+    lengths = np.array(
+        [[result.counts.reference_length for result in scored] for scored in systems], dtype=np.float64
+    ).T
     rows = []
     for scored, interval in zip(systems, intervals(errors, lengths), strict=True):
-        counts = total(one.counts for one in scored).as_dict()
-        held = {key: counts[key] for key in ("rate", "errors", "reference_length")}
-        rows.append({"name": name, "utterances": len(scored)} | held | {"interval": _listed(interval)})
+        counts = total(result.counts for result in scored).as_dict()
+        sums = {key: counts[key] for key in ("rate", "errors", "reference_length")}
+        rows.append({"name": name, "utterances": len(scored)} | sums | {"interval": _listed(interval)})
     return rows
 
 
@@ -137,12 +143,12 @@ def _grouped(names: Iterable[tuple[str, int]]) -> Places:
 
 
 def _by_subset(scored: Sequence[Scored]) -> Places:
-    return _grouped((one.subset, place) for place, one in enumerate(scored))
+    return _grouped((result.subset, place) for place, result in enumerate(scored))
 
 
 def _by_speaker(scored: Sequence[Scored]) -> Places:
     """By the speaker's name, those without one last; none where no speaker is known."""
-    speakers = [one.utterance.speaker for one in scored]
+    speakers = [result.utterance.speaker for result in scored]
     if all(speaker is None for speaker in speakers):
         return {}
     in_order = sorted(range(len(speakers)), key=lambda place: (speakers[place] is None, speakers[place] or ""))
@@ -150,12 +156,12 @@ def _by_speaker(scored: Sequence[Scored]) -> Places:
 
 
 def _by_duration(scored: Sequence[Scored]) -> Places:
-    return _by_number([one.utterance.duration for one in scored], SECONDS, "s")
+    return _by_number([result.utterance.duration for result in scored], SECONDS, "s")
 
 
 def _by_speaking_rate(scored: Sequence[Scored]) -> Places:
     """By words of the reference a second."""
-    rates = [one.counts.reference_length / one.utterance.duration for one in scored]
+    rates = [result.counts.reference_length / result.utterance.duration for result in scored]
     return _by_number(rates, WORDS_A_SECOND, "words/s")
 
 
@@ -206,17 +212,17 @@ def _confusions(edits: Iterable[Edit]) -> dict[str, list[dict[str, Any]]]:
     """Count equal edits; the most frequent first, those as frequent by their words."""
     counted = Counter(edit for edit in edits if edit.kind != "equal")
     in_order = sorted(counted.items(), key=lambda item: (-item[1], item[0].reference or "", item[0].hypothesis or ""))
-    found: dict[str, list[dict[str, Any]]] = {"substitutions": [], "insertions": [], "deletions": []}
+    confusions: dict[str, list[dict[str, Any]]] = {"substitutions": [], "insertions": [], "deletions": []}
     for edit, count in in_order:
         if edit.kind == "substitution":
             words = {"reference": edit.reference, "hypothesis": edit.hypothesis}
         else:
             words = {"word": edit.reference if edit.kind == "deletion" else edit.hypothesis}
-        found[f"{edit.kind}s"].append({**words, "count": count})
-    return {kind: rows[:MOST_CONFUSIONS] for kind, rows in found.items()}
+        confusions[f"{edit.kind}s"].append({**words, "count": count})
+    return {kind: rows[:MOST_CONFUSIONS] for kind, rows in confusions.items()}
 
 
-def _heard(alignment: Iterable[Edit]) -> list[Edit]:
+def _recognised(alignment: Iterable[Edit]) -> list[Edit]:
     """The edits that have a word of the hypothesis, one for each."""
     return [edit for edit in alignment if edit.hypothesis is not None]
 
@@ -235,29 +241,29 @@ def _calibration(words: Sequence[tuple[float, bool]]) -> dict[str, Any] | None:
         "accuracy": sum(right) / len(words),
         "bins": [
             {
-                "from": one.lowest,
-                "to": one.highest,
-                "words": one.words,
-                "confidence": one.confidence,
-                "accuracy": one.accuracy,
+                "from": bucket.lowest,
+                "to": bucket.highest,
+                "words": bucket.words,
+                "confidence": bucket.confidence,
+                "accuracy": bucket.accuracy,
             }
-            for one in bins
+            for bucket in bins
         ],
     }
 
 
 def _wer_histogram(scored: Sequence[Scored]) -> list[dict[str, Any]]:
     """Utterances by their WER: exactly 0, tenths up to 1, and beyond."""
-    found = [one.counts.rate for one in scored]
-    rows: list[dict[str, Any]] = [{"from": 0.0, "to": 0.0, "utterances": sum(rate == 0 for rate in found)}]
+    wers = [result.counts.rate for result in scored]
+    rows: list[dict[str, Any]] = [{"from": 0.0, "to": 0.0, "utterances": sum(rate == 0 for rate in wers)}]
     for low, high in pairwise(TENTHS):
-        rows.append({"from": low, "to": high, "utterances": sum(low < rate <= high for rate in found)})
-    return [*rows, {"from": 1.0, "to": None, "utterances": sum(rate > 1 for rate in found)}]
+        rows.append({"from": low, "to": high, "utterances": sum(low < rate <= high for rate in wers)})
+    return [*rows, {"from": 1.0, "to": None, "utterances": sum(rate > 1 for rate in wers)}]
 
 
 def _confidence_histogram(words: Sequence[tuple[float, bool]]) -> list[dict[str, Any]]:
     """Words by their confidence, the right ones and the wrong ones."""
-    counted = Counter((min(bisect_right(TWENTIETHS, one), 20), is_right) for one, is_right in words)
+    counted = Counter((min(bisect_right(TWENTIETHS, confidence), 20), is_right) for confidence, is_right in words)
     edges = enumerate(pairwise(TWENTIETHS), start=1)
     return [
         {"from": low, "to": high, "right": counted[number, True], "wrong": counted[number, False]}

@@ -50,7 +50,7 @@ def reliability(confidences: Sequence[float], right: Sequence[bool]) -> list[Bin
         same = list(group)
         bins[-1] += same
         placed += len(same)
-    return [_bin(some) for some in bins if some]
+    return [_bin(words) for words in bins if words]
 
 
 def _bin(pairs: Sequence[tuple[float, bool]]) -> Bin:
@@ -64,8 +64,12 @@ def calibration_error(bins: Sequence[Bin]) -> float:
 
     *Source*: Guo et al. 2017, arXiv:1706.04599, equation 3.
     """
-    words = sum(one.words for one in bins)
-    return math.fsum(one.words * abs(one.confidence - one.accuracy) for one in bins) / words if words else math.nan
+    words = sum(bucket.words for bucket in bins)
+    return (
+        math.fsum(bucket.words * abs(bucket.confidence - bucket.accuracy) for bucket in bins) / words
+        if words
+        else math.nan
+    )
 
 
 def auc(confidences: Sequence[float], right: Sequence[bool]) -> float:

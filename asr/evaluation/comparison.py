@@ -33,24 +33,30 @@ def compare(a: Sequence[Scored], b: Sequence[Scored]) -> dict[str, Any]:
         InputError: the utterances, or their references, are not the same.
     """
     pairs = match(a, b)
-    found_a, found_b = rates([one for one, _ in pairs])["words"], rates([one for _, one in pairs])["words"]
-    both = found_a["rate"] is not None and found_b["rate"] is not None
-    sums = np.array(
-        [(one.counts.errors, two.counts.errors, one.counts.reference_length) for one, two in pairs], dtype=np.float64
-    )
-    speakers = known_speakers([one for one, _ in pairs])
+    results_a, results_b = [result for result, _ in pairs], [result for _, result in pairs]
+    words_a, words_b = rates(results_a)["words"], rates(results_b)["words"]
+    both = words_a["rate"] is not None and words_b["rate"] is not None
+    counts = [(result_a.counts, result_b.counts) for result_a, result_b in pairs]
+    sums = np.array([(a.errors, b.errors, a.reference_length) for a, b in counts], dtype=np.float64)
+    speakers = known_speakers(results_a)
     clusters = by_cluster(sums, speakers) if speakers else sums[:0]
     over_utterances, over_speakers = difference(*sums.T), difference(*clusters.T)
     rows = [
-        {"name": name, "a_errors": int(one), "b_errors": int(two), "reference_length": int(length), "utterances": count}
-        for (name, count), (one, two, length) in zip(_counted(speakers), clusters, strict=True)
+        {
+            "name": name,
+            "a_errors": int(errors_a),
+            "b_errors": int(errors_b),
+            "reference_length": int(length),
+            "utterances": count,
+        }
+        for (name, count), (errors_a, errors_b, length) in zip(_counted(speakers), clusters, strict=True)
     ]
     return {
         "utterances": len(pairs),
-        "a": found_a,
-        "b": found_b,
+        "a": words_a,
+        "b": words_b,
         "difference": {
-            "rate": found_b["rate"] - found_a["rate"] if both else None,
+            "rate": words_b["rate"] - words_a["rate"] if both else None,
             **_difference("", over_utterances),
             **_difference("speaker_", over_speakers),
         },
@@ -67,19 +73,20 @@ def match(a: Sequence[Scored], b: Sequence[Scored]) -> Pairs:
     Raises:
         InputError: some are in one of them only, or have other references.
     """
-    firsts, seconds = ({(one.subset, one.utterance.id): one for one in some} for some in (a, b))
-    for some, others, which in ((firsts, seconds, "first"), (seconds, firsts, "second")):
-        alone = [key for key in some if key not in others]
+    firsts, seconds = ({(result.subset, result.utterance.id): result for result in scored} for scored in (a, b))
+    for results, others, which in ((firsts, seconds, "first"), (seconds, firsts, "second")):
+        alone = [key for key in results if key not in others]
         if alone:
             must = "both must be of the same utterances, by subset and id"
-            said = f"{must}; {len(alone)} of {len(some)} are in the {which} only: {_named(alone)}"
+            said = f"{must}; {len(alone)} of {len(results)} are in the {which} only: {_named(alone)}"
             raise InputError(f"{said}. Evaluate both models on the same manifests.")
     other = [key for key in firsts if firsts[key].reference != seconds[key].reference]
     if other:
-        one, two = firsts[other[0]].reference, seconds[other[0]].reference
+        reference_a, reference_b = firsts[other[0]].reference, seconds[other[0]].reference
         must = "both must have the same references"
         said = (
-            f"{must}; {len(other)} of {len(firsts)} differ: {_named(other)}, where {shown(one)} stands for {shown(two)}"
+            f"{must}; {len(other)} of {len(firsts)} differ: {_named(other)}, "
+            f"where {shown(reference_a)} stands for {shown(reference_b)}"
         )
         raise InputError(f"{said}. Were the manifests changed, or do the models normalise texts by other rules?")
     return [(firsts[key], seconds[key]) for key in firsts]
@@ -88,17 +95,21 @@ def match(a: Sequence[Scored], b: Sequence[Scored]) -> Pairs:
 def changed(pairs: Iterable[tuple[Scored, Scored]]) -> list[dict[str, Any]]:
     """Name the utterances with more errors in one than in the other; the largest change first, then in order."""
     rows = [
-        {"id": one.utterance.id, "subset": one.subset, "change": two.counts.errors - one.counts.errors}
-        for one, two in pairs
-        if one.counts.errors != two.counts.errors
+        {
+            "id": result_a.utterance.id,
+            "subset": result_a.subset,
+            "change": result_b.counts.errors - result_a.counts.errors,
+        }
+        for result_a, result_b in pairs
+        if result_a.counts.errors != result_b.counts.errors
     ]
     return sorted(rows, key=lambda row: -abs(row["change"]))
 
 
-def _difference(prefix: str, found: Difference | None) -> dict[str, Any]:
+def _difference(prefix: str, difference: Difference | None) -> dict[str, Any]:
     return {
-        f"{prefix}interval": list(found.interval) if found else None,
-        f"{prefix}p_value": found.p_value if found else None,
+        f"{prefix}interval": list(difference.interval) if difference else None,
+        f"{prefix}p_value": difference.p_value if difference else None,
     }
 
 
@@ -109,8 +120,8 @@ def _wins(changes: np.ndarray) -> dict[str, int]:
 
 def _counted(names: Sequence[str]) -> list[tuple[str, int]]:
     """How often each name is there, in the order of `asr.evaluation.bootstrap.by_cluster`."""
-    found, counts = np.unique(np.asarray(names, dtype=object), return_counts=True)
-    return [(str(name), int(count)) for name, count in zip(found, counts, strict=True)]
+    unique, counts = np.unique(np.asarray(names, dtype=object), return_counts=True)
+    return [(str(name), int(count)) for name, count in zip(unique, counts, strict=True)]
 
 
 def _named(keys: Sequence[tuple[str, str]]) -> str:

@@ -37,12 +37,12 @@ class Evaluation:
     @property
     def counts(self) -> ErrorCounts:
         """Word errors summed over the scored utterances."""
-        return total(one.counts for one in self.scored)
+        return total(result.counts for result in self.scored)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the rates with their intervals, and how many utterances are not in them, as in results.json."""
-        found = rates(self.scored)
-        words, characters, raw = found["words"], found["characters"], found["raw_words"]
+        figures = rates(self.scored)
+        words, characters, raw = figures["words"], figures["characters"], figures["raw_words"]
         return {
             "wer": words["rate"],
             "wer_interval": words["interval"],
@@ -59,7 +59,7 @@ class Evaluation:
             "raw_wer_interval": raw["interval"],
             "normalizer": self.normalizer,
             "utterances": len(self.scored),
-            "speakers": len({one.utterance.speaker for one in self.scored} - {None}),
+            "speakers": len({result.utterance.speaker for result in self.scored} - {None}),
             "not_scored": len(self.rejected),
         }
 
@@ -73,7 +73,7 @@ class Evaluation:
     @property
     def audio_seconds(self) -> float:
         """Seconds of audio scored."""
-        return sum(one.utterance.duration for one in self.scored)
+        return sum(result.utterance.duration for result in self.scored)
 
     @property
     def real_time_factor(self) -> float:
@@ -84,9 +84,9 @@ class Evaluation:
 def together(evaluations: Sequence[Evaluation]) -> Evaluation:
     """Make one evaluation of those of several manifests, by one recogniser."""
     return Evaluation(
-        [scored for one in evaluations for scored in one.scored],
-        [rejected for one in evaluations for rejected in one.rejected],
-        sum(one.wall_seconds for one in evaluations),
+        [scored for evaluation in evaluations for scored in evaluation.scored],
+        [rejected for evaluation in evaluations for rejected in evaluation.rejected],
+        sum(evaluation.wall_seconds for evaluation in evaluations),
         evaluations[0].normalizer,
     )
 
@@ -95,7 +95,7 @@ def evaluate(
     recognizer: Recognizer,
     subset: str,
     utterances: Sequence[Utterance],
-    how: Inference = INFERENCE,
+    options: Inference = INFERENCE,
     advance: Callable[[float], None] = lambda seconds: None,
 ) -> Evaluation:
     """Recognise utterances and count their errors.
@@ -104,21 +104,21 @@ def evaluate(
         recognizer: in eval mode.
         subset: what the manifest is called.
         utterances: with their texts as written.
-        how: see `asr.recognition.inference`.
-        advance: told how many seconds of audio were done, as they are.
+        options: see `asr.recognition.inference`.
+        advance: called with the seconds of audio that were done, as they are.
     """
     started = time.monotonic()
     scored: dict[str, Scored] = {}
     rejected: dict[str, Rejected] = {}
-    for result in recognizer.recognize(utterances, how, advance):
+    for result in recognizer.recognize(utterances, options, advance):
         if isinstance(result, Rejected):
             rejected[result.utterance.id] = result
         else:
             utterance, transcript = result
             scored[utterance.id] = score(utterance, subset, recognizer.model.normalize(utterance.text), transcript)
     return Evaluation(
-        [scored[one.id] for one in utterances if one.id in scored],
-        [rejected[one.id] for one in utterances if one.id in rejected],
+        [scored[utterance.id] for utterance in utterances if utterance.id in scored],
+        [rejected[utterance.id] for utterance in utterances if utterance.id in rejected],
         time.monotonic() - started,
         recognizer.model.normalize.__name__,
     )

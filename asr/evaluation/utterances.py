@@ -39,15 +39,15 @@ class Scored:
 
     def as_dict(self) -> dict[str, Any]:
         """A line of NAME.utterances.jsonl."""
-        one, counts, transcript = self.utterance, self.counts, self.transcript.as_dict()
+        utterance, counts, transcript = self.utterance, self.counts, self.transcript.as_dict()
         return {
-            "id": one.id,
+            "id": utterance.id,
             "subset": self.subset,
-            "speaker": one.speaker,
-            "duration": one.duration,
-            "audio_filepath": os.path.abspath(one.audio_filepath),
-            "offset": one.offset,
-            "text": one.text,
+            "speaker": utterance.speaker,
+            "duration": utterance.duration,
+            "audio_filepath": os.path.abspath(utterance.audio_filepath),
+            "offset": utterance.offset,
+            "text": utterance.text,
             "reference": self.reference,
             "hypothesis": self.transcript.text,
             "substitutions": counts.substitutions,
@@ -86,11 +86,13 @@ def read_scored(path: str | Path) -> list[Scored]:
         raise InputError(f"{path}: {problem}. Give a NAME.utterances.jsonl; asr.evaluate --output-dir writes them.")
     scored: dict[tuple[str, str], Scored] = {}
     for where, line in named_lines(path, "a file"):
-        one = _parse(parse_object(line, where), where, path.parent)
-        key = (one.subset, one.utterance.id)
+        result = _parse(parse_object(line, where), where, path.parent)
+        key = (result.subset, result.utterance.id)
         if key in scored:
-            raise InputError(f"{where}: ids must be unique in a subset; {shown(one.utterance.id)} stands there twice.")
-        scored[key] = one
+            raise InputError(
+                f"{where}: ids must be unique in a subset; {shown(result.utterance.id)} stands there twice."
+            )
+        scored[key] = result
     if not scored:
         raise InputError(f"{path}: must hold at least one scored utterance; it is empty.")
     return list(scored.values())

@@ -100,7 +100,7 @@ def record(
         budget: bytes that the recordings may take in base64.
         sample_rate: Hz; that of the recordings is this, or the next that Opus knows.
         second_bytes: what else each second of a recording takes in base64.
-        advance: told how many seconds were compressed, as they are.
+        advance: called with the seconds that were compressed, as they are.
     """
     rate = min((rate for rate in OPUS_RATES if rate >= sample_rate), default=OPUS_RATES[-1])
     audio: dict[int, bytes] = {}
@@ -131,7 +131,7 @@ def record_with_features(
     utterances: Sequence[Utterance],
     order: Iterable[int],
     budget: float,
-    how: Inference = INFERENCE,
+    options: Inference = INFERENCE,
     advance: Callable[[float], None] = lambda seconds: None,
 ) -> Clips:
     """Record as `record` does, with the features, and run the net once more over what was recorded for posteriors."""
@@ -144,11 +144,11 @@ def record_with_features(
     for position in clips.audio:
         with suppress(AudioError):  # it can no longer be read
             waveform = load_utterance(utterances[position], features.sample_rate)
-            log_mel[position] = levels(in_stretches(features, waveform, how.chunks.chunk_seconds))
+            log_mel[position] = levels(in_stretches(features, waveform, options.chunks.chunk_seconds))
     return replace(
         clips,
         log_mel=log_mel,
-        posteriors=posteriors(recognizer, utterances, list(clips.audio), how) if fits else {},
+        posteriors=posteriors(recognizer, utterances, list(clips.audio), options) if fits else {},
         tokens=[recognizer.model.tokenizer.pieces[token] for token in range(recognizer.model.tokenizer.vocab_size)],
         frame_seconds=frame_seconds,
         features={
@@ -182,12 +182,12 @@ def levels(features: Tensor) -> bytes:
 
 
 def posteriors(
-    recognizer: Recognizer, utterances: Sequence[Utterance], positions: Sequence[int], how: Inference
+    recognizer: Recognizer, utterances: Sequence[Utterance], positions: Sequence[int], options: Inference
 ) -> dict[int, Posterior]:
     """Run the net over the utterances at these positions; one that can no longer be read is left out."""
     chosen = [replace(utterances[position], id=str(position)) for position in positions]  # ids repeat among manifests
     by_position: dict[int, Posterior] = {}
-    for result in recognizer.segments(chosen, how):
+    for result in recognizer.segments(chosen, options):
         if isinstance(result, Rejected):
             continue
         utterance, segments = result

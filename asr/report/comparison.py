@@ -51,8 +51,8 @@ def comparison_report(
         clips: of utterances, by their position in `a`.
     """
     pairs = match(a, b)
-    rows = [row(one, [one, two]) for one, two in pairs]
-    subsets, speakers = {one.subset for one in a}, {one.utterance.speaker for one in a} - {None}
+    rows = [row(result_a, [result_a, result_b]) for result_a, result_b in pairs]
+    subsets, speakers = {result.subset for result in a}, {result.utterance.speaker for result in a} - {None}
     body = "".join(
         [
             f"<main><header><h1>{escape(about.title)}</h1>{headline(comparison)}{facts(about.facts)}</header>",
@@ -67,15 +67,17 @@ def comparison_report(
 
 def headline(comparison: Mapping[str, Any]) -> str:
     """Both rates, and how sure their difference is."""
-    found = comparison["difference"]
-    sure = [*chance(found, "", "utterances"), *chance(found, "speaker_", "speakers")]
+    difference = comparison["difference"]
+    sure = [*chance(difference, "", "utterances"), *chance(difference, "speaker_", "speakers")]
     wins = [
-        f"{noun}s: {one['a']:,} better in A, {one['b']:,} in B, {one['tie']:,} as good"
-        for noun, one in (("utterance", comparison["utterance_wins"]), ("speaker", comparison["speaker_wins"]))
-        if one
+        f"{noun}s: {tally['a']:,} better in A, {tally['b']:,} in B, {tally['tie']:,} as good"
+        for noun, tally in (("utterance", comparison["utterance_wins"]), ("speaker", comparison["speaker_wins"]))
+        if tally
     ]
     size = f"{counted(comparison['a']['reference_length'], 'word')}, {counted(comparison['utterances'], 'utterance')}"
-    parts = [figure("difference", "Difference in WER, B less A", points(found["rate"]), sure, main=True, unit="points")]
+    parts = [
+        figure("difference", "Difference in WER, B less A", points(difference["rate"]), sure, main=True, unit="points")
+    ]
     for which in ("a", "b"):
         words = comparison[which]
         label = f"WER of {which.upper()}"
@@ -85,15 +87,15 @@ def headline(comparison: Mapping[str, Any]) -> str:
     return f'<div class="headline">{"".join(parts)}</div>'
 
 
-def chance(found: Mapping[str, Any], prefix: str, over: str) -> list[str]:
+def chance(difference: Mapping[str, Any], prefix: str, over: str) -> list[str]:
     """The interval of the difference and its p-value, if there are any."""
-    ends, p_value = found[f"{prefix}interval"], found[f"{prefix}p_value"]
+    ends, p_value = difference[f"{prefix}interval"], difference[f"{prefix}p_value"]
     return [f"{interval(ends, points)}, p {probability(p_value, '= ')}, over {over}"] if ends else []
 
 
 def _charts(pairs: Sequence[tuple[Scored, Scored]], comparison: Mapping[str, Any]) -> str:
-    systems = [one for one, _ in pairs], [two for _, two in pairs]
-    by_subset = breakdown(systems, "subset") if len({one.subset for one, _ in pairs}) > 1 else None
+    systems = [result_a for result_a, _ in pairs], [result_b for _, result_b in pairs]
+    by_subset = breakdown(systems, "subset") if len({result_a.subset for result_a, _ in pairs}) > 1 else None
     charts = [
         _kinds(comparison),
         _beside("Short and long utterances", "duration", *breakdown(systems, "duration")),
@@ -117,16 +119,16 @@ def _kinds(comparison: Mapping[str, Any]) -> str:
 def _beside(title: str, name: str, a: Sequence[Mapping[str, Any]], b: Sequence[Mapping[str, Any]]) -> str:
     """The rates of both, a row each; their bins are the same, since they are of the same utterances."""
     columns = []
-    for one, two in zip(a, b, strict=True):
-        for which, found, style in zip(NAMES, (one, two), (1, 2), strict=True):
-            note = f"{counted(found['reference_length'], 'word')}, {counted(found['utterances'], 'utterance')}"
-            label = visible(found["name"]).replace(" words/s", "")
-            columns.append(Column(f"{label}, {which}", found["rate"], found["interval"], note, style))
+    for group_a, group_b in zip(a, b, strict=True):
+        for which, group, style in zip(NAMES, (group_a, group_b), (1, 2), strict=True):
+            note = f"{counted(group['reference_length'], 'word')}, {counted(group['utterances'], 'utterance')}"
+            label = visible(group["name"]).replace(" words/s", "")
+            columns.append(Column(f"{label}, {which}", group["rate"], group["interval"], note, style))
     return interval_chart(title, Axis("word error rate", percent), columns, f"WER by {name}, A over B", name)
 
 
 def _changes(pairs: Sequence[tuple[Scored, Scored]]) -> str:
-    changes = [two.counts.errors - one.counts.errors for one, two in pairs]
+    changes = [result_b.counts.errors - result_a.counts.errors for result_a, result_b in pairs]
     columns = [Column("<-4", sum(change < -4 for change in changes), note="B has at least 5 errors fewer")]
     for change in range(-4, 5):
         columns.append(Column(f"{change:+d}" if change else "0", changes.count(change), note="errors of B less A"))
@@ -137,10 +139,10 @@ def _changes(pairs: Sequence[tuple[Scored, Scored]]) -> str:
 
 def _speakers(rows: Sequence[Mapping[str, Any]]) -> str:
     dots = []
-    for one in rows:
-        length = one["reference_length"]
-        a, b = (one[key] / length if length else None for key in ("a_errors", "b_errors"))
-        note = f"{one['a_errors']:,} and {one['b_errors']:,} errors of {counted(length, 'word')}"
-        dots.append(Dot(visible(one["name"]), a, b, note))
+    for speaker in rows:
+        length = speaker["reference_length"]
+        a, b = (speaker[key] / length if length else None for key in ("a_errors", "b_errors"))
+        note = f"{speaker['a_errors']:,} and {speaker['b_errors']:,} errors of {counted(length, 'word')}"
+        dots.append(Dot(visible(speaker["name"]), a, b, note))
     x, y = Axis("WER of A", percent), Axis("WER of B", percent)
     return scatter_chart("Speaker by speaker", x, y, dots, "Below the line, B is better", diagonal=True)

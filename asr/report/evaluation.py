@@ -54,31 +54,31 @@ class About:
 
 def evaluation_report(scored: Sequence[Scored], about: About, clips: Clips) -> str:
     """Make the page: all figures are those of `analysis.figures`, and so of the scored utterances alone."""
-    found = figures(scored)
+    analysis = figures(scored)
     body = "".join(
         [
-            f"<main><header><h1>{escape(about.title)}</h1>{headline(found)}{facts(about.facts)}",
+            f"<main><header><h1>{escape(about.title)}</h1>{headline(analysis)}{facts(about.facts)}",
             missing(about.not_scored),
-            f"</header><section><h2>Where the errors are</h2>{_charts(found)}</section>",
-            f"<section><h2>What is confused</h2>{_confusions(found['confusions'])}</section>",
-            utterances.section(KINDS, len(found["by"]["subset"]) > 1, bool(found["by"]["speaker"])),
+            f"</header><section><h2>Where the errors are</h2>{_charts(analysis)}</section>",
+            f"<section><h2>What is confused</h2>{_confusions(analysis['confusions'])}</section>",
+            utterances.section(KINDS, len(analysis["by"]["subset"]) > 1, bool(analysis["by"]["speaker"])),
             f'<p class="note">{escape(recordings(len(scored), clips))}</p>',
             f'<section><h2>How it is computed</h2><p class="note">{escape(METHODS)}</p></section></main>',
         ]
     )
-    rows = [row(one, [one]) for one in scored]
+    rows = [row(result, [result]) for result in scored]
     return page(
         about.title, body, utterances.SCRIPTS, {"report": handed_over(["hypothesis"], rows, clips)}, attached(clips)
     )
 
 
-def headline(found: Mapping[str, Any]) -> str:
+def headline(analysis: Mapping[str, Any]) -> str:
     """The rates with their intervals, and of how much they are."""
-    words, characters, raw = found["words"], found["characters"], found["raw_words"]
+    words, characters, raw = analysis["words"], analysis["characters"], analysis["raw_words"]
     kinds = ", ".join(counted(words[f"{kind}s"], kind) for kind in ("substitution", "insertion", "deletion"))
-    wrong = f"in {found['wrong_utterances']:,} of {counted(found['utterances'], 'utterance')}"
-    speakers = f", {counted(found['speakers'], 'speaker')}" if found["speakers"] else ""
-    size = f"{found['audio_seconds'] / 3600:.2f} hours{speakers}"
+    wrong = f"in {analysis['wrong_utterances']:,} of {counted(analysis['utterances'], 'utterance')}"
+    speakers = f", {counted(analysis['speakers'], 'speaker')}" if analysis["speakers"] else ""
+    size = f"{analysis['audio_seconds'] / 3600:.2f} hours{speakers}"
     of = f"of {counted(words['reference_length'], 'word')}"
     return "".join(
         [
@@ -105,7 +105,7 @@ def missing(not_scored: Sequence[str]) -> str:
     """Name the utterances that could not be read."""
     if not not_scored:
         return ""
-    lines = "".join(f"<li>{escape(one)}</li>" for one in not_scored)
+    lines = "".join(f"<li>{escape(reason)}</li>" for reason in not_scored)
     count = len(not_scored)
     said = f"{counted(count, 'utterance')} could not be read, and count{'s' if count == 1 else ''} nowhere"
     return f'<details class="warning"><summary>{said}</summary><ul>{lines}</ul></details>'
@@ -115,19 +115,19 @@ def breakdown(title: str, rows: Sequence[Mapping[str, Any]], name: str, note: st
     """Draw a rate for each row of a breakdown."""
     columns = [
         Column(
-            visible(one["name"]).replace(" words/s", ""),
-            one["rate"],
-            one["interval"],
-            f"{counted(one['reference_length'], 'word')}, {counted(one['utterances'], 'utterance')}",
+            visible(group["name"]).replace(" words/s", ""),
+            group["rate"],
+            group["interval"],
+            f"{counted(group['reference_length'], 'word')}, {counted(group['utterances'], 'utterance')}",
         )
-        for one in rows
+        for group in rows
     ]
     return interval_chart(title, WER, columns, note, name)
 
 
-def _charts(found: Mapping[str, Any]) -> str:
-    by = found["by"]
-    speakers = sorted(by["speaker"], key=lambda one: -1.0 if one["rate"] is None else -one["rate"])
+def _charts(analysis: Mapping[str, Any]) -> str:
+    by = analysis["by"]
+    speakers = sorted(by["speaker"], key=lambda group: -1.0 if group["rate"] is None else -group["rate"])
     charts = [
         breakdown(
             "Short and long utterances",
@@ -138,9 +138,9 @@ def _charts(found: Mapping[str, Any]) -> str:
         breakdown("Slow and fast speech", by["speaking_rate"], "rate", "WER by words a second"),
         breakdown("By subset", by["subset"], "subset", "WER of each manifest") if len(by["subset"]) > 1 else "",
         breakdown("By speaker, the worst first", speakers, "speaker", "WER of each speaker") if speakers else "",
-        _error_types(found["words"]),
-        _wer_distribution(found["distribution"]["wer"]),
-        *_confidence(found),
+        _error_types(analysis["words"]),
+        _wer_distribution(analysis["distribution"]["wer"]),
+        *_confidence(analysis),
     ]
     return f'<div class="charts">{"".join(charts)}</div>'
 
@@ -157,36 +157,43 @@ def _error_types(words: Mapping[str, Any]) -> str:
 
 def _wer_distribution(bins: Sequence[Mapping[str, Any]]) -> str:
     columns = []
-    for one in bins:
-        name = "0" if one["to"] == 0 else ">100" if one["to"] is None else f"{100 * one['to']:.0f}"
-        between = f"above {100 * one['from']:.0f} %"
-        told = "no errors" if one["to"] == 0 else between if one["to"] is None else f"{between}, up to {name} %"
-        columns.append(Column(name, one["utterances"], note=told))
+    for bucket in bins:
+        name = "0" if bucket["to"] == 0 else ">100" if bucket["to"] is None else f"{100 * bucket['to']:.0f}"
+        between = f"above {100 * bucket['from']:.0f} %"
+        note = "no errors" if bucket["to"] == 0 else between if bucket["to"] is None else f"{between}, up to {name} %"
+        columns.append(Column(name, bucket["utterances"], note=note))
     x, y = Axis("WER of the utterance, up to (%)"), Axis("utterances")
     return column_chart("How the errors are spread", x, y, columns, "Utterances by their own WER, in steps of 10 %")
 
 
-def _confidence(found: Mapping[str, Any]) -> list[str]:
-    calibration, bins = found["calibration"], found["distribution"]["confidence"]
+def _confidence(analysis: Mapping[str, Any]) -> list[str]:
+    calibration, bins = analysis["calibration"], analysis["distribution"]["confidence"]
     if calibration is None:
         return []
-    points = [(one["confidence"], one["accuracy"]) for one in calibration["bins"]]
+    points = [(bucket["confidence"], bucket["accuracy"]) for bucket in calibration["bins"]]
     area = "not defined" if calibration["auc"] is None else f"{calibration['auc']:.3f}"
     note = f"ECE {percent(calibration['ece'])}, AUC {area}. On the diagonal, confidence is the share of right words"
     sure, right = Axis("confidence", percent, 0.0, 1.0), Axis("words that are right", percent, 0.0, 1.0)
     curve = line_chart(
         "Whether confidence can be believed", sure, right, [Series("words", points, dots=True)], note, True
     )
-    edges = [one["from"] for one in bins] + [bins[-1]["to"]]
-    counts = [("right words", [one["right"] for one in bins]), ("wrong words", [one["wrong"] for one in bins])]
+    edges = [bucket["from"] for bucket in bins] + [bins[-1]["to"]]
+    counts = [
+        ("right words", [bucket["right"] for bucket in bins]),
+        ("wrong words", [bucket["wrong"] for bucket in bins]),
+    ]
     note = "Words of the hypotheses by their confidence"
     return [curve, histogram("Whether confidence tells right from wrong", sure, Axis("words"), edges, counts, note)]
 
 
-def _confusions(found: Mapping[str, Any]) -> str:
-    swapped = [[one["reference"], one["hypothesis"], f"{one['count']:,}"] for one in found["substitutions"]]
+def _confusions(confusions: Mapping[str, Any]) -> str:
+    swapped = [
+        [confusion["reference"], confusion["hypothesis"], f"{confusion['count']:,}"]
+        for confusion in confusions["substitutions"]
+    ]
     inserted, deleted = (
-        [[one["word"], f"{one['count']:,}"] for one in found[kind]] for kind in ("insertions", "deletions")
+        [[confusion["word"], f"{confusion['count']:,}"] for confusion in confusions[kind]]
+        for kind in ("insertions", "deletions")
     )
     return "".join(
         [
@@ -206,24 +213,24 @@ def recordings(count: int, clips: Clips, which: str = "with the most errors") ->
     return said + (f" {len(clips.problems):,} could not be read." if clips.problems else "")
 
 
-def row(one: Scored, systems: Sequence[Scored]) -> dict[str, Any]:
+def row(result: Scored, systems: Sequence[Scored]) -> dict[str, Any]:
     """What report.js is told of an utterance, and of what each system made of it."""
     return {
-        "id": visible(one.utterance.id),
-        "subset": visible(one.subset),
-        "speaker": None if one.utterance.speaker is None else visible(one.utterance.speaker),
-        "duration": one.utterance.duration,
-        "text": visible(one.utterance.text),
-        "reference": visible(" ".join(one.reference.split())),
+        "id": visible(result.utterance.id),
+        "subset": visible(result.subset),
+        "speaker": None if result.utterance.speaker is None else visible(result.utterance.speaker),
+        "duration": result.utterance.duration,
+        "text": visible(result.utterance.text),
+        "reference": visible(" ".join(result.reference.split())),
         "systems": [_system(system) for system in systems],
     }
 
 
-def _system(one: Scored) -> dict[str, Any]:
-    words, confidence = one.transcript.words, one.transcript.confidence
+def _system(result: Scored) -> dict[str, Any]:
+    words, confidence = result.transcript.words, result.transcript.confidence
     return {
-        "hypothesis": visible(one.transcript.text),
-        "edits": "".join(LETTERS[edit.kind] for edit in align_words(one.reference, one.transcript.text)),
+        "hypothesis": visible(result.transcript.text),
+        "edits": "".join(LETTERS[edit.kind] for edit in align_words(result.reference, result.transcript.text)),
         "times": [time for word in words for time in (word.start, word.end)],
         "confidence": None if confidence is None else round(confidence, 4),
     }
@@ -239,7 +246,9 @@ def handed_over(systems: Sequence[str], rows: Sequence[Mapping[str, Any]], clips
         "no_audio": "There is no recording of this utterance in the page.",
         "features": clips.features,
         "posterior": {"tokens": clips.tokens, "frame_seconds": clips.frame_seconds, "top": clips.top},
-        "segments": {row: {"starts": one.starts, "counts": one.counts} for row, one in clips.posteriors.items()},
+        "segments": {
+            row: {"starts": posterior.starts, "counts": posterior.counts} for row, posterior in clips.posteriors.items()
+        },
     }
 
 

@@ -231,24 +231,24 @@ def _text(path: Path) -> str:
 
 def _settings(text: str) -> Mapping[str, Any]:
     try:
-        found = yaml.safe_load(text)
+        settings = yaml.safe_load(text)
     except yaml.YAMLError:  # it is shown as it is
         return {}
-    return found if isinstance(found, Mapping) else {}
+    return settings if isinstance(settings, Mapping) else {}
 
 
 def _results(text: str) -> dict[str, Mapping[str, Any]]:
     """Read results.json; what is no result is left out."""
     try:
-        found = json.loads(text)
+        results = json.loads(text)
     except ValueError:
         return {}
-    pairs = found.items() if isinstance(found, dict) else ()
+    pairs = results.items() if isinstance(results, dict) else ()
     return {name: result for name, result in pairs if isinstance(result, dict)}
 
 
 def _at(settings: Mapping[str, Any], *keys: str) -> Any:
-    found: Any = settings
+    value: Any = settings
     for key in keys:
-        found = found.get(key) if isinstance(found, Mapping) else None
-    return found
+        value = value.get(key) if isinstance(value, Mapping) else None
+    return value

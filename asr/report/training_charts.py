@@ -32,25 +32,27 @@ def charts(curves: Mapping[str, Curve], clip: float | None) -> list[str]:
         curves: by the columns of metrics.csv; a chart whose columns have no number is left out.
         clip: norm that gradients were clipped to, None: they were not, or it is not known.
     """
-    there = {name: curve for name, curve in curves.items() if len(curve)}
-    drawn = [_loss(there), _wer(there), _gradient(there, clip)]
-    if "train/learning_rate" in there:
-        rate = there["train/learning_rate"]
+    logged = {name: curve for name, curve in curves.items() if len(curve)}
+    drawn = [_loss(logged), _wer(logged), _gradient(logged, clip)]
+    if "train/learning_rate" in logged:
+        rate = logged["train/learning_rate"]
         title = f"Learning rate: {_short(max(rate.values))} at most, {_short(rate.values[-1])} at the end"
         drawn.append(line_chart(title, STEP, Axis("learning rate"), [Series("learning rate", _points(rate))]))
-    if "train/audio_seconds_per_second" in there:
-        title = f"Speed: {_short(median(there['train/audio_seconds_per_second'].values))} s of audio a second"
+    if "train/audio_seconds_per_second" in logged:
+        title = f"Speed: {_short(median(logged['train/audio_seconds_per_second'].values))} s of audio a second"
         note = "the median of the steps logged"
-        drawn.append(_one(there, "train/audio_seconds_per_second", title, Axis("audio seconds a second"), note))
-    if "train/padding" in there:
-        title = f"Padding: {percent(fmean(there['train/padding'].values))} of a batch's frames in the mean"
-        drawn.append(_one(there, "train/padding", title, Axis("padding", percent), "over all processes"))
-    if "train/data_wait" in there:
-        title = f"Waiting for data: {percent(fmean(there['train/data_wait'].values))} of a step's time in the mean"
-        note = "more of data.num_workers may help" if fmean(there["train/data_wait"].values) > MUCH_WAITING else ""
-        drawn.append(_one(there, "train/data_wait", title, Axis("waiting", percent), note))
-    if "valid/blank_ratio" in there:
-        blanks = there["valid/blank_ratio"]
+        drawn.append(
+            _training_chart(logged, "train/audio_seconds_per_second", title, Axis("audio seconds a second"), note)
+        )
+    if "train/padding" in logged:
+        title = f"Padding: {percent(fmean(logged['train/padding'].values))} of a batch's frames in the mean"
+        drawn.append(_training_chart(logged, "train/padding", title, Axis("padding", percent), "over all processes"))
+    if "train/data_wait" in logged:
+        title = f"Waiting for data: {percent(fmean(logged['train/data_wait'].values))} of a step's time in the mean"
+        note = "more of data.num_workers may help" if fmean(logged["train/data_wait"].values) > MUCH_WAITING else ""
+        drawn.append(_training_chart(logged, "train/data_wait", title, Axis("waiting", percent), note))
+    if "valid/blank_ratio" in logged:
+        blanks = logged["valid/blank_ratio"]
         title = f"Blank: {percent(blanks.values[-1])} of the frames in the last validation"
         series = [Series("validation", _points(blanks), dots=_few(blanks))]
         drawn.append(line_chart(title, STEP, Axis("blank frames", percent), series))
@@ -67,21 +69,21 @@ def smoothing(curves: Mapping[str, Curve]) -> int:
     return _width(curves.get("train/loss", Curve([], [])))
 
 
-def _loss(there: Mapping[str, Curve]) -> str:
+def _loss(logged: Mapping[str, Curve]) -> str:
     names = {"train/loss": "training", "valid/loss": "validation"}
-    those = {names[name]: there[name] for name in names if name in there}
-    if not those:
+    losses = {names[name]: logged[name] for name in names if name in logged}
+    if not losses:
         return ""
-    widths = {"training": _width(those["training"]) if "training" in those else 1, "validation": 1}
-    ends = [f"{_short(fmean(one.values[-widths[name] :]))} in {name}" for name, one in those.items()]
-    series = [_series(name, one, smooth=name == "training") for name, one in those.items()]
+    widths = {"training": _width(losses["training"]) if "training" in losses else 1, "validation": 1}
+    ends = [f"{_short(fmean(curve.values[-widths[name] :]))} in {name}" for name, curve in losses.items()]
+    series = [_series(name, curve, smooth=name == "training") for name, curve in losses.items()]
     return _log_chart(f"Loss at the end: {' and '.join(ends)}", Axis("loss per token"), series, "")
 
 
-def _wer(there: Mapping[str, Curve]) -> str:
-    if "valid/wer" not in there:
+def _wer(logged: Mapping[str, Curve]) -> str:
+    if "valid/wer" not in logged:
         return ""
-    wer = there["valid/wer"]
+    wer = logged["valid/wer"]
     best = min(wer.values)
     at = wer.steps[wer.values.index(best)]
     title = f"Validation WER: {percent(wer.values[-1])} at the end"
@@ -90,10 +92,10 @@ def _wer(there: Mapping[str, Curve]) -> str:
     return line_chart(title, STEP, Axis("word error rate", percent), series)
 
 
-def _gradient(there: Mapping[str, Curve], clip: float | None) -> str:
-    if "train/grad_norm" not in there:
+def _gradient(logged: Mapping[str, Curve], clip: float | None) -> str:
+    if "train/grad_norm" not in logged:
         return ""
-    norms = there["train/grad_norm"]
+    norms = logged["train/grad_norm"]
     title = f"Gradient norm: {_short(median(norms.values))} in the median, {_short(max(norms.values))} at most"
     clipped = [value for value in norms.values if clip is not None and value > clip]
     note = (
@@ -102,13 +104,13 @@ def _gradient(there: Mapping[str, Curve], clip: float | None) -> str:
     return _log_chart(title, Axis("gradient norm"), [_series("gradient norm", norms, smooth=True)], note)
 
 
-def _one(there: Mapping[str, Curve], name: str, title: str, axis: Axis, note: str) -> str:
-    return line_chart(title, STEP, axis, [_series(axis.label, there[name], smooth=True)], note)
+def _training_chart(logged: Mapping[str, Curve], name: str, title: str, axis: Axis, note: str) -> str:
+    return line_chart(title, STEP, axis, [_series(axis.label, logged[name], smooth=True)], note)
 
 
 def _log_chart(title: str, axis: Axis, series: list[Series], note: str) -> str:
     """Draw with a logarithmic axis where the values are of several magnitudes."""
-    values = [value for one in series for _, value in [*one.points, *one.raw] if value is not None]
+    values = [value for line in series for _, value in [*line.points, *line.raw] if value is not None]
     if min(values) > 0 and max(values) / min(values) >= WIDE:
         axis = Axis(f"{axis.label} (logarithmic)", axis.write, log=True)
     return line_chart(title, STEP, axis, series, note)

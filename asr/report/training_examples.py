@@ -14,15 +14,15 @@ LEGEND = (
 )
 
 
-def examples(found: Sequence[Recognised]) -> str:
+def examples(samples: Sequence[Recognised]) -> str:
     """Make a table for each utterance: its reference, and what validation after validation made of it."""
-    if not found:
+    if not samples:
         return (
             "<p>There is no examples.jsonl, or it is empty: there was no validation, or an earlier version made it.</p>"
         )
     by_id: dict[str, list[Recognised]] = {}
-    for one in found:
-        by_id.setdefault(one.id, []).append(one)
+    for sample in samples:
+        by_id.setdefault(sample.id, []).append(sample)
     tables = "".join(f"<div>{_table(name, lines)}</div>" for name, lines in by_id.items())
     return f'{LEGEND}<div class="examples">{tables}</div>'
 
@@ -71,17 +71,17 @@ def _marked(edit: Edit) -> str:
         case "equal":
             return escape(edit.hypothesis)
         case "substitution":
-            told = f"instead of {edit.reference}"
-            return _span("sub", edit.hypothesis, told)
+            explanation = f"instead of {edit.reference}"
+            return _span("sub", edit.hypothesis, explanation)
         case "insertion":
             return _span("ins", edit.hypothesis, "inserted")
         case "deletion":
             return _span("del", edit.reference, "deleted")
 
 
-def _span(kind: str, word: str | None, told: str) -> str:
-    hidden = f'<span class="hidden-text"> ({escape(told)})</span>'
-    return f'<span class="{kind}" title="{escape(told)}">{escape(word)}{hidden}</span>'
+def _span(kind: str, word: str | None, explanation: str) -> str:
+    hidden = f'<span class="hidden-text"> ({escape(explanation)})</span>'
+    return f'<span class="{kind}" title="{escape(explanation)}">{escape(word)}{hidden}</span>'
 
 
 def _nothing() -> str:

@@ -32,12 +32,12 @@ class Connection:
 
     Args:
         app: the layer within.
-        answered: told the address, the status and the seconds of each request.
+        on_answer: called with the address, the status and the seconds of each request.
     """
 
-    def __init__(self, app: ASGIApp, answered: Callable[[str, int, float], object]) -> None:
+    def __init__(self, app: ASGIApp, on_answer: Callable[[str, int, float], object]) -> None:
         self._app = app
-        self._answered = answered
+        self._on_answer = on_answer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -57,7 +57,7 @@ class Connection:
             await self._app(scope, receive, sent)
         finally:
             seconds = time.perf_counter() - began
-            self._answered(scope["path"], status, seconds)
+            self._on_answer(scope["path"], status, seconds)
             logger.info("%s", _line(scope, status, seconds))
 
 

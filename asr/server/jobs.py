@@ -64,28 +64,28 @@ class Jobs:
 
     Args:
         recognizer: used by the thread alone.
-        how: its `batches` bound what is recognised together.
+        options: its `batches` bound what is recognised together.
         queue: how many recordings may wait.
         num_threads: that the net computes with; None: as many as torch finds right.
-        told: called with the number of recordings in each batch.
+        on_batch: called with the number of recordings in each batch.
     """
 
     def __init__(
         self,
         recognizer: Recognizer,
-        how: Inference,
+        options: Inference,
         *,
         queue: int,
         num_threads: int | None = None,
-        told: Callable[[int], object] = lambda number: None,
+        on_batch: Callable[[int], object] = lambda number: None,
     ) -> None:
         self._recognizer = recognizer
-        self._how = how
-        chunk_seconds = how.chunks.chunk_seconds
-        self._how_long = replace(how, batches=BatchBounds(batch_seconds=chunk_seconds, max_utterances=1))
+        self._options = options
+        chunk_seconds = options.chunks.chunk_seconds
+        self._long_options = replace(options, batches=BatchBounds(batch_seconds=chunk_seconds, max_utterances=1))
         self._queue = queue
         self._num_threads = num_threads
-        self._told = told
+        self._on_batch = on_batch
         self._changed = threading.Condition()
         self._short: deque[Job] = deque()
         self._long: deque[Job] = deque()
@@ -124,7 +124,7 @@ class Jobs:
                 raise StoppedError
             if self.full:
                 raise QueueFullError
-            is_long = job.utterance.duration > self._how.chunks.chunk_seconds
+            is_long = job.utterance.duration > self._options.chunks.chunk_seconds
             (self._long if is_long else self._short).append(job)
             self._changed.notify()
 
@@ -168,7 +168,7 @@ class Jobs:
         """Wait for work, and a moment for more to come with it; False: there will be none."""
         with self._changed:
             self._changed.wait_for(lambda: self.waiting or self._stopped)
-            most = self._how.batches.max_utterances
+            most = self._options.batches.max_utterances
             if not self._long and len(self._short) < most:
                 self._changed.wait_for(lambda: len(self._short) >= most or self._stopped, GATHER_SECONDS)
             return not self._stopped
@@ -177,12 +177,12 @@ class Jobs:
         """Recognise a batch of those that wait, if any do."""
         jobs = self._take_batch()
         if jobs:
-            self._told(len(jobs))
-            self._recognize(jobs, self._how)
+            self._on_batch(len(jobs))
+            self._recognize(jobs, self._options)
 
     def _take_batch(self) -> list[Job]:
         """The first short ones, as many as a batch holds when all are padded to the longest."""
-        bounds = self._how.batches
+        bounds = self._options.batches
         taken: list[Job] = []
         longest = 0.0
         with self._changed:
@@ -200,13 +200,13 @@ class Jobs:
                 return
             job = self._long.popleft()
             self._taken.add(job)
-        self._told(1)
-        self._recognize([job], self._how_long)
+        self._on_batch(1)
+        self._recognize([job], self._long_options)
 
-    def _recognize(self, jobs: Sequence[Job], how: Inference) -> None:
+    def _recognize(self, jobs: Sequence[Job], options: Inference) -> None:
         """Settle these jobs, one way or another: if they fail together each is tried alone, and fails for itself."""
         try:
-            self._recognize_together(jobs, how)
+            self._recognize_together(jobs, options)
         except Exception as error:  # a fault of ours, or too little memory
             logger.exception("a batch of %d failed", len(jobs))
             if len(jobs) == 1:
@@ -214,13 +214,13 @@ class Jobs:
         if len(jobs) > 1:
             for job in jobs:
                 if not job.outcome.done():
-                    self._recognize([job], how)
+                    self._recognize([job], options)
         with self._changed:
             self._taken.difference_update(jobs)
 
-    def _recognize_together(self, jobs: Sequence[Job], how: Inference) -> None:
+    def _recognize_together(self, jobs: Sequence[Job], options: Inference) -> None:
         by_id = {job.utterance.id: job for job in jobs}
-        for result in self._recognizer.segments([job.utterance for job in jobs], how):
+        for result in self._recognizer.segments([job.utterance for job in jobs], options):
             if isinstance(result, Rejected):
                 _settle(by_id[result.utterance.id], AudioError(result.reason))
                 continue
@@ -236,7 +236,7 @@ class Jobs:
 
     def _with_breaks(self, job: Job, segments: Segments) -> Segments:
         """Pass segments on; between those of a long recording others get their turn."""
-        is_long = job.utterance.duration > self._how.chunks.chunk_seconds
+        is_long = job.utterance.duration > self._options.chunks.chunk_seconds
         for segment in segments:
             if job.gone or self._stopped:
                 raise _GoneError

@@ -95,15 +95,15 @@ def demo_page(model: str, limits: Limits, examples: tuple[Example, ...]) -> str:
         seconds=f"{limits.max_seconds:g}",
         megabytes=f"{limits.max_bytes / 1e6:g}",
         examples="\n".join(
-            EXAMPLE.format(number=number, name=escape("Example" if len(examples) == 1 else f"Example: {one.name}"))
-            for number, one in enumerate(examples)
+            EXAMPLE.format(number=number, name=escape("Example" if len(examples) == 1 else f"Example: {example.name}"))
+            for number, example in enumerate(examples)
         ),
     )
     data = {
         "settings": {
             "max_bytes": limits.max_bytes,
             "max_seconds": limits.max_seconds,
-            "examples": [one.name for one in examples],
+            "examples": [example.name for example in examples],
         }
     }
     return page("Speech to text", body, SCRIPTS, data, allow=ALLOWED)

@@ -67,13 +67,13 @@ class Uploads:
     Args:
         limits: of each.
         most: how many may be on their way in at a time.
-        told: called with 1 when one begins, with -1 when it is in, or has failed.
+        on_change: called with 1 when one begins, with -1 when it is in, or has failed.
     """
 
-    def __init__(self, limits: Limits, most: int, told: Callable[[int], object]) -> None:
+    def __init__(self, limits: Limits, most: int, on_change: Callable[[int], object]) -> None:
         self.limits = limits
         self._most = most
-        self._told = told
+        self._on_change = on_change
         self._coming = 0
         self._examiners = CapacityLimiter(NUM_EXAMINED)
 
@@ -107,7 +107,7 @@ class Uploads:
 
     def _count(self, change: int) -> None:
         self._coming += change
-        self._told(change)
+        self._on_change(change)
 
     async def _examined(self, file: UploadFile) -> Upload:
         spooled = cast("SpooledTemporaryFile[bytes]", file.file)
@@ -183,16 +183,16 @@ def _only_file(form: FormData) -> UploadFile:
     """The file in the field that it must be in, if nothing else is in the form."""
     must = f"the form must hold one recording, in the field `{FIELD}`"
     items = form.multi_items()
-    found = [(name, value) for name, value in items if name == FIELD]
+    files = [(name, value) for name, value in items if name == FIELD]
     others = [name for name, _ in items if name != FIELD]
-    if not found:
+    if not files:
         got = f"got {', '.join(map(_shown, others))}" if others else "it is empty"
         raise UnusableError(422, f"{must}; {got}.")
-    if len(found) > 1:
-        raise UnusableError(422, f"{must}; got {len(found)} of them. Send each in a request of its own.")
+    if len(files) > 1:
+        raise UnusableError(422, f"{must}; got {len(files)} of them. Send each in a request of its own.")
     if others:
         raise UnusableError(422, f"{must}, and nothing else; got {', '.join(map(_shown, others))} beside it.")
-    file: Any = found[0][1]
+    file: Any = files[0][1]
     if not isinstance(file, UploadFile):
         raise UnusableError(422, f"{must}; that field holds text, as it has no file name. With curl: -F {FIELD}=@NAME.")
     return file

@@ -112,35 +112,35 @@ def line_chart(
         diagonal: draw y = x as well.
         zero: begin y at 0, so that heights can be compared.
     """
-    points = [point for one in series for point in [*one.points, *one.raw]]
+    points = [point for curve in series for point in [*curve.points, *curve.raw]]
     heights = [value for _, value in points] + [
-        edge for one in series for pair in one.intervals if pair for edge in pair
+        edge for curve in series for pair in curve.intervals if pair for edge in pair
     ]
     plane = Plane(x, y, [at for at, _ in points], heights, y_zero=zero)
     drawn = [*plane.y_ticks(), *plane.x_ticks(), *plane.names()]
     drawn += [plane.diagonal()] if diagonal else []
-    behind = [plane.path(one.raw, f"faint s{index % 6 + 1}") for index, one in enumerate(series) if one.raw]
-    front = [mark for index, one in enumerate(series, start=1) for mark in _line(plane, one, index)]
-    legend = [(one.name, index) for index, one in enumerate(series, start=1)] if len(series) > 1 else []
+    behind = [plane.path(curve.raw, f"faint s{index % 6 + 1}") for index, curve in enumerate(series) if curve.raw]
+    front = [mark for index, curve in enumerate(series, start=1) for mark in _line(plane, curve, index)]
+    legend = [(curve.name, index) for index, curve in enumerate(series, start=1)] if len(series) > 1 else []
     return _figure(title, note, drawn + behind + front, _line_rows(x, y, series), legend)
 
 
 def column_chart(title: str, x: Axis, y: Axis, columns: Sequence[Column], note: str = "") -> str:
     """Draw a bar for each of a few names, with whiskers for intervals."""
-    plane = Plane(x, y, [], [edge for one in columns for edge in (one.value, *(one.interval or ()))])
+    plane = Plane(x, y, [], [edge for column in columns for edge in (column.value, *(column.interval or ()))])
     room = (plane.right - plane.left) / max(len(columns), 1)
     width = min(room * 0.66, 46.0)
     drawn = [*plane.y_ticks(), *plane.names()]
-    for index, one in enumerate(columns):
+    for index, column in enumerate(columns):
         centre = plane.left + (index + 0.5) * room
-        drawn.append(label(centre, plane.bottom + 17, shorten(one.name, room), "middle"))
-        if one.value is None or not math.isfinite(one.value):
+        drawn.append(label(centre, plane.bottom + 17, shorten(column.name, room), "middle"))
+        if column.value is None or not math.isfinite(column.value):
             drawn.append(label(centre, plane.bottom - 6, NONE, "middle"))
             continue
-        drawn.append(plane.column(centre, width, one.value, f"s{one.style}") if one.value else "")
-        if one.interval:
-            drawn.append(plane.whisker(centre, one.interval[0], one.interval[1]))
-        drawn.append(rect("hit", centre - room / 2, plane.top, room, plane.bottom - plane.top, _told(y, one)))
+        drawn.append(plane.column(centre, width, column.value, f"s{column.style}") if column.value else "")
+        if column.interval:
+            drawn.append(plane.whisker(centre, column.interval[0], column.interval[1]))
+        drawn.append(rect("hit", centre - room / 2, plane.top, room, plane.bottom - plane.top, _hover(y, column)))
     return _figure(title, note, drawn, _column_rows(x.label, y, columns))
 
 
@@ -162,9 +162,9 @@ def histogram(
             top, under = plane.y(floor + counts[at]), plane.y(floor)
             drawn.append(rect(f"bar s{style}", left, top, right - left, under - top) if counts[at] else "")
             floor += counts[at]
-        told = [f"{x.label}: {x.write(edges[at])} to {x.write(edges[at + 1])}"]
-        told += [f"{name}: {counts[at]:,}" for name, counts in series]
-        drawn.append(rect("hit", left, plane.top, right - left, plane.bottom - plane.top, "\n".join(told)))
+        hover = [f"{x.label}: {x.write(edges[at])} to {x.write(edges[at + 1])}"]
+        hover += [f"{name}: {counts[at]:,}" for name, counts in series]
+        drawn.append(rect("hit", left, plane.top, right - left, plane.bottom - plane.top, "\n".join(hover)))
     rows = [["from", "to", *(name for name, _ in series)]]
     rows += [
         [x.write(edges[at]), x.write(edges[at + 1]), *(f"{counts[at]:,}" for _, counts in series)] for at in places
@@ -184,12 +184,12 @@ def interval_chart(title: str, x: Axis, rows: Sequence[Column], note: str = "", 
         name: what the rows are, for the table.
     """
 
-    def mark(plane: Plane, one: Column, value: float, middle: float, step: float) -> Iterator[str]:
-        if one.interval:
-            ends = f"M{plane.x(one.interval[0]):.1f} {middle:.1f}H{plane.x(one.interval[1]):.1f}"
+    def mark(plane: Plane, row: Column, value: float, middle: float, step: float) -> Iterator[str]:
+        if row.interval:
+            ends = f"M{plane.x(row.interval[0]):.1f} {middle:.1f}H{plane.x(row.interval[1]):.1f}"
             thin = " thin" if len(rows) > NAMED_ROWS else ""
             yield f'<path class="whisker{thin}" d="{ends}"/>'
-        yield circle(f"mark s{one.style}", plane.x(value), middle, min(4.0, max(1.5, step / 2.6)))
+        yield circle(f"mark s{row.style}", plane.x(value), middle, min(4.0, max(1.5, step / 2.6)))
 
     return _lying(title, x, rows, note, name, 120.0, mark)
 
@@ -197,10 +197,10 @@ def interval_chart(title: str, x: Axis, rows: Sequence[Column], note: str = "", 
 def bar_chart(title: str, x: Axis, rows: Sequence[Column], note: str = "", name: str = "name") -> str:
     """Draw a lying bar for each name, which may be long, in the given order. Parameters are `interval_chart`'s."""
 
-    def mark(plane: Plane, one: Column, value: float, middle: float, step: float) -> Iterator[str]:
+    def mark(plane: Plane, row: Column, value: float, middle: float, step: float) -> Iterator[str]:
         if value:
             ends = sorted([plane.x(0.0), plane.x(value)])
-            yield rect(f"bar s{one.style}", ends[0], middle - step / 3, ends[1] - ends[0], step / 1.5)
+            yield rect(f"bar s{row.style}", ends[0], middle - step / 3, ends[1] - ends[0], step / 1.5)
 
     return _lying(title, x, rows, note, name, WIDTH / 2, mark)
 
@@ -217,36 +217,36 @@ def _lying(
     """Draw a row for each name, which has that much room; `mark` draws a value, given the row's middle and height."""
     step = 17.0 if len(rows) <= NAMED_ROWS else max(2.0, min(8.0, 300.0 / len(rows)))
     step = min(24.0, max(step, 160.0 / max(len(rows), 1)))  # few rows stand apart
-    names = [shorten(one.name, room) if len(rows) <= NAMED_ROWS else "" for one in rows]
-    left = 14.0 + max([len(one) * CHARACTER for one in names], default=0.0)
+    names = [shorten(row.name, room) if len(rows) <= NAMED_ROWS else "" for row in rows]
+    left = 14.0 + max([len(text) * CHARACTER for text in names], default=0.0)
     height = TOP + step * max(len(rows), 1) + BOTTOM
-    values = [edge for one in rows for edge in (one.value, *(one.interval or ()))]
+    values = [edge for row in rows for edge in (row.value, *(row.interval or ()))]
     plane = Plane(x, Axis(""), values, [], x_zero=True, left=left, height=height)
     drawn = [*plane.x_ticks(grid=True), *plane.names()]
-    for index, one in enumerate(rows):
+    for index, row in enumerate(rows):
         middle = TOP + (index + 0.5) * step
         drawn.append(label(left - 8, middle + 4, names[index], "end") if names[index] else "")
-        if one.value is None or not math.isfinite(one.value):
+        if row.value is None or not math.isfinite(row.value):
             continue
-        drawn += mark(plane, one, one.value, middle, step)
-        drawn.append(rect("hit", 0, middle - step / 2, plane.right, step, _told(x, one)))
+        drawn += mark(plane, row, row.value, middle, step)
+        drawn.append(rect("hit", 0, middle - step / 2, plane.right, step, _hover(x, row)))
     return _figure(title, note, drawn, _column_rows(name, x, rows), height=height)
 
 
 def scatter_chart(title: str, x: Axis, y: Axis, dots: Sequence[Dot], note: str = "", diagonal: bool = False) -> str:
     """Draw a dot for each name; with a diagonal both axes have the same bounds, so that it means equality."""
-    across, up = [one.x for one in dots], [one.y for one in dots]
+    across, up = [dot.x for dot in dots], [dot.y for dot in dots]
     if diagonal:
         across = up = across + up
     plane = Plane(x, y, across, up, x_zero=diagonal)
     drawn = [*plane.y_ticks(), *plane.x_ticks(), *plane.names()]
     drawn += [plane.diagonal()] if diagonal else []
-    for one in dots:
-        if one.x is not None and one.y is not None and math.isfinite(one.x) and math.isfinite(one.y):
-            told = [one.name, f"{x.label}: {x.write(one.x)}", f"{y.label}: {y.write(one.y)}", one.note]
-            place = plane.x(one.x), plane.y(one.y)
-            drawn.append(circle("mark see-through s1", *place, 4.5, "\n".join(filter(None, told))))
-    rows = [["", x.label, y.label, ""]] + [[one.name, x.write(one.x), y.write(one.y), one.note] for one in dots]
+    for dot in dots:
+        if dot.x is not None and dot.y is not None and math.isfinite(dot.x) and math.isfinite(dot.y):
+            hover = [dot.name, f"{x.label}: {x.write(dot.x)}", f"{y.label}: {y.write(dot.y)}", dot.note]
+            place = plane.x(dot.x), plane.y(dot.y)
+            drawn.append(circle("mark see-through s1", *place, 4.5, "\n".join(filter(None, hover))))
+    rows = [["", x.label, y.label, ""]] + [[dot.name, x.write(dot.x), y.write(dot.y), dot.note] for dot in dots]
     return _figure(title, note, drawn, rows)
 
 
@@ -260,23 +260,23 @@ def _line(plane: Plane, series: Series, number: int) -> list[str]:
     x, y = plane.x.axis, plane.y.axis
     for at, value in known[:: math.ceil(len(known) / MOST_POINTS) or 1]:
         place = plane.x(at), plane.y(value)
-        told = f"{series.name}\n{x.label}: {x.write(at)}\n{y.label}: {y.write(value)}"
+        hover = f"{series.name}\n{x.label}: {x.write(at)}\n{y.label}: {y.write(value)}"
         drawn.append(circle(f"mark {style.split()[0]}", *place, 3.5) if series.dots or len(known) == 1 else "")
-        drawn.append(circle("hit", *place, 7, told))
+        drawn.append(circle("hit", *place, 7, hover))
     return drawn
 
 
-def _told(axis: Axis, one: Column) -> str:
-    interval = f"95 % interval: {_interval(axis, one)}" if one.interval else ""
-    return "\n".join(filter(None, [one.name, f"{axis.label}: {axis.write(one.value)}", interval, one.note]))
+def _hover(axis: Axis, column: Column) -> str:
+    interval = f"95 % interval: {_interval(axis, column)}" if column.interval else ""
+    return "\n".join(filter(None, [column.name, f"{axis.label}: {axis.write(column.value)}", interval, column.note]))
 
 
-def _interval(axis: Axis, one: Column) -> str:
-    return f"{axis.write(one.interval[0])} to {axis.write(one.interval[1])}" if one.interval else NONE
+def _interval(axis: Axis, column: Column) -> str:
+    return f"{axis.write(column.interval[0])} to {axis.write(column.interval[1])}" if column.interval else NONE
 
 
 def _column_rows(name: str, axis: Axis, columns: Sequence[Column]) -> list[list[str]]:
-    rows = [[one.name, axis.write(one.value), _interval(axis, one), one.note] for one in columns]
+    rows = [[column.name, axis.write(column.value), _interval(axis, column), column.note] for column in columns]
     return [[name, axis.label, "95 % interval", ""], *rows]
 
 
@@ -284,13 +284,13 @@ def _line_rows(x: Axis, y: Axis, series: Sequence[Series]) -> list[list[str]]:
     """A table of the lines' values; of each long one every so many-th, the first and last among them."""
     most = max(2, TABLE_ROWS // max(1, len(series)))
     chosen: set[float] = set()
-    for one in series:
-        at = [place for place, _ in one.points]
+    for curve in series:
+        at = [place for place, _ in curve.points]
         chosen.update(at if len(at) <= most else (at[round(row * (len(at) - 1) / (most - 1))] for row in range(most)))
     places = sorted(chosen)
-    values = [dict(one.points) for one in series]
-    names = [y.label] if len(series) == 1 else [one.name for one in series]
-    return [[x.label, *names]] + [[x.write(at), *(y.write(one.get(at)) for one in values)] for at in places]
+    values = [dict(curve.points) for curve in series]
+    names = [y.label] if len(series) == 1 else [curve.name for curve in series]
+    return [[x.label, *names]] + [[x.write(at), *(y.write(heights.get(at)) for heights in values)] for at in places]
 
 
 def _figure(

@@ -8,7 +8,7 @@ from asr.web.page import escape
 def figure(name: str, label: str, value: str, details: Sequence[str], main: bool = False, unit: str = "") -> str:
     """A big number; what reads the page by program finds its value under `name`."""
     unit = f' <span class="unit">{escape(unit)}</span>' if unit else ""
-    below = "".join(f'<span class="detail">{escape(one)}</span>' for one in details)
+    below = "".join(f'<span class="detail">{escape(detail)}</span>' for detail in details)
     return (
         f'<div class="figure{" main" if main else ""}"><span class="label">{escape(label)}</span>'
         f'<span class="value"><span data-figure="{escape(name)}">{escape(value)}</span>{unit}</span>{below}</div>'

@@ -93,7 +93,7 @@ def page(
             "<body>",
             body,
             *holders,
-            *(f"<script>{one}</script>" for one in code),
+            *(f"<script>{script}</script>" for script in code),
             *texts,
             "</body>",
             "</html>",

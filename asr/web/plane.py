@@ -122,15 +122,15 @@ def line(kind: str, x1: float, y1: float, x2: float, y2: float) -> str:
     return f'<line class="{kind}" x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"/>'
 
 
-def rect(kind: str, x: float, y: float, width: float, height: float, told: str = "") -> str:
+def rect(kind: str, x: float, y: float, width: float, height: float, hover: str = "") -> str:
     """A rectangle; "hit" is one that is not seen, but tells something."""
     size = f'width="{max(width, 0):.1f}" height="{max(height, 0):.1f}"'
-    return f'<rect class="{kind}" x="{x:.1f}" y="{y:.1f}" {size}>{title(told)}</rect>'
+    return f'<rect class="{kind}" x="{x:.1f}" y="{y:.1f}" {size}>{title(hover)}</rect>'
 
 
-def circle(kind: str, x: float, y: float, radius: float, told: str = "") -> str:
+def circle(kind: str, x: float, y: float, radius: float, hover: str = "") -> str:
     """A dot."""
-    return f'<circle class="{kind}" cx="{x:.1f}" cy="{y:.1f}" r="{radius:.1f}">{title(told)}</circle>'
+    return f'<circle class="{kind}" cx="{x:.1f}" cy="{y:.1f}" r="{radius:.1f}">{title(hover)}</circle>'
 
 
 def label(x: float, y: float, text: str, anchor: str, kind: str = "") -> str:

@@ -48,7 +48,7 @@ class Scale:
     def __init__(self, axis: Axis, values: Iterable[float | None], start: float, end: float, zero: bool) -> None:
         self.axis, self.start, self.end = axis, start, end
         least = sys.float_info.min if axis.log else -math.inf
-        usable = [one for one in values if one is not None and math.isfinite(one) and one >= least]
+        usable = [value for value in values if value is not None and math.isfinite(value) and value >= least]
         low = min(usable, default=1.0 if axis.log else 0.0) if axis.low is None else axis.low
         high = max([*usable, low], default=1.0) if axis.high is None else axis.high
         if zero and not axis.log and axis.low is None:
@@ -73,7 +73,7 @@ def round_ticks(low: float, high: float, count: int = 5) -> list[float]:
     """About `count` round numbers that cover low .. high."""
     raw = (high - low) / count
     power = 10.0 ** math.floor(math.log10(raw))
-    step = power * next(one for one in (1, 2, 2.5, 5, 10) if one * power >= raw * 0.999)
+    step = power * next(factor for factor in (1, 2, 2.5, 5, 10) if factor * power >= raw * 0.999)
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
     return [round(index * step, 12) for index in range(first, last + 1)]
 
