@@ -43,11 +43,11 @@ Outcomes = Iterator[tuple["Utterance", "Transcript | str"]]
 
 
 def in_order(recordings: Sequence[Recording], outcomes: "Callable[[list[Utterance]], Outcomes]") -> Transcripts:
-    """Yield the transcripts of the recordings that have one, in the order given; complain of the others.
+    """Yield the transcripts in the order of the recordings; report those that have none.
 
     Args:
         recordings: whose names may repeat, in several manifests.
-        outcomes: some utterances to what became of each, in any order: its transcript, or what is wrong with it.
+        outcomes: maps utterances to their outcomes, in any order: a transcript, or the reason why there is none.
     """
     for start in range(0, len(recordings), CHUNK):
         chunk: dict[str, Recording] = {}
@@ -76,12 +76,12 @@ def add_output(parser: argparse.ArgumentParser, default: str) -> None:
 
 
 def plain_name(utterance_id: str) -> str:
-    """An id as a file name: an id may hold anything, a path that leads elsewhere for one."""
+    """Make an id a file name: an id may hold anything, even a path."""
     return re.sub(r"[/\\\x00-\x1f\x7f]|^\.+", "_", utterance_id) or "_"
 
 
 def make_output_dir(output_dir: Path) -> None:
-    """Make the folder for results, before the work that they take."""
+    """Make the folder for results, before the work begins."""
     must = f"--output-dir must be a folder that can be written to; {output_dir}"
     try:
         output_dir.mkdir(parents=True, exist_ok=True)
@@ -117,7 +117,7 @@ def arrange(recordings: list[Recording], options: argparse.Namespace) -> list[Re
 
 
 def _fitting(place: Path, suffix: str) -> Path:
-    """Cut a file name that file systems would not take, with the temporary file's additions; a digest keeps it apart.
+    """Shorten a file name that is too long for file systems; a digest keeps it unique.
 
     It is cut between characters, where it is UTF-8.
     """

@@ -30,7 +30,7 @@ def side_by_side(reference: str, a: str, b: str) -> list[str]:
 
 
 def _columns(a: Sequence[list[str]], b: Sequence[list[str]]) -> Iterator[tuple[str, str, str]]:
-    """Each word of the reference with what stands for it, and before it what stands for nothing."""
+    """Yield each word of the reference with what was recognised for it, and before it the insertions."""
     for slot_a, slot_b in zip(a, b, strict=True):
         word, mark_a, *extra_a = slot_a
         _, mark_b, *extra_b = slot_b

@@ -1,4 +1,4 @@
-"""Results as text: columns, and numbers as a person reads them."""
+"""Results as text, in columns."""
 
 from collections.abc import Sequence
 

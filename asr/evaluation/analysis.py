@@ -185,7 +185,7 @@ def _between(low: float, high: float, unit: str) -> str:
 
 
 def choose_edges(numbers: Sequence[float], edges: Sequence[float]) -> list[float]:
-    """Choose from edges those between which there is enough: an eighth of the numbers, and five, in each bin.
+    """Choose edges so that each bin holds at least an eighth of the numbers, and at least five.
 
     A bin holds what is at least its lower edge and less than its upper one. So there are at most 8 bins, fewer where
     many numbers lie between two neighbouring edges.
@@ -223,7 +223,7 @@ def _confusions(edits: Iterable[Edit]) -> dict[str, list[dict[str, Any]]]:
 
 
 def _recognised(alignment: Iterable[Edit]) -> list[Edit]:
-    """The edits that have a word of the hypothesis, one for each."""
+    """Return the edits that have a word of the hypothesis."""
     return [edit for edit in alignment if edit.hypothesis is not None]
 
 

@@ -1,4 +1,4 @@
-"""How far an error rate might have come out otherwise: the bootstrap, over utterances or over speakers.
+"""Confidence intervals of error rates: the bootstrap, over utterances or over speakers.
 
 *Source*: Bisani and Ney 2004, "Bootstrap estimates for confidence intervals in ASR performance evaluation": as many
 utterances as there are, drawn with replacement, again and again; the interval holds the middle 95 % of the rates of

@@ -1,4 +1,4 @@
-"""How far a word's confidence can be relied on: whether it is the share that is right, and tells right from wrong."""
+"""How reliable the words' confidence is: calibrated (equal to the share of right words), and discriminating."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Bin:
 
 
 def reliability(confidences: Sequence[float], right: Sequence[bool]) -> list[Bin]:
-    """Divide words into bins of as many words each, from the least to the most sure.
+    """Divide words into bins of equal count, from the least to the most sure.
 
     The bins are of equal count and not of equal width because most words are sure: of ten bins of equal width nearly
     all words are in the last one, and a few in each other. Words of the same confidence are never parted. There are at

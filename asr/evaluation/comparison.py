@@ -114,17 +114,17 @@ def _difference(prefix: str, difference: Difference | None) -> dict[str, Any]:
 
 
 def _wins(changes: np.ndarray) -> dict[str, int]:
-    """Who has fewer errors how often: `changes` are those of b less those of a."""
+    """Count the units in which each has fewer errors; `changes` are the errors of b less those of a."""
     return {"a": int((changes > 0).sum()), "b": int((changes < 0).sum()), "tie": int((changes == 0).sum())}
 
 
 def _counted(names: Sequence[str]) -> list[tuple[str, int]]:
-    """How often each name is there, in the order of `asr.evaluation.bootstrap.by_cluster`."""
+    """Count each name, in the order of `asr.evaluation.bootstrap.by_cluster`."""
     unique, counts = np.unique(np.asarray(names, dtype=object), return_counts=True)
     return [(str(name), int(count)) for name, count in zip(unique, counts, strict=True)]
 
 
 def _named(keys: Sequence[tuple[str, str]]) -> str:
-    """The first of them, and that there are more."""
+    """Name the first keys, and say that there are more."""
     names = ", ".join(f"{shown(key)} of {shown(subset)}" for subset, key in keys[:SHOWN])
     return f"{names} and others" if len(keys) > SHOWN else names

@@ -1,4 +1,4 @@
-"""What a recogniser makes of a manifest: hypotheses beside references, errors, and the time it took."""
+"""The evaluation of a recogniser on a manifest: hypotheses beside references, errors, and wall time."""
 
 import math
 import time
@@ -64,7 +64,7 @@ class Evaluation:
         }
 
     def summary(self) -> str:
-        """Say the WER, and what it is not of."""
+        """Write the WER, and how many utterances it leaves out."""
         counts = self.counts
         wer = percent(counts.rate, 2) if math.isfinite(counts.rate) else "not measured"
         missing = f"; {len(self.rejected)} utterances could not be read" if self.rejected else ""

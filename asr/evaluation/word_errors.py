@@ -12,7 +12,7 @@ import jiwer
 
 @dataclass(frozen=True, slots=True)
 class ErrorCounts:
-    """Errors of any number of utterances, in words or in characters; sums, over utterances or ranks, are these again.
+    """Errors of any number of utterances, in words or in characters; they add up over utterances and ranks.
 
     Args:
         substitutions: words (or characters) that were recognised as another.
@@ -93,7 +93,7 @@ def count_characters(reference: str, hypothesis: str) -> ErrorCounts:
 
 
 def align_words(reference: str, hypothesis: str) -> list[Edit]:
-    """Lead one text over into the other, word by word; it is the alignment whose errors `count_errors` counts.
+    """Align two texts word by word; it is the alignment whose errors `count_errors` counts.
 
     Each word of both texts is in exactly one edit, in its order.
     """

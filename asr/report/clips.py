@@ -92,7 +92,7 @@ def record(
     second_bytes: float = 0.0,
     advance: Callable[[float], None] = lambda seconds: None,
 ) -> Clips:
-    """Compress utterances until the budget is used up; one that is too large for what is left is passed over.
+    """Compress utterances until the budget is used up; an utterance that is larger than what is left is skipped.
 
     Args:
         utterances: with their audio files.
@@ -161,7 +161,7 @@ def record_with_features(
 
 
 def in_stretches(features: Features, waveform: Tensor, seconds: float) -> Tensor:
-    """Compute the features (T, F) of a waveform (S,), stretch by stretch if it is longer than so many seconds.
+    """Compute the features (T, F) of a waveform (S,), stretch by stretch if it is longer than `seconds`.
 
     The net hears a long recording in parts of about this length, each normalised by itself.
     """
@@ -204,7 +204,7 @@ def posteriors(
 
 
 def most_probable(log_probs: Tensor) -> bytes:
-    """(T', V) to the TOP most probable tokens of each frame; those that round to 0 fill up."""
+    """(T', V) to the TOP most probable tokens of each frame; where there are fewer, probability 0 fills up."""
     best = torch.topk(log_probs.float().exp(), min(TOP, log_probs.shape[1]), dim=1)
     kept = np.zeros((len(log_probs), TOP), dtype=PROBABLE)
     number = best.indices.shape[1]
@@ -222,5 +222,5 @@ def opus(waveform: Tensor, sample_rate: int) -> bytes:
 
 
 def base64_bytes(size: float) -> float:
-    """How long so many bytes are in base64."""
+    """Return the length in base64 of `size` bytes."""
     return 4 * math.ceil(size / 3)

@@ -66,7 +66,7 @@ def comparison_report(
 
 
 def headline(comparison: Mapping[str, Any]) -> str:
-    """Both rates, and how sure their difference is."""
+    """Write both rates, their difference, its interval and its p-value."""
     difference = comparison["difference"]
     sure = [*chance(difference, "", "utterances"), *chance(difference, "speaker_", "speakers")]
     wins = [

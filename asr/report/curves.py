@@ -42,7 +42,7 @@ class Curve:
         return Curve(self.steps, means, self.not_finite)
 
     def thinned(self, buckets: int) -> "Curve":
-        """Keep the first, the least, the greatest and the last point of each of so many stretches of equal length."""
+        """Divide the curve into `buckets` of equal length; keep the first, least, greatest and last point of each."""
         if len(self) <= 4 * buckets:
             return self
         kept: set[int] = set()

@@ -73,7 +73,7 @@ def evaluation_report(scored: Sequence[Scored], about: About, clips: Clips) -> s
 
 
 def headline(analysis: Mapping[str, Any]) -> str:
-    """The rates with their intervals, and of how much they are."""
+    """Write the rates, their intervals, and the size of what they are measured on."""
     words, characters, raw = analysis["words"], analysis["characters"], analysis["raw_words"]
     kinds = ", ".join(counted(words[f"{kind}s"], kind) for kind in ("substitution", "insertion", "deletion"))
     wrong = f"in {analysis['wrong_utterances']:,} of {counted(analysis['utterances'], 'utterance')}"
@@ -93,7 +93,7 @@ def headline(analysis: Mapping[str, Any]) -> str:
 
 
 def intervals(counts: Mapping[str, Any]) -> list[str]:
-    """Write the intervals there are, and what they are over."""
+    """Write the intervals, each with what was drawn for it."""
     return [
         f"95 %: {interval(counts[key])} over {over}"
         for key, over in (("interval", "utterances"), ("speaker_interval", "speakers"))
@@ -214,7 +214,7 @@ def recordings(count: int, clips: Clips, which: str = "with the most errors") ->
 
 
 def row(result: Scored, systems: Sequence[Scored]) -> dict[str, Any]:
-    """What report.js is told of an utterance, and of what each system made of it."""
+    """Return what report.js reads of an utterance: its texts, and each system's hypothesis."""
     return {
         "id": visible(result.utterance.id),
         "subset": visible(result.subset),

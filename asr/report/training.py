@@ -27,7 +27,7 @@ MOST_WARNINGS = 200
 
 @dataclass(frozen=True)
 class Record:
-    """What the files of a run folder say; each may be absent, and then has nothing to say.
+    """The content of a run folder's files; an absent file gives an empty value.
 
     Args:
         name: of the folder.
@@ -62,7 +62,7 @@ def leave_report(run_dir: Path) -> None:
 
 
 def read_record(run_dir: Path) -> Record:
-    """Read what there is of a run.
+    """Read the files of a run.
 
     Raises:
         OSError: a file is there and cannot be read.
@@ -165,7 +165,7 @@ def _facts(record: Record) -> list[tuple[str, str]]:
 
 
 def _notes(record: Record) -> list[str]:
-    """Say what the curves are, and what there is not."""
+    """Say how the curves are smoothed, and which metrics are missing."""
     curves = record.curves
     if _last_step(curves) is None:
         return [f"No step was logged: {METRICS} is not there, or empty."]
@@ -238,7 +238,7 @@ def _settings(text: str) -> Mapping[str, Any]:
 
 
 def _results(text: str) -> dict[str, Mapping[str, Any]]:
-    """Read results.json; what is no result is left out."""
+    """Read results.json; entries that are no results are left out."""
     try:
         results = json.loads(text)
     except ValueError:

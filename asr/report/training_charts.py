@@ -60,12 +60,12 @@ def charts(curves: Mapping[str, Curve], clip: float | None) -> list[str]:
 
 
 def missing(curves: Mapping[str, Curve]) -> list[str]:
-    """Name what is in no chart, since it was not logged or never a number."""
+    """Name the metrics without a chart: those that were not logged, or were never a finite number."""
     return [words for name, words in LOGGED.items() if not len(curves.get(name, Curve([], [])))]
 
 
 def smoothing(curves: Mapping[str, Curve]) -> int:
-    """Return how many neighbouring points the lines of the training curves are the mean of."""
+    """Return over how many neighbouring points the training curves are averaged."""
     return _width(curves.get("train/loss", Curve([], [])))
 
 

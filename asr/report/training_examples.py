@@ -15,7 +15,7 @@ LEGEND = (
 
 
 def examples(samples: Sequence[Recognised]) -> str:
-    """Make a table for each utterance: its reference, and what validation after validation made of it."""
+    """Make a table for each utterance: its reference, and the hypothesis of each validation."""
     if not samples:
         return (
             "<p>There is no examples.jsonl, or it is empty: there was no validation, or an earlier version made it.</p>"

@@ -1,4 +1,4 @@
-"""The addresses of the server, and what each answers."""
+"""The addresses of the server, and their answers."""
 
 import asyncio
 from contextlib import suppress
@@ -82,7 +82,7 @@ def _add_transcribe(app: FastAPI, service: Service) -> None:
         openapi_extra={"requestBody": UPLOAD_BODY},
     )
     async def transcribe(request: Request, options: Annotated[Options, Query()]) -> Response:
-        """Answer with the text, its words with their times and confidence, and other readings."""
+        """Answer with the text, its words with their times and confidence, and the n-best hypotheses."""
         if options.nbest > 1 and service.recognizer.decode.max_hypotheses == 1:
             must = "nbest must be 1, since this server's decoder finds one"
             raise HTTPException(422, f"{must}; got {options.nbest}. Start it with --beam 16, say.")

@@ -1,4 +1,4 @@
-"""What is done for every request, whatever it asks for: a line in the log, a count, and headers."""
+"""What every request gets, whatever its address: a line in the log, a count, and headers."""
 
 import logging
 import time

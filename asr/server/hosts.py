@@ -76,7 +76,7 @@ class KnownHosts:
 
 
 def known_hosts(host: str, listening: str, allowed: Sequence[str]) -> Hosts:
-    """Tell what a server is known by: what it was started for, and this machine's own.
+    """Collect the names of a server: those that it was started with, and this machine's own.
 
     Args:
         host: that it was told to listen at.

@@ -32,11 +32,11 @@ logger = logging.getLogger(__name__)
 
 
 class QueueFullError(Exception):
-    """So many recordings wait already that another is not taken."""
+    """The queue is full."""
 
 
 class StoppedError(Exception):
-    """The thread has ended, or is about to; what waited is not recognised any more."""
+    """The thread has ended, or is about to; recordings that waited are not recognised."""
 
 
 class _GoneError(Exception):
@@ -129,7 +129,7 @@ class Jobs:
             self._changed.notify()
 
     def withdraw(self, job: Job) -> bool:
-        """Say that nobody waits for a recording any more; tell whether it had not been begun."""
+        """Cancel a job that nobody waits for any more; return True if it had not been begun."""
         with self._changed:
             job.gone = True
             for queue in (self._short, self._long):
@@ -139,7 +139,7 @@ class Jobs:
             return False
 
     def stop(self) -> None:
-        """Take no more, and give up what waits and what has been begun."""
+        """Take no more jobs, and give up those that wait or have been begun."""
         with self._changed:
             self._stopped = True
             for job in (*self._short, *self._long, *self._taken):
@@ -149,7 +149,7 @@ class Jobs:
             self._changed.notify()
 
     def join(self, seconds: float) -> None:
-        """Wait until the thread has ended, but no longer than so many seconds."""
+        """Wait until the thread has ended, for at most `seconds`."""
         self._thread.join(seconds)
 
     # ---- in the thread
@@ -165,7 +165,7 @@ class Jobs:
             self.stop()
 
     def _wait(self) -> bool:
-        """Wait for work, and a moment for more to come with it; False: there will be none."""
+        """Wait for jobs, and a moment longer for others to join their batch; return False when stopped."""
         with self._changed:
             self._changed.wait_for(lambda: self.waiting or self._stopped)
             most = self._options.batches.max_utterances
@@ -204,7 +204,7 @@ class Jobs:
         self._recognize([job], self._long_options)
 
     def _recognize(self, jobs: Sequence[Job], options: Inference) -> None:
-        """Settle these jobs, one way or another: if they fail together each is tried alone, and fails for itself."""
+        """Recognise these jobs together; if that fails, each alone, so that only the faulty ones fail."""
         try:
             self._recognize_together(jobs, options)
         except Exception as error:  # a fault of ours, or too little memory
@@ -246,7 +246,7 @@ class Jobs:
 
 
 def _settle(job: Job, outcome: Transcript | Exception) -> None:
-    """Give a job its outcome, unless it has one, or is given one at this moment by another thread."""
+    """Give a job its outcome, unless it already has one; another thread may be giving it one at this moment."""
     with suppress(InvalidStateError):
         if isinstance(outcome, Exception):
             job.outcome.set_exception(outcome)

@@ -34,7 +34,7 @@ class Metrics:
         self._waiting.set_function(lambda: jobs.waiting)
 
     def batch(self, number: int) -> None:
-        """Count a batch of so many recordings."""
+        """Count a batch of `number` recordings."""
         self._batches.observe(number)
 
     def recognized(self, audio_seconds: float) -> None:

@@ -54,7 +54,7 @@ class Example:
 
 
 def add_pages(app: FastAPI, model: str, limits: Limits, examples: tuple[Example, ...]) -> None:
-    """Add what is for people to an application."""
+    """Add the pages for people to an application."""
     demo = demo_page(model, limits, examples)
 
     @app.get("/", include_in_schema=False)

@@ -81,7 +81,7 @@ async def _run(
 
 
 async def _watch(server: uvicorn.Server, jobs: Jobs, address: str, name: str, stop_seconds: float) -> None:
-    """Say when it listens; when it is to stop, see that it does."""
+    """Print when the server listens; once it is to stop, end its jobs after `stop_seconds`."""
     while not server.started:
         await asyncio.sleep(LOOK_SECONDS)
     print(f"serving {name} at {address} (Ctrl-C stops it)", flush=True)

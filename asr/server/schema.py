@@ -20,8 +20,8 @@ class WordHeard(BaseModel):
     confidence: Share = Field(description="that the word is right")
 
 
-class Reading(BaseModel):
-    """One way to read the recording."""
+class Hypothesis(BaseModel):
+    """A recognised text with its score."""
 
     model_config = ConfigDict(extra="forbid")
     text: str
@@ -38,7 +38,7 @@ class Transcription(BaseModel):
     confidence: Share | None = Field(description="the mean of the words'; null without words")
     score: float | None = Field(description="of the text, as the decoder ranks it")
     words: list[WordHeard] = Field(description="in order")
-    alternatives: list[Reading] = Field(description="the best first, which is the text itself")
+    alternatives: list[Hypothesis] = Field(description="the best first, which is the text itself")
 
 
 class Problem(BaseModel):
@@ -48,7 +48,7 @@ class Problem(BaseModel):
 
 
 class Health(BaseModel):
-    """Whether the server can be sent work, and what it works with."""
+    """Whether the server is ready, and which model it has."""
 
     ready: bool
     model: str = Field(description="its name, without the folders it lies in")
@@ -56,7 +56,7 @@ class Health(BaseModel):
 
 
 class Options(BaseModel):
-    """What the query may hold; anything else is refused, since a slip of the pen would go unnoticed."""
+    """What the query may hold; anything else is refused, since a misspelt option would go unnoticed."""
 
     model_config = ConfigDict(extra="forbid")
     nbest: int = Field(

@@ -79,7 +79,7 @@ class Uploads:
 
     @property
     def full(self) -> bool:
-        """Whether so many are coming in that there should be no other."""
+        """Whether as many uploads are on their way as may be."""
         return self._coming >= self._most
 
     @asynccontextmanager
@@ -90,7 +90,7 @@ class Uploads:
             request: whose body has not been read.
 
         Raises:
-            UnusableError: the form, the file, or their size is not what it must be.
+            UnusableError: the form, the file, or its size is wrong.
             ClientDisconnect: nobody is there to be answered.
         """
         with ExitStack() as coming:
@@ -121,7 +121,7 @@ class Uploads:
 
 
 def unusable(error: InputError, path: str) -> UnusableError:
-    """Say what is wrong with a recording, without the name that it has here."""
+    """Say what is wrong with a recording, without the name of its temporary file."""
     return UnusableError(422, printable(str(error).replace(path, FIELD)))
 
 
@@ -165,7 +165,7 @@ def _too_large(limits: Limits) -> UnusableError:
 
 
 def _counting(receive: Callable[[], Awaitable[Message]], limits: Limits) -> Callable[[], Awaitable[Message]]:
-    """Receive a body that is refused as soon as it is too large, whatever length it declared."""
+    """Receive a body, and refuse it as soon as it is too large, whatever length it declared."""
     received = 0
 
     async def counted() -> Message:
@@ -206,7 +206,7 @@ def _path(spooled: "SpooledTemporaryFile[bytes]") -> str:
 
 
 def _examine(path: str, max_seconds: float) -> Utterance:
-    """Make the file an utterance, without decoding more than may be: its header need not say how long it is."""
+    """Make the file an utterance; if its header does not say how long it is, decode no more than `max_seconds`."""
     seconds = declared_seconds(path)
     if seconds is None:
         samples = 0
@@ -225,7 +225,7 @@ def _check_seconds(seconds: float, max_seconds: float, at_least: str = "") -> No
 
 
 def _shown(text: str) -> str:
-    """A client's own words, on one line and not too many of them."""
+    """A client's text, printable and shortened."""
     return repr(printable(text if len(text) <= SHOWN else text[:SHOWN] + "…"))
 
 

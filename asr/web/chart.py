@@ -77,7 +77,7 @@ class Column:
         name: at the axis.
         value: of the bar or dot.
         interval: of 95 % confidence, if there is one.
-        note: what more is told on hover, and in the table.
+        note: shown on hover, and in the table.
         style: its colour, where there are several kinds; names must tell them apart, too.
     """
 
@@ -90,7 +90,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Dot:
-    """One mark of a scatter chart, and what more is told on hover."""
+    """One mark of a scatter chart; `note` is shown on hover."""
 
     name: str
     x: float | None
@@ -147,7 +147,7 @@ def column_chart(title: str, x: Axis, y: Axis, columns: Sequence[Column], note: 
 def histogram(
     title: str, x: Axis, y: Axis, edges: Sequence[float], series: Sequence[tuple[str, Sequence[int]]], note: str = ""
 ) -> str:
-    """Draw how many there are between each two edges; several series are stacked, the first at the bottom."""
+    """Draw the count between each pair of edges; several series are stacked, the first at the bottom."""
     places = range(len(edges) - 1)
     plane = Plane(
         Axis(x.label, x.write, edges[0], edges[-1]),
@@ -251,7 +251,7 @@ def scatter_chart(title: str, x: Axis, y: Axis, dots: Sequence[Dot], note: str =
 
 
 def _line(plane: Plane, series: Series, number: int) -> list[str]:
-    """A line, its band, and a mark that tells the values of each point."""
+    """Draw a line, its band, and a mark for each point, which shows its values on hover."""
     style = line_style(number)
     band = [(at, pair) for (at, _), pair in zip(series.points, series.intervals, strict=False) if pair]
     drawn = [plane.band(band, style)] if band else []
@@ -281,7 +281,7 @@ def _column_rows(name: str, axis: Axis, columns: Sequence[Column]) -> list[list[
 
 
 def _line_rows(x: Axis, y: Axis, series: Sequence[Series]) -> list[list[str]]:
-    """A table of the lines' values; of each long one every so many-th, the first and last among them."""
+    """Tabulate the lines' values; a long line is thinned evenly, and keeps its first and last point."""
     most = max(2, TABLE_ROWS // max(1, len(series)))
     chosen: set[float] = set()
     for curve in series:

@@ -6,7 +6,7 @@ from asr.web.page import escape
 
 
 def figure(name: str, label: str, value: str, details: Sequence[str], main: bool = False, unit: str = "") -> str:
-    """A big number; what reads the page by program finds its value under `name`."""
+    """Make a big number; a program that reads the page finds its value under `name`."""
     unit = f' <span class="unit">{escape(unit)}</span>' if unit else ""
     below = "".join(f'<span class="detail">{escape(detail)}</span>' for detail in details)
     return (
@@ -21,7 +21,7 @@ def facts(pairs: Sequence[tuple[str, str]]) -> str:
 
 
 def frequent(title: str, heads: Sequence[str], rows: Sequence[Sequence[str]], shown: int = 12) -> str:
-    """A list of what is frequent, the last column a number; what comes after the first ones is folded away."""
+    """Make a table, the last column a number; rows beyond the first `shown` are folded away."""
     if not rows:
         return f"<div><h3>{escape(title)}</h3><p class='note'>none</p></div>"
     tables = [_table(heads, rows[:shown])]

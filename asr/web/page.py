@@ -25,7 +25,7 @@ POLICY = {
 
 
 def visible(text: str) -> str:
-    r"""Show what no page can hold, a byte that is not UTF-8 or half a surrogate pair, as \udcff."""
+    r"""Escape what UTF-8 cannot hold (half a surrogate pair, an undecoded byte), as \udcff."""
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 

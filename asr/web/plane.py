@@ -123,7 +123,7 @@ def line(kind: str, x1: float, y1: float, x2: float, y2: float) -> str:
 
 
 def rect(kind: str, x: float, y: float, width: float, height: float, hover: str = "") -> str:
-    """A rectangle; "hit" is one that is not seen, but tells something."""
+    """A rectangle; a "hit" is invisible, and shows its text on hover."""
     size = f'width="{max(width, 0):.1f}" height="{max(height, 0):.1f}"'
     return f'<rect class="{kind}" x="{x:.1f}" y="{y:.1f}" {size}>{title(hover)}</rect>'
 
@@ -139,7 +139,7 @@ def label(x: float, y: float, text: str, anchor: str, kind: str = "") -> str:
 
 
 def title(text: str) -> str:
-    """What a mark tells on hover."""
+    """The text that a mark shows on hover."""
     return f"<title>{escape(text)}</title>" if text else ""
 
 
