@@ -156,6 +156,7 @@ RULES: dict[str, Rule | dict[str, Rule]] = {
         "max_squared_seconds": or_null(above(0)),
         "min_seconds": number(0),
         "max_seconds": above(0),
+        "max_train_utterances": or_null(whole(1)),
         "jitter": number(0),
         "sorted_epochs": whole(0),
         "num_workers": WORKERS,
@@ -168,6 +169,7 @@ RULES: dict[str, Rule | dict[str, Rule]] = {
         "keep": whole(1),
     },
     "resume": {"allow": list_of(TEXT, "such as [world_size]"), "requeue": SWITCH},
+    "debug": {"same_utterances": SWITCH, "max_wer": or_null(number(0))},
     "ema": {"decay": DECAY},
     "early_stopping": {"patience": or_null(whole(1))},
 }
