@@ -28,11 +28,8 @@ def default_settings(group: str, name: str) -> dict[str, Any]:
     """
     import yaml
 
-    path = CONF / group / f"{name}.yaml"
-    if not path.is_file():
-        there = ", ".join(sorted(file.stem for file in (CONF / group).glob("*.yaml")))
-        raise InputError(f"{group}.name must be one of {there}; got {name!r}.")
-    settings: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
+    one_of(*sorted(file.stem for file in (CONF / group).glob("*.yaml"))).check(f"{group}.name", name)
+    settings: dict[str, Any] = yaml.safe_load((CONF / group / f"{name}.yaml").read_text(encoding="utf-8"))
     return settings
 
 
