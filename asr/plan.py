@@ -41,6 +41,8 @@ def plan(config: dict[str, Any]) -> None:
     settings = PlanSettings.of(config["data"])
     speed = build.build_augmentation(config, features.sample_rate).speed
     training_set = TrainingSet(corpus.train, features, model.reference, speed, config["seed"], settings)
+    if config["debug"]["same_utterances"]:
+        corpus = corpus.only(training_set.utterances)
     processes, why = num_processes(config["trainer"])
     plans = [training_set.epoch(start_of_epoch(epoch, processes)) for epoch in (0, 1)]
     print(f"{printable(config['corpus']['name'])}: {_selection(training_set)}")

@@ -17,7 +17,7 @@ def train(config: dict[str, Any]) -> None:
     from asr import build
     from asr.data.epoch_plan import PlanSettings, RunBounds, TrainingSet
     from asr.report.training import leave_report
-    from asr.run.outcome import finish
+    from asr.run.outcome import check_learnt, finish
     from asr.run.preparation import prepare
     from asr.training.data_module import SpeechData
     from asr.training.distributed import first_then_all
@@ -36,10 +36,13 @@ def train(config: dict[str, Any]) -> None:
     model = recognizer.model
     if config["gradient_checkpointing"]:
         recompute_blocks(model.encoder)
-    prepared.describe(model)
+    corpus.check_coverage(prepared.tokenizer)
 
     settings, augmentation = PlanSettings.of(config["data"]), build.build_augmentation(config, features.sample_rate)
     training_set = TrainingSet(corpus.train, features, model.reference, augmentation.speed, seed, settings)
+    if config["debug"]["same_utterances"]:
+        corpus = corpus.only(training_set.utterances)
+    prepared.describe(model, corpus)
     data = SpeechData(training_set, corpus.valid, augmentation, position, config["data"]["num_workers"])
     run = prepared.run(training_set, RunBounds.of(config["trainer"]))
     what = "the smaller of trainer.max_epochs and trainer.max_steps, where both are set"
@@ -60,8 +63,10 @@ def train(config: dict[str, Any]) -> None:
     fit(trainer, task, data, prepared.resume, stop)
 
     if trainer.is_global_zero:
-        finish(prepared.run_dir, config, corpus.tests, trainer.strategy.root_device)
+        counts = finish(prepared.run_dir, config, corpus.tests, trainer.strategy.root_device)
         leave_report(prepared.run_dir)
+        if config["debug"]["max_wer"] is not None:
+            check_learnt(counts, config["debug"]["max_wer"])
 
 
 main = experiment_command(train)

@@ -24,6 +24,7 @@ SETTINGS = {
     "max_squared_seconds": None,
     "min_seconds": 0.1,
     "max_seconds": 12.0,
+    "max_train_utterances": None,
     "jitter": 8.0,
     "sorted_epochs": 0,
 }
@@ -67,6 +68,14 @@ def test_what_cannot_be_trained_on_is_dropped_by_reason() -> None:
     assert list(kept.dropped.values()) == [["b"], ["c", "f"], ["d"], ["e"]]
     starts = ("the text is empty", "longer than 12 s", "shorter than data.min_seconds=0.1", "the text is too long")
     assert all(reason.startswith(start) for reason, start in zip(kept.dropped, starts, strict=True))
+
+
+def test_only_the_first_utterances_that_can_be_trained_on_are_taken() -> None:
+    given = utterances(5)
+    given[1] = Utterance("long", 13.0, "long", "long")
+    chosen = training_set(given, max_train_utterances=3)
+    assert [utterance.id for utterance in chosen.utterances] == ["u0", "u2", "u3"]
+    assert chosen.dropped.popitem() == ("beyond the first data.max_train_utterances=3", ["u4"])
 
 
 @pytest.mark.parametrize("world_size", [1, 3])

@@ -28,6 +28,10 @@ class Corpus:
     valid: list[Utterance]
     tests: dict[str, list[Utterance]]
 
+    def only(self, utterances: list[Utterance]) -> "Corpus":
+        """Return the corpus in which these utterances are trained on, validated on and tested on."""
+        return Corpus(utterances, utterances, {"train": utterances})
+
     def check_audio(self) -> None:
         """Check that every audio file is there, before an epoch finds out.
 

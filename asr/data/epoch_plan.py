@@ -139,7 +139,7 @@ class PlanSettings:
     def of(cls, data: Mapping[str, Any]) -> "PlanSettings":
         """Take them from the section `data` of a config."""
         return cls(
-            SelectionBounds(data["min_seconds"], data["max_seconds"]),
+            SelectionBounds(data["min_seconds"], data["max_seconds"], data["max_train_utterances"]),
             BatchBounds(data["batch_seconds"], data["max_utterances"], data["max_squared_seconds"]),
             BatchOrder(data["jitter"], data["sorted_epochs"]),
         )

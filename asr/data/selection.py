@@ -22,6 +22,7 @@ class SelectionBounds:
     Args:
         min_seconds: duration, at least.
         max_seconds: duration, at most.
+        max_train_utterances: how many, at most: the first ones; None: no such bound.
 
     Raises:
         InputError: no duration is within them.
@@ -29,6 +30,7 @@ class SelectionBounds:
 
     min_seconds: float
     max_seconds: float
+    max_train_utterances: int | None = None
 
     def __post_init__(self) -> None:
         check_fields("data", self)
@@ -60,6 +62,9 @@ def select(
     needed: list[int] = []
     dropped: dict[str, list[str]] = defaultdict(list)
     for utterance in utterances:
+        if len(kept) == bounds.max_train_utterances:
+            dropped[f"beyond the first data.max_train_utterances={len(kept)}"].append(utterance.id)
+            continue
         tokens = reference.encode(utterance.text)
         frames = reference.output_lengths(features.num_frames(round(utterance.duration * features.sample_rate)))
         if not tokens:

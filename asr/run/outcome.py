@@ -9,17 +9,28 @@ from typing import Any
 from asr.checkpoint.load import BUNDLE, CHECKPOINTS, load_recognizer, write_bundle
 from asr.checkpoint.saved import by_wer, damage, kept_checkpoints, select
 from asr.data.manifest import Utterance
+from asr.errors import InputError
 from asr.evaluation.result import Evaluation, evaluate
+from asr.evaluation.word_errors import ErrorCounts, total
 from asr.run.events import Bundled, EventsFile
 from asr.run.names import RESULTS
 from asr.system.files import write_whole_text
 from asr.text.numbers import percent
 from asr.text.printable import printable
 
+LOOK = (  # in this order
+    "Look at report.html in run_dir. Hypotheses without sense: at the texts and what the tokenizer makes of them. A "
+    "train/loss that falls too slowly, or rises: at optimizer.lr, schedule and trainer.max_steps. One that stays where "
+    "it is: at the features, which may be the same for all audio, at encoder and head. A train/loss that is small and "
+    "hypotheses that are wrong: at the decoder, and at lengths, which may count frames of padding, or too few frames."
+)
+
 logger = logging.getLogger(__name__)
 
 
-def finish(run_dir: Path, config: Mapping[str, Any], tests: Mapping[str, Sequence[Utterance]], device: Any) -> None:
+def finish(
+    run_dir: Path, config: Mapping[str, Any], tests: Mapping[str, Sequence[Utterance]], device: Any
+) -> ErrorCounts:
     """Write the bundle, score it on the test manifests, and say how it did.
 
     Args:
@@ -27,12 +38,35 @@ def finish(run_dir: Path, config: Mapping[str, Any], tests: Mapping[str, Sequenc
         config: the resolved config.
         tests: utterances by the manifest's name.
         device: to recognise on.
+
+    Returns:
+        Its word errors over all of them.
     """
     bundle = make_bundle(run_dir, config)
     logger.info("bundle written to %s", bundle)
     EventsFile(run_dir).append(Bundled())
-    for name, evaluation in test_bundle(bundle, tests, device).items():
+    results = test_bundle(bundle, tests, device)
+    for name, evaluation in results.items():
         print(f"{printable(name)}: {evaluation.summary()}")
+    return total(evaluation.counts for evaluation in results.values())
+
+
+def check_learnt(counts: ErrorCounts, max_wer: float) -> None:
+    """Say that the training utterances were learnt by heart.
+
+    Args:
+        counts: word errors in them.
+        max_wer: that is as good as none, a fraction.
+
+    Raises:
+        InputError: they were not; what to look at.
+    """
+    errors = f"{counts.errors} errors of {counts.reference_length} words"
+    if not counts.rate <= max_wer:
+        raise InputError(
+            f"what was trained on must be learnt by heart, to a WER of {max_wer:.1%}; got {errors}. {LOOK}"
+        )
+    print(f"learnt by heart: {errors}")
 
 
 def make_bundle(run_dir: Path, config: Mapping[str, Any]) -> Path:

@@ -65,14 +65,8 @@ class Prepared:
         """Optimizer steps that are done already."""
         return self.resume.step if self.resume else 0
 
-    def describe(self, model: "Model") -> None:
-        """Say what is trained, and on what.
-
-        Raises:
-            InputError: the tokenizer cannot spell a text of the corpus.
-        """
-        corpus = self.corpus
-        corpus.check_coverage(model.tokenizer)
+    def describe(self, model: "Model", corpus: Corpus) -> None:
+        """Say what is trained, and on what."""
         parameters = sum(parameter.numel() for parameter in model.parameters())
         hours = sum(utterance.duration for utterance in corpus.train) / 3600
         name, tokens = type(model.encoder).__name__, model.tokenizer.vocab_size

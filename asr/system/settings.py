@@ -28,11 +28,8 @@ def default_settings(group: str, name: str) -> dict[str, Any]:
     """
     import yaml
 
-    path = CONF / group / f"{name}.yaml"
-    if not path.is_file():
-        there = ", ".join(sorted(file.stem for file in (CONF / group).glob("*.yaml")))
-        raise InputError(f"{group}.name must be one of {there}; got {name!r}.")
-    settings: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
+    one_of(*sorted(file.stem for file in (CONF / group).glob("*.yaml"))).check(f"{group}.name", name)
+    settings: dict[str, Any] = yaml.safe_load((CONF / group / f"{name}.yaml").read_text(encoding="utf-8"))
     return settings
 
 
@@ -156,6 +153,7 @@ RULES: dict[str, Rule | dict[str, Rule]] = {
         "max_squared_seconds": or_null(above(0)),
         "min_seconds": number(0),
         "max_seconds": above(0),
+        "max_train_utterances": or_null(whole(1)),
         "jitter": number(0),
         "sorted_epochs": whole(0),
         "num_workers": WORKERS,
@@ -168,6 +166,7 @@ RULES: dict[str, Rule | dict[str, Rule]] = {
         "keep": whole(1),
     },
     "resume": {"allow": list_of(TEXT, "such as [world_size]"), "requeue": SWITCH},
+    "debug": {"same_utterances": SWITCH, "max_wer": or_null(number(0))},
     "ema": {"decay": DECAY},
     "early_stopping": {"patience": or_null(whole(1))},
 }

@@ -6,7 +6,7 @@ A bundle holds the normaliser's name, so that a WER is always measured under the
 import unicodedata
 from collections.abc import Callable
 
-from asr.errors import InputError
+from asr.system.settings import one_of
 
 Normalizer = Callable[[str], str]
 
@@ -38,7 +38,10 @@ NORMALIZERS: dict[str, Normalizer] = {"verbatim": verbatim, "basic": basic}
 
 
 def get_normalizer(name: str) -> Normalizer:
-    """Look a normaliser up by the name that configs and bundles hold."""
-    if not isinstance(name, str) or name not in NORMALIZERS:
-        raise InputError(f"normalizer must be one of {', '.join(NORMALIZERS)}; got {name!r}.")
+    """Look a normaliser up by the name that configs and bundles hold.
+
+    Raises:
+        InputError: there is none of this name.
+    """
+    one_of(*NORMALIZERS).check("normalizer", name)
     return NORMALIZERS[name]

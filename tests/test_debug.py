@@ -1,0 +1,69 @@
+"""debug=overfit and debug=fast: what they train, what they say, and that they lie over any experiment."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from asr.errors import InputError
+from asr.evaluation.word_errors import ErrorCounts
+from asr.plan import plan
+from asr.run.outcome import check_learnt
+from asr.train import train
+from tests.conftest import CONF, TINY, resolved, tone_corpus
+from tests.processes import examples, metrics
+
+EXPERIMENTS = sorted(path.stem for path in (CONF / "experiment").glob("*.yaml"))
+SMALL = [line for line in TINY if not line.startswith(("augment", "data", "checkpoint", "schedule"))]
+
+
+@pytest.mark.parametrize("encoder", ["conformer_xs", "transformer"])
+def test_eight_utterances_are_learnt_by_heart_and_it_is_said(
+    encoder: str, tones: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_dir = tmp_path / "run"
+    small = [f"encoder={encoder}", *(line for line in SMALL if encoder == "conformer_xs" or "kernel_size" not in line)]
+    quick = ["trainer.max_steps=150", "optimizer.lr=4e-3", "trainer.check_val_every_n_epoch=75"]
+    train(resolved("debug=overfit", *small, *tone_corpus(tones), f"run_dir={run_dir}", *quick))
+    results = json.loads((run_dir / "results.json").read_text())
+    assert [*results] == ["train"]
+    assert results["train"]["utterances"] == 8
+    words = results["train"]["reference_words"]
+    assert capsys.readouterr().out.endswith(f"learnt by heart: 0 errors of {words} words\n")
+    dropped = "dropped 40 of 48 training utterances: beyond the first data.max_train_utterances=8 (train-8, train-9,"
+    assert dropped in (run_dir / "train.log").read_text()
+    assert {json.loads(line)["id"] for line in examples(run_dir)} == {f"train-{number}" for number in range(8)}
+
+
+def test_everything_runs_once(tones: Path, tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    train(resolved("debug=fast", *tone_corpus(tones), "trainer.accelerator=cpu", f"run_dir={run_dir}"))
+    assert [row["step"] for row in metrics(run_dir) if row["valid/wer"]] == ["2"]
+    assert {"bundle", "results.json", "report.html"} <= {path.name for path in run_dir.iterdir()}
+
+
+def test_what_was_not_learnt_is_an_error_that_says_what_to_look_at() -> None:
+    must = r"must be learnt by heart, to a WER of 5\.0%; got 4 errors of 60 words\. Look at report\.html"
+    with pytest.raises(InputError, match=must):
+        check_learnt(ErrorCounts(1, 1, 2, reference_length=60, utterances=8), max_wer=0.05)
+    check_learnt(ErrorCounts(3, 0, 0, reference_length=60, utterances=8), max_wer=0.05)
+    with pytest.raises(InputError):
+        check_learnt(ErrorCounts(), max_wer=0.05)
+
+
+@pytest.mark.parametrize("debug", ["overfit", "fast"])
+@pytest.mark.parametrize("experiment", EXPERIMENTS)
+def test_a_debug_file_lies_over_every_experiment(debug: str, experiment: str) -> None:
+    config = resolved(f"experiment={experiment}", f"debug={debug}")
+    assert config["data"]["max_train_utterances"] == 8
+    assert config["trainer"]["max_steps"] <= 200
+    assert config["trainer"]["devices"] == config["trainer"]["accumulate_grad_batches"] == 1
+    assert config["run_dir"].startswith(f"runs/{debug}/")
+    assert config["encoder"]["name"] == resolved(f"experiment={experiment}")["encoder"]["name"]
+
+
+def test_the_plan_is_of_the_few_utterances(tones: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plan(resolved("debug=overfit", *SMALL, *tone_corpus(tones)))
+    printed = capsys.readouterr().out
+    assert printed.startswith("tones: 8 of 48 training utterances")
+    assert "validation: 8 utterances" in printed
