@@ -14,6 +14,7 @@ from torch import Tensor
 from asr.build import MODEL_KEYS, Config, build_decoder, build_features, build_model, build_tokenizer
 from asr.checkpoint.bundle import ATTACHED, CONFIG, FIXED, Bundle, checked_config, one_line, read_bundle, replace_bundle
 from asr.checkpoint.formats import FORMAT, KEY
+from asr.checkpoint.hub import path_of
 from asr.checkpoint.saved import kept_checkpoints
 from asr.errors import InputError
 from asr.interfaces import Features, Tokenizer
@@ -35,7 +36,7 @@ def load_recognizer(
     """Load a recogniser, ready to recognise.
 
     Args:
-        model: a run folder, a bundle, or a `.ckpt`.
+        model: a run folder, a bundle, a `.ckpt`, or the address of a bundle, `hf://OWNER/NAME[@REVISION]`.
         device: where to put the weights.
         decode: settings of the decoder to use instead of the model's, `{"name": "beam", "lm": "words.arpa"}` say. Of a
             decoder that is not the model's own, the others are those of conf/decode.
@@ -43,7 +44,7 @@ def load_recognizer(
     Raises:
         InputError: there is no such model, or it is damaged, or it asks for what is not ours to build.
     """
-    path = Path(model)
+    path = path_of(model)
     if path.suffix == ".ckpt":
         bundle = _without_files(checkpoint_bundle(path), path)
     else:
@@ -161,6 +162,8 @@ def _describe(weight: Tensor) -> str:
 
 def bundle_folder(path: Path) -> Path:
     """Find the bundle that a path means: itself, or the one in a run folder."""
+    if path.suffix == ".nemo":
+        raise InputError(f"{path}: a model must be converted first: python -m asr.convert {path} -o FOLDER")
     if not path.is_dir():
         what = "is not a folder" if path.exists() else "does not exist"
         raise InputError(f"{path}: a model must be a run folder, a bundle or a .ckpt; it {what}.")
