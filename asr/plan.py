@@ -84,7 +84,7 @@ def num_processes(trainer: Mapping[str, Any]) -> tuple[int, str]:
 def _selection(training_set: "TrainingSet") -> str:
     """Say how many utterances there are to train on, and which were dropped, why."""
     hours = sum(utterance.duration for utterance in training_set.utterances) / 3600
-    lines = [f"{len(training_set)} of {training_set.given} training utterances, {hours:.2f} h"]
+    lines = [f"{len(training_set)} of {training_set.num_given} training utterances, {hours:.2f} h"]
     for reason, ids in training_set.dropped.items():
         lines.append(printable(f"  dropped {len(ids)}: {reason} ({listed(ids)})"))
     if not training_set.dropped:

@@ -57,7 +57,7 @@ def train(config: dict[str, Any]) -> None:
         prepared.extra,
         prepared.faults,
         data.waiting,
-        prepared.examples(corpus.valid),
+        prepared.validation_samples(corpus.valid),
     )
     stop = equip(trainer, config, prepared, run, data)
     fit(trainer, task, data, prepared.resume, stop)

@@ -110,11 +110,11 @@ def steps_logged(run_dir: Path) -> int:
         return 0
 
 
-def goings_on(run_dir: Path) -> list[tuple[int, int]]:
-    """(step, batch) that each restart said it goes on from."""
+def resumptions(run_dir: Path) -> list[tuple[int, int]]:
+    """(step, batch) that each restart said it resumes from."""
     path = run_dir / "train.log"
     log = path.read_text() if path.is_file() else ""
-    found = re.findall(r"going on from step (\d+), epoch \d+, batch (\d+)", log)
+    found = re.findall(r"resuming from step (\d+), epoch \d+, batch (\d+)", log)
     return [(int(step), int(batch)) for step, batch in found]
 
 

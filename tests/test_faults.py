@@ -23,7 +23,7 @@ from asr.checkpoint.saved import kept_checkpoints
 from asr.data.manifest import read_manifest
 from asr.training.distributed import STARTED_BY_FIRST
 from tests.conftest import ROOT, TINY, resolved, tone_corpus
-from tests.processes import PATIENCE, bundle, finish, goings_on, kill, metrics, start, steps_logged, wait_for
+from tests.processes import PATIENCE, bundle, finish, kill, metrics, resumptions, start, steps_logged, wait_for
 from tests.tones import sentences, write_corpus
 
 RUN = [
@@ -109,7 +109,7 @@ def test_where_all_checkpoints_are_damaged_nothing_is_begun_or_removed(tones: Pa
     for path in checkpoints:
         truncate(path)
     assert finish(start(config(run_dir, tones), tmp_path / "second.log")) == 1
-    assert "must hold a whole checkpoint to go on from" in error(tmp_path / "second.log")
+    assert "must hold a whole checkpoint to resume from" in error(tmp_path / "second.log")
     assert all(path.is_file() for path in checkpoints)
 
 
@@ -309,7 +309,10 @@ def test_a_batch_that_does_not_fit_is_found_before_the_first_step_and_described(
     little = partial(limit_memory, 400 * 2**20)
     assert finish(start(settings, tmp_path / "log", before=little)) == 1
     line = error(tmp_path / "log")
-    assert re.search(r"memory must hold \d+ utterances x \d+ frames \([\d.]+ s each, \d+ s in all, \d+ tokens\)", line)
+    assert re.search(
+        r"a batch must fit into memory; got \d+ utterances x \d+ frames \([\d.]+ s each, \d+ s in all, \d+ tokens\)",
+        line,
+    )
     assert "data.batch_seconds" in line
     assert steps_logged(tmp_path / "run") == 0
 
@@ -343,7 +346,7 @@ def test_a_signal_saves_and_stops_with_a_status_that_says_so(
     assert finish(running) == status
     done = steps_logged(run_dir)
     assert finish(start(config(run_dir, tones, rarely), tmp_path / "log")) == 0
-    step, _ = goings_on(run_dir)[0]
+    step, _ = resumptions(run_dir)[0]
     assert done <= step <= done + 1, "nothing is lost"
     assert bundle(run_dir) == bundle(whole)
     assert metrics(run_dir) == metrics(whole)
@@ -519,7 +522,7 @@ def test_a_process_that_dies_is_named_in_one_line_and_no_other_lives_on(
 ) -> None:
     done = ended(harm, tones, tmp_path, world_size)
     assert done.returncode == 1
-    line = f"error: all {world_size} processes must live to the end; {named}. Run the same command to go on."
+    line = f"error: all {world_size} processes must live to the end; {named}. Run the same command to resume."
     for text in (done.stderr, (tmp_path / "run" / "train.log").read_text()):
         assert text.count("error: ") == 1, text
         assert text.count(line) == 1, text

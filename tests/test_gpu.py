@@ -74,7 +74,7 @@ def test_too_large_a_batch_is_described(tones: Path, tmp_path: Path) -> None:
     tiny = [override for override in TINY if not override.startswith("trainer.accelerator")]
     torch.cuda.set_per_process_memory_fraction(1e-4)  # some megabytes, whatever the card
     try:
-        with pytest.raises(ValueError, match=r"memory must hold"):
+        with pytest.raises(ValueError, match=r"a batch must fit into memory"):
             train(resolved("trainer=gpu", *tiny, *tone_corpus(tones), f"run_dir={tmp_path / 'run'}"))
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)

@@ -14,7 +14,7 @@ import pytest
 
 from asr.data.manifest import Utterance, read_manifest
 from asr.run.events import read_history
-from asr.run.validation_samples import ExamplesFile, Recognised, choose_examples, read_examples
+from asr.run.validation_samples import SamplesFile, ValidationSample, choose_samples, read_samples
 from tests.conftest import TINY, resolved, tone_corpus
 from tests.processes import examples, finish, start
 from tests.test_global_loss import planned
@@ -115,13 +115,13 @@ def test_an_epoch_that_ends_early_is_not_said_to_be_done(tones: Path, tmp_path: 
 
 def die_behind_the_first_examples() -> None:
     """Have this process killed between a validation's examples and its checkpoint."""
-    append = ExamplesFile.append
+    append = SamplesFile.append
 
     def append_and_die(*arguments: Any) -> None:
         append(*arguments)
         os.kill(os.getpid(), signal.SIGKILL)
 
-    ExamplesFile.append = append_and_die  # type: ignore[method-assign]
+    SamplesFile.append = append_and_die  # type: ignore[method-assign]
 
 
 def test_a_validation_that_is_done_again_is_kept_once(tones: Path, tmp_path: Path) -> None:
@@ -142,7 +142,7 @@ def test_each_validation_keeps_what_was_recognised_in_the_same_utterances(tones:
         settings = config(tmp_path / str(world_size), tones, *still, *(TWO if world_size > 1 else []))
         assert finish(start(settings, tmp_path / "log", world_size=world_size)) == 0, (tmp_path / "log").read_text()
     valid = read_manifest(tones / "valid.jsonl")
-    one, two = (read_examples(tmp_path / name / "examples.jsonl") for name in ("1", "2"))
+    one, two = (read_samples(tmp_path / name / "examples.jsonl") for name in ("1", "2"))
     for found in (one, two):
         assert [(line.epoch, line.id) for line in found] == [(epoch, one.id) for epoch in (1, 2) for one in valid]
         assert [line.reference for line in found] == [one.text for one in valid] * 2
@@ -158,7 +158,7 @@ def test_the_examples_are_the_hypotheses_that_the_validation_counts(tones: Path,
     settings = config(tmp_path / "run", tones, "trainer.max_epochs=3", "optimizer.lr=8e-3")
     assert finish(start(settings, tmp_path / "log")) == 0, (tmp_path / "log").read_text()
     rows = [row for row in metrics(tmp_path / "run") if row["valid/wer"]]
-    lines = read_examples(tmp_path / "run" / "examples.jsonl")
+    lines = read_samples(tmp_path / "run" / "examples.jsonl")
     assert len(rows) == 3
     for row in rows:
         those = [line for line in lines if line.step == int(row["step"])]
@@ -172,7 +172,7 @@ def utterances(number: int) -> list[Utterance]:
 
 @pytest.mark.parametrize("number", [1, 7, 8, 9, 15, 100, 2703])
 def test_the_utterances_that_are_followed_are_spread_from_the_first_to_the_last(number: int) -> None:
-    places = [int(one) for one in choose_examples(utterances(number))]
+    places = [int(one) for one in choose_samples(utterances(number))]
     assert places == sorted(set(places))
     assert len(places) == min(8, number)
     assert (places[0], places[-1]) == (0, number - 1)
@@ -182,18 +182,18 @@ def test_the_utterances_that_are_followed_are_spread_from_the_first_to_the_last(
 
 def test_a_run_that_goes_on_forgets_what_it_will_do_again_and_a_line_cut_short(tmp_path: Path) -> None:
     path = tmp_path / "examples.jsonl"
-    file = ExamplesFile(path, ["b", "a"])
+    file = SamplesFile(path, ["b", "a"])
     file.cut(0)
     assert not path.exists(), "there was nothing to cut"
     for step in (10, 20):
-        file.append(Recognised(step, step // 10, name, "x", "\udcff <b>\u2028") for name in "ab")
+        file.append(ValidationSample(step, step // 10, name, "x", "\udcff <b>\u2028") for name in "ab")
     with path.open("a") as text:
         text.write('{"step": 30, "epoch": 3, "id": "b", "refer')
     file.cut(20)
-    assert [(one.step, one.id) for one in read_examples(path)] == [(10, "b"), (10, "a"), (20, "b"), (20, "a")]
+    assert [(one.step, one.id) for one in read_samples(path)] == [(10, "b"), (10, "a"), (20, "b"), (20, "a")]
     whole = path.read_bytes()
     file.cut(20)
     assert path.read_bytes() == whole
     file.cut(19)
     assert [json.loads(line)["step"] for line in path.read_text().splitlines()] == [10, 10]
-    assert read_examples(path)[0].hypothesis == "\udcff <b>\u2028"
+    assert read_samples(path)[0].hypothesis == "\udcff <b>\u2028"

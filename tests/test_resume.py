@@ -20,7 +20,7 @@ from safetensors.torch import load_file
 
 from asr.checkpoint.saved import kept_checkpoints
 from tests.conftest import ROOT, TINY, resolved, tone_corpus
-from tests.processes import bundle, examples, finish, goings_on, kill, metrics, start, steps_logged, wait_for
+from tests.processes import bundle, examples, finish, kill, metrics, resumptions, start, steps_logged, wait_for
 
 EVERY_STEPS = 3
 KILLS = 10
@@ -59,20 +59,20 @@ def test_a_run_killed_at_ten_random_moments_ends_with_the_bits_of_one_that_was_n
     for attempt in range(KILLS):
         workers = f"data.num_workers={attempt % 2}"  # they must not matter
         done = steps_logged(parts) + moments.randint(0, 3)
-        said = len(goings_on(parts))
+        said = len(resumptions(parts))
         running = start(config(parts, tones, *processes, workers), tmp_path / "parts.log", world_size=world_size)
         assert wait_for(lambda done=done: steps_logged(parts) > done, running)  # type: ignore[misc]
         time.sleep(moments.uniform(0, 0.1))
         kill(running)
         killed_at.append(steps_logged(parts))
-        resumed_from += goings_on(parts)[said:] or [(0, 1)]
+        resumed_from += resumptions(parts)[said:] or [(0, 1)]
     assert finish(start(config(parts, tones, *processes), tmp_path / "parts.log", world_size=world_size)) == 0
     assert bundle(parts) == bundle(whole)
     assert metrics(parts) == metrics(whole)
     assert examples(parts) == examples(whole)
     steps = [row["step"] for row in metrics(parts)]
     assert len(steps) == len(set(steps))
-    resumed_from += goings_on(parts)[-1:]
+    resumed_from += resumptions(parts)[-1:]
     for done, (step, _) in zip(killed_at, resumed_from[1:], strict=True):
         assert done - EVERY_STEPS <= step, (killed_at, resumed_from)
     assert sum(batch > 1 for _, batch in resumed_from) >= 3, "restarts must be in mid-epoch, too"
@@ -93,7 +93,7 @@ def test_a_schedule_of_epochs_goes_on_in_the_middle_of_one(tones: Path, tmp_path
     assert wait_for(lambda: steps_logged(parts) > EVERY_STEPS + 1, running)
     kill(running)
     assert finish(start(config(parts, tones, *short), tmp_path / "log", before=schedule_by_epochs)) == 0
-    assert [batch > 1 for _, batch in goings_on(parts)] == [True]
+    assert [batch > 1 for _, batch in resumptions(parts)] == [True]
     rates = [float(row["train/learning_rate"]) for row in metrics(parts) if row["train/learning_rate"]]
     assert rates == [float(row["train/learning_rate"]) for row in metrics(whole) if row["train/learning_rate"]]
     assert rates == sorted(rates, reverse=True)
@@ -131,7 +131,7 @@ def another_text(run_dir: Path, corpus: Path) -> list[str]:
         (another_tokenizer, r"Different: fitted\.characters\.json: '\w+' -> '\w+'\."),
         (another_text, r"Different: manifests\.train: '48 utterances, sha256 \w+' -> '48 utterances, sha256 \w+'\."),
         (lambda *_: ["data.batch_seconds=7", "seed=1"], r"Different: seed: 0 -> 1; data\.batch_seconds: 5 -> 7\."),
-        (lambda *_: ["trainer.max_epochs=3"], r"or 'resume\.allow=\[trainer\.max_epochs\]' to go on all the same"),
+        (lambda *_: ["trainer.max_epochs=3"], r"or 'resume\.allow=\[trainer\.max_epochs\]' to resume all the same"),
         (lambda *_: ["resume.allow=[seed]"], r"resume\.allow must hold world_size, .*; got 'seed'\."),
     ],
     ids=["tokenizer", "manifest", "config", "epochs", "allowed too much"],

@@ -63,7 +63,7 @@ def test_what_cannot_be_trained_on_is_dropped_by_reason() -> None:
         Utterance("f", 14.0, "long", "f"),
     ]
     kept = training_set(given)
-    assert kept.given == 6
+    assert kept.num_given == 6
     assert [one.id for one in kept.utterances] == ["a"]
     assert list(kept.dropped.values()) == [["b"], ["c", "f"], ["d"], ["e"]]
     starts = ("the text is empty", "longer than 12 s", "shorter than data.min_seconds=0.1", "the text is too long")
@@ -176,7 +176,7 @@ def test_a_rest_of_fewer_utterances_than_processes_is_an_error() -> None:
     plan = data.epoch(start_of_epoch(0, 1))
     left = len(plan.items(len(plan) - 1, 0))
     position = Position(0, (Share(1, len(plan) - 1), Share(left + 1, 0)))
-    message = f"got {left} utterances that are left of epoch 1, for {left + 1} processes. Go on with {left} or fewer"
+    message = f"got {left} utterances that are left of epoch 1, for {left + 1} processes. Resume with {left} or fewer"
     with pytest.raises(InputError, match=message):
         data.epoch(position)
 

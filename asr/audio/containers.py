@@ -65,10 +65,10 @@ def _read_chunks(file: io.FileIO, size: int, name: str) -> Container:
     it reads nothing unless the file declares its own end in one certain way; so it is given a larger number.
     """
     magic = file.read(4)
-    found = _find_audio_chunk(file, size, _CHUNKED[magic])
-    if found is None:
+    chunk = _find_audio_chunk(file, size, _CHUNKED[magic])
+    if chunk is None:
         return Container()  # libsndfile has its own words for that
-    position, length, end = found
+    position, length, end = chunk
     if length == 0 and magic[:1] == b"R" and position < size != end:
         file.seek(0)
         mended = bytearray(file.readall())

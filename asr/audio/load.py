@@ -178,15 +178,15 @@ def find_audio(path: str | Path) -> list[Path]:
     def refuse(error: OSError) -> None:
         raise AudioError(f"{_one_line(error.filename)}: folder cannot be listed; {_reason(error)}.")
 
-    found: list[Path] = []
+    paths: list[Path] = []
     for folder, subfolders, files in os.walk(path, onerror=refuse):
         subfolders[:] = [subfolder for subfolder in subfolders if not subfolder.startswith(".")]
-        found += [
+        paths += [
             Path(folder, file) for file in files if file.lower().endswith(AUDIO_SUFFIXES) and not file.startswith(".")
         ]
-    if not found:
+    if not paths:
         raise AudioError(f"{name}: must hold audio files ({' '.join(AUDIO_SUFFIXES)}); there are none below it.")
-    return sorted(found)
+    return sorted(paths)
 
 
 # ---- decoding, mixing down, checking
@@ -231,8 +231,8 @@ def _open_file(path: str | Path, name: str) -> io.FileIO:
             file.close()
     except (OSError, ValueError) as error:  # ValueError: a path that cannot be, such as one with a null byte
         raise AudioError(f"{name}: must be a readable audio file; {_reason(error)}.") from None
-    found = "empty (0 bytes)" if stat.S_ISREG(mode) else "a folder" if stat.S_ISDIR(mode) else "not a regular file"
-    raise AudioError(f"{name}: must be an audio file; it is {found}.")
+    kind = "empty (0 bytes)" if stat.S_ISREG(mode) else "a folder" if stat.S_ISDIR(mode) else "not a regular file"
+    raise AudioError(f"{name}: must be an audio file; it is {kind}.")
 
 
 def _num_samples(sound: _Sound) -> int | None:

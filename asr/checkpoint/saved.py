@@ -10,14 +10,14 @@ from pathlib import Path
 from asr.errors import InputError
 
 DAMAGED = ".damaged"  # is added to the name of a checkpoint that cannot be read
-NEWEST = 2  # checkpoints kept to go on from: the newest, and the one before it, should it be damaged
+NEWEST = 2  # checkpoints kept to resume from: the newest, and the one before it, should it be damaged
 SIMILAR = 4.0  # times the best WER: what is worse had hardly begun to learn, and is not averaged
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Kept:
+class SavedCheckpoint:
     """A checkpoint in a run folder.
 
     Args:
@@ -36,33 +36,33 @@ def checkpoint_name(step: int, wer: float | None) -> str:
     return f"step={step}.ckpt" if wer is None else f"step={step}-wer={wer:.4f}.ckpt"
 
 
-def kept_checkpoints(folder: Path) -> list[Kept]:
+def kept_checkpoints(folder: Path) -> list[SavedCheckpoint]:
     """List the checkpoints in a folder, oldest first."""
     checkpoints = []
     for path in folder.glob("step=*.ckpt"):
         if match := re.fullmatch(r"step=(\d+)(?:-wer=(\d+\.\d+))?", path.stem):
-            checkpoints.append(Kept(path, int(match[1]), None if match[2] is None else float(match[2])))
-    return sorted(checkpoints, key=lambda kept: (kept.step, kept.path.name))
+            checkpoints.append(SavedCheckpoint(path, int(match[1]), None if match[2] is None else float(match[2])))
+    return sorted(checkpoints, key=lambda checkpoint: (checkpoint.step, checkpoint.path.name))
 
 
-def newest_whole(folder: Path) -> Kept | None:
-    """Find the checkpoint to go on from: the newest that can be read; damaged ones are named and put aside.
+def newest_whole(folder: Path) -> SavedCheckpoint | None:
+    """Find the checkpoint to resume from: the newest that can be read; damaged ones are named and put aside.
 
     Raises:
         InputError: there are checkpoints, and all are damaged.
     """
     damaged: dict[Path, str] = {}
-    for kept in reversed(kept_checkpoints(folder)):
-        reason = damage(kept.path)
+    for checkpoint in reversed(kept_checkpoints(folder)):
+        reason = damage(checkpoint.path)
         if reason is None:
             for path in damaged:
                 path.rename(path.with_name(path.name + DAMAGED))
                 logger.warning("%s is damaged (%s): put aside as *%s", path, damaged[path], DAMAGED)
-            return kept
-        damaged[kept.path] = reason
+            return checkpoint
+        damaged[checkpoint.path] = reason
     if damaged:
         what = "; ".join(f"{path.name}: {reason}" for path, reason in damaged.items())
-        raise InputError(f"{folder} must hold a whole checkpoint to go on from; {what}. Give another run_dir.")
+        raise InputError(f"{folder} must hold a whole checkpoint to resume from; {what}. Give another run_dir.")
     return None
 
 
@@ -76,7 +76,7 @@ def damage(path: Path) -> str | None:
     return f"{broken} in it has another checksum" if broken else None
 
 
-def select(selection: str, checkpoints: Sequence[Kept], keep: int) -> list[Kept]:
+def select(selection: str, checkpoints: Sequence[SavedCheckpoint], keep: int) -> list[SavedCheckpoint]:
     """Choose the checkpoints that a bundle is made of.
 
     Args:
@@ -84,7 +84,7 @@ def select(selection: str, checkpoints: Sequence[Kept], keep: int) -> list[Kept]
         checkpoints: of the run, oldest first; at least one.
         keep: how many are averaged at most.
     """
-    validated = [kept for kept in checkpoints if kept.wer is not None]
+    validated = [checkpoint for checkpoint in checkpoints if checkpoint.wer is not None]
     if selection == "last" or not validated:
         return [checkpoints[-1]]
     if selection == "average_last":
@@ -92,21 +92,22 @@ def select(selection: str, checkpoints: Sequence[Kept], keep: int) -> list[Kept]
     best = by_wer(validated)[:keep]
     if selection == "best":
         return best[:1]
-    return [kept for kept in best if _wer(kept) <= SIMILAR * _wer(best[0])]
+    return [checkpoint for checkpoint in best if _wer(checkpoint) <= SIMILAR * _wer(best[0])]
 
 
-def by_wer(checkpoints: Sequence[Kept]) -> list[Kept]:
+def by_wer(checkpoints: Sequence[SavedCheckpoint]) -> list[SavedCheckpoint]:
     """Sort the validated ones, best first; of equally good ones, the older first."""
-    return sorted((kept for kept in checkpoints if kept.wer is not None), key=lambda kept: (_wer(kept), kept.step))
+    validated = [checkpoint for checkpoint in checkpoints if checkpoint.wer is not None]
+    return sorted(validated, key=lambda checkpoint: (_wer(checkpoint), checkpoint.step))
 
 
-def superfluous(selection: str, checkpoints: Sequence[Kept], keep: int) -> list[Kept]:
-    """List what needs to be kept neither to go on from nor for the bundle."""
-    validated = [kept for kept in checkpoints if kept.wer is not None]
+def superfluous(selection: str, checkpoints: Sequence[SavedCheckpoint], keep: int) -> list[SavedCheckpoint]:
+    """List what needs to be kept neither to resume from nor for the bundle."""
+    validated = [checkpoint for checkpoint in checkpoints if checkpoint.wer is not None]
     wanted = validated[-keep:] if selection == "average_last" else by_wer(validated)[:keep]
-    return [kept for kept in checkpoints[:-NEWEST] if kept not in wanted]
+    return [checkpoint for checkpoint in checkpoints[:-NEWEST] if checkpoint not in wanted]
 
 
-def _wer(kept: Kept) -> float:
-    assert kept.wer is not None
-    return kept.wer
+def _wer(checkpoint: SavedCheckpoint) -> float:
+    assert checkpoint.wer is not None
+    return checkpoint.wer

@@ -72,9 +72,9 @@ def collate(examples: Sequence[Example | Rejected]) -> Batch:
     tokens = [example.tokens for example in good]
     return Batch(
         features=pad_sequence(features, batch_first=True) if good else torch.zeros(0, 0, 0),
-        feature_lengths=torch.tensor([len(one) for one in features], dtype=torch.int64),
+        feature_lengths=torch.tensor([len(example.features) for example in good], dtype=torch.int64),
         tokens=pad_sequence(tokens, batch_first=True) if good else torch.zeros(0, 0, dtype=torch.int64),
-        token_lengths=torch.tensor([len(one) for one in tokens], dtype=torch.int64),
+        token_lengths=torch.tensor([len(example.tokens) for example in good], dtype=torch.int64),
         utterances=tuple(example.utterance for example in good),
         rejected=tuple(example for example in examples if isinstance(example, Rejected)),
     )

@@ -38,7 +38,7 @@ class Corpus:
         Raises:
             InputError: naming one, and how many are not.
         """
-        utterances = [*self.train, *self.valid, *(one for test in self.tests.values() for one in test)]
+        utterances = [*self.train, *self.valid, *(utterance for test in self.tests.values() for utterance in test)]
         paths = {utterance.audio_filepath: utterance.id for utterance in utterances}
         absent = [path for path in paths if not Path(path).is_file()]
         if absent:

@@ -169,9 +169,7 @@ def _stretch(utterance: Utterance) -> float | None:
     return None if utterance.offset is None else utterance.duration
 
 
-def _check_duration(utterance: Utterance, found: float) -> None:
-    if abs(found - utterance.duration) > DURATION_TOLERANCE_SECONDS + 0.01 * utterance.duration:
-        said = f"the manifest says {utterance.duration:.2f} s, the audio has {found:.2f} s"
-        raise AudioError(
-            f"{utterance.audio_filepath}: duration must be that of the audio; {said} (id {utterance.id!r})."
-        )
+def _check_duration(utterance: Utterance, actual: float) -> None:
+    if abs(actual - utterance.duration) > DURATION_TOLERANCE_SECONDS + 0.01 * utterance.duration:
+        given = f"the manifest says {utterance.duration:.2f} s, the audio has {actual:.2f} s (id {utterance.id!r})"
+        raise AudioError(f"{utterance.audio_filepath}: duration must be that of the audio; {given}.")

@@ -190,13 +190,13 @@ class TrainingSet:
         longest = settings.batches.longest_utterance()
         bounds = replace(settings.selection, max_seconds=min(settings.selection.max_seconds, longest))
         selection = select(utterances, features, reference, bounds)
-        self.given = len(utterances)
+        self.num_given = len(utterances)
         self.utterances = selection.utterances
         self.dropped = selection.dropped
         if not self.utterances:
             why = "; ".join(f"{len(ids)} {reason}" for reason, ids in self.dropped.items())
             raise InputError(f"at least one training utterance must be left; all were dropped: {why or 'none given'}.")
-        self._durations = torch.tensor([one.duration for one in self.utterances], dtype=torch.float64)
+        self._durations = torch.tensor([utterance.duration for utterance in self.utterances], dtype=torch.float64)
         self._factors: tuple[float, ...] = (1.0,)
         self._feasible = torch.ones(len(self.utterances), 1, dtype=torch.bool)
         if speed is not None:
@@ -223,7 +223,8 @@ class TrainingSet:
             plan = self._plan(left, durations, position.epoch, share.world_size, part)
             if share.batches > len(plan):
                 done = f"got {share.batches} batches done of {len(plan)} in epoch {position.epoch + 1}"
-                raise InputError(f"a run must go on with the data it was begun with; {done}. Take the same manifests.")
+                must = "a run must be resumed with the data it was begun with"
+                raise InputError(f"{must}; {done}. Take the same manifests.")
             if part < len(position.shares) - 1:
                 seen = torch.zeros(len(self), dtype=torch.bool)
                 seen[plan.first_steps(share.batches)] = True
@@ -263,8 +264,8 @@ class TrainingSet:
 
     def _plan(self, left: Tensor, durations: Tensor, epoch: int, world_size: int, part: int) -> Plan:
         if part > 0 and len(left) < world_size:
-            rest = f"got {len(left)} utterances that are left of epoch {epoch + 1}, for {world_size} processes"
-            raise InputError(f"each process needs an utterance; {rest}. Go on with {max(1, len(left))} or fewer.")
+            given = f"got {len(left)} utterances that are left of epoch {epoch + 1}, for {world_size} processes"
+            raise InputError(f"each process needs an utterance; {given}. Resume with {max(1, len(left))} or fewer.")
         plan = plan_training(
             durations[left],
             self.settings.batches,

@@ -99,14 +99,14 @@ def write_manifest(path: str | Path, utterances: Iterable[Utterance]) -> None:
     write_whole(path, lambda file: file.writelines(line.encode("utf-8") for line in lines))
 
 
-def named_lines(path: Path, what: str) -> Iterator[tuple[str, str]]:
+def named_lines(path: Path, kind: str) -> Iterator[tuple[str, str]]:
     """Read the lines that are not blank, each with its place (`file:line`), as errors name it.
 
     A byte order mark, as Windows writes, is no part of the first; bytes that are not UTF-8 become lone surrogates.
 
     Args:
         path: of the file.
-        what: it is to be, with its article.
+        kind: what it should be, for errors: "a manifest", say.
 
     Raises:
         InputError: it cannot be read, or a line is longer than LONGEST_LINE.
@@ -117,7 +117,7 @@ def named_lines(path: Path, what: str) -> Iterator[tuple[str, str]]:
                 if line.strip():
                     yield where, line
     except OSError as error:
-        raise InputError(f"{path}: must be {what} that can be read; {error.strerror}.") from None
+        raise InputError(f"{path}: must be {kind} that can be read; {error.strerror}.") from None
 
 
 def parse_object(line: str, where: str) -> dict[str, Any]:

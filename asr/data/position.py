@@ -1,4 +1,4 @@
-"""Where a run is in its training data: what a checkpoint keeps, so that a run goes on with the very next batch."""
+"""Where a run is in its training data: what a checkpoint keeps, so that a run is resumed with the very next batch."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Position:
 
     Args:
         epoch: from 0.
-        shares: the stretches of this epoch, in their order; the last is the one that is going on. There is more than
+        shares: the stretches of this epoch, in their order; the last is the present one. There is more than
             one only where the number of processes has changed within the epoch.
         skipped: utterances of this epoch that could not be read so far, over all processes.
     """
@@ -30,16 +30,16 @@ class Position:
 
     @property
     def batch(self) -> int:
-        """Batches that each process has done in the stretch that is going on."""
+        """Batches that each process has done in the present stretch."""
         return self.shares[-1].batches
 
     @property
     def world_size(self) -> int:
-        """Processes of the stretch that is going on."""
+        """Processes of the present stretch."""
         return self.shares[-1].world_size
 
     def on(self, world_size: int) -> Position:
-        """Return the same place, from where so many processes go on."""
+        """Return the same place, for so many processes."""
         if world_size == self.world_size:
             return self
         begun = tuple(share for share in self.shares if share.batches)
@@ -50,10 +50,10 @@ class Position:
         return {"epoch": self.epoch, "shares": [list(share) for share in self.shares], "skipped": self.skipped}
 
     @classmethod
-    def from_dict(cls, kept: dict[str, object]) -> Position:
+    def from_dict(cls, state: dict[str, object]) -> Position:
         """Return what `as_dict` gave."""
-        shares = tuple(Share(*share) for share in kept["shares"])  # type: ignore[attr-defined]
-        return cls(int(kept["epoch"]), shares, int(kept["skipped"]))  # type: ignore[call-overload]
+        shares = tuple(Share(*share) for share in state["shares"])  # type: ignore[attr-defined]
+        return cls(int(state["epoch"]), shares, int(state["skipped"]))  # type: ignore[call-overload]
 
 
 def start_of_epoch(epoch: int, world_size: int) -> Position:

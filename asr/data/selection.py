@@ -89,8 +89,8 @@ def feasible_factors(
     """Tell at which speeds each utterance's tokens still fit its frames, (N, number of factors) bool."""
     durations = torch.tensor([utterance.duration for utterance in selection.utterances], dtype=torch.float64)
     num_samples = (durations * features.sample_rate).round().long()
-    frames = [
+    num_frames = [
         reference.output_lengths(features.num_frames(speed.num_samples(num_samples, factor)))
         for factor in speed.factors
     ]
-    return torch.stack([one >= selection.min_frames for one in frames], dim=1)
+    return torch.stack([frames >= selection.min_frames for frames in num_frames], dim=1)

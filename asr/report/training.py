@@ -14,7 +14,7 @@ from asr.report.training_charts import charts, missing, smoothing
 from asr.report.training_examples import examples
 from asr.run.events import History, read_history
 from asr.run.names import CONFIG, EVENTS, EXAMPLES, LOG, METRICS, REPORT, RESULTS
-from asr.run.validation_samples import Recognised, read_examples
+from asr.run.validation_samples import ValidationSample, read_samples
 from asr.system.files import write_whole_text
 from asr.text.numbers import NONE, interval, number, percent
 from asr.web.figures import facts, figure
@@ -43,7 +43,7 @@ class Record:
     config: str
     settings: Mapping[str, Any]
     curves: Mapping[str, Curve]
-    examples: Sequence[Recognised]
+    examples: Sequence[ValidationSample]
     results: Mapping[str, Mapping[str, Any]]
     history: History
 
@@ -73,7 +73,7 @@ def read_record(run_dir: Path) -> Record:
         config,
         _settings(config),
         read_curves(run_dir / METRICS),
-        read_examples(run_dir / EXAMPLES),
+        read_samples(run_dir / EXAMPLES),
         _results(_text(run_dir / RESULTS)),
         read_history(run_dir / EVENTS),
     )

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from asr.evaluation.word_errors import Edit, align_words
-from asr.run.validation_samples import Recognised
+from asr.run.validation_samples import ValidationSample
 from asr.web.page import escape
 
 MOST_ROWS = 8  # of an utterance
@@ -14,22 +14,22 @@ LEGEND = (
 )
 
 
-def examples(samples: Sequence[Recognised]) -> str:
+def examples(samples: Sequence[ValidationSample]) -> str:
     """Make a table for each utterance: its reference, and the hypothesis of each validation."""
     if not samples:
         return (
             "<p>There is no examples.jsonl, or it is empty: there was no validation, or an earlier version made it.</p>"
         )
-    by_id: dict[str, list[Recognised]] = {}
+    by_id: dict[str, list[ValidationSample]] = {}
     for sample in samples:
         by_id.setdefault(sample.id, []).append(sample)
     tables = "".join(f"<div>{_table(name, lines)}</div>" for name, lines in by_id.items())
     return f'{LEGEND}<div class="examples">{tables}</div>'
 
 
-def stretches(lines: Sequence[Recognised]) -> list[tuple[Recognised, Recognised]]:
+def stretches(lines: Sequence[ValidationSample]) -> list[tuple[ValidationSample, ValidationSample]]:
     """Join validations in a row that gave the same hypothesis: the first and the last of each stretch."""
-    joined: list[tuple[Recognised, Recognised]] = []
+    joined: list[tuple[ValidationSample, ValidationSample]] = []
     for line in lines:
         if joined and joined[-1][0].hypothesis == line.hypothesis:
             joined[-1] = (joined[-1][0], line)
@@ -38,7 +38,7 @@ def stretches(lines: Sequence[Recognised]) -> list[tuple[Recognised, Recognised]
     return joined
 
 
-def _table(name: str, lines: Sequence[Recognised]) -> str:
+def _table(name: str, lines: Sequence[ValidationSample]) -> str:
     rows = stretches(lines)
     shown = rows
     if len(rows) > MOST_ROWS:
@@ -58,7 +58,7 @@ def _table(name: str, lines: Sequence[Recognised]) -> str:
     )
 
 
-def _row(steps: str, line: Recognised) -> str:
+def _row(steps: str, line: ValidationSample) -> str:
     edits = align_words(line.reference, line.hypothesis)
     errors = sum(edit.kind != "equal" for edit in edits)
     text = " ".join(map(_marked, edits)) or _nothing()

@@ -60,13 +60,13 @@ def save_config(run_dir: Path, config: Mapping[str, Any]) -> None:
 
 
 def begin_anew(run_dir: Path) -> None:
-    """Forget what an earlier run left that has no checkpoint to go on from.
+    """Remove what an earlier run has left that was stopped before its first checkpoint.
 
     Raises:
         InputError: it left a bundle.
     """
     if (run_dir / BUNDLE).is_dir():
-        must = f"run_dir={run_dir} must be new, or have checkpoints to go on from; it has a bundle and no checkpoint"
+        must = f"run_dir={run_dir} must be new, or have checkpoints to resume from; it has a bundle and no checkpoint"
         raise InputError(f"{must}. Give another run_dir, or remove {run_dir}.")
     shutil.rmtree(run_dir / FITTED, ignore_errors=True)
     for name in (METRICS, EXAMPLES):

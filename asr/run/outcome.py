@@ -72,11 +72,11 @@ def check_learnt(counts: ErrorCounts, max_wer: float) -> None:
 def make_bundle(run_dir: Path, config: Mapping[str, Any]) -> Path:
     """Write the run's bundle, with its model card; `checkpoint.select` says which checkpoints the weights are of."""
     checkpoints = []
-    for kept in kept_checkpoints(run_dir / CHECKPOINTS):
-        if (reason := damage(kept.path)) is None:
-            checkpoints.append(kept)
+    for checkpoint in kept_checkpoints(run_dir / CHECKPOINTS):
+        if (reason := damage(checkpoint.path)) is None:
+            checkpoints.append(checkpoint)
         else:
-            logger.warning("%s is damaged (%s), and left out of the bundle", kept.path, reason)
+            logger.warning("%s is damaged (%s), and left out of the bundle", checkpoint.path, reason)
     chosen = select(config["checkpoint"]["select"], checkpoints, config["checkpoint"]["keep"])
     best = by_wer(checkpoints)
     card = _CARD.format(
@@ -86,10 +86,10 @@ def make_bundle(run_dir: Path, config: Mapping[str, Any]) -> Path:
         normalizer=config["normalizer"],
         sample_rate=config["features"]["sample_rate"],
         select=config["checkpoint"]["select"],
-        checkpoints=", ".join(one.path.stem for one in chosen),
+        checkpoints=", ".join(checkpoint.path.stem for checkpoint in chosen),
         wer=percent(best[0].wer, 2) if best else "not measured",
     )
-    write_bundle(run_dir / BUNDLE, [one.path for one in chosen], card, config["decode"])
+    write_bundle(run_dir / BUNDLE, [checkpoint.path for checkpoint in chosen], card, config["decode"])
     return run_dir / BUNDLE
 
 

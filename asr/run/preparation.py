@@ -16,7 +16,7 @@ from asr.run import folder
 from asr.run.events import EventsFile, Started
 from asr.run.names import EXAMPLES, FAULTS
 from asr.run.resume import Resume, Run, changes, check_allowed, find_resume, run_settings
-from asr.run.validation_samples import ExamplesFile, choose_examples
+from asr.run.validation_samples import SamplesFile, choose_samples
 from asr.text.normalize import get_normalizer
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class Prepared:
         extra: what a checkpoint keeps beside the weights.
         position: in the training data.
         settings: what must stay the same for the run to be resumed.
-        resume: the checkpoint to go on from; None in a new run.
+        resume: the checkpoint to resume from; None in a new run.
         changed: whether the run is resumed under other settings.
     """
 
@@ -90,12 +90,12 @@ class Prepared:
         total_steps = training_set.total_steps(self.position, self.step, bounds)
         return Run(self.settings, total_steps, resume.run.id if resume else secrets.token_hex(8))
 
-    def examples(self, utterances: "Sequence[Utterance]") -> ExamplesFile:
-        """Open the file of what the validations make of a few utterances; what will be done again is cut."""
-        examples = ExamplesFile(self.run_dir / EXAMPLES, choose_examples(utterances))
+    def validation_samples(self, utterances: "Sequence[Utterance]") -> SamplesFile:
+        """Open the file of how the validations recognise a few utterances; what will be done again is cut."""
+        samples = SamplesFile(self.run_dir / EXAMPLES, choose_samples(utterances))
         if self.writes:
-            examples.cut(self.step)
-        return examples
+            samples.cut(self.step)
+        return samples
 
 
 def prepare(config: dict[str, Any], rank: int, world_size: int) -> Prepared:
@@ -117,7 +117,7 @@ def prepare(config: dict[str, Any], rank: int, world_size: int) -> Prepared:
     corpus = read_corpus(config["corpus"], get_normalizer(config["normalizer"]))
     resume = find_resume(run_dir / CHECKPOINTS)
     if resume is None:
-        corpus.check_audio()  # a run that goes on skips what has disappeared, as it would have done
+        corpus.check_audio()  # a resumed run skips what has disappeared, as it would have done
     if resume is None and first:
         folder.begin_anew(run_dir)
     tokenizer, features = folder.fitted_front_end(config, corpus, run_dir, keep=first)

@@ -1,4 +1,4 @@
-"""Going on with a run: what a checkpoint tells of it, and whether the run is still the same one."""
+"""Resuming a run: what a checkpoint tells of it, and whether the run is still the same one."""
 
 import hashlib
 import logging
@@ -16,7 +16,7 @@ from asr.errors import InputError
 logger = logging.getLogger(__name__)
 
 RUN_KEY = "run"  # of a checkpoint: what `Run.at` gives
-# Settings that change nothing that is computed (the manifests' content is compared in itself).
+# Settings that change nothing that is computed. Of the manifests the content is compared, not the place.
 FREE = (
     "run_dir",
     "resume",
@@ -54,7 +54,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Resume:
-    """The checkpoint to go on from, and what it tells of the run.
+    """The checkpoint to resume from, and what it tells of the run.
 
     Args:
         path: of the checkpoint.
@@ -75,15 +75,15 @@ def find_resume(checkpoints: Path) -> Resume | None:
     Raises:
         InputError: there are only damaged ones, or it is none of this program's.
     """
-    kept = newest_whole(checkpoints)
-    if kept is None:
+    checkpoint = newest_whole(checkpoints)
+    if checkpoint is None:
         return None
-    found = read_checkpoint(kept.path).get(RUN_KEY)
-    if not isinstance(found, dict) or found.keys() != {"settings", "total_steps", "id", "position"}:
-        must = "a checkpoint to go on from must say where its run was, as this version of asr writes it"
-        raise InputError(f"{kept.path}: {must}; this one does not. Give another run_dir.")
-    position = Position.from_dict(found.pop("position"))
-    return Resume(kept.path, kept.step, position, Run(**found))
+    run = read_checkpoint(checkpoint.path).get(RUN_KEY)
+    if not isinstance(run, dict) or run.keys() != {"settings", "total_steps", "id", "position"}:
+        must = "a checkpoint to resume from must say where its run was, as this version of asr writes it"
+        raise InputError(f"{checkpoint.path}: {must}; this one does not. Give another run_dir.")
+    position = Position.from_dict(run.pop("position"))
+    return Resume(checkpoint.path, checkpoint.step, position, Run(**run))
 
 
 def run_settings(
@@ -108,7 +108,7 @@ def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, str]:
 
 
 def check_allowed(changed: Mapping[str, str], run_dir: Path, allow: Sequence[str]) -> None:
-    """Check that a run that goes on is the one that was begun, but for what the user allows to be different.
+    """Check that a run has the settings with which it was begun, but for those that the user allows to differ.
 
     Args:
         changed: what `changes` gave.
@@ -124,11 +124,11 @@ def check_allowed(changed: Mapping[str, str], run_dir: Path, allow: Sequence[str
     refused = [change for key, change in changed.items() if not _under(key, allow)]
     if refused:
         could = [key for key in changed if _under(key, ALLOWED)]
-        hint = f", or 'resume.allow=[{','.join(could)}]' to go on all the same" if len(could) == len(changed) else ""
+        hint = f", or 'resume.allow=[{','.join(could)}]' to resume all the same" if len(could) == len(changed) else ""
         must = f"{run_dir} holds a run with other settings; give another run_dir, or the same settings{hint}"
         raise InputError(f"{must}. Different: {'; '.join(refused)}.")
     if changed:
-        logger.warning("going on under other settings, as resume.allow says: %s", "; ".join(changed.values()))
+        logger.warning("resumed under other settings, as resume.allow permits: %s", "; ".join(changed.values()))
         logger.warning("from here on the run is no longer bit for bit the one that was begun")
 
 
@@ -149,6 +149,7 @@ def _under(key: str, groups: Sequence[str]) -> bool:
 def _fingerprint(utterances: Sequence[Utterance]) -> str:
     """Tell manifests apart by what training takes from them, wherever the audio lies."""
     digest = hashlib.sha256()
-    for one in utterances:
-        digest.update(f"{one.id}\t{one.offset}\t{one.duration}\t{one.text}\n".encode())
+    for utterance in utterances:
+        line = f"{utterance.id}\t{utterance.offset}\t{utterance.duration}\t{utterance.text}\n"
+        digest.update(line.encode())
     return f"{len(utterances)} utterances, sha256 {digest.hexdigest()[:16]}"

@@ -12,7 +12,7 @@ NUMBER = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Recognised:
+class ValidationSample:
     """One utterance at one validation; both texts normalised.
 
     Args:
@@ -30,7 +30,7 @@ class Recognised:
     hypothesis: str
 
 
-class ExamplesFile:
+class SamplesFile:
     """Keep what the run's weights made of the same utterances each time, in the order of the manifest.
 
     Args:
@@ -45,38 +45,39 @@ class ExamplesFile:
     def cut(self, done: int) -> None:
         """Forget the validations behind step `done`, which will be done again, and what a kill has left of a line."""
         if self.path.is_file():
-            kept = [one for one in read_examples(self.path) if one.step <= done]
-            write_whole_text(self.path, "".join(_line(one) for one in kept))
+            samples = read_samples(self.path)
+            write_whole_text(self.path, "".join(_line(sample) for sample in samples if sample.step <= done))
 
-    def append(self, found: Iterable[Recognised]) -> None:
-        """Add the utterances of one validation, which may come in any order."""
+    def append(self, samples: Iterable[ValidationSample]) -> None:
+        """Add the samples of one validation, which may come in any order."""
         places = {name: place for place, name in enumerate(self.ids)}
-        lines = [_line(one) for one in sorted(found, key=lambda one: places[one.id])]
+        lines = [_line(sample) for sample in sorted(samples, key=lambda sample: places[sample.id])]
         with self.path.open("a", encoding="utf-8") as file:
             file.write("".join(lines))
 
 
-def choose_examples(utterances: Sequence[Utterance], number: int = NUMBER) -> list[str]:
+def choose_samples(utterances: Sequence[Utterance], number: int = NUMBER) -> list[str]:
     """Choose the ids of `number` utterances, evenly spread from the first to the last of the manifest."""
     if len(utterances) <= number:
         return [utterance.id for utterance in utterances]
     return [utterances[place * (len(utterances) - 1) // (number - 1)].id for place in range(number)]
 
 
-def read_examples(path: Path) -> list[Recognised]:
+def read_samples(path: Path) -> list[ValidationSample]:
     """Read the file as far as its lines are whole; none where there is no file."""
     if not path.is_file():
         return []
-    found = []
+    samples = []
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
         try:
-            one = Recognised(**json.loads(line))
+            sample = ValidationSample(**json.loads(line))
         except (ValueError, TypeError):  # cut short by a kill
             continue
-        if isinstance(one.step, int) and all(isinstance(text, str) for text in (one.id, one.reference, one.hypothesis)):
-            found.append(one)
-    return found
+        texts = (sample.id, sample.reference, sample.hypothesis)
+        if isinstance(sample.step, int) and all(isinstance(text, str) for text in texts):
+            samples.append(sample)
+    return samples
 
 
-def _line(one: Recognised) -> str:
-    return json.dumps(asdict(one)) + "\n"
+def _line(sample: ValidationSample) -> str:
+    return json.dumps(asdict(sample)) + "\n"

@@ -147,7 +147,7 @@ def _unwritable(option: str, path: Path, error: OSError) -> InputError:
 def message_stream(*outputs: Path | None) -> TextIO:
     """Where a command says what it has done: on standard output, or on standard error if that is one of its outputs."""
     descriptors = [_descriptor(output) for output in outputs if output is not None]
-    is_output = any(one is not None and os.path.sameopenfile(one, STDOUT) for one in descriptors)
+    is_output = any(number is not None and os.path.sameopenfile(number, STDOUT) for number in descriptors)
     return sys.stderr if is_output else sys.stdout
 
 

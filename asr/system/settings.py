@@ -66,7 +66,7 @@ def above(least: float, most: float = MANY) -> Rule:
 
 
 def one_of(*names: str) -> Rule:
-    """Make the rule for one of some texts."""
+    """Make the rule for one of these names."""
     return Rule(f"one of {', '.join(names)}", lambda value: isinstance(value, str) and value in names)
 
 
@@ -75,10 +75,10 @@ def or_null(rule: Rule) -> Rule:
     return Rule(f"{rule.words}, or null", lambda value: value is None or rule.holds(value))
 
 
-def list_of(rule: Rule, what: str, least: int = 0, most: int = MANY) -> Rule:
+def list_of(rule: Rule, values: str, least: int = 0, most: int = MANY) -> Rule:
     """Make the rule for a list of so many values, each of which `rule` allows."""
     return Rule(
-        f"a list, {what}",
+        f"a list, {values}",
         lambda value: isinstance(value, list) and least <= len(value) <= most and all(map(rule.holds, value)),
     )
 
@@ -112,7 +112,7 @@ DEVICES = Rule(
     lambda value: (
         (_is_whole(value) and (value == -1 or 1 <= value <= 10_000))
         or (isinstance(value, str) and value != "")
-        or (isinstance(value, list) and value != [] and all(_is_whole(one) and one >= 0 for one in value))
+        or (isinstance(value, list) and value != [] and all(_is_whole(index) and index >= 0 for index in value))
     ),
 )
 PRECISION = Rule(

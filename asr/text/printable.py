@@ -8,7 +8,7 @@ NAMED = 5  # of a longer list, before the others are counted
 
 def printable(text: str) -> str:
     """A text on one line, whatever a name in it holds: line breaks, bytes that are not UTF-8, a terminal's commands."""
-    return "".join(one if one.isprintable() else repr(one)[1:-1] for one in text)
+    return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)
 
 
 def listed(names: Sequence[str]) -> str:

@@ -22,7 +22,7 @@ class Saving(pl.callbacks.Checkpoint):
     """Write checkpoints: every so many steps or minutes, after each validation, at the end of an epoch, on a signal.
 
     Always when all is done that belongs to an optimizer step, its line of metrics and a validation included: what a
-    checkpoint holds is the state before a certain batch, `Position`, and a run that goes on from it does that batch
+    checkpoint holds is the state before a certain batch, `Position`, and a run that is resumed from it does that batch
     next.
 
     Args:
@@ -64,7 +64,7 @@ class Saving(pl.callbacks.Checkpoint):
         """Lightning's hook, when everything is restored."""
         steps = gather(trainer, [trainer.global_step])
         if len(set(steps)) > 1:
-            must = f"all processes must go on from the same checkpoint in {self._folder}; they found those of steps"
+            must = f"all processes must resume from the same checkpoint in {self._folder}; they found those of steps"
             fail_together(trainer, f"{must} {', '.join(map(str, steps))}. See that they share the disk; start again.")
         begin_whole_epoch(trainer)
         self._step, self._time = trainer.global_step, time.monotonic()
@@ -100,15 +100,15 @@ class Saving(pl.callbacks.Checkpoint):
         """Lightning's hook: say where the run is, in our words and in Lightning's."""
         position = self._position_at(trainer.current_epoch, self._batches, pl_module.skipped)
         checkpoint[RUN_KEY] = self._run.at(position)
-        # The number that loggers call step. Where an epoch goes on behind a validation, Lightning adds 1 as it does so.
+        # The number that loggers call step. Behind a validation within an epoch, Lightning adds 1 on resuming.
         logged = trainer.global_step - (trainer.validating and position.batch > 0)
         set_place(checkpoint, position, logged)
 
     def on_load_checkpoint(self, trainer: pl.Trainer, pl_module: Any, checkpoint: dict[str, Any]) -> None:
         """Lightning's hook: where there are other processes than before, the rest of the epoch begins at batch 0."""
-        kept = Position.from_dict(checkpoint[RUN_KEY]["position"])
-        position = kept.on(trainer.world_size)
-        if position != kept:
+        saved = Position.from_dict(checkpoint[RUN_KEY]["position"])
+        position = saved.on(trainer.world_size)
+        if position != saved:
             set_place(checkpoint, position, checkpoint["global_step"])
 
     def _agree(self, trainer: pl.Trainer) -> tuple[int, bool]:
@@ -132,8 +132,8 @@ class Saving(pl.callbacks.Checkpoint):
             except (OSError, RuntimeError) as error:  # torch's writer turns the one into the other
                 problem = str(_disk_problem(error))
             else:
-                for kept in superfluous(self._select, kept_checkpoints(self._folder), self._keep):
-                    kept.path.unlink(missing_ok=True)
+                for checkpoint in superfluous(self._select, kept_checkpoints(self._folder), self._keep):
+                    checkpoint.path.unlink(missing_ok=True)
         problem = trainer.strategy.broadcast(problem)
         if problem is not None:
             must = f"{path}: the disk must have room for a checkpoint; {problem}"

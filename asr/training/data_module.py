@@ -34,7 +34,7 @@ class SpeechData(pl.LightningDataModule):
         training_set: what to train on, and in which batches.
         valid: utterances to validate on, texts normalised.
         augmentation: of the training utterances.
-        position: where the run begins, or goes on.
+        position: where the run begins, or is resumed.
         num_workers: processes that decode and featurise; 0: the training process itself.
     """
 
@@ -48,7 +48,7 @@ class SpeechData(pl.LightningDataModule):
     ) -> None:
         super().__init__()
         for reason, ids in training_set.dropped.items():
-            count = f"{len(ids)} of {training_set.given} training utterances"
+            count = f"{len(ids)} of {training_set.num_given} training utterances"
             logger.warning("dropped %s: %s (%s)", count, reason, listed(ids))
         self.waiting = Stopwatch()
         self._training_set, self._position, self._num_workers = training_set, position, num_workers
@@ -58,7 +58,7 @@ class SpeechData(pl.LightningDataModule):
         self._planned: tuple[Position, EpochPlan] | None = None  # the last plan; several ask for the same
 
     def train_dataloader(self) -> DataLoader[Batch]:
-        """Lightning's hook, called each epoch; the loader begins where the run goes on."""
+        """Lightning's hook, called each epoch; the loader begins where the run does, or is resumed."""
         assert self.trainer is not None
         position = self._stretch(self.trainer.current_epoch)
         plan = self._plan(position)
@@ -80,7 +80,7 @@ class SpeechData(pl.LightningDataModule):
 
         Args:
             epoch: from 0.
-            batch: those included that were done before the run went on, with as many ranks.
+            batch: those included that were done before the run was resumed, with as many ranks.
             skipped: utterances of the epoch that could not be read so far, over all ranks.
         """
         position = self._stretch(epoch)

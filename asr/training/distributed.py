@@ -1,4 +1,4 @@
-"""One process or many: who prepares a run, and who goes when the first one does."""
+"""One process or several: which prepares a run, and which end when another one fails."""
 
 import logging
 import multiprocessing
@@ -17,8 +17,7 @@ from asr.training.lightning_internals import replace_process_watch, started_proc
 if TYPE_CHECKING:
     from lightning.pytorch import Trainer
 
-Prepared = TypeVar("Prepared")
-Found = TypeVar("Found")
+Result = TypeVar("Result")
 
 STARTED_BY_FIRST = "ASR_STARTED_BY_FIRST_PROCESS"  # environment: Lightning has started this one, for that of this id
 POLL_SECONDS = 0.2
@@ -27,7 +26,7 @@ GRACE_SECONDS = 5.0  # in which processes that exchange tensors notice by themse
 logger = logging.getLogger(__name__)
 
 
-def first_then_all(trainer: "Trainer", prepare: Callable[[], Prepared]) -> Prepared:
+def first_then_all(trainer: "Trainer", prepare: Callable[[], Result]) -> Result:
     """Run `prepare` on the first process, and then on the others, which find what it has written.
 
     Lightning starts the other processes of one machine when the first one comes to `fit`, so they find it anyway.
@@ -66,15 +65,15 @@ def first_then_all(trainer: "Trainer", prepare: Callable[[], Prepared]) -> Prepa
     return prepared if trainer.global_rank == 0 else prepare()
 
 
-def gather(trainer: "Trainer", mine: list[Found]) -> list[Found]:
-    """Join what each process has found, in the order of their ranks; to be called by all of them."""
+def gather(trainer: "Trainer", own: list[Result]) -> list[Result]:
+    """Join the lists of all processes in the order of their ranks; to be called by all of them."""
     if trainer.world_size == 1:
-        return mine
+        return own
     import torch.distributed as dist
 
-    found: list[list[Found]] = [[] for _ in range(trainer.world_size)]
-    dist.all_gather_object(found, mine)
-    return [one for theirs in found for one in theirs]
+    of_ranks: list[list[Result]] = [[] for _ in range(trainer.world_size)]
+    dist.all_gather_object(of_ranks, own)
+    return [result for of_rank in of_ranks for result in of_rank]
 
 
 def fail_together(trainer: "Trainer", message: str) -> NoReturn:
@@ -137,8 +136,8 @@ def _lost_process(trainer: "Trainer") -> str | None:
     for number, process in enumerate(started_processes(trainer), start=trainer.global_rank + 2):
         status = process.poll()
         if status:
-            how = f"was ended by {_signal_name(-status)}" if status < 0 else f"has failed, with exit status {status}"
-            return _must_live(trainer, f"process {number} {how}")
+            end = f"was ended by {_signal_name(-status)}" if status < 0 else f"has failed, with exit status {status}"
+            return _must_live(trainer, f"process {number} {end}")
     return None
 
 
@@ -150,7 +149,7 @@ def _signal_name(number: int) -> str:
 
 
 def _must_live(trainer: "Trainer", problem: str) -> str:
-    return f"all {trainer.world_size} processes must live to the end; {problem}. Run the same command to go on."
+    return f"all {trainer.world_size} processes must live to the end; {problem}. Run the same command to resume."
 
 
 def report_lost_connection(trainer: "Trainer") -> NoReturn:

@@ -13,7 +13,7 @@ logger = logging.getLogger(__name__)
 class Patience(pl.callbacks.EarlyStopping):
     """Stop after so many validations in a row without a better WER.
 
-    A run that goes on behind its end stops again: Lightning forgets that it had.
+    A run that is resumed behind its end stops again: Lightning forgets that it had.
 
     Args:
         patience: number of validations.

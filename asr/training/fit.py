@@ -30,7 +30,7 @@ def fit(
         trainer: as `equip` leaves it.
         task: what is trained.
         data: to train on.
-        resume: the checkpoint to go on from.
+        resume: the checkpoint to resume from.
         stop: whether a signal has asked to stop.
 
     Raises:
@@ -54,14 +54,13 @@ def fit(
         if stop.at_once:  # in the middle of whatever it was
             raise Stopped(stop.signum) from None
         if is_out_of_memory(error):
-            batch = describe(task.batch, task.model.features) if task.batch else "a batch"
-            raise InputError(f"memory must hold {batch}; it does not. {HINT}.") from None
+            batch = describe(task.batch, task.model.features) if task.batch else "one that does not"
+            raise InputError(f"a batch must fit into memory; got {batch}. {HINT}.") from None
         if "DataLoader worker" in str(error) or is_lost_worker(error):
             reason = (str(error) or type(error).__name__).splitlines()[0]
             what = f"a process that reads audio has died: {reason}"
-            raise InputError(
-                f"{what}. Run the same command to go on; fewer data.num_workers take less memory."
-            ) from None
+            hint = "Run the same command to resume; fewer data.num_workers take less memory"
+            raise InputError(f"{what}. {hint}.") from None
         if trainer.world_size > 1 and is_lost_connection(error):
             report_lost_connection(trainer)
         raise
@@ -71,14 +70,14 @@ def fit(
 
 
 def _say_where(trainer: pl.Trainer, resume: "Resume") -> None:
-    """Log where the run goes on, if it is not at its end."""
+    """Log where the run is resumed, if it is not at its end."""
     epochs, steps = trainer.max_epochs or -1, trainer.max_steps
     if (0 < epochs <= resume.position.epoch) or (0 < steps <= resume.step):
         logger.info("the run is finished, at step %d: %s", resume.step, resume.path)
         return
     position = resume.position.on(trainer.world_size)
     where = f"epoch {position.epoch + 1}, batch {position.batch + 1}"
-    logger.info("going on from step %d, %s: %s", resume.step, where, resume.path)
+    logger.info("resuming from step %d, %s: %s", resume.step, where, resume.path)
 
 
 def is_lost_worker(error: BaseException) -> bool:

@@ -50,7 +50,7 @@ def _contexts(block: nn.Module) -> tuple[AbstractContextManager[Any], AbstractCo
 
 
 class _BuffersAsNow:
-    """In this context a module's buffers have the values of when it was made; after it, those of before it.
+    """A context in which a module's buffers have the values that they have now; after it, those of before it.
 
     So the recomputation begins where the forward pass began, and does not count its batch twice. It may be entered
     more than once, as a graph that is retained can be walked more than once.
@@ -58,14 +58,14 @@ class _BuffersAsNow:
 
     def __init__(self, module: nn.Module) -> None:
         self.module = module
-        self.then = _values(module)
+        self._now = _values(module)
 
     def __enter__(self) -> None:
-        self.found = _values(self.module)
-        _set(self.module, self.then)
+        self._before = _values(self.module)
+        _set(self.module, self._now)
 
     def __exit__(self, *_: object) -> None:  # torch ends the recomputation by an exception, once it has all it needs
-        _set(self.module, self.found)
+        _set(self.module, self._before)
 
 
 def _values(module: nn.Module) -> dict[str, Tensor]:

@@ -1,4 +1,4 @@
-"""What the commands share that take an experiment, conf/train.yaml with overrides: composition, log, how they end."""
+"""Commands that take an experiment, conf/train.yaml with overrides: how it is composed, how they log and end."""
 
 import gc
 import logging
@@ -98,7 +98,7 @@ def run_job(command: Callable[[dict[str, Any]], None], config: dict[str, Any]) -
         logger.error("error: the disk must have room for the run; %s. Make some, and run the same command again", error)
         sys.exit(1)
     except Stopped as stopped:
-        logger.warning("%s: the same command goes on from here", stopped)
+        logger.warning("%s: run the same command to resume", stopped)
         if config["resume"]["requeue"]:
             requeue(stopped)
         sys.exit(stopped.status)

@@ -52,15 +52,15 @@ def full_checkpoint(trainer: pl.Trainer) -> dict[str, Any]:
 
 
 def set_place(checkpoint: dict[str, Any], position: Position, logged: int) -> None:
-    """Have the run that resumes from a checkpoint go on at a position.
+    """Have the run that is resumed from a checkpoint begin at a position.
 
-    Lightning 2.6 tells by the counters of its loops in which hook a checkpoint was written and guesses from it how to
-    go on; here they always say the same: `position.batch` batches of the epoch are done in every respect, and nothing
+    Lightning 2.6 infers from the counters of its loops in which hook a checkpoint was written, and from that how to
+    resume. Here they always say the same: `position.batch` batches of the epoch are done in every respect, and nothing
     else is.
 
     Args:
         checkpoint: of Lightning; changed in place.
-        position: where to go on.
+        position: where to begin.
         logged: number of the next step, for the loggers.
     """
     state = checkpoint["loops"]["fit_loop"]

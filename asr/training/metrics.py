@@ -1,4 +1,4 @@
-"""metrics.csv: one line for each step that was logged, kept when a run goes on."""
+"""metrics.csv: one line for each step that was logged, kept when a run is resumed."""
 
 import csv
 import os
@@ -16,7 +16,7 @@ class MetricsFile(Logger):
     """Write metrics as CSV; each line is in the file as soon as it is logged.
 
     What a validation tells is added to the line of the step that it follows. Lightning's own CSVLogger deletes the
-    file when a run goes on; here the lines of the steps that will be done again are cut, and the new ones follow.
+    file when a run is resumed; here the lines of the steps that will be done again are cut, and the new ones follow.
 
     Args:
         path: of the file.

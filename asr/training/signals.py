@@ -60,7 +60,7 @@ class StopRequest:
 
 
 def requeue(stopped: Stopped) -> None:
-    """Ask SLURM, where it runs this job, to put it in its queue again; the next start goes on where this one saved."""
+    """Ask SLURM, where it runs this job, to put it in its queue again; the next start resumes where this one saved."""
     job = os.environ.get("SLURM_JOB_ID")
     if job is None or stopped.signum == signal.SIGINT:  # a person's
         return

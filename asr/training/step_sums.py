@@ -37,7 +37,7 @@ class StepSums(NamedTuple):
 
     @classmethod
     def of(cls, sums: Sequence[float], names: Sequence[str]) -> "StepSums":
-        """Take up what `sums` of the windows added up to, with the names of the other losses."""
+        """Take up what `sums` of the batches added up to, with the names of the other losses."""
         fixed = len(cls._fields) - 1
         others = dict(zip(names, sums[fixed:], strict=True))
         return cls(**dict(zip(cls._fields, sums[:fixed], strict=False)), others=others)
@@ -54,8 +54,8 @@ class StepSums(NamedTuple):
 
 
 @dataclass
-class Window:
-    """The batches of one accumulation window, the losses of their utterances, and what could not be read."""
+class StepBatches:
+    """The batches of one optimizer step on this process, the losses of their utterances, and what could not be read."""
 
     batches: list[tuple[Batch, Tensor]] = field(default_factory=list)
     others: list[Mapping[str, Tensor]] = field(default_factory=list)
@@ -93,10 +93,10 @@ class Window:
 
     def keep(self, folder: Path, name: str) -> None:
         """Write down the batches in which a loss is not finite; all of them where each one is."""
-        guilty = [pair for pair in self.batches if not bool(pair[1].isfinite().all())]
+        not_finite = [pair for pair in self.batches if not bool(pair[1].isfinite().all())]
         folder.mkdir(parents=True, exist_ok=True)
-        for number, (batch, losses) in enumerate(guilty or self.batches):
-            kept = {
+        for number, (batch, losses) in enumerate(not_finite or self.batches):
+            contents = {
                 "ids": [utterance.id for utterance in batch.utterances],
                 "features": batch.features.cpu(),
                 "feature_lengths": batch.feature_lengths.cpu(),
@@ -104,4 +104,4 @@ class Window:
                 "token_lengths": batch.token_lengths.cpu(),
                 "losses": losses.cpu(),
             }
-            write_whole(folder / f"{name}-{number}.pt", lambda file, kept=kept: torch.save(kept, file))  # type: ignore[misc]
+            write_whole(folder / f"{name}-{number}.pt", lambda file, contents=contents: torch.save(contents, file))  # type: ignore[misc]

@@ -20,10 +20,10 @@ from asr.evaluation.word_errors import ErrorCounts, count_errors, total
 from asr.interfaces import BLANK_ID, Moment, Schedule
 from asr.lengths import padding_mask
 from asr.recognition.recognizer import Recognizer
-from asr.run.validation_samples import ExamplesFile, Recognised
+from asr.run.validation_samples import SamplesFile, ValidationSample
 from asr.text.printable import listed
 from asr.training.distributed import fail_together, gather
-from asr.training.step_sums import StepSums, Window
+from asr.training.step_sums import StepBatches, StepSums
 from asr.training.stopwatch import Stopwatch
 
 logger = logging.getLogger(__name__)
@@ -47,8 +47,9 @@ class Unreadable:
 class RecognitionTask(pl.LightningModule):
     """Train a recogniser.
 
-    The loss is the sum of the utterances' losses over the number of their reference tokens, over all ranks and the
-    whole accumulation window: each backward pass adds up gradients of sums, which are divided once, before clipping.
+    The loss is the sum of the utterances' losses over the number of their reference tokens, over all ranks and
+    all batches of the optimizer step: each backward pass adds up gradients of sums, which are divided once, before
+    clipping.
 
     What goes wrong on one rank is known to all of them at the end of the step, so that all stop and none waits.
 
@@ -62,7 +63,7 @@ class RecognitionTask(pl.LightningModule):
         extra: what a checkpoint keeps beside the weights (`checkpoint_extra`).
         faults: folder for batches whose loss is not finite.
         waiting: runs while the training process waits for a batch.
-        examples: which utterances are followed from validation to validation, and where they are kept.
+        samples: which utterances are followed from validation to validation, and where they are kept.
     """
 
     def __init__(
@@ -76,7 +77,7 @@ class RecognitionTask(pl.LightningModule):
         extra: Mapping[str, Any],
         faults: Path,
         waiting: Stopwatch,
-        examples: ExamplesFile,
+        samples: SamplesFile,
     ) -> None:
         super().__init__()
         self.model = recognizer.model
@@ -91,8 +92,8 @@ class RecognitionTask(pl.LightningModule):
         self._extra = extra
         self._faults = faults
         self._waiting = waiting
-        self._examples = examples
-        self._window = Window()
+        self._samples = samples
+        self._batches = StepBatches()
         self._valid = _ValidationSums()
         self._last_step_time = time.monotonic()
 
@@ -129,7 +130,7 @@ class RecognitionTask(pl.LightningModule):
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """Sum the losses of a batch, scaled so that DDP's mean and Lightning's accumulation give the sum again."""
         losses = self.losses(batch) if len(batch) else {"loss": self._stand_in()}
-        self._window.add(batch, {name: loss.detach() for name, loss in losses.items()})
+        self._batches.add(batch, {name: loss.detach() for name, loss in losses.items()})
         return losses["loss"].sum() * (self.trainer.world_size * self.trainer.accumulate_grad_batches)
 
     def configure_gradient_clipping(
@@ -138,21 +139,21 @@ class RecognitionTask(pl.LightningModule):
         gradient_clip_val: float | None = None,
         gradient_clip_algorithm: str | None = None,
     ) -> None:
-        """Lightning's hook, once an optimizer step: divide the gradients by the tokens of the window, then clip."""
-        window, self._window = self._window, Window()
+        """Lightning's hook, once an optimizer step: divide the gradients by the tokens of its batches, then clip."""
+        batches, self._batches = self._batches, StepBatches()
         now = time.monotonic()
         names = self.model.head.loss_names
-        mine = window.sums(self._waiting.take(), now - self._last_step_time, names)
+        mine = batches.sums(self._waiting.take(), now - self._last_step_time, names)
         self._last_step_time = now
         sums = StepSums.of(self.trainer.strategy.reduce(mine, reduce_op="sum").tolist(), names)  # where the host waits
         if sums.skipped:
-            self._skip(window.rejected, int(sums.skipped))
+            self._skip(batches.rejected, int(sums.skipped))
         parameters = [parameter for parameter in self.parameters() if parameter.grad is not None]
         for parameter in parameters:
             parameter.grad.div_(max(sums.tokens, 1))  # type: ignore[union-attr]  # as just chosen
         norm = clip_grad_norm_(parameters, gradient_clip_val or float("inf"))
         if not math.isfinite(sums.loss) or not bool(norm.isfinite()):  # of the sum over ranks: all of them know
-            self._stop_not_finite(window)
+            self._stop_not_finite(batches)
         self._log_step(sums, norm, optimizer.param_groups[0]["lr"])
 
     def _log_step(self, sums: StepSums, norm: Tensor, learning_rate: float) -> None:
@@ -190,10 +191,10 @@ class RecognitionTask(pl.LightningModule):
         if self.model.head.frame_head is not None:
             self._valid.add_frames(self.model.head.frame_head.log_probs(encoded.out), encoded.lengths)
         epoch, step = self.current_epoch + 1, self.global_step
-        self._valid.examples += [
-            Recognised(step, epoch, utterance.id, *texts)
+        self._valid.samples += [
+            ValidationSample(step, epoch, utterance.id, *texts)
             for utterance, *texts in zip(batch.utterances, references, hypotheses, strict=True)
-            if utterance.id in self._examples.ids
+            if utterance.id in self._samples.ids
         ]
 
     def on_validation_epoch_end(self) -> None:
@@ -208,9 +209,9 @@ class RecognitionTask(pl.LightningModule):
             fail_together(
                 self.trainer, "validation must have an utterance that can be read; all were skipped, as named above."
             )
-        examples = gather(self.trainer, self._valid.examples)
+        samples = gather(self.trainer, self._valid.samples)
         if self.trainer.is_global_zero:
-            self._examples.append(examples)
+            self._samples.append(samples)
         self._log_place(self.global_step)
         self.log("valid/wer", counts.rate, prog_bar=True)
         self.log("valid/loss", loss / max(1, tokens))
@@ -251,11 +252,11 @@ class RecognitionTask(pl.LightningModule):
             last = f"the last is {names[-1][1]!r}: {names[-1][0]}"
             fail_together(self.trainer, f"{must}; {given}; {last}. Bring them back, or raise the bound.")
 
-    def _stop_not_finite(self, window: Window) -> None:
+    def _stop_not_finite(self, batches: StepBatches) -> None:
         """Name the utterances whose loss is not finite, keep their batches, and stop."""
         epoch, step = self.current_epoch + 1, self.global_step + 1
-        window.keep(self._faults, f"epoch={epoch}-step={step}-rank={self.global_rank}")
-        ids = gather(self.trainer, window.not_finite())
+        batches.keep(self._faults, f"epoch={epoch}-step={step}-rank={self.global_rank}")
+        ids = gather(self.trainer, batches.not_finite())
         what = f"loss is not finite for {len(ids)} utterances: {listed(ids)}"
         if not ids:
             what = "gradient is not finite, though each loss is"
@@ -268,7 +269,7 @@ class RecognitionTask(pl.LightningModule):
 
 
 def _named(rejected: list[Rejected]) -> list[tuple[str, str]]:
-    return [(one.reason, one.utterance.id) for one in rejected]
+    return [(example.reason, example.utterance.id) for example in rejected]
 
 
 class _ValidationSums:
@@ -278,7 +279,7 @@ class _ValidationSums:
         self.counts = ErrorCounts()
         self.loss, self.tokens, self.blanks, self.frames = 0.0, 0, 0, 0
         self.rejected: list[Rejected] = []
-        self.examples: list[Recognised] = []
+        self.samples: list[ValidationSample] = []
 
     def add(self, counts: ErrorCounts, losses: Tensor, token_lengths: Tensor) -> None:
         self.counts += counts
