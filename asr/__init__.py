@@ -4,18 +4,18 @@ What lies here are the contract (`interfaces`, `errors`, `lengths`, `build`) and
 The folders, from the lowest layer up; each imports only from those above it:
 
     system/          files, processes, where settings lie and what they must be
-    web/             what pages are made of
     audio/           files to waveforms (S,)
-    text/            normalised text, words of tokens, a stranger's text on one line
+    text/            normalised text, words of tokens, a stranger's text on one line, numbers as they are printed
+    web/             what pages are made of
     language_model/  n-grams: made, checked, asked
     kernels/         hand-tuned operations, each beside its plain form
     augment/ features/ tokenizer/ encoder/ head/ decode/ optimizer/ schedule/
                      the components: asr/<group>/<name>.py is configured by conf/<group>/<name>.yaml
     data/            manifest lines to utterances, examples, batches (the padding boundary) and each epoch's plan
-    recognition/     encoder, head and decoder in one object: audio to transcripts
+    recognition/     the model (encoder and head), and with a decoder the recogniser: audio to transcripts
     evaluation/      word errors, how sure they are, what they are made of
-    checkpoint/      a recogniser on the disk
-    run/             a run folder, and how a run goes on
+    checkpoint/      a recogniser on the disk, ours or another toolkit's
+    run/             a run folder, what a run starts from, how it is resumed
     cli/             what commands share
     report/          pages that a person reads
     training/        Lightning: the step, the loaders, checkpoints, many processes

@@ -18,7 +18,7 @@ from asr.interfaces import Decoder, Features, Head, OptimizerMaker, Schedule, To
 from asr.recognition.confidence import UNCALIBRATED, Calibration
 from asr.recognition.model import Model
 from asr.recognition.recognizer import Recognizer
-from asr.system.settings import Rule
+from asr.system.settings import Rule, one_of
 from asr.text.normalize import get_normalizer
 
 Config = Mapping[str, Any]
@@ -87,7 +87,8 @@ def build_augmentation(config: Config, sample_rate: int) -> Augmentation:
         )
     for name, settings in chosen.items():
         make = component("augment", {"name": name, **(settings or {})}, f"augment.{name}")
-        stage: str = vars(make.func)["stage"]
+        stage: str = getattr(make.func, "stage", "")
+        one_of(*stages).check(f"stage of asr/augment/{name}.py", stage)
         stages[stage].append(make() if stage == "features" else make(sample_rate))
     if len(stages["plan"]) > 1:
         raise InputError(f"augment must hold one change of speed at most; got {len(stages['plan'])}.")

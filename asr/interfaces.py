@@ -6,7 +6,7 @@ frames, F mel bins, B utterances, U tokens, T' encoder frames, D encoder dimensi
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -53,7 +53,13 @@ class Features(Protocol):
 
 
 class Augment(Protocol):
-    """One utterance's features (T, F) changed at random, drawing from torch's CPU generator."""
+    """One utterance changed at random, drawing from torch's CPU generator: its waveform (S,) or its features (T, F).
+
+    The length stays. `stage` says which: "waveform" (made with the sample rate), "features", or "plan" for a change of
+    speed (`asr.data.dataset.SpeedPerturbation`, made with the sample rate, too).
+    """
+
+    stage: ClassVar[str]
 
     def __call__(self, features: Tensor) -> Tensor: ...
 
@@ -61,7 +67,7 @@ class Augment(Protocol):
 class Subsampling(Protocol):
     """(B, T, F), (B,) to (B, T', D), (B,)."""
 
-    stride: int  # feature frames a step of T'
+    stride: int  # feature frames per encoder frame
 
     def __call__(self, features: Tensor, feature_lengths: Tensor) -> tuple[Tensor, Tensor]: ...
     def output_lengths(self, feature_lengths: Lengths) -> Lengths: ...
@@ -99,7 +105,7 @@ class Encoder(Protocol):
     """Features (B, T, F), feature_lengths (B,) to what the encoder gives; `taps` by number of the block, from 0."""
 
     output_dim: int  # D
-    stride: int  # feature frames an encoder frame
+    stride: int  # feature frames per encoder frame
     num_blocks: int
 
     def __call__(self, features: Tensor, feature_lengths: Tensor, taps: Mapping[int, Tap] = NO_TAPS) -> Encoded: ...
@@ -109,12 +115,11 @@ class Encoder(Protocol):
 class Head(Protocol):
     """What is trained on encoder_out; made with output_dim D, num_blocks of the encoder, vocab_size V.
 
-    It keeps no state between calls. `losses` are by name, each (B,), an utterance's own and not divided by anything:
+    It keeps no state between calls. `losses` are by name, each (B,), a sum for each utterance and no mean:
     "loss" is trained, the others, which `loss_names` lists, are logged.
     """
 
     loss_names: tuple[str, ...]  # beside "loss"
-    views: int  # copies of an utterance in a training batch, alike but for their masks
 
     @property
     def taps(self) -> Mapping[int, Tap]: ...
@@ -122,7 +127,6 @@ class Head(Protocol):
     def frame_head(self) -> "FrameHead | None": ...
     def losses(self, encoded: Encoded, tokens: Tensor, token_lengths: Tensor) -> Mapping[str, Tensor]: ...
     def min_frames(self, tokens: list[int]) -> int: ...
-    def cells(self, frames: int, tokens: int) -> int: ...
 
 
 class FrameHead(Head, Protocol):
@@ -185,8 +189,8 @@ class Decoder(Protocol):
     """Search for what encoder_out says; made with head, tokenizer and normaliser.
 
     `evidence` is what a search needs of a batch and is computed once; `search` may be tried on it with other values
-    of what is tunable. It finds at least one hypothesis of each utterance, the best first; where the head has no
-    frame head, with frames and confidences.
+    of what is tunable. It finds at least one hypothesis of each utterance, the best first. If the head's
+    frame_head is None, the search must fill in frames and confidences of the hypotheses.
     """
 
     needs: tuple[str, ...]  # properties of the head that must not be None
@@ -217,7 +221,7 @@ class Moment(NamedTuple):
 
 
 class Schedule(Protocol):
-    """Where a run is to the factor that the learning rate is multiplied by."""
+    """A moment of the run to the factor that the optimizer's learning rate is multiplied by."""
 
     def __call__(self, moment: Moment) -> float: ...
 

@@ -34,6 +34,7 @@ def train(config: dict[str, Any]) -> None:
     pl.seed_everything(seed, verbose=False)
     recognizer = build.build_recognizer(config, prepared.tokenizer, features)
     model = recognizer.model
+    prepared.initialize(model, config["init"]["frozen"])
     if config["gradient_checkpointing"]:
         recompute_blocks(model.encoder)
     corpus.check_coverage(prepared.tokenizer)

@@ -67,7 +67,6 @@ class LogSoftmax(nn.Module):
     """A head that has nothing to learn: encoder_out are the scores."""
 
     loss_names = ()
-    views = 1
     taps = NO_TAPS
 
     @property
@@ -82,9 +81,6 @@ class LogSoftmax(nn.Module):
 
     def min_frames(self, tokens: list[int]) -> int:
         return len(tokens)
-
-    def cells(self, frames: int, tokens: int) -> int:
-        return frames
 
 
 MakeDecoder = Callable[[Head, Tokenizer, Callable[[str], str]], Decoder]

@@ -18,7 +18,7 @@ class SpecAugment:
 
     Args:
         num_freq_masks: masks over mel bins.
-        freq_mask_bins: their width is drawn from 0 to below this many bins (the paper's F), or to below all there are.
+        freq_mask_bins: their width is uniform in [0, min(this, F)), in bins (the paper's F is this).
         num_time_masks: masks over frames.
         time_mask_fraction: the same for their length, as a fraction of the utterance (p_S in arXiv:1912.05533).
     """

@@ -47,7 +47,7 @@ class BatchBounds:
         check_fields("data", self)
 
     def longest_utterance(self) -> float:
-        """Return the seconds of the longest utterance that is within the bounds, alone."""
+        """Return the longest duration that a batch of one may have, in seconds."""
         if self.max_squared_seconds is None:
             return self.batch_seconds
         return min(self.batch_seconds, math.sqrt(self.max_squared_seconds))

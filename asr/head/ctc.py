@@ -21,12 +21,10 @@ class CTC(nn.Module):
     """
 
     loss_names = ()
-    views = 1
     taps = NO_TAPS
 
     def __init__(self, output_dim: int, num_blocks: int, vocab_size: int) -> None:
         super().__init__()
-        self.vocab_size = vocab_size
         self.linear = nn.Linear(output_dim, vocab_size)
 
     @property
@@ -60,7 +58,3 @@ class CTC(nn.Module):
     def min_frames(tokens: list[int]) -> int:
         """Fewest frames that can spell `tokens`: one each, and a blank between two that are the same."""
         return len(tokens) + sum(left == right for left, right in pairwise(tokens))
-
-    def cells(self, frames: int, tokens: int) -> int:
-        """Size of log_probs."""
-        return frames * self.vocab_size

@@ -25,7 +25,6 @@ class CTCIntermediate(nn.Module):
     """
 
     loss_names = ("last_ctc", "intermediate_ctc")
-    views = 1
 
     def __init__(
         self,
@@ -54,8 +53,8 @@ class CTCIntermediate(nn.Module):
     def losses(self, encoded: Encoded, tokens: Tensor, token_lengths: Tensor) -> dict[str, Tensor]:
         """Compute the weighted loss of each utterance, and its parts, (B,) each; arguments are those of `CTC`."""
         last = self.ctc.losses(encoded, tokens, token_lengths)["loss"]
-        taps = [encoded._replace(out=block) for block in encoded.blocks.values()]
-        losses = [self.ctc.losses(tap, tokens, token_lengths)["loss"] for tap in taps]
+        intermediate_encoded = [encoded._replace(out=block) for block in encoded.blocks.values()]
+        losses = [self.ctc.losses(each, tokens, token_lengths)["loss"] for each in intermediate_encoded]
         intermediate = torch.stack(losses).mean(dim=0)
         loss = (1 - self.weight) * last + self.weight * intermediate
         return {"loss": loss, "last_ctc": last, "intermediate_ctc": intermediate}
@@ -63,10 +62,6 @@ class CTCIntermediate(nn.Module):
     def min_frames(self, tokens: list[int]) -> int:
         """As CTC's."""
         return self.ctc.min_frames(tokens)
-
-    def cells(self, frames: int, tokens: int) -> int:
-        """Size of all log_probs."""
-        return (1 + len(self.tapped)) * self.ctc.cells(frames, tokens)
 
 
 def evenly_spaced(num_blocks: int, number: int) -> list[int]:

@@ -1,12 +1,13 @@
 """AdamW."""
 
+import re
 from collections.abc import Iterable
 from typing import Annotated, Any
 
 import torch
 from torch import nn
 
-from asr.system.settings import PROBABILITY, Eps, list_of, number
+from asr.system.settings import PROBABILITY, Eps, above, list_of, number
 
 
 class AdamW:
@@ -19,6 +20,9 @@ class AdamW:
         betas: decay of the running means of the gradient and of its square.
         eps: added to the root of the latter.
         weight_decay: of matrices, times the learning rate.
+        layer_decay: factor of the learning rate from each block of the encoder to the one before it, and on to the
+            front-end: what is learnt already is kept best where it is most general (Howard and Ruder 2018,
+            arXiv:1801.06146, section 3.2). 1: the same everywhere.
     """
 
     def __init__(
@@ -28,7 +32,9 @@ class AdamW:
         betas: Annotated[list[float], list_of(PROBABILITY, "of two numbers from 0 to less than 1", 2, 2)],
         eps: Eps,
         weight_decay: Annotated[float, number(0, 1_000)],
+        layer_decay: Annotated[float, above(0, 1)],
     ) -> None:
+        self._layer_decay = layer_decay
         self._settings: dict[str, Any] = {
             "lr": lr,
             "betas": tuple(map(float, betas)),
@@ -38,9 +44,24 @@ class AdamW:
 
     def __call__(self, named_parameters: Iterable[tuple[str, nn.Parameter]]) -> torch.optim.Optimizer:
         """Make the optimizer of these parameters."""
-        trained = [parameter for _, parameter in named_parameters]
+        trained = dict(named_parameters)
+        depths = {name: _depth(name) for name in trained}
+        top = max((depth for depth in depths.values() if depth is not None), default=-1) + 1
+        members: dict[tuple[int, bool], list[nn.Parameter]] = {}  # by blocks below the top, and whether they decay
+        for name, parameter in trained.items():
+            depth = depths[name]
+            below = 0 if depth is None or self._layer_decay == 1 else top - depth
+            members.setdefault((below, parameter.ndim > 1), []).append(parameter)
         groups: list[dict[str, Any]] = [
-            {"params": [parameter for parameter in trained if parameter.ndim > 1]},
-            {"params": [parameter for parameter in trained if parameter.ndim <= 1], "weight_decay": 0.0},
+            {"params": members[below, decays], "lr": self._settings["lr"] * self._layer_decay**below}
+            | ({} if decays else {"weight_decay": 0.0})
+            for below, decays in sorted(members, key=lambda member: (member[0], not member[1]))
         ]
         return torch.optim.AdamW(groups, **self._settings, fused=True)  # one pass over the weights: less memory traffic
+
+
+def _depth(name: str) -> int | None:
+    """The number of the encoder's block that a parameter is of; -1 of what stands before them, None behind them."""
+    if (block := re.match(r"encoder\.blocks\.(\d+)\.", name)) is not None:
+        return int(block[1])
+    return -1 if name.startswith("encoder.subsampling.") else None

@@ -30,18 +30,18 @@ class ChunkBounds(NamedTuple):
             return self
         return ChunkBounds(max_seconds, min(self.context_seconds, max_seconds / 4))
 
-    def samples(self, sample_rate: int, hop: int) -> tuple[int, int]:
-        """Chunk and context in samples, rounded to encoder frames of `hop` samples.
+    def samples(self, sample_rate: int, frame_samples: int) -> tuple[int, int]:
+        """Chunk and context in samples, rounded to encoder frames of `frame_samples` samples.
 
         Raises:
             InputError: a chunk does not hold more than its contexts.
         """
-        chunk = max(1, round(self.chunk_seconds * sample_rate / hop))
-        context = round(self.context_seconds * sample_rate / hop)
+        chunk = max(1, round(self.chunk_seconds * sample_rate / frame_samples))
+        context = round(self.context_seconds * sample_rate / frame_samples)
         if context < 0 or chunk <= 2 * context:
             must = "context_seconds must be at least 0, and less than half of chunk_seconds"
             raise InputError(f"{must}; got {self.context_seconds} and {self.chunk_seconds}.")
-        return chunk * hop, context * hop
+        return chunk * frame_samples, context * frame_samples
 
 
 class Chunk(NamedTuple):

@@ -36,7 +36,7 @@ def in_chunks(
     blocks: Iterable[Tensor],
     encode: Encode,
     sample_rate: int,
-    hop: int,
+    frame_samples: int,
     bounds: ChunkBounds,
     log_probs: Callable[[Tensor], Tensor],
 ) -> Segments:
@@ -46,11 +46,11 @@ def in_chunks(
         blocks: the recording's waveform (S,), in parts that follow each other.
         encode: the encoder.
         sample_rate: of the waveform, in Hz.
-        hop: samples an encoder frame.
+        frame_samples: samples per encoder frame.
         bounds: how long chunks are.
         log_probs: of encoder frames (T', D), which tell pauses.
     """
-    chunk_samples, context_samples = bounds.samples(sample_rate, hop)
+    chunk_samples, context_samples = bounds.samples(sample_rate, frame_samples)
     under_way: list[Chunk] = []  # without their waveforms
 
     def waveforms() -> Iterator[Tensor]:
@@ -61,14 +61,16 @@ def in_chunks(
     def placed() -> Iterator[tuple[int, int, Tensor]]:
         for encoder_out in encode(waveforms()):
             chunk = under_way.pop(0)
-            yield chunk.start // hop, chunk.keep // hop, encoder_out
+            yield chunk.start // frame_samples, chunk.keep // frame_samples, encoder_out
 
-    max_frames = SEGMENT_CHUNKS * (chunk_samples // hop)
+    max_frames = SEGMENT_CHUNKS * (chunk_samples // frame_samples)
     for frame, encoder_out in cut_at_pauses(stitch(placed()), max_frames, log_probs):
-        yield Segment(frame * hop / sample_rate, encoder_out)
+        yield Segment(frame * frame_samples / sample_rate, encoder_out)
 
 
-def at_silences(blocks: Iterable[Tensor], encode: Encode, sample_rate: int, hop: int, bounds: ChunkBounds) -> Segments:
+def at_silences(
+    blocks: Iterable[Tensor], encode: Encode, sample_rate: int, frame_samples: int, bounds: ChunkBounds
+) -> Segments:
     """Recognise from silence to silence; the arguments are those of `in_chunks`, contexts are not needed."""
     starts: list[int] = []
 

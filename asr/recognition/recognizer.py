@@ -1,7 +1,8 @@
 """The recogniser: the one path from audio to transcripts.
 
-Validation, `evaluate` and `transcribe` all come through here, so the WER seen in training is, for the same weights,
-the WER reported.
+`evaluate` and `transcribe` come through `segments` and `transcript`; a validation, which has encoder_out of whole
+utterances already, through `hypotheses` and `text`: the same search and the same spelling. So the WER seen in training
+is, for the same weights, the WER reported.
 """
 
 import math

@@ -18,6 +18,7 @@ from asr.errors import InputError
 from asr.interfaces import Features, Tokenizer
 from asr.recognition.confidence import FILE as CALIBRATION
 from asr.run.events import EventsFile, WarningEvents
+from asr.run.initialization import Initialization
 from asr.run.names import CONFIG, EXAMPLES, FITTED, LOG, METRICS
 from asr.system.files import UNFINISHED, remove_unfinished, write_whole, write_whole_text
 from asr.text.printable import LineFormatter
@@ -74,15 +75,16 @@ def begin_anew(run_dir: Path) -> None:
 
 
 def fitted_front_end(
-    config: Mapping[str, Any], corpus: Corpus, run_dir: Path, keep: bool
+    config: Mapping[str, Any], corpus: Corpus, run_dir: Path, keep: bool, start: Initialization | None = None
 ) -> tuple[Tokenizer, Features]:
-    """Make tokenizer and features; take up what the run learnt before, or fit them to the training set.
+    """Make tokenizer and features; take up what the run learnt before, or its start, or fit them to the training set.
 
     Args:
         config: the resolved config.
         corpus: to fit to.
         run_dir: the run folder; where what was learnt is, or will be.
         keep: whether to keep what was learnt there.
+        start: the model that the run starts from, if there is one.
     """
     tokenizer, features = build.build_tokenizer(config), build.build_features(config)
     files = load_fitted(run_dir)
@@ -90,8 +92,15 @@ def fitted_front_end(
         tokenizer.load(files)
         features.normalize.load(files)
     else:
-        tokenizer.fit(utterance.text for utterance in corpus.train)
-        features.normalize.fit(energies(corpus.train, features, seed=config["seed"]))
+        of_start = {part: start.learnt(config, part) if start else None for part in ("tokenizer", "features")}
+        if of_start["tokenizer"] is not None:
+            tokenizer.load(of_start["tokenizer"])
+        else:
+            tokenizer.fit(utterance.text for utterance in corpus.train)
+        if of_start["features"] is not None:
+            features.normalize.load(of_start["features"])
+        else:
+            features.normalize.fit(energies(corpus.train, features, seed=config["seed"]))
         if keep:
             save_fitted(run_dir, fitted_files(tokenizer, features))
     return tokenizer, features

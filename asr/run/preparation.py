@@ -14,6 +14,7 @@ from asr.data.position import Position, start_of_epoch
 from asr.interfaces import Features, Tokenizer
 from asr.run import folder
 from asr.run.events import EventsFile, Started
+from asr.run.initialization import Initialization, freeze
 from asr.run.names import EXAMPLES, FAULTS
 from asr.run.resume import Resume, Run, changes, check_allowed, find_resume, run_settings
 from asr.run.validation_samples import SamplesFile, choose_samples
@@ -42,6 +43,7 @@ class Prepared:
         settings: what must stay the same for the run to be resumed.
         resume: the checkpoint to resume from; None in a new run.
         changed: whether the run is resumed under other settings.
+        start: the model that the run starts from; None: from nothing.
     """
 
     run_dir: Path
@@ -54,6 +56,7 @@ class Prepared:
     settings: dict[str, Any]
     resume: Resume | None
     changed: bool
+    start: Initialization | None
 
     @property
     def faults(self) -> Path:
@@ -64,6 +67,20 @@ class Prepared:
     def step(self) -> int:
         """Optimizer steps that are done already."""
         return self.resume.step if self.resume else 0
+
+    def initialize(self, model: "Model", frozen: Sequence[str]) -> None:
+        """Put the weights that the run starts from into a fresh model, and freeze those that are to stay.
+
+        Args:
+            model: with weights at random.
+            frozen: `init.frozen`.
+
+        Raises:
+            InputError: the weights do not fit, or nothing fits a pattern.
+        """
+        if self.start is not None:
+            self.start.load(model)
+        freeze(model, frozen)
 
     def describe(self, model: "Model", corpus: Corpus) -> None:
         """Say what is trained, and on what."""
@@ -120,13 +137,17 @@ def prepare(config: dict[str, Any], rank: int, world_size: int) -> Prepared:
         corpus.check_audio()  # a resumed run skips what has disappeared, as it would have done
     if resume is None and first:
         folder.begin_anew(run_dir)
-    tokenizer, features = folder.fitted_front_end(config, corpus, run_dir, keep=first)
+    start = Initialization.of(config)
+    tokenizer, features = folder.fitted_front_end(config, corpus, run_dir, first, start)
     files = fitted_files(tokenizer, features)
-    settings = run_settings(config, {"train": corpus.train, "valid": corpus.valid}, files, world_size)
+    compared = files | ({"init.from": start.fingerprint} if start else {})
+    settings = run_settings(config, {"train": corpus.train, "valid": corpus.valid}, compared, world_size)
     changed = changes(resume.run.settings, settings) if resume else {}
     if first:
         check_allowed(changed, run_dir, config["resume"]["allow"])
         folder.save_config(run_dir, config)
     position = resume.position.on(world_size) if resume else start_of_epoch(0, world_size)
     extra = checkpoint_extra(config, files)
-    return Prepared(run_dir, first, corpus, tokenizer, features, extra, position, settings, resume, bool(changed))
+    return Prepared(
+        run_dir, first, corpus, tokenizer, features, extra, position, settings, resume, bool(changed), start
+    )

@@ -165,6 +165,11 @@ RULES: dict[str, Rule | dict[str, Rule]] = {
         "select": one_of(*SELECTIONS),
         "keep": whole(1),
     },
+    "init": {
+        "from": or_null(TEXT),
+        "parts": list_of(one_of("encoder", "head"), "of encoder and head", least=1),
+        "frozen": list_of(TEXT, "such as [encoder.subsampling.*]"),
+    },
     "resume": {"allow": list_of(TEXT, "such as [world_size]"), "requeue": SWITCH},
     "debug": {"same_utterances": SWITCH, "max_wer": or_null(number(0))},
     "ema": {"decay": DECAY},

@@ -3,7 +3,7 @@
 import gc
 import logging
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,10 +33,11 @@ def experiment_command(command: Callable[[dict[str, Any]], None]) -> Callable[[]
     failed: list[str] = []  # jobs of a --multirun
 
     def main(composed: "DictConfig") -> None:
+        from hydra.core.hydra_config import HydraConfig
         from omegaconf import OmegaConf
 
         config: dict[str, Any] = OmegaConf.to_container(composed, resolve=True, throw_on_missing=True)  # type: ignore[assignment]
-        run_job(partial(_in_own_folder, command, failed), config)
+        run_job(partial(_in_own_folder, command, failed), config, HydraConfig.get().overrides.task)
 
     def program() -> None:
         if {"-h", "--help"} & set(sys.argv[1:]):
@@ -80,13 +81,21 @@ With --cfg job all settings are printed as the overrides leave them, and nothing
 """
 
 
-def run_job(command: Callable[[dict[str, Any]], None], config: dict[str, Any]) -> None:
-    """Run a command; what the user got wrong is one line and exit status 1, a signal is 128 + its number."""
+def run_job(command: Callable[[dict[str, Any]], None], config: dict[str, Any], overrides: Sequence[str] = ()) -> None:
+    """Run a command; what the user got wrong is one line and exit status 1, a signal is 128 + its number.
+
+    Args:
+        command: what to run.
+        config: resolved.
+        overrides: of the command line, which made the config: they stand against a model that it starts from.
+    """
     from asr.build import check_components
+    from asr.run.initialization import with_parts
 
     start_log()
     try:
         check_settings(config)
+        config = with_parts(config, overrides)
         check_components(config)
         command(config)
     except InputError as error:

@@ -82,6 +82,7 @@ class RecognitionTask(pl.LightningModule):
         super().__init__()
         self.model = recognizer.model
         self._recognizer = recognizer
+        self._frozen = [module for module in self.model.modules() if _is_frozen(module)]
         self.skipped = unreadable.so_far  # utterances of this epoch, over all ranks
         self.batch: Batch | None = None  # in the works
         self._make_optimizer = make_optimizer
@@ -126,6 +127,8 @@ class RecognitionTask(pl.LightningModule):
     def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
         """Lightning's hook; dropout is a function of where the run is, so that a resumed run draws the same."""
         torch.manual_seed(derive_seed(self._seed, self.current_epoch, batch_idx, self.global_rank))
+        for module in self._frozen:  # whose running statistics stay, too
+            module.eval()
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """Sum the losses of a batch, scaled so that DDP's mean and Lightning's accumulation give the sum again."""
@@ -266,6 +269,11 @@ class RecognitionTask(pl.LightningModule):
             self.trainer,
             f"loss and gradient must be finite; {where}, the {what}. {hint}; batches: {self._faults}.",
         )
+
+
+def _is_frozen(module: nn.Module) -> bool:
+    weights = list(module.parameters(recurse=False))
+    return bool(weights) and not any(weight.requires_grad for weight in weights)
 
 
 def _named(rejected: list[Rejected]) -> list[tuple[str, str]]:

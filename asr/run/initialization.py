@@ -1,0 +1,185 @@
+"""Starting from a trained model: its parts in the config, its weights in the net, and an account of every tensor."""
+
+import hashlib
+import logging
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from asr.build import build_tokenizer
+from asr.checkpoint.bundle import Bundle, read_bundle
+from asr.checkpoint.hub import path_of
+from asr.checkpoint.load import bundle_folder
+from asr.errors import InputError
+from asr.interfaces import Tokenizer
+from asr.text.printable import listed
+
+if TYPE_CHECKING:
+    from asr.recognition.model import Model
+
+logger = logging.getLogger(__name__)
+
+PARTS = ("normalizer", "tokenizer", "features", "encoder", "head")  # of a config, that are the model's
+
+
+def with_parts(config: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+    """Put the parts of the model that `init.from` names into a config, but for what overrides replace by name.
+
+    Args:
+        config: resolved.
+        overrides: of the command line, such as `encoder=transformer`, `encoder.dropout=0.1`.
+
+    Raises:
+        InputError: there is no such model.
+    """
+    source = config["init"]["from"]
+    if source is None:
+        return config
+    model = read_bundle(bundle_folder(path_of(source))).config
+    names = [override.partition("=")[0].lstrip("+~") for override in overrides]
+    parts: dict[str, Any] = {}
+    for part in PARTS:
+        if part in names:
+            logger.info("init.from: %s is not the model's: the command line has another", part)
+            continue
+        parts[part] = deepcopy(model[part])
+        for name in names:
+            if name.startswith((f"{part}.", f"{part}/")):
+                _put(parts, config, name.replace("/", ".").split("."))
+    return config | parts
+
+
+def _put(parts: dict[str, Any], config: Mapping[str, Any], path: list[str]) -> None:
+    """Replace the setting of this path by the config's."""
+    into: Any = parts
+    for key in path[:-1]:
+        into, config = into.setdefault(key, {}), config[key]
+    logger.info("init.from: %s is %s, and not the model's %s", ".".join(path), config[path[-1]], into.get(path[-1]))
+    into[path[-1]] = config[path[-1]]
+
+
+@dataclass(frozen=True)
+class Initialization:
+    """A trained model that a run starts from.
+
+    Args:
+        source: as `init.from` names it.
+        bundle: the model.
+        parts: `encoder`, `head`: whose weights are taken.
+    """
+
+    source: str
+    bundle: Bundle
+    parts: Sequence[str]
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any]) -> "Initialization | None":
+        """Read the model that a config starts from; None: from nothing."""
+        source = config["init"]["from"]
+        if source is None:
+            return None
+        return cls(source, read_bundle(bundle_folder(path_of(source))), config["init"]["parts"])
+
+    @property
+    def fingerprint(self) -> bytes:
+        """What tells this start from another when a run is resumed."""
+        digest = hashlib.sha256()
+        for name, weight in sorted(self.bundle.weights.items()):
+            digest.update(name.encode())
+            digest.update(weight.contiguous().view(torch.uint8).numpy().tobytes())
+        return digest.digest()
+
+    def learnt(self, config: Mapping[str, Any], part: str) -> dict[str, bytes] | None:
+        """Files from which tokenizer or features load what they learnt; None where the run has its own."""
+        return self.bundle.files if config[part] == self.bundle.config[part] else None
+
+    def load(self, model: "Model") -> None:
+        """Put the weights into a fresh model, and say what became of each of them.
+
+        Raises:
+            InputError: a tensor has another shape than the model's own.
+        """
+        state = model.state_dict()
+        ours = {name: weight for name, weight in self.bundle.weights.items() if name.split(".")[0] in self.parts}
+        pieces = _Pieces(self._tokenizer(), model.tokenizer)
+        taken: dict[str, Tensor] = {}
+        for name in state.keys() & ours.keys():
+            given, wanted = ours[name], state[name]
+            if name.startswith("head.") and pieces.differ and pieces.are_rows(given, wanted):
+                taken[name] = pieces.rows(given)
+            elif given.shape == wanted.shape:
+                taken[name] = given
+            else:
+                must = f"{self.source}: a setting that shapes a model must be its own"
+                shapes = f"{name} is {tuple(given.shape)} there and {tuple(wanted.shape)} here"
+                raise InputError(f"{must}; {shapes}. Leave it out, or replace its part by name (head=ctc).")
+        model.load_state_dict({**state, **taken})
+        fresh = sorted(state.keys() - taken.keys())
+        unused = sorted(self.bundle.weights.keys() - taken.keys())
+        logger.info(
+            "init.from %s: %d tensors taken, %d fresh%s, %d not used%s",
+            *(self.source, len(taken)),
+            *(len(fresh), f" ({listed(fresh)})" if fresh else ""),
+            *(len(unused), f" ({listed(unused)})" if unused else ""),
+        )
+        if pieces.differ:
+            logger.info("of %d tokens %d are the model's, the others begin near their spelling", *pieces.counts)
+
+    def _tokenizer(self) -> Tokenizer:
+        tokenizer = build_tokenizer(self.bundle.config)
+        tokenizer.load(self.bundle.files)
+        return tokenizer
+
+
+class _Pieces:
+    """From rows of one tokenizer's tokens to rows of another's."""
+
+    def __init__(self, old: Tokenizer, new: Tokenizer) -> None:
+        self.differ = list(old.pieces) != list(new.pieces)
+        self._sizes = (old.vocab_size, new.vocab_size)
+        ids = {piece: number for number, piece in enumerate(old.pieces)}
+        self._spellings = [[ids[piece]] if piece in ids else _spelling(old, piece) for piece in new.pieces]
+        self.counts = (new.vocab_size, sum(piece in ids for piece in new.pieces))
+
+    def are_rows(self, given: Tensor, wanted: Tensor) -> bool:
+        """Tell whether tensors have a row for each token."""
+        return (len(given), len(wanted)) == self._sizes and given.shape[1:] == wanted.shape[1:]
+
+    def rows(self, given: Tensor) -> Tensor:
+        """Keep the rows of pieces that both have; the others are the mean of the rows that spell them, or of all."""
+        means = [given[spelling] if spelling else given for spelling in self._spellings]
+        return torch.stack([rows.mean(dim=0) for rows in means])
+
+
+def _spelling(tokenizer: Tokenizer, piece: str) -> list[int]:
+    """Spell a piece with other tokens; with none, where it cannot be."""
+    try:
+        return tokenizer.encode(piece.strip())
+    except InputError:
+        return []
+
+
+def freeze(model: torch.nn.Module, patterns: Sequence[str]) -> None:
+    """Have weights whose names fit a pattern stay as they are.
+
+    Args:
+        model: whose weights.
+        patterns: such as `encoder.*`, `encoder.blocks.0.*`.
+
+    Raises:
+        InputError: no weight fits a pattern, or none would be trained.
+    """
+    named = dict(model.named_parameters())
+    for pattern in patterns:
+        fitting = [parameter for name, parameter in named.items() if fnmatchcase(name, pattern)]
+        if not fitting:
+            raise InputError(f"init.frozen must name weights, such as encoder.subsampling.*; got {pattern!r}.")
+        for parameter in fitting:
+            parameter.requires_grad_(False)
+    if patterns and not any(parameter.requires_grad for parameter in named.values()):
+        raise InputError(f"init.frozen must leave weights to train; got {', '.join(patterns)}.")
