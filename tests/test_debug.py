@@ -17,7 +17,7 @@ EXPERIMENTS = sorted(path.stem for path in (CONF / "experiment").glob("*.yaml"))
 SMALL = [line for line in TINY if not line.startswith(("augment", "data", "checkpoint", "schedule"))]
 
 
-@pytest.mark.parametrize("encoder", ["conformer_xs", "transformer"])
+@pytest.mark.parametrize("encoder", ["conformer_xs", pytest.param("transformer", marks=pytest.mark.slow)])
 def test_eight_utterances_are_learnt_by_heart_and_it_is_said(
     encoder: str, tones: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -26,10 +26,11 @@ CHOICES = [
     ["encoder/attention=local_attention", "encoder/norm=layer_norm"],
     ["features/normalize=per_utterance"],
     ["features/normalize=training_set", "tokenizer=sentencepiece"],
-    ["decode=beam", "schedule=noam"],
+    ["decode=beam", "schedule=noam", "head=ctc"],
+    ["features=slaney_fbank", "head=ctc_self_conditioned", "head.num_intermediate=1"],
 ]
 SMALL = [
-    *("encoder.dim=16", "encoder.num_layers=1", "encoder.num_heads=2", "encoder.feed_forward_factor=1"),
+    *("encoder.dim=16", "encoder.num_layers=2", "encoder.num_heads=2", "encoder.feed_forward_factor=1"),
     *("encoder.subsampling.num_channels=4", "trainer.max_epochs=1", "trainer.max_steps=1", "trainer.accelerator=cpu"),
     *("schedule.warmup_steps=1", "data.batch_seconds=30"),
 ]

@@ -305,7 +305,7 @@ def write_weights(folder: Path) -> None:
     from asr.training.task import RecognitionTask
 
     def write(task: Any, *_: Any) -> None:
-        weights = {name: tensor.clone() for name, tensor in task.recognizer.model.state_dict().items()}
+        weights = {name: tensor.clone() for name, tensor in task.model.state_dict().items()}
         torch.save(weights, folder / f"{task.global_step}.pt")
 
     RecognitionTask.on_train_batch_end = write  # type: ignore[method-assign]
