@@ -1,4 +1,4 @@
-"""The same run whatever happens to it: killed, stopped, gone on with."""
+"""The same run whatever happens to it: killed, stopped, resumed."""
 
 import importlib
 import json
