@@ -23,6 +23,8 @@ STARTED_BY_FIRST = "ASR_STARTED_BY_FIRST_PROCESS"  # environment: Lightning has 
 POLL_SECONDS = 0.2
 GRACE_SECONDS = 5.0  # in which processes that exchange tensors notice by themselves that one of them is gone
 
+_LEFT: list[object] = []  # groups that this process has left
+
 logger = logging.getLogger(__name__)
 
 
@@ -96,6 +98,9 @@ def take_leave() -> None:
     import torch.distributed as dist
 
     if dist.is_initialized():
+        # DDP holds the group, too. Were it the last to let go of it, it would wait for Gloo's threads while it has
+        # Python's lock, which one of them may need to give back the tensors of the last exchange: for ever.
+        _LEFT.append(dist.group.WORLD)
         dist.destroy_process_group()
 
 
