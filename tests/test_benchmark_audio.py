@@ -25,6 +25,7 @@ def rows(path: Path) -> list[dict[str, Any]]:
     return json.loads(path.read_text())["rows"]
 
 
+@pytest.mark.slow
 def test_features_of_one_and_of_several_processes_have_their_rows(tmp_path: Path) -> None:
     options = ["--seconds", "0.5", "--turns", "1", "--workers", "1", "2", "--worker-seconds", "0.05"]
     assert features.main([*options, "--output-dir", str(tmp_path)]) == 0
