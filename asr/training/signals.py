@@ -43,14 +43,16 @@ class StopRequest:
         self._before = {signum: signal.signal(signum, self._note) for signum in SIGNALS}
 
     def give_back(self) -> None:
-        """Leave the signals to whoever had them before."""
+        """Leave the signals to whoever had them before; an end that was asked for at once is not disturbed."""
         for signum, handler in self._before.items():
-            signal.signal(signum, handler)
+            if not (self.at_once and signum == signal.SIGINT):
+                signal.signal(signum, handler)
         self._before = {}
 
     def _note(self, signum: int, frame: FrameType | None) -> None:
         if self.signum and signum == signal.SIGINT:
             self.at_once = True
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # a third would be raised in the middle of the end
             raise Stopped(signum)  # asked twice
         speaks, self.signum = self._speaks and not self.signum, signum
         name = signal.Signals(signum).name
