@@ -29,13 +29,14 @@ def plan(config: dict[str, Any]) -> None:
     from asr.data.epoch_plan import PlanSettings, RunBounds, TrainingSet
     from asr.data.position import start_of_epoch
     from asr.run.folder import fitted_front_end
+    from asr.run.initialization import Initialization
     from asr.text.normalize import get_normalizer
 
     prepare_if_absent(config["corpus"])
     torch.manual_seed(config["seed"])
     corpus = read_corpus(config["corpus"], get_normalizer(config["normalizer"]))
     corpus.check_audio()
-    tokenizer, features = fitted_front_end(config, corpus, Path(config["run_dir"]), keep=False)
+    tokenizer, features = fitted_front_end(config, corpus, Path(config["run_dir"]), False, Initialization.of(config))
     model = build.build_model(config, tokenizer, features)
     corpus.check_coverage(tokenizer)
     settings = PlanSettings.of(config["data"])

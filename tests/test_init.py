@@ -110,6 +110,11 @@ def test_a_pattern_that_fits_nothing_or_everything_is_one_line(fluent: Path) -> 
         freeze(model, ["*"])
 
 
+def test_a_part_cannot_be_removed(fluent: Path) -> None:
+    with pytest.raises(InputError, match=r"can be replaced and not removed; got ~encoder\.norm\."):
+        with_parts(resolved(f"init.from={fluent / 'run'}"), ["~encoder.norm"])
+
+
 def test_a_model_that_is_not_there_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"a model must be a run folder, a bundle or a \.ckpt; it does not exist"):
         start_config(tmp_path / "nothing")

@@ -75,7 +75,7 @@ def begin_anew(run_dir: Path) -> None:
 
 
 def fitted_front_end(
-    config: Mapping[str, Any], corpus: Corpus, run_dir: Path, keep: bool, start: Initialization | None = None
+    config: Mapping[str, Any], corpus: Corpus, run_dir: Path, keep: bool, start: Initialization | None
 ) -> tuple[Tokenizer, Features]:
     """Make tokenizer and features; take up what the run learnt before, or its start, or fit them to the training set.
 

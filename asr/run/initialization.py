@@ -41,7 +41,9 @@ def with_parts(config: dict[str, Any], overrides: Sequence[str]) -> dict[str, An
     if source is None:
         return config
     model = read_bundle(bundle_folder(path_of(source))).config
-    names = [override.partition("=")[0].lstrip("+~") for override in overrides]
+    if removed := [override for override in overrides if override.lstrip("~").startswith(PARTS) and override[0] == "~"]:
+        raise InputError(f"a part of the model of init.from can be replaced and not removed; got {removed[0]}.")
+    names = [override.partition("=")[0].lstrip("+") for override in overrides]
     parts: dict[str, Any] = {}
     for part in PARTS:
         if part in names:
