@@ -100,12 +100,12 @@ def test_a_peer_that_is_not_installed_is_named_and_left_out(
 
 def test_long_audio_stops_asking_a_contender_that_reaches_a_limit(tmp_path: Path) -> None:
     options = ["--sizes", "xs", "--turns", "1", "--contenders", OURS, "--output-dir", str(tmp_path)]
-    options += ["--seconds", "1", "3600", "4000", "--limit-gb", "0.9", "--limit-seconds", "200"]
+    options += ["--seconds", "120", "3600", "4000", "--limit-gb", "0.9", "--limit-seconds", "200"]
     assert long_audio.main(options) == 0
     rows = json.loads((tmp_path / "long_audio.json").read_text())["rows"]
     assert {row["contender"] for row in rows} == {OURS, f"{OURS}, local_attention"}
     rows = [row for row in rows if row["contender"] == OURS]
-    assert [(row["seconds"], row["ended"]) for row in rows] == [("1", "yes"), ("3600", "over 0.9 GB")]
+    assert [(row["seconds"], row["ended"]) for row in rows] == [("120", "yes"), ("3600", "over 0.9 GB")]
     assert rows[0]["x ours"] == 1.0
     assert 0 < rows[0]["GB above the model"] < 0.2
 
