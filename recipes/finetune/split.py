@@ -1,0 +1,74 @@
+"""Hold speakers of a manifest out of training, to validate on.
+
+    python -m recipes.finetune.split speech/train.jsonl --output-dir data/mine
+
+writes `train.jsonl` and `valid.jsonl`: no speaker is in both, and which are held out hangs on the seed alone.
+"""
+
+import argparse
+import random
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from asr.data.manifest import Utterance, read_manifest, write_manifest
+from asr.errors import InputError
+
+Splits = dict[str, list[Utterance]]
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command; returns the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m recipes.finetune.split", description=(__doc__ or "").strip())
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("manifest", type=Path, metavar="MANIFEST", help="JSONL, whose lines name their speaker")
+    parser.add_argument("--output-dir", type=Path, required=True, metavar="DIR", help="of train.jsonl and valid.jsonl")
+    parser.add_argument("--fraction", type=float, default=0.1, metavar="F", help="of the speakers to hold out (0.1)")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="that draws them (0)")
+    options = parser.parse_args(arguments)
+    try:
+        splits = by_speaker(read_manifest(options.manifest), options.fraction, options.seed)
+        for name, utterances in splits.items():
+            write_manifest(options.output_dir / f"{name}.jsonl", utterances)
+    except InputError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except OSError as error:
+        print(f"error: {error.filename}: {error.strerror}. --output-dir must be writable.", file=sys.stderr)
+        return 1
+    for name, utterances in splits.items():
+        minutes = sum(utterance.duration for utterance in utterances) / 60
+        speakers = len({utterance.speaker for utterance in utterances})
+        print(f"{name}.jsonl: {len(utterances)} utterances, {minutes:.1f} minutes, {speakers} speakers")
+    return 0
+
+
+def by_speaker(utterances: Sequence[Utterance], fraction: float, seed: int) -> Splits:
+    """Part utterances by their speakers.
+
+    Args:
+        utterances: each with its speaker.
+        fraction: of the speakers that are held out; at least one is, and one is left.
+        seed: that draws them.
+
+    Raises:
+        InputError: an utterance has no speaker, or there is one speaker only.
+    """
+    if not 0 < fraction < 1:
+        raise InputError(f"--fraction must be more than 0 and less than 1; got {fraction}.")
+    for utterance in utterances:
+        if utterance.speaker is None:
+            raise InputError(f"each utterance must name its speaker, to hold speakers out; {utterance.id} does not.")
+    speakers = sorted({utterance.speaker for utterance in utterances if utterance.speaker is not None})
+    if len(speakers) < 2:
+        raise InputError(f"there must be two speakers, to hold one out; got {len(speakers)}.")
+    number = min(max(1, round(fraction * len(speakers))), len(speakers) - 1)
+    valid = set(random.Random(seed).sample(speakers, number))
+    return {
+        "train": [utterance for utterance in utterances if utterance.speaker not in valid],
+        "valid": [utterance for utterance in utterances if utterance.speaker in valid],
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())
