@@ -22,6 +22,7 @@ from asr.cli.report_options import add_report, audio_budget
 from asr.cli.table import lay_out, short_name
 from asr.errors import InputError
 from asr.system.files import message_stream, write_output, write_whole, write_whole_text
+from asr.text.normalize import NORMALIZERS, get_normalizer
 from asr.text.numbers import interval, rate
 
 if TYPE_CHECKING:
@@ -42,10 +43,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = model_parser("evaluate", "Report the word error rate of a model on manifests.")
     parser.add_argument("manifests", metavar="MANIFEST", nargs="+", help="JSONL, one utterance a line")
     parser.add_argument("--output-dir", metavar="DIR", type=Path, help="gets NAME.wer.json and NAME.utterances.jsonl")
+    parser.add_argument(
+        "--normalizer", metavar="NAME", help=f"of the texts to be scored: {', '.join(NORMALIZERS)} (the model's own)"
+    )
     add_report(parser)
     add_decoding(parser)
     options = parser.parse_args(arguments)
     budget = audio_budget(options)
+    normalize = None if options.normalizer is None else get_normalizer(options.normalizer)
     from asr.data.manifest import read_manifest
 
     names = [Path(path).stem for path in options.manifests]
@@ -62,7 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     summaries: list[tuple[str, dict[str, Any]]] = []
     for name, utterances in manifests.items():
         with audio_progress(name, utterances) as advance:
-            evaluations[name] = evaluate(recognizer, name, utterances, how, advance)
+            evaluations[name] = evaluate(recognizer, name, utterances, how, advance, normalize)
         row = summary(evaluations[name])
         summaries.append((name, row))
         if options.output_dir:

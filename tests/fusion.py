@@ -13,7 +13,7 @@ from torch import Tensor
 from asr.decode.beam import Beam
 from asr.errors import InputError
 from asr.system.settings import default_settings
-from asr.text.normalize import verbatim
+from asr.text.normalize import as_written
 from tests.identity import IDENTITY
 from tests.test_ctc import collapse
 
@@ -44,7 +44,7 @@ def beam(pieces: Sequence[str], **settings: Any) -> Beam:
     """Make a search of conf's settings, but for these."""
     settings = {**default_settings("decode", "beam"), **settings}
     del settings["name"]
-    return Beam(IDENTITY, Pieces(pieces), verbatim, **settings)  # type: ignore[arg-type]
+    return Beam(IDENTITY, Pieces(pieces), as_written, **settings)  # type: ignore[arg-type]
 
 
 def write_lines(path: Path, lines: Iterable[str]) -> str:

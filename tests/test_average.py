@@ -134,7 +134,7 @@ def test_a_bundle_of_one_checkpoint_has_its_very_weights(run_dir: Path, tmp_path
     ("other", "message"),
     [
         (lambda path: save(path, "encoder.dim=64"), r"Different: encoder\.dim: 32 -> 64\.$"),
-        (lambda path: save(path, "normalizer=verbatim"), r"Different: normalizer: 'basic' -> 'verbatim'\.$"),
+        (lambda path: save(path, "normalizer=as_written"), r"Different: normalizer: 'basic' -> 'as_written'\.$"),
         (lambda path: save(path, texts=["abd"]), r"Different: learnt files\.characters\.json: '\w{16}' -> '\w{16}'\.$"),
         (lambda path: save(path, run_id="b"), r"Different: run: 'a' -> 'b'\.$"),
     ],

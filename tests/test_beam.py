@@ -20,7 +20,7 @@ from asr.decode.greedy import Greedy
 from asr.errors import InputError
 from asr.interfaces import BLANK_ID, Hypothesis
 from asr.system.settings import default_settings
-from asr.text.normalize import basic, verbatim
+from asr.text.normalize import as_written, basic
 from tests.fusion import NUMBERS, WIDE, Fusion, Pieces, Trigrams, beam, write_lines
 from tests.identity import IDENTITY, decoded
 
@@ -58,7 +58,7 @@ def test_a_beam_of_one_without_a_language_model_is_greedy(
     torch.manual_seed(seed)
     log_probs, given = random_log_probs(len(lengths), max(lengths), len(pieces)), torch.tensor(lengths)
     found = decoded(beam(pieces, beam_size=1, tokens_per_frame=tokens_per_frame), log_probs, given)
-    expected = decoded(Greedy(IDENTITY, Pieces(pieces), verbatim), log_probs, given)  # type: ignore[arg-type]
+    expected = decoded(Greedy(IDENTITY, Pieces(pieces), as_written), log_probs, given)  # type: ignore[arg-type]
     assert [one.tokens for [one] in found] == [one.tokens for [one] in expected]
     assert [one.score for [one] in found] == pytest.approx([one.score for [one] in expected], abs=1e-4)  # float32
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from asr.checkpoint.formats import FORMAT
+from asr.checkpoint.formats import FORMAT, of_today
 from asr.checkpoint.load import load_recognizer
 from asr.errors import InputError
 from tests.bundles.make import log_probs
@@ -21,6 +21,11 @@ def test_a_bundle_of_each_format_hears_what_it_heard_when_it_was_made(number: in
     assert config.get("format", 0) == number
     heard = torch.tensor(json.loads((HERE / f"format-{number}.json").read_text()))
     torch.testing.assert_close(log_probs(HERE / f"format-{number}"), heard, rtol=0, atol=1e-4)  # rounded, other sums
+
+
+@pytest.mark.parametrize(("number", "was", "today"), [(2, "verbatim", "as_written"), (2, "basic", "basic")])
+def test_the_normaliser_that_keeps_texts_has_another_name_since_format_3(number: int, was: str, today: str) -> None:
+    assert of_today({"format": number, "normalizer": was}, "a bundle") == {"normalizer": today}
 
 
 @pytest.mark.parametrize("number", [FORMAT + 1, -1, 1.0, "1", None, True])

@@ -11,7 +11,7 @@ from torch import Tensor
 from asr.decode.greedy import Greedy
 from asr.head.ctc import CTC
 from asr.interfaces import BLANK_ID, Encoded
-from asr.text.normalize import verbatim
+from asr.text.normalize import as_written
 from asr.tokenizer.char import Char
 from tests.identity import IDENTITY, decoded
 
@@ -121,7 +121,7 @@ def test_log_probs_are_float32_under_bfloat16_autocast() -> None:
     torch.testing.assert_close(log_probs.logsumexp(dim=-1), torch.zeros(3, 5), rtol=0, atol=1e-6)
 
 
-greedy = Greedy(IDENTITY, Char(), verbatim)
+greedy = Greedy(IDENTITY, Char(), as_written)
 
 
 def one_hot(paths: list[list[int]], vocab_size: int) -> Tensor:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -56,6 +57,40 @@ def test_all_that_is_reported_can_be_computed_from_the_utterances_that_are_writt
     assert lines[3].startswith("all manifests")
     assert lines[3].split()[2:4] == ["16", str(sum(row.counts.reference_length for row in everything))]
     assert "normalised by 'basic'" in lines[5]
+
+
+def test_a_model_that_writes_case_and_punctuation_has_both_word_error_rates_and_is_scored_by_any_normaliser(
+    fluent: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    bundle = tmp_path / "bundle"
+    shutil.copytree(fluent / "run" / "bundle", bundle)
+    config = json.loads((bundle / "config.json").read_text())
+    (bundle / "config.json").write_text(json.dumps(config | {"normalizer": "as_written"}))
+    utterances = read_manifest(fluent / "test.jsonl")[:10]
+    write_manifest(tmp_path / "written.jsonl", [replace(one, text=one.text.title() + ".") for one in utterances])
+    figures = {}
+    for normalizer in (None, "basic", "as_written"):
+        options = ["--normalizer", normalizer] if normalizer else []
+        out = tmp_path / str(normalizer)
+        arguments = [str(bundle), str(tmp_path / "written.jsonl"), "--output-dir", str(out), "--device", "cpu"]
+        assert evaluate([*arguments, *options]) == 0
+        rows = read_scored(out / "written.utterances.jsonl")
+        figures[normalizer] = json.loads((out / "written.wer.json").read_text())
+        raw = jiwer.wer([row.utterance.text for row in rows], [row.raw_hypothesis for row in rows])
+        assert figures[normalizer]["raw_wer"] == pytest.approx(raw, abs=1e-12)
+        said = capsys.readouterr().out.splitlines()[1]
+        assert all(f" {100 * figures[normalizer][key]:.2f} " in said for key in ("wer", "raw_wer"))
+    assert figures[None] == figures["basic"] | {"real_time_factor": figures[None]["real_time_factor"]}
+    assert figures["as_written"]["wer"] == figures["as_written"]["raw_wer"] == figures["basic"]["raw_wer"]
+    assert figures["basic"]["wer"] < 0.1
+    assert figures["basic"]["raw_wer"] == 1, "each word has a capital"
+
+
+def test_a_normaliser_that_there_is_not_is_refused_before_the_model_is_read(tones: Path) -> None:
+    with pytest.raises(InputError, match=r"^normalizer must be one of as_written, basic, whisper_english; got 'b'\.$"):
+        evaluate(["no-model", str(tones / "test.jsonl"), "--normalizer", "b"])
 
 
 def test_several_manifests_are_summed_utterance_by_utterance() -> None:

@@ -25,7 +25,7 @@ from asr.language_model.kneser_ney import BOS, EOS, FALLBACK, SPECIAL, UNK, esti
 from asr.ngram import main as ngram
 from asr.ngram import parse_size
 from asr.system import files
-from asr.text.normalize import NORMALIZERS
+from asr.text.normalize import BY_WORDS, NORMALIZERS
 from tests.conftest import ROOT, SHARED, needs_shared
 from tests.test_average import save
 
@@ -364,21 +364,29 @@ def test_texts_are_normalised_and_read_from_several_files(tmp_path: Path) -> Non
     output = tmp_path / "lm.arpa"
     ngram([str(tmp_path / "a.txt"), str(tmp_path / "b.txt.gz"), "-o", str(output), "--order", "2"])
     assert Arpa(output).vocabulary == {*SPECIAL, "don't", "stop", "été"}
-    ngram([str(tmp_path / "a.txt"), "-o", str(output), "--normalizer", "verbatim"])
+    ngram([str(tmp_path / "a.txt"), "-o", str(output), "--normalizer", "as_written"])
     assert Arpa(output).vocabulary == {*SPECIAL, "Don\u2019t", "—", "“STOP”!", "..."}
 
 
-@pytest.mark.parametrize("name", NORMALIZERS)
+@pytest.mark.parametrize("name", sorted(normalizer.__name__ for normalizer in BY_WORDS))
 @settings(max_examples=300, deadline=None)
 @given(
     text=st.text(
         st.sampled_from("aΣ\u03c3é\u0301'\u2019\u00a0\u2003\u3000 \t\x1c\x85\u00a8ﬁ-1\u200dİ") | st.characters()
     )
 )
-def test_no_normaliser_looks_past_white_space(name: str, text: str) -> None:
+def test_normalisers_by_words_do_not_look_past_white_space(name: str, text: str) -> None:
     """So each different word is normalised once."""
     normalize = NORMALIZERS[name]
     assert normalize(text).split() == [part for word in text.split() for part in normalize(word).split()]
+
+
+@pytest.mark.skipif(find_spec("whisper_normalizer") is None, reason="whisper_normalizer is not installed")
+def test_a_normaliser_that_looks_past_white_space_is_given_whole_lines(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("Twenty five dollars\n")
+    output = tmp_path / "lm.arpa"
+    ngram([str(tmp_path / "a.txt"), "-o", str(output), "--normalizer", "whisper_english"])
+    assert Arpa(output).vocabulary == {*SPECIAL, "$25"}
 
 
 def test_a_line_with_a_word_that_no_model_may_have_is_named_and_left_out(
@@ -469,11 +477,11 @@ def test_a_damaged_gzip_file_is_one_clear_error(tmp_path: Path, damage: Any) -> 
         (["text.txt", "--prune", "0", "0", "0", "0"], "and be 3 numbers at most; got 0 0 0 0"),
         (["text.txt", "--memory", "1T"], "--memory must be a number of bytes, at least 1M.*; got '1T'"),
         (["text.txt", "--memory", "1000"], "at least 1M"),
-        (["text.txt", "--normalizer", "x"], "normalizer must be one of verbatim, basic; got 'x'"),
+        (["text.txt", "--normalizer", "x"], "normalizer must be one of as_written, basic, whisper_english; got 'x'"),
         (["text.txt", "--tokens", "nowhere"], "nowhere"),
         (["text.txt", "-o", "nowhere/lm.arpa"], "--output must be in a folder that is there; there is no 'nowhere'"),
         (["text.txt", "-o", "."], "--output must be a file; '.' is a folder"),
-        (["special.txt", "--normalizer", "verbatim"], r"special\.txt:2: a text must not hold <unk>, <s>, </s>"),
+        (["special.txt", "--normalizer", "as_written"], r"special\.txt:2: a text must not hold <unk>, <s>, </s>"),
     ],
 )
 def test_what_was_asked_for_wrongly_is_one_clear_error(

@@ -55,6 +55,7 @@ def test_a_line_holds_what_is_needed_to_score_again_under_these_names() -> None:
         "text": "The CAT sat.",
         "reference": "the cat sat",
         "hypothesis": "the hat sat",
+        "raw_hypothesis": "the hat sat",
         "substitutions": 1,
         "insertions": 0,
         "deletions": 0,
@@ -73,6 +74,54 @@ def test_an_utterance_is_scored_in_words_characters_and_as_written() -> None:
     assert one.counts.errors == 1
     assert (one.characters.errors, one.characters.reference_length) == (1, 11)
     assert one.raw_counts.errors == 3  # The, cat, sat.
+
+
+def test_errors_of_texts_as_written_are_those_of_what_the_model_wrote() -> None:
+    utterance = Utterance("1.wav", 1.5, "Äpfel, bitte!".replace("Ä", "A\u0308"), "1")
+    heard = Transcript((Word("äpfel", 0.0, 0.5, 1.0), Word("bitte", 0.5, 1.0, 1.0)), (), 1.5)
+    one = score(utterance, "test", "äpfel bitte", heard, "Äpfel bitte!")
+    assert one.counts.errors == 0
+    assert one.raw_counts.errors == 1  # the comma; a letter is the same composed or not
+    assert one.as_dict()["raw_hypothesis"] == "Äpfel bitte!"
+
+
+def test_what_an_earlier_version_wrote_is_read_with_the_hypothesis_as_written(tmp_path: Path) -> None:
+    line = {key: value for key, value in ROWS[0].as_dict().items() if key != "raw_hypothesis"}
+    (tmp_path / "x.jsonl").write_text(json.dumps(line))
+    assert read_scored(tmp_path / "x.jsonl") == ROWS[:1]
+
+
+def said(text: str) -> Transcript:
+    """A transcript whose words begin at 0, 1, … seconds, last half a second and are sure to 0.5."""
+    words = (Word(word, float(start), start + 0.5, 0.5) for start, word in enumerate(text.split()))
+    return Transcript(tuple(words), (Alternative(text, -1.0),), 9.0)
+
+
+def joined(text: str) -> str:
+    """Numbers in digits, without oh; well-known is two words."""
+    return text.lower().replace("twenty five", "25").replace("oh", "").replace("-", " ")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("At twenty five", [("at", 0.0, 0.5, 0.5), ("25", 1.0, 2.5, 0.25)]),
+        ("oh twenty five oh", [("25", 1.0, 2.5, 0.25)]),
+        (
+            "a well-known B",
+            [("a", 0.0, 0.5, 0.5), *[(w, 1.0, 1.5, 0.5) for w in ("well", "known")], ("b", 2.0, 2.5, 0.5)],
+        ),
+        ("oh", []),
+        ("", []),
+    ],
+)
+def test_normalised_words_have_the_times_and_the_confidence_of_those_they_stand_for(
+    text: str, words: list[tuple[str, float, float, float]]
+) -> None:
+    transcript = said(text).normalized(joined)
+    assert [(word.text, word.start, word.end, word.confidence) for word in transcript.words] == words
+    assert transcript.text == " ".join(joined(text).split())
+    assert transcript.alternatives[0].text == joined(text)
 
 
 def test_errors_are_counted_anew_and_not_believed(tmp_path: Path) -> None:

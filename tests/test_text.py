@@ -3,15 +3,21 @@
 # ruff: noqa: RUF001  the examples are of letters and quotes that look alike
 
 import math
+import sys
 import unicodedata
+from importlib.util import find_spec
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from asr.errors import InputError
-from asr.text import numbers
-from asr.text.normalize import NORMALIZERS, basic, get_normalizer, verbatim
+from asr.text import normalize, numbers
+from asr.text.normalize import as_written, basic, get_normalizer, scored_by
+
+needs_whisper_normalizer = pytest.mark.skipif(
+    find_spec("whisper_normalizer") is None, reason="whisper_normalizer is not installed: pip install '.[leaderboard]'"
+)
 
 
 @pytest.mark.parametrize(
@@ -39,11 +45,51 @@ def test_basic_keeps_words_and_drops_how_they_are_written(text: str, expected: s
     assert basic(text) == expected
 
 
-def test_verbatim_changes_white_space_only() -> None:
-    assert verbatim("  Don’t —\t“STOP”,\n3  o'clock! ") == "Don’t — “STOP”, 3 o'clock!"
+def test_as_written_keeps_case_and_punctuation() -> None:
+    assert as_written("  Don’t —\t“STOP”,\n3  o'clock! ") == "Don’t — “STOP”, 3 o'clock!"
 
 
-@pytest.mark.parametrize("name", list(NORMALIZERS))
+@pytest.mark.parametrize("name", ["as_written", "basic"])
+def test_letters_with_marks_are_the_same_composed_or_not(name: str) -> None:
+    text = "Äpfel, Öl und süße Brötchen"
+    composed, decomposed = (unicodedata.normalize(form, text) for form in ("NFC", "NFD"))
+    assert composed != decomposed
+    assert get_normalizer(name)(decomposed) == get_normalizer(name)(composed)
+    assert get_normalizer(name)(composed) == {"as_written": text, "basic": "äpfel öl und süße brötchen"}[name]
+
+
+@needs_whisper_normalizer
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Mr. Quilter paid twenty-five dollars, um, the colour's grey", "mister quilter paid $25 the color is gray"),
+        ("MISTER QUILTER PAID TWENTY FIVE DOLLARS THE COLOR IS GRAY", "mister quilter paid $25 the color is gray"),
+        ("he's gone [laughter] (they can't)", "he has gone"),
+        (" hmm ", ""),
+        ("", ""),
+    ],
+)
+def test_whisper_english_writes_as_the_leaderboard_scores(text: str, expected: str) -> None:
+    assert get_normalizer("whisper_english")(text) == expected
+
+
+def test_a_normaliser_whose_package_is_absent_is_one_line_that_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    normalize._whisper_english.cache_clear()
+    monkeypatch.setitem(sys.modules, "whisper_normalizer.english", None)  # as if it were not installed
+    with pytest.raises(InputError, match=r"must have the package .*: pip install 'asr\[leaderboard\]'\.$") as raised:
+        get_normalizer("whisper_english")
+    assert "\n" not in str(raised.value)
+
+
+def test_texts_as_written_are_scored_without_case_and_punctuation_and_others_as_they_are() -> None:
+    assert scored_by(as_written) is basic
+    assert scored_by(basic) is basic
+    assert scored_by(normalize.whisper_english) is normalize.whisper_english
+
+
+@pytest.mark.parametrize("name", ["as_written", "basic"])
 @given(text=st.text())
 @example(text="T\u0308")
 @example(text="\u0130\u0316")  # İ in lower case is two characters, whose marks have an order
@@ -80,7 +126,9 @@ def test_basic_yields_lower_case(text: str) -> None:
 
 
 def test_an_unknown_name_is_an_error_that_lists_the_names() -> None:
-    with pytest.raises(InputError, match=r"normalizer must be one of verbatim, basic; got 'whisper'\."):
+    with pytest.raises(
+        InputError, match=r"normalizer must be one of as_written, basic, whisper_english; got 'whisper'\."
+    ):
         get_normalizer("whisper")
 
 

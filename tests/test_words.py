@@ -159,7 +159,7 @@ def test_the_words_are_those_of_the_validation_hypothesis(
     assert transcript.text == " ".join(transcript.text.split())
     spelt = " ".join("".join(pieces[token] for token in tokens).split())
     assert hypothesis == " ".join(filter(None, (recognizer.model.normalize(word) for word in spelt.split())))
-    if normalizer == "verbatim":
+    if normalizer == "as_written":
         assert hypothesis == spelt == recognizer.model.tokenizer.decode(tokens)
     times = [time for word in transcript.words for time in (word.start, word.end)]
     assert all(2.0 <= time <= 2.0 + 0.04 * len(log_probs) + 1e-9 for time in times)

@@ -5,7 +5,7 @@ from typing import Any
 
 from asr.errors import InputError, shown
 
-FORMAT = 2  # of what this version writes
+FORMAT = 3  # of what this version writes
 KEY = "format"  # of a config: its number; a config of format 0 has none
 
 
@@ -51,7 +51,13 @@ def _convolution_group(config: dict[str, Any]) -> dict[str, Any]:
     return config | {"encoder": others | {"convolution": convolution}}
 
 
+def _as_written(config: dict[str, Any]) -> dict[str, Any]:
+    """Up to format 2 the normaliser that keeps case and punctuation was called verbatim."""
+    return config | {"normalizer": "as_written"} if config.get("normalizer") == "verbatim" else config
+
+
 CHANGES: list[Callable[[dict[str, Any]], dict[str, Any]]] = [
     _relative_feed_forward,
     _convolution_group,
+    _as_written,
 ]  # from format 0, 1, … to the next

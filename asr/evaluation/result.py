@@ -13,6 +13,7 @@ from asr.evaluation.utterances import Scored, score
 from asr.evaluation.word_errors import ErrorCounts, total
 from asr.recognition.inference import INFERENCE, Inference
 from asr.recognition.recognizer import Recognizer
+from asr.text.normalize import Normalizer
 from asr.text.numbers import percent
 
 CHARACTER_COUNTS = ("substitutions", "insertions", "deletions", "reference_length")
@@ -64,9 +65,10 @@ class Evaluation:
         }
 
     def summary(self) -> str:
-        """Write the WER, and how many utterances it leaves out."""
-        counts = self.counts
+        """Write the WER, that of texts as written if it is another, and how many utterances they leave out."""
+        counts, raw = self.counts, total(result.raw_counts for result in self.scored)
         wer = percent(counts.rate, 2) if math.isfinite(counts.rate) else "not measured"
+        wer += f" ({percent(raw.rate, 2)} as written)" if raw.errors != counts.errors else ""
         missing = f"; {len(self.rejected)} utterances could not be read" if self.rejected else ""
         return f"WER {wer} of {counts.reference_length} words{missing}"
 
@@ -97,6 +99,7 @@ def evaluate(
     utterances: Sequence[Utterance],
     options: Inference = INFERENCE,
     advance: Callable[[float], None] = lambda seconds: None,
+    normalize: Normalizer | None = None,
 ) -> Evaluation:
     """Recognise utterances and count their errors.
 
@@ -106,7 +109,9 @@ def evaluate(
         utterances: with their texts as written.
         options: see `asr.recognition.inference`.
         advance: called with the seconds of audio that were done, as they are.
+        normalize: references and hypotheses, to count errors; None: as the model's are counted.
     """
+    normalize = recognizer.model.scored_by if normalize is None else normalize
     started = time.monotonic()
     scored: dict[str, Scored] = {}
     rejected: dict[str, Rejected] = {}
@@ -114,11 +119,12 @@ def evaluate(
         if isinstance(result, Rejected):
             rejected[result.utterance.id] = result
         else:
-            utterance, transcript = result
-            scored[utterance.id] = score(utterance, subset, recognizer.model.normalize(utterance.text), transcript)
+            utterance, written = result
+            reference, transcript = normalize(utterance.text), written.normalized(normalize)
+            scored[utterance.id] = score(utterance, subset, reference, transcript, written.text)
     return Evaluation(
         [scored[utterance.id] for utterance in utterances if utterance.id in scored],
         [rejected[utterance.id] for utterance in utterances if utterance.id in rejected],
         time.monotonic() - started,
-        recognizer.model.normalize.__name__,
+        normalize.__name__,
     )

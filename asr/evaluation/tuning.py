@@ -100,7 +100,8 @@ def _evidence(recognizer: Recognizer, segment: Segment) -> object:
 
 def _count(recognizer: Recognizer, utterance: Utterance, evidence: Sequence[object], values: Values) -> ErrorCounts:
     texts = [recognizer.text(recognizer.decode.search(segment, **values)[0][0]) for segment in evidence]
-    return count_errors(recognizer.model.normalize(utterance.text), " ".join(filter(None, texts)))
+    normalize = recognizer.model.scored_by
+    return count_errors(normalize(utterance.text), normalize(" ".join(filter(None, texts))))
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,13 +137,15 @@ def fit_confidence(recognizer: Recognizer, dev_set: Sequence[EncodedUtterance], 
         InputError: no word was recognised.
     """
     recognizer.calibration = UNCALIBRATED
+    normalize = recognizer.model.scored_by
     confidences: list[float] = []
     right: list[bool] = []
     for encoded in dev_set:
         utterance = encoded.utterance
-        transcript = recognizer.transcript(utterance.duration, iter(encoded.segments), values=values)
+        written = recognizer.transcript(utterance.duration, iter(encoded.segments), values=values)
+        transcript = written.normalized(normalize)
         confidences += [word.confidence for word in transcript.words]
-        right += right_words(recognizer.model.normalize(utterance.text), transcript.text)
+        right += right_words(normalize(utterance.text), transcript.text)
     calibration = calibrate(confidences, right)
     recognizer.calibration = calibration
     after = [calibration(confidence) for confidence in confidences]

@@ -11,6 +11,7 @@ from asr.data.manifest import MAX_SECONDS, Utterance, check_unicode, named_lines
 from asr.errors import InputError, shown
 from asr.evaluation.word_errors import ErrorCounts, count_characters, count_errors
 from asr.recognition.transcript import Transcript, Word
+from asr.text.normalize import as_written
 
 REQUIRED_KEYS = ("id", "subset", "audio_filepath", "duration", "text", "reference", "hypothesis", "words")
 
@@ -24,15 +25,18 @@ class Scored:
         subset: the manifest it is from, by its file name without suffix.
         reference: its text, normalised.
         transcript: what was recognised, normalised.
+        raw_hypothesis: what was recognised, as the model writes.
         counts: word errors of the hypothesis against the reference.
         characters: its character errors.
-        raw_counts: its word errors against the text as written, case and punctuation included.
+        raw_counts: word errors of the hypothesis as the model writes against the text as written, case and punctuation
+            included.
     """
 
     utterance: Utterance
     subset: str
     reference: str
     transcript: Transcript
+    raw_hypothesis: str
     counts: ErrorCounts
     characters: ErrorCounts
     raw_counts: ErrorCounts
@@ -50,6 +54,7 @@ class Scored:
             "text": utterance.text,
             "reference": self.reference,
             "hypothesis": self.transcript.text,
+            "raw_hypothesis": self.raw_hypothesis,
             "substitutions": counts.substitutions,
             "insertions": counts.insertions,
             "deletions": counts.deletions,
@@ -59,18 +64,30 @@ class Scored:
         }
 
 
-def score(utterance: Utterance, subset: str, reference: str, transcript: Transcript) -> Scored:
-    """Count the errors of a transcript, which is kept as precisely as it is written, so that figures stay the same."""
+def score(
+    utterance: Utterance, subset: str, reference: str, transcript: Transcript, raw_hypothesis: str | None = None
+) -> Scored:
+    """Count the errors of a transcript, which is kept as precisely as it is written, so that figures stay the same.
+
+    Args:
+        utterance: with its text as written.
+        subset: the manifest it is from.
+        reference: its text, normalised.
+        transcript: what was recognised, normalised.
+        raw_hypothesis: what was recognised, as the model writes; None: that is the same.
+    """
     transcript = transcript.rounded()
     hypothesis = transcript.text
+    raw_hypothesis = hypothesis if raw_hypothesis is None else raw_hypothesis
     return Scored(
         utterance,
         subset,
         reference,
         transcript,
+        raw_hypothesis,
         count_errors(reference, hypothesis),
         count_characters(reference, hypothesis),
-        count_errors(utterance.text, hypothesis),
+        count_errors(as_written(utterance.text), raw_hypothesis),
     )
 
 
@@ -103,7 +120,8 @@ def _parse(entry: dict[str, Any], where: str, folder: Path) -> Scored:
     if missing:
         must = f"{where}: must have what asr.evaluate --output-dir writes"
         raise InputError(f"{must}; missing {', '.join(missing)}. Evaluate again, if an older version wrote it.")
-    for key in ("subset", "reference", "hypothesis"):
+    entry = {"raw_hypothesis": entry["hypothesis"]} | entry  # which earlier versions did not write
+    for key in ("subset", "reference", "hypothesis", "raw_hypothesis"):
         if not isinstance(entry[key], str):
             raise InputError(f"{where}: {key} must be a string; got {shown(entry[key])}.")
         check_unicode(entry[key], f"{where}: {key}")
@@ -115,7 +133,7 @@ def _parse(entry: dict[str, Any], where: str, folder: Path) -> Scored:
     if transcript.text != " ".join(entry["hypothesis"].split()):
         must = f"{where}: hypothesis must be the texts of words"
         raise InputError(f"{must}; got {shown(entry['hypothesis'])} and {shown(transcript.text)}.")
-    return score(utterance, entry["subset"], entry["reference"], transcript)
+    return score(utterance, entry["subset"], entry["reference"], transcript, entry["raw_hypothesis"])
 
 
 def _word(entry: Any, what: str) -> Word:

@@ -5,7 +5,7 @@ from torch import Tensor, nn
 
 from asr.data.dataset import Reference
 from asr.interfaces import Encoded, Encoder, Features, Head, Tokenizer
-from asr.text.normalize import Normalizer
+from asr.text.normalize import Normalizer, scored_by
 
 
 class Model(nn.Module):
@@ -37,6 +37,11 @@ class Model(nn.Module):
     def reference(self) -> Reference:
         """How a text becomes tokens that this model can be trained on."""
         return Reference(self.tokenizer.encode, self.head.min_frames, self.encoder.output_lengths)
+
+    @property
+    def scored_by(self) -> Normalizer:
+        """What references and hypotheses are normalised by when errors are counted."""
+        return scored_by(self.normalize)
 
     @property
     def device(self) -> torch.device:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
+from difflib import SequenceMatcher
 from typing import Any
 
 
@@ -54,6 +57,26 @@ class Transcript:
     def confidence(self) -> float | None:
         """The mean of the words' confidences: the share of them to expect right. None without words."""
         return sum(word.confidence for word in self.words) / len(self.words) if self.words else None
+
+    def normalized(self, normalize: Callable[[str], str]) -> Transcript:
+        """The transcript as a normaliser writes it, which may change, split, join and drop words.
+
+        Words that it does not write as it would write each of them alone, `25` for `twenty five`, begin and end with
+        the words that they stand for, and are as sure as all of these together.
+        """
+        alone = [(word, text) for word in self.words for text in normalize(word.text).split()]
+        together = normalize(self.text).split()
+        matcher = SequenceMatcher(None, [text for _, text in alone], together, autojunk=False)
+        words: list[Word] = []
+        for kind, begin, end, first, last in matcher.get_opcodes():
+            if kind == "equal":
+                words += [replace(word, text=text) for word, text in alone[begin:end]]
+                continue
+            heard = [word for word, _ in alone[begin:end] or alone[max(begin - 1, 0) : begin + 1]] or self.words
+            sure = math.prod(word.confidence for word in heard)
+            words += [Word(text, heard[0].start, heard[-1].end, sure) for text in together[first:last]]
+        alternatives = (replace(alternative, text=normalize(alternative.text)) for alternative in self.alternatives)
+        return Transcript(tuple(words), tuple(alternatives), self.duration)
 
     def rounded(self) -> Transcript:
         """The transcript as it is written: times to a millisecond, confidence to four digits."""

@@ -125,6 +125,8 @@ def _test_tiles(results: Mapping[str, Mapping[str, Any]]) -> list[str]:
         over = {"utterances": result.get("wer_interval"), "speakers": result.get("wer_speaker_interval")}
         details = [f"{interval(ends)} % over {what}" for what, ends in over.items() if ends]
         details += [f"{words:,} words"] if isinstance(words, int) else []
+        raw = result.get("raw_wer")
+        details += [f"{_rate(raw)} of texts as written"] if raw != result.get("wer") else []
         tiles.append(figure("wer", f"WER, {name}", _rate(result.get("wer")), details, main=not tiles))
     return tiles
 

@@ -5,15 +5,17 @@ A bundle holds the normaliser's name, so that a WER is always measured under the
 
 import unicodedata
 from collections.abc import Callable
+from functools import cache
 
+from asr.errors import InputError
 from asr.system.settings import one_of
 
 Normalizer = Callable[[str], str]
 
 
-def verbatim(text: str) -> str:
-    """Keep the text as the corpus wrote it; only runs of white space become one space."""
-    return " ".join(text.split())
+def as_written(text: str) -> str:
+    """Keep case and punctuation; runs of white space become one space, and letters are composed with their marks."""
+    return " ".join(unicodedata.normalize("NFC", text).split())
 
 
 def basic(text: str) -> str:
@@ -34,14 +36,50 @@ def basic(text: str) -> str:
     return " ".join("".join(kept).split())
 
 
-NORMALIZERS: dict[str, Normalizer] = {"verbatim": verbatim, "basic": basic}
+def whisper_english(text: str) -> str:
+    """Write English as the Open ASR Leaderboard scores it: twenty-five dollars as $25, colour as color, it's as it is.
+
+    *Source*: Radford et al. 2022, arXiv:2212.04356, appendix C; the package whisper_normalizer has its code.
+
+    Raises:
+        InputError: the package is not installed.
+    """
+    return " ".join(_whisper_english()(text).split())
+
+
+@cache
+def _whisper_english() -> Normalizer:
+    try:
+        from whisper_normalizer.english import EnglishTextNormalizer
+    except ImportError:
+        must = "normalizer=whisper_english must have the package whisper_normalizer; it is not installed"
+        raise InputError(f"{must}. Install it: pip install 'asr[leaderboard]'.") from None
+    return EnglishTextNormalizer()
+
+
+NORMALIZERS: dict[str, Normalizer] = {
+    "as_written": as_written,
+    "basic": basic,
+    "whisper_english": whisper_english,
+}
+BY_WORDS = frozenset({as_written, basic})  # these make of each word of a text what they make of the word alone
 
 
 def get_normalizer(name: str) -> Normalizer:
     """Look a normaliser up by the name that configs and bundles hold.
 
     Raises:
-        InputError: there is none of this name.
+        InputError: there is none of this name, or it needs a package that is not installed.
     """
     one_of(*NORMALIZERS).check("normalizer", name)
-    return NORMALIZERS[name]
+    normalizer = NORMALIZERS[name]
+    normalizer("")  # a package that is missing is missed now, and not in the middle of the work
+    return normalizer
+
+
+def scored_by(normalizer: Normalizer) -> Normalizer:
+    """Return what a model's errors are counted by: its own normaliser, and `basic` if that keeps texts as written.
+
+    The error rate of texts as written stands beside the other one in every report.
+    """
+    return basic if normalizer is as_written else normalizer

@@ -189,7 +189,8 @@ class RecognitionTask(pl.LightningModule):
         found = self._recognizer.hypotheses(encoded.out, encoded.lengths)
         hypotheses = [self._recognizer.text(best) for best, *_ in found]
         references = [utterance.text for utterance in batch.utterances]  # normalised when the manifest was read
-        counts = total(count_errors(*texts) for texts in zip(references, hypotheses, strict=True))
+        texts = zip(map(self.model.scored_by, references), map(self.model.scored_by, hypotheses), strict=True)
+        counts = total(count_errors(*pair) for pair in texts)
         self._valid.add(counts, losses["loss"], batch.token_lengths)
         if self.model.head.frame_head is not None:
             self._valid.add_frames(self.model.head.frame_head.log_probs(encoded.out), encoded.lengths)

@@ -194,7 +194,7 @@ def normalizer_of(pieces: list[str]) -> str:
     """Name the normaliser that leaves what the pieces spell as it is."""
     characters = set("".join(pieces[1:])) - SAFE_PIECES
     plain = all(character.isalnum() and character == character.lower() for character in characters)
-    return "basic" if plain else "verbatim"
+    return "basic" if plain else "as_written"
 
 
 def nemo_config(config: Settings, vocabulary: list[str], tokenizer: Settings) -> dict[str, Any]:
