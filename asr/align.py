@@ -1,7 +1,9 @@
 """python -m asr.align MODEL MANIFEST: find when each word of the reference texts is said, and which texts are wrong."""
 
+import argparse
 import math
 import sys
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import pairwise
@@ -11,6 +13,7 @@ from typing import TYPE_CHECKING
 from asr.cli.command import (
     audio_progress,
     complain,
+    finite,
     inference,
     load_model,
     model_parser,
@@ -19,14 +22,19 @@ from asr.cli.command import (
 )
 from asr.cli.output import Outcomes, Recording, add_output, arrange, in_order, plain_name, write
 from asr.errors import InputError
+from asr.system.files import check_output, message_stream
+from asr.text.numbers import counted
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from asr.data.manifest import Utterance
+    from asr.recognition.aligned_segments import Aligned, AlignedSegment, SegmentRules
     from asr.recognition.inference import Inference
     from asr.recognition.recognizer import Recognizer
-    from asr.recognition.transcript import Transcript
+
+OnAligned = Callable[["Utterance", "Aligned"], None]
+MIN_SCORE, MIN_SECONDS, MAX_SECONDS = -1.0, 1.0, 20.0  # of segments
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -41,9 +49,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--worst", type=int, default=10, metavar="N", help="texts of lowest score, named on stderr (10)"
     )
     add_output(parser, default="jsonl")
+    _add_segments(parser)
     options = parser.parse_args(arguments)
     if options.worst < 0:
         raise InputError(f"--worst must not be negative; got {options.worst}.")
+    rules = _segment_rules(options)
     from asr.data.manifest import read_good_lines
 
     how = inference(options)
@@ -53,19 +63,107 @@ def main(arguments: Sequence[str] | None = None) -> int:
     recordings = arrange([Recording(line.id, line, Path(plain_name(line.id))) for line in utterances], options)
     recognizer = load_model(options)
     scores: list[tuple[float, str, str]] = []
+    segments: dict[str, list[AlignedSegment]] = {}
+
+    def on_aligned(utterance: "Utterance", aligned: "Aligned") -> None:
+        if rules is not None:
+            segments[utterance.id] = _segments(recognizer, utterance, aligned, rules)
+
     with audio_progress("aligning", utterances) as advance:
-        for recording, aligned in write(in_order(recordings, partial(_outcomes, recognizer, how, advance)), options):
-            scores.append((aligned.alternatives[0].score, recording.name, aligned.text))
-    for score, name, text in sorted(scores)[: options.worst]:
-        print(printable(f"{score:8.2f}  {name}  {text}"), file=sys.stderr)
+        outcomes = in_order(recordings, partial(_outcomes, recognizer, how, advance, on_aligned))
+        # Who asks for segments of hours of audio has no use for all the words of them on the screen.
+        for recording, transcript in outcomes if rules and not options.output_dir else write(outcomes, options):
+            scores.append((transcript.alternatives[0].score, recording.name, transcript.text))
+    if rules is None:
+        _name(sorted(scores)[: options.worst])
+    else:
+        _write_segments(options.segments, [one for line in utterances for one in segments.get(line.id, [])])
     problems = len(errors) + len(recordings) - len(scores)
     if problems:
         complain(f"{problems} of {problems + len(scores)} could not be aligned: see above.")
     return 1 if problems else 0
 
 
+def _name(scores: Sequence[tuple[float, str, str]]) -> None:
+    """Name texts on stderr, with their scores."""
+    for score, name, text in scores:
+        print(printable(f"{score:8.2f}  {name}  {text}"), file=sys.stderr)
+
+
+def _add_segments(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("cutting long recordings into segments to train on")
+    group.add_argument("--segments", metavar="OUT", type=Path, help="gets a manifest of segments, cut at silences")
+    score = "of a segment: 0 where the model hears just its text, -1 and less where it hears another"
+    group.add_argument("--min-score", metavar="X", type=finite, help=f"{score} (default {MIN_SCORE})")
+    group.add_argument("--min-seconds", metavar="S", type=finite, help=f"of a segment (default {MIN_SECONDS:g})")
+    group.add_argument("--max-seconds", metavar="S", type=finite, help=f"of a segment (default {MAX_SECONDS:g})")
+
+
+def _segment_rules(options: argparse.Namespace) -> "SegmentRules | None":
+    """Collect which segments are good; None if there are to be none."""
+    from asr.recognition.aligned_segments import SegmentRules
+
+    given = {"min_score": options.min_score, "min_seconds": options.min_seconds, "max_seconds": options.max_seconds}
+    if options.segments is None:
+        for key, value in given.items():
+            if value is not None:
+                raise InputError(f"--{key.replace('_', '-')} must go with --segments; it is not there.")
+        return None
+    check_output("--segments", options.segments, "segments.jsonl")
+    defaults = {"min_score": MIN_SCORE, "min_seconds": MIN_SECONDS, "max_seconds": MAX_SECONDS}
+    rules = SegmentRules(**defaults | {key: value for key, value in given.items() if value is not None})
+    if rules.min_score > 0:
+        raise InputError(f"--min-score must be at most 0, the best score there is; got {rules.min_score:g}.")
+    if not 0 <= rules.min_seconds < rules.max_seconds:
+        must = "--min-seconds must be at least 0, and less than --max-seconds"
+        raise InputError(f"{must}; got {rules.min_seconds:g} and {rules.max_seconds:g}.")
+    return rules
+
+
+def _segments(
+    recognizer: "Recognizer", utterance: "Utterance", aligned: "Aligned", rules: "SegmentRules"
+) -> "list[AlignedSegment]":
+    from asr.recognition.aligned_segments import cut_segments
+
+    model = recognizer.model
+    return list(
+        cut_segments(
+            utterance,
+            aligned,
+            rules,
+            normalize=model.normalize,
+            frame_seconds=model.frame_seconds,
+            sample_rate=model.features.sample_rate,
+        )
+    )
+
+
+def _write_segments(path: Path, segments: "Sequence[AlignedSegment]") -> None:
+    """Write the good segments; name the others, with the reason, and count both."""
+    from asr.data.manifest import write_manifest
+
+    good = [segment for segment in segments if segment.problem is None]
+    write_manifest(path, [segment.utterance for segment in good], [round(segment.score, 4) for segment in good])
+    for utterance, score, problem in segments:
+        if problem is not None:
+            begin = utterance.offset or 0.0
+            place = f"{utterance.id} ({begin:.2f} to {begin + utterance.duration:.2f} s)"
+            print(printable(f"{problem}: {score:.2f}  {place}  {utterance.text}"), file=sys.stderr)
+    hours = sum(segment.utterance.duration for segment in good) / 3600
+    said = f"{path}: {counted(len(good), 'segment')}, {hours:.2f} h"
+    left_out = Counter(segment.problem for segment in segments if segment.problem is not None)
+    if left_out:
+        reasons = ", ".join(f"{count} {problem}" for problem, count in left_out.items())
+        said += f"; {left_out.total()} left out, as named above: {reasons}"
+    print(said, file=message_stream(path))
+
+
 def _outcomes(
-    recognizer: "Recognizer", how: "Inference", advance: Callable[[float], None], utterances: "list[Utterance]"
+    recognizer: "Recognizer",
+    how: "Inference",
+    advance: Callable[[float], None],
+    on_aligned: OnAligned,
+    utterances: "list[Utterance]",
 ) -> Outcomes:
     """Yield each utterance's aligned reference text, or why it cannot be aligned."""
     import torch
@@ -80,13 +178,15 @@ def _outcomes(
         utterance, segments = result
         try:
             log_probs = torch.cat([recognizer.log_probs(encoder_out) for _, encoder_out in segments])
-            yield utterance, aligned_reference(recognizer, utterance, log_probs)
+            aligned = aligned_reference(recognizer, utterance, log_probs)
+            on_aligned(utterance, aligned)
+            yield utterance, aligned.transcript
         except InputError as error:
             yield utterance, str(error)
         advance(utterance.duration)
 
 
-def aligned_reference(recognizer: "Recognizer", utterance: "Utterance", log_probs: "Tensor") -> "Transcript":
+def aligned_reference(recognizer: "Recognizer", utterance: "Utterance", log_probs: "Tensor") -> "Aligned":
     """Make an utterance's reference text a transcript: each word with the time at which it is said.
 
     A word's score is the log-probability of the best path that spells the text less that of the best path of all, over
@@ -102,6 +202,7 @@ def aligned_reference(recognizer: "Recognizer", utterance: "Utterance", log_prob
     Raises:
         InputError: the text is empty, cannot be spelled, or is too long for its audio.
     """
+    from asr.recognition.aligned_segments import Aligned
     from asr.recognition.alignment import frame_deficits, token_spans
     from asr.recognition.transcript import Alternative, Transcript, Word
     from asr.text.words import spell
@@ -128,7 +229,8 @@ def aligned_reference(recognizer: "Recognizer", utterance: "Utterance", log_prob
         )
         for word, score in zip(words, scores, strict=True)
     ]
-    return Transcript(tuple(timed), (Alternative(text, min(scores)),), utterance.duration)
+    transcript = Transcript(tuple(timed), (Alternative(text, min(scores)),), utterance.duration)
+    return Aligned(transcript, deficits)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -87,15 +88,25 @@ def read_good_lines(
     return utterances, problems
 
 
-def write_manifest(path: str | Path, utterances: Iterable[Utterance]) -> None:
+def write_manifest(
+    path: str | Path, utterances: Iterable[Utterance], scores: Iterable[float | None] = repeat(None)
+) -> None:
     """Write a manifest, whole or not at all.
 
     Audio that lies below the manifest's folder is written relative to it, so that the folder can be moved.
+
+    Args:
+        path: of the manifest.
+        utterances: its lines.
+        scores: of an alignment, one for each utterance, which stand beside; None: nothing does.
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     folder = path.parent.resolve()
-    lines = (json.dumps(_to_line(utterance, folder), ensure_ascii=False) + "\n" for utterance in utterances)
+    lines = (
+        json.dumps(_to_line(utterance, folder) | ({} if score is None else {"score": score}), ensure_ascii=False) + "\n"
+        for utterance, score in zip(utterances, scores, strict=False)
+    )
     write_whole(path, lambda file: file.writelines(line.encode("utf-8") for line in lines))
 
 
