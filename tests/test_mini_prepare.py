@@ -16,7 +16,9 @@ import soundfile
 from asr.data.manifest import read_manifest
 from asr.errors import InputError
 from recipes.mini import prepare as command
+from recipes.mini.english import ENGLISH
 from recipes.mini.espeak import Espeak
+from recipes.mini.german import GERMAN
 from recipes.mini.grammar import sentences, vocabulary
 from recipes.mini.plan import SPLITS, Line, plan
 from recipes.mini.prepare import DEFAULT_HOURS, chunked, main, prepare
@@ -35,7 +37,7 @@ def count_words(lines: list[Line]) -> Counter[str]:
 
 @pytest.fixture(scope="module")
 def default_plan() -> dict[str, list[Line]]:
-    return by_split(plan(DEFAULT_HOURS, seed=0))
+    return by_split(plan(DEFAULT_HOURS, 0, ENGLISH))
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +61,7 @@ def test_no_sentence_is_spoken_twice(default_plan: dict[str, list[Line]]) -> Non
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("hours", [0.01, 0.2, DEFAULT_HOURS])
 def test_every_word_of_valid_and_test_is_in_train(hours: float, seed: int) -> None:
-    splits = by_split(plan(hours, seed))
+    splits = by_split(plan(hours, seed, ENGLISH))
     assert (
         count_words(splits["valid"]).keys() | count_words(splits["test"]).keys() <= count_words(splits["train"]).keys()
     )
@@ -67,8 +69,8 @@ def test_every_word_of_valid_and_test_is_in_train(hours: float, seed: int) -> No
 
 @pytest.mark.parametrize("seed", range(5))
 def test_at_the_default_hours_train_has_each_of_200_words_often_enough_to_learn_it(seed: int) -> None:
-    counts = count_words(by_split(plan(DEFAULT_HOURS, seed))["train"])
-    assert counts.keys() == vocabulary()
+    counts = count_words(by_split(plan(DEFAULT_HOURS, seed, ENGLISH))["train"])
+    assert counts.keys() == vocabulary(ENGLISH.grammar)
     assert len(counts) >= 200
     assert min(counts.values()) >= 8
 
@@ -83,22 +85,35 @@ def test_at_the_default_hours_the_splits_have_their_sizes(default_plan: dict[str
 
 
 def test_valid_and_test_stay_the_same_however_much_there_is_to_train_on(default_plan: dict[str, list[Line]]) -> None:
-    more = plan(hours=DEFAULT_HOURS + 0.5, seed=0)
+    more = plan(DEFAULT_HOURS + 0.5, 0, ENGLISH)
     assert len(by_split(more)["train"]) > len(default_plan["train"])
     held_out = [chunk for chunk in chunked(more) if chunk[0].split != "train"]  # what one process speaks
     assert held_out == chunked(default_plan["valid"] + default_plan["test"])
 
 
 def test_another_seed_says_other_things(default_plan: dict[str, list[Line]]) -> None:
-    other = by_split(plan(DEFAULT_HOURS, seed=1))
+    other = by_split(plan(DEFAULT_HOURS, 1, ENGLISH))
     shared = {line.text for line in other["test"]} & {line.text for line in default_plan["test"]}
     assert len(shared) < len(other["test"]) / 2
 
 
 def test_sentences_are_short_and_made_of_lower_case_words() -> None:
-    for text in islice(sentences("a seed"), 2000):
+    for text in islice(sentences(ENGLISH, "a seed"), 2000):
         assert re.fullmatch(r"[a-z']+( [a-z']+)*", text), text
         assert 3 <= len(text.split()) <= 12, text
+
+
+def test_german_sentences_are_written_in_german_and_each_word_comes_often_enough_to_learn_it() -> None:
+    for text in islice(sentences(GERMAN, "a seed"), 2000):
+        assert re.fullmatch(r"[A-Z][a-zäöüß]*( [A-ZÄÖÜa-zäöüßé]+)*", text.replace("Ö", "O", 1)), text
+        assert 3 <= len(text.split()) <= 12, text
+    splits = by_split(plan(DEFAULT_HOURS, 0, GERMAN))
+    counts = count_words(splits["train"])
+    assert counts.keys() == vocabulary(GERMAN.grammar)
+    assert len(counts) >= 200
+    assert min(counts.values()) >= 8
+    assert set("äöüßÄÖ") <= set("".join(counts))
+    assert {line.voice.partition("+")[0] for lines in splits.values() for line in lines} == {"de"}
 
 
 def test_the_bytes_do_not_depend_on_the_number_of_processes(small_corpus: Path, tmp_path: Path) -> None:
@@ -131,7 +146,7 @@ def test_some_training_utterances_are_several_sentences_with_pauses_and_no_other
 
 
 def test_the_manifests_hold_what_was_planned_with_the_voice_as_speaker(small_corpus: Path) -> None:
-    for split, lines in by_split(plan(hours=0.01, seed=0)).items():
+    for split, lines in by_split(plan(0.01, 0, ENGLISH)).items():
         utterances = read_manifest(small_corpus / f"{split}.jsonl")
         assert [(one.id, one.text, one.speaker) for one in utterances] == [
             (line.id, line.text, line.voice) for line in lines
@@ -140,7 +155,7 @@ def test_the_manifests_hold_what_was_planned_with_the_voice_as_speaker(small_cor
 
 def test_the_estimated_hours_are_the_real_ones_within_5_per_cent(small_corpus: Path) -> None:
     real = sum(utterance.duration for utterance in read_manifest(small_corpus / "train.jsonl"))
-    estimated = sum(line.estimated_seconds for line in by_split(plan(hours=0.01, seed=0))["train"])
+    estimated = sum(line.estimated_seconds for line in by_split(plan(0.01, 0, ENGLISH))["train"])
     assert estimated == pytest.approx(real, rel=0.05)
 
 
@@ -204,6 +219,20 @@ def test_what_cannot_be_done_is_one_clear_line_and_status_1(
     (error,) = [line for line in capsys.readouterr().err.splitlines() if "error" in line]
     assert error.startswith(f"error: {arguments[0] if arguments else '--output-dir'} must be")
     assert not list(tmp_path.rglob("*.jsonl"))
+
+
+def test_the_command_speaks_german_when_it_is_asked_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines: list[Line] = []
+
+    def speak(planned: list[Line], output_dir: Path, num_processes: int) -> dict[str, float]:
+        lines.extend(planned)
+        return {line.id: 1.0 for line in planned}
+
+    monkeypatch.setattr(command, "_speak_all", speak)
+    assert main(["--language", "german", "--output-dir", str(tmp_path), "--hours", "0.01"]) == 0
+    assert lines == plan(0.01, 0, GERMAN)
+    written = [utterance.text for utterance in read_manifest(tmp_path / "train.jsonl")]
+    assert written == [line.text for line in lines if line.split == "train"]
 
 
 def die(lines: list[Line], output_dir: Path) -> dict[str, float]:

@@ -81,7 +81,7 @@ def read_corpus(config: Mapping[str, Any], normalize: Normalizer) -> Corpus:
 
 
 def prepare_if_absent(config: Mapping[str, Any]) -> None:
-    """Run the module that makes the corpus, in a process of its own, if one of its manifests is not there.
+    """Run the module that makes the corpus, with its options, in a process of its own, if a manifest is not there.
 
     Raises:
         InputError: the corpus is absent and cannot be made here; what to do about it.
@@ -90,17 +90,18 @@ def prepare_if_absent(config: Mapping[str, Any]) -> None:
     absent = [path for path in manifests if not path.is_file()]
     if not absent:
         return
-    module = config.get("prepare")
-    if module is None:
+    how = config.get("prepare")
+    if how is None:
         hint = config.get(
             "how_to_prepare", "Give the manifests by corpus.dir, corpus.train, corpus.valid, corpus.test."
         )
         raise InputError(f"corpus {config['name']}: {absent[0]} must be there; it is not. {hint}")
+    module, *options = how.split() or [how]
     if not module.startswith("recipes.") or importlib.util.find_spec("recipes") is None:
         checkout = "which is part of the source checkout, not of the installed package: run this from a clone"
         raise InputError(f"corpus {config['name']}: {absent[0]} is not there; it is made by {module}, {checkout}.")
-    logger.info("corpus %s is not there yet: running python -m %s", config["name"], module)
-    command = [sys.executable, "-m", module, "--output-dir", str(config["dir"])]
+    logger.info("corpus %s is not there yet: running python -m %s", config["name"], how)
+    command = [sys.executable, "-m", module, *options, "--output-dir", str(config["dir"])]
     made = subprocess.run(command, check=False, preexec_fn=die_with_parent)
     if made.returncode != 0:
         raise InputError(

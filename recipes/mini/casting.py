@@ -1,10 +1,7 @@
 """Who speaks: espeak's voices that are clear enough to be recognised, and the split that each belongs to."""
 
 import random
-
-# As espeak-ng calls them: `en` is British. Left out are those whose vowels or consonants change places (Scotland,
-# Caribbean, West Midlands, Received Pronunciation), and others that would be much to learn from one hour.
-ACCENTS = ("en", "en-us")
+from collections.abc import Sequence
 
 # espeak has few women; in train each of them speaks twice where a man speaks once.
 _WOMEN = ("f2", "f3", "linda", "belinda", "Annie", "Andrea", "grandma", "steph")
@@ -22,12 +19,12 @@ VARIANTS: dict[str, tuple[str, ...]] = {
 }
 
 
-def cast(split: str, seed: str) -> list[str]:
+def cast(split: str, accents: Sequence[str], seed: str) -> list[str]:
     """The voices of a split, each an accent and a variant, in the order in which they take turns."""
     several = [
         f"{accent}+{variant}"
         for variant in VARIANTS[split]
-        for accent in ACCENTS
+        for accent in accents
         for _ in range(2 if variant in _WOMEN else 1)
     ]
     return random.Random(seed).sample(several, len(several))

@@ -1,137 +1,43 @@
-"""A small grammar of everyday sentences: trains and times, directions, orders, a house that listens."""
+"""Sentences out of a grammar."""
 
 import random
 import re
 from collections.abc import Iterator
 
-# A name in braces stands for one of the alternatives of that name. Words are lower case, numbers are spelled out.
-GRAMMAR: dict[str, tuple[str, ...]] = {
-    "sentence": (
-        # trains and times
-        "the {vehicle} to {city} leaves at {time}",
-        "the {vehicle} to {city} is {number} minutes late",
-        "the {part} {vehicle} from {city} is cancelled",
-        "{count} tickets to {city} on {day} please",
-        "{name} arrives from {city} on {day} {part}",
-        "is there a {vehicle} to {city} before {time}",
-        "the {vehicle} from {city} stops at platform {number}",
-        "wake {name} at {time} tomorrow",
-        "we meet {where} the {place} at {time}",
-        # dates
-        "the {place} is closed in {month}",
-        "{name} moves to {city} in {month}",
-        "the {event} was in {month} nineteen {ten} {unit}",
-        "the {event} is on a {day} in {month}",
-        # numbers
-        "my number is {digit} {digit} {digit} {digit} {digit}",
-        "call {name} on {digit} {digit} {digit} {digit}",
-        "the code for the {room} door is {digit} {digit} {digit}",
-        "{number} plus {number} is not {number}",
-        "it is {number} degrees in {city}",
-        "{name} lives at {number} {colour} street",
-        # places
-        "the {place} is {where} the {place}",
-        "turn {side} at the {place} on {colour} street",
-        "the {place} is on the {side} of the {place}",
-        "walk {direction} past the {place} to {colour} street",
-        "{name} lost a {colour} {thing} near the {place}",
-        "how far is the {place} from the {place}",
-        # orders
-        "a {size} {drink} {extra} please",
-        "{count} {plural} and a {size} {drink} please",
-        "we would like the {dish} {extra}",
-        "one {dish} and one {drink} for {name}",
-        "{name} wants {count} {plural} {extra}",
-        "no {food} in the {dish} for {name} please",
-        "{name} drinks {drink} in the {part}",
-        "a table for {count} on {day} at {time}",
-        # at home
-        "switch the {device} in the {room} {switch}",
-        "set the {device} to {number}",
-        "the {colour} {thing} is in the {room}",
-        "{name} bought a {size} {colour} {thing}",
-        "bring {count} {plural} to the {room}",
-        "open the window in the {room} at {time}",
-        "play some {music} music at {time}",
-        "the {music} concert is on {day} {part}",
-        # weather
-        "{weather} and {weather} in {city} on {day}",
-        "{weather} from the {direction} this {part}",
-    ),
-    "time": ("{hour} o'clock", "half past {hour}", "quarter past {hour}", "quarter to {hour}", "{hour} {ten}"),
-    "number": ("{unit}", "{teen}", "{ten} {unit}"),
-    "digit": ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"),
-    "unit": ("two", "three", "four", "five", "six", "seven", "eight", "nine"),
-    "count": ("two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"),
-    "hour": ("one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"),
-    "teen": ("thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen"),
-    "ten": ("twenty", "thirty", "forty", "fifty"),
-    "month": (
-        *("january", "february", "march", "april", "may", "june"),
-        *("july", "august", "september", "october", "november", "december"),
-    ),
-    "day": ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday"),
-    "part": ("morning", "afternoon", "evening"),
-    "city": (
-        *("london", "paris", "berlin", "madrid", "dublin"),
-        *("lisbon", "oslo", "vienna", "boston", "chicago"),
-    ),
-    "name": ("anna", "peter", "maria", "oscar", "julia", "thomas"),
-    "vehicle": ("train", "bus", "ferry", "tram", "flight"),
-    "event": ("wedding", "concert", "election"),
-    "place": (
-        *("museum", "library", "station", "market", "bridge", "hospital"),
-        *("castle", "church", "cinema", "hotel", "harbour", "school"),
-    ),
-    "where": ("behind", "beside", "opposite", "near", "inside"),
-    "side": ("left", "right"),
-    "direction": ("north", "south", "east", "west"),
-    "colour": ("red", "blue", "green", "yellow", "purple", "silver"),
-    "thing": ("jacket", "umbrella", "bicycle", "camera", "guitar", "suitcase"),
-    "size": ("small", "large", "medium"),
-    "drink": ("coffee", "tea", "lemonade", "apple juice", "hot chocolate"),
-    "dish": ("chicken soup", "tomato salad", "pasta", "fish pie", "vegetable curry"),
-    "plural": ("sandwiches", "pancakes", "burgers", "bananas", "biscuits"),
-    "food": ("onion", "cheese", "pepper", "butter"),
-    "extra": ("with {food}", "without {food}", "with sugar", "without ice", "to take away"),
-    "room": ("kitchen", "bedroom", "bathroom", "office", "garden"),
-    "device": ("lamp", "heater", "radio", "oven", "alarm"),
-    "switch": ("on", "off"),
-    "music": ("jazz", "piano", "dance"),
-    "weather": ("rain", "snow", "wind", "thunder", "sunshine"),
-}
+from recipes.mini.language import Grammar, Language
 
 
-def vocabulary() -> set[str]:
+def vocabulary(grammar: Grammar) -> set[str]:
     """Every word the grammar can say."""
-    alternatives = (alternative for several in GRAMMAR.values() for alternative in several)
+    alternatives = (alternative for several in grammar.values() for alternative in several)
     return {word for alternative in alternatives for word in re.sub(r"\{\w+\}", " ", alternative).split()}
 
 
-def sentences(seed: str) -> Iterator[str]:
+def sentences(language: Language, seed: str) -> Iterator[str]:
     """An endless stream of different sentences, the same for the same seed; a few thousand are quickly had.
 
     Alternatives are dealt like cards, and a pack is shuffled again once it is used up. So all words of a kind come
     equally often, and a short stream has them all: a word heard twice cannot be learnt.
     """
     dealer = random.Random(seed)
-    packs: dict[str, list[str]] = {name: [] for name in GRAMMAR}
+    grammar = language.grammar
+    packs: dict[str, list[str]] = {name: [] for name in grammar}
     said: set[str] = set()
 
     def deal(name: str) -> str:
         if not packs[name]:
-            packs[name] = dealer.sample(GRAMMAR[name], len(GRAMMAR[name]))
+            packs[name] = dealer.sample(grammar[name], len(grammar[name]))
         return re.sub(r"\{(\w+)\}", lambda slot: deal(slot[1]), packs[name].pop())
 
     while True:
         sentence = deal("sentence")
-        if sentence not in said and not _says_twice(sentence):
+        if sentence not in said and not _says_twice(sentence, language):
             said.add(sentence)
             yield sentence
 
 
-def _says_twice(sentence: str) -> bool:
-    """Whether a sentence sets a thing beside itself: `the bank is near the bank`."""
-    names = {*GRAMMAR["place"], *GRAMMAR["weather"]}
+def _says_twice(sentence: str, language: Language) -> bool:
+    """Whether a sentence sets a thing beside itself."""
+    names = {alternative.split()[-1] for kind in language.unlike for alternative in language.grammar[kind]}
     words = [word for word in sentence.split() if word in names]
     return len(words) != len(set(words))

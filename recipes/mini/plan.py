@@ -8,6 +8,7 @@ from itertools import cycle, islice
 
 from recipes.mini.casting import cast
 from recipes.mini.grammar import sentences
+from recipes.mini.language import Language
 
 SPLITS = ("train", "valid", "test")
 _HELD_OUT = {"valid": 100, "test": 200}  # utterances beside an hour of training speech or more
@@ -49,7 +50,7 @@ class Line:
         return 0.13 + sum(self.pauses) + sum(self.silences) + len(self.text) * 9.4 / self.words_per_minute
 
 
-def plan(hours: float, seed: int) -> list[Line]:
+def plan(hours: float, seed: int, language: Language) -> list[Line]:
     """All utterances of the corpus. Splits share neither voices nor sentences, and train has all words of the others.
 
     With less than an hour of training speech the other splits shrink in proportion. Where the hours are too few for
@@ -58,12 +59,12 @@ def plan(hours: float, seed: int) -> list[Line]:
     used: set[str] = set()
     held_out: list[Line] = []
     for split in ("test", "valid"):  # these first, so that they are the same for all hours from 1 up
-        lines = _lines(split, used, seed)
+        lines = _lines(split, used, seed, language)
         held_out += [next(lines) for _ in range(max(10, round(_HELD_OUT[split] * min(hours, 1.0))))]
         used |= {sentence for line in held_out for sentence in line.sentences}
     missing = {word for text in used for word in text.split()}
     train: list[Line] = []
-    lines, seconds = _lines("train", used, seed), 0.0
+    lines, seconds = _lines("train", used, seed, language), 0.0
     while seconds < hours * 3600 or missing:
         line = next(lines)
         train.append(line)
@@ -72,11 +73,11 @@ def plan(hours: float, seed: int) -> list[Line]:
     return train + held_out
 
 
-def _lines(split: str, used: set[str], seed: int) -> Iterator[Line]:
+def _lines(split: str, used: set[str], seed: int, language: Language) -> Iterator[Line]:
     """The lines of one split, without end; no sentence is among the used ones."""
     dice = random.Random(f"{seed} {split} delivery")
-    turns = cycle(cast(split, f"{seed} {split} voices"))
-    unused = (text for text in sentences(f"{seed} {split} sentences") if text not in used)
+    turns = cycle(cast(split, language.accents, f"{seed} {split} voices"))
+    unused = (text for text in sentences(language, f"{seed} {split} sentences") if text not in used)
     talks = random.Random(f"{seed} {split} talks")
     silences = random.Random(f"{seed} {split} silences")
     for number, voice in enumerate(turns, start=1):

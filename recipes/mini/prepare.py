@@ -1,6 +1,7 @@
 """A corpus that needs no download: espeak-ng speaks two hours of everyday sentences in many voices.
 
 python -m recipes.mini.prepare --output-dir data/mini
+python -m recipes.mini.prepare --language german --output-dir data/mini_german
 """
 
 import argparse
@@ -23,21 +24,28 @@ from rich.table import Table
 
 from asr.data.manifest import Utterance, write_manifest
 from asr.errors import InputError
+from recipes.mini.english import ENGLISH
 from recipes.mini.espeak import Espeak, require_espeak
+from recipes.mini.german import GERMAN
+from recipes.mini.language import Language
 from recipes.mini.plan import SPLITS, Line, plan
 from recipes.mini.room import SAMPLE_RATE, record
 
+LANGUAGES = {"english": ENGLISH, "german": GERMAN}
 _CHUNK = 50  # utterances to a process
 DEFAULT_HOURS = 2.0
 _MAX_HOURS = 10.0  # beyond, the grammar begins to run out of new sentences
 _SAMPLES = 3  # sentences of each split that are printed
 
 
-def prepare(output_dir: Path, *, hours: float, seed: int, num_processes: int) -> dict[str, list[Utterance]]:
+def prepare(
+    output_dir: Path, *, hours: float, seed: int, num_processes: int, language: Language = ENGLISH
+) -> dict[str, list[Utterance]]:
     """Speak the corpus into a folder and write its manifests, which come last: they are there once all audio is.
 
     Args:
         hours: of training speech, about.
+        language: that is spoken.
 
     Returns:
         The utterances of each split.
@@ -51,7 +59,7 @@ def prepare(output_dir: Path, *, hours: float, seed: int, num_processes: int) ->
     if num_processes < 1:
         raise InputError(f"--num-processes must be at least 1; got {num_processes}.")
     require_espeak()
-    lines = plan(hours, seed)
+    lines = plan(hours, seed, language)
     output_dir.mkdir(parents=True, exist_ok=True)
     for split in SPLITS:
         (output_dir / f"{split}.jsonl").unlink(missing_ok=True)
@@ -162,7 +170,11 @@ def main(arguments: list[str] | None = None) -> int:
     options = _parse(arguments)
     try:
         corpus = prepare(
-            options.output_dir, hours=options.hours, seed=options.seed, num_processes=options.num_processes
+            options.output_dir,
+            hours=options.hours,
+            seed=options.seed,
+            num_processes=options.num_processes,
+            language=LANGUAGES[options.language],
         )
     except InputError as error:
         _print_error(str(error))
@@ -189,6 +201,7 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     )
     add = parser.add_argument
     add("--output-dir", type=Path, required=True, help="where train, valid and test.jsonl and audio/ are written")
+    add("--language", choices=LANGUAGES, default="english", help="that is spoken (default: english)")
     add("--hours", type=float, default=DEFAULT_HOURS, help="of training speech, about; 0 < hours <= 10 (default: 2)")
     add("--seed", type=int, default=0, help="another seed gives other sentences, deliveries and rooms (default: 0)")
     add("--num-processes", type=int, default=os.cpu_count() or 1, help="how many speak at once (default: all cores)")
