@@ -88,7 +88,7 @@ def stub(errors: Callable[[Weights], int]) -> tuple[Any, list[EncodedUtterance]]
         return " ".join(["wrong"] * wrong + ["right"] * (100 - wrong))
 
     recognizer = SimpleNamespace(
-        model=SimpleNamespace(normalize=str),
+        model=SimpleNamespace(scored_by=str),
         decode=SimpleNamespace(tunable=TUNABLE, search=search),
         evidence=lambda encoder_out, lengths: int(lengths),
         text=text,
