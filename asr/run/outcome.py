@@ -1,4 +1,4 @@
-"""What a run ends with: its bundle, and its results on the test manifests."""
+"""What a run ends with: its bundle, its results on the test manifests, and what it gained over its start."""
 
 import json
 import logging
@@ -8,12 +8,16 @@ from typing import Any
 
 from asr.checkpoint.load import BUNDLE, CHECKPOINTS, load_recognizer, write_bundle
 from asr.checkpoint.saved import by_wer, damage, kept_checkpoints, select
+from asr.data.corpus import Corpus
 from asr.data.manifest import Utterance
 from asr.errors import InputError
+from asr.evaluation.comparison import before_and_after, compare
 from asr.evaluation.result import Evaluation, evaluate
 from asr.evaluation.word_errors import ErrorCounts, total
+from asr.recognition.recognizer import Recognizer
 from asr.run.events import Bundled, EventsFile
-from asr.run.names import RESULTS
+from asr.run.initialization import Initialization
+from asr.run.names import COMPARISON, RESULTS
 from asr.system.files import write_whole_text
 from asr.text.numbers import percent
 from asr.text.printable import printable
@@ -29,26 +33,56 @@ logger = logging.getLogger(__name__)
 
 
 def finish(
-    run_dir: Path, config: Mapping[str, Any], tests: Mapping[str, Sequence[Utterance]], device: Any
+    run_dir: Path, config: Mapping[str, Any], corpus: Corpus, device: Any, start: Initialization | None
 ) -> ErrorCounts:
-    """Write the bundle, score it on the test manifests, and say how it did.
+    """Write the bundle, score it on the test manifests, and say how it did, and how the model did that it started from.
 
     Args:
         run_dir: the run folder.
         config: the resolved config.
-        tests: utterances by the manifest's name.
+        corpus: with its tests.
         device: to recognise on.
+        start: the model that the run started from; None: from nothing.
 
     Returns:
-        Its word errors over all of them.
+        Its word errors over `corpus.tests`.
     """
     bundle = make_bundle(run_dir, config)
     logger.info("bundle written to %s", bundle)
     EventsFile(run_dir).append(Bundled())
-    results = test_bundle(bundle, tests, device)
+    results = test_bundle(bundle, corpus.all_tests, device)
     for name, evaluation in results.items():
         print(f"{printable(name)}: {evaluation.summary()}")
-    return total(evaluation.counts for evaluation in results.values())
+    if start is not None and results:
+        try:
+            compare_with_start(run_dir, start.recognizer(config, device), corpus.all_tests, results)
+        except InputError as error:  # the run itself is whole
+            logger.warning("what was gained is not known: %s", error)
+    return total(results[name].counts for name in corpus.tests)
+
+
+def compare_with_start(
+    run_dir: Path,
+    recognizer: Recognizer,
+    tests: Mapping[str, Sequence[Utterance]],
+    results: Mapping[str, Evaluation],
+) -> None:
+    """Compare the results with those of the model that the run started from; say what was gained, and keep it.
+
+    Args:
+        run_dir: the run folder.
+        recognizer: of that model.
+        tests: utterances by the manifest's name.
+        results: the run's own, of the same.
+
+    Raises:
+        InputError: an utterance was recognised by one of them only.
+    """
+    comparisons = {}
+    for name, after in results.items():
+        comparisons[name] = compare(evaluate(recognizer, name, tests[name]).scored, after.scored)
+        logger.info("%s: %s", name, before_and_after(comparisons[name]))
+    write_whole_text(run_dir / COMPARISON, json.dumps(comparisons, indent=2, allow_nan=False) + "\n")
 
 
 def check_learnt(counts: ErrorCounts, max_wer: float) -> None:

@@ -23,6 +23,7 @@ from asr.recognition.recognizer import Recognizer
 from asr.run.validation_samples import SamplesFile, ValidationSample
 from asr.text.printable import listed
 from asr.training.distributed import fail_together, gather
+from asr.training.frozen import Frozen
 from asr.training.step_sums import StepBatches, StepSums
 from asr.training.stopwatch import Stopwatch
 
@@ -55,6 +56,7 @@ class RecognitionTask(pl.LightningModule):
 
     Args:
         recognizer: whose model is trained, and which decodes what is validated.
+        frozen: weights of the model that stay as they are.
         make_optimizer: named parameters to optimizer.
         schedule: of the learning rate.
         total_steps: optimizer steps of the whole run, for the schedule.
@@ -69,6 +71,7 @@ class RecognitionTask(pl.LightningModule):
     def __init__(
         self,
         recognizer: Recognizer,
+        frozen: Frozen,
         make_optimizer: Callable[[Any], torch.optim.Optimizer],
         schedule: Schedule,
         total_steps: int,
@@ -82,7 +85,7 @@ class RecognitionTask(pl.LightningModule):
         super().__init__()
         self.model = recognizer.model
         self._recognizer = recognizer
-        self._frozen = [module for module in self.model.modules() if _is_frozen(module)]
+        self._frozen = frozen
         self.skipped = unreadable.so_far  # utterances of this epoch, over all ranks
         self.batch: Batch | None = None  # in the works
         self._make_optimizer = make_optimizer
@@ -127,8 +130,7 @@ class RecognitionTask(pl.LightningModule):
     def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
         """Lightning's hook; dropout is a function of where the run is, so that a resumed run draws the same."""
         torch.manual_seed(derive_seed(self._seed, self.current_epoch, batch_idx, self.global_rank))
-        for module in self._frozen:  # whose running statistics stay, too
-            module.eval()
+        self._frozen.set_modes(self.global_step)
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """Sum the losses of a batch, scaled so that DDP's mean and Lightning's accumulation give the sum again."""
@@ -151,6 +153,7 @@ class RecognitionTask(pl.LightningModule):
         sums = StepSums.of(self.trainer.strategy.reduce(mine, reduce_op="sum").tolist(), names)  # where the host waits
         if sums.skipped:
             self._skip(batches.rejected, int(sums.skipped))
+        self._frozen.drop_gradients(self.global_step)
         parameters = [parameter for parameter in self.parameters() if parameter.grad is not None]
         for parameter in parameters:
             parameter.grad.div_(max(sums.tokens, 1))  # type: ignore[union-attr]  # as just chosen
@@ -193,9 +196,9 @@ class RecognitionTask(pl.LightningModule):
         self._valid.add(counts, losses["loss"], batch.token_lengths)
         if self.model.head.frame_head is not None:
             self._valid.add_frames(self.model.head.frame_head.log_probs(encoded.out), encoded.lengths)
-        epoch, step = self.current_epoch + 1, self.global_step
+        step = self.global_step
         self._valid.samples += [
-            ValidationSample(step, epoch, utterance.id, *texts)
+            ValidationSample(step, self._epoch(step), utterance.id, *texts)
             for utterance, *texts in zip(batch.utterances, references, hypotheses, strict=True)
             if utterance.id in self._samples.ids
         ]
@@ -232,7 +235,11 @@ class RecognitionTask(pl.LightningModule):
     def _log_place(self, step: int) -> None:
         """Number what is logged by the steps that are done, as checkpoints are; Lightning would begin at 0."""
         self.log("step", float(step))
-        self.log("epoch", float(self.current_epoch + 1))
+        self.log("epoch", float(self._epoch(step)))
+
+    def _epoch(self, step: int) -> int:
+        """The epoch that a number of steps has come to, from 1; 0 before the first one."""
+        return self.current_epoch + 1 if step else 0
 
     def _stand_in(self) -> Tensor:
         """Take a step's part without an utterance, (1,): every collective is joined, with no frame and no weight."""
@@ -269,11 +276,6 @@ class RecognitionTask(pl.LightningModule):
             self.trainer,
             f"loss and gradient must be finite; {where}, the {what}. {hint}; batches: {self._faults}.",
         )
-
-
-def _is_frozen(module: nn.Module) -> bool:
-    weights = list(module.parameters(recurse=False))
-    return bool(weights) and not any(weight.requires_grad for weight in weights)
 
 
 def _named(rejected: list[Rejected]) -> list[tuple[str, str]]:

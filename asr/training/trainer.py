@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import lightning.pytorch as pl
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
-from lightning.pytorch.callbacks import EMAWeightAveraging
+from lightning.pytorch.callbacks import EMAWeightAveraging, LambdaCallback
 from lightning.pytorch.loggers import TensorBoardLogger
 
 from asr.checkpoint.load import CHECKPOINTS
@@ -19,7 +19,7 @@ from asr.run.resume import Run
 from asr.training.checkpointing import Saving
 from asr.training.data_module import SpeechData
 from asr.training.early_stopping import Patience
-from asr.training.lightning_internals import replace_signal_handlers
+from asr.training.lightning_internals import replace_signal_handlers, validate
 from asr.training.memory_check import LargestBatchFirst
 from asr.training.metrics import MetricsFile
 from asr.training.progress import progress_callbacks
@@ -83,6 +83,8 @@ def equip(trainer: pl.Trainer, config: dict[str, Any], prepared: "Prepared", run
     tensorboard = TensorBoardLogger(prepared.run_dir, name="tensorboard", version="", purge_step=step + 1)
     trainer.loggers = [MetricsFile(prepared.run_dir / METRICS, step), tensorboard]
     callbacks: list[pl.Callback] = [LargestBatchFirst(data.worst_batches)]
+    if prepared.start is not None and prepared.resume is None:
+        callbacks.append(LambdaCallback(on_train_start=lambda trainer, task: validate(trainer)))
     if config["ema"]["decay"] is not None:
         callbacks.append(EMAWeightAveraging(decay=config["ema"]["decay"]))
     if config["early_stopping"]["patience"] is not None:
