@@ -201,6 +201,9 @@ def test_what_was_gained_and_forgotten_is_what_evaluate_and_compare_say(
     manifests = [str(fluent / "test.jsonl"), str(tmp_path / "other.jsonl")]
     for model in (fluent / "run", run_dir):
         assert evaluate_main([str(model), *manifests, "--output-dir", str(tmp_path / model.parent.name)]) == 0
+    card = (run_dir / "bundle" / "README.md").read_text()
+    assert f"| started from | {fluent / 'run'} |" in card
+    assert "> | weights | best of the run: " in card, "the card of the start, quoted"
     page = training_page(read_record(run_dir))
     for name in ("test", "other"):
         a, b = (tmp_path / folder.name / f"{name}.utterances.jsonl" for folder in (fluent, tmp_path))

@@ -4,6 +4,7 @@ import json
 import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from textwrap import indent
 from typing import Any
 
 from asr.checkpoint.load import BUNDLE, CHECKPOINTS, load_recognizer, write_bundle
@@ -47,7 +48,7 @@ def finish(
     Returns:
         Its word errors over `corpus.tests`.
     """
-    bundle = make_bundle(run_dir, config)
+    bundle = make_bundle(run_dir, config, start)
     logger.info("bundle written to %s", bundle)
     EventsFile(run_dir).append(Bundled())
     results = test_bundle(bundle, corpus.all_tests, device)
@@ -103,8 +104,11 @@ def check_learnt(counts: ErrorCounts, max_wer: float) -> None:
     print(f"learnt by heart: {errors}")
 
 
-def make_bundle(run_dir: Path, config: Mapping[str, Any]) -> Path:
-    """Write the run's bundle, with its model card; `checkpoint.select` says which checkpoints the weights are of."""
+def make_bundle(run_dir: Path, config: Mapping[str, Any], start: Initialization | None) -> Path:
+    """Write the run's bundle, with its model card; `checkpoint.select` says which checkpoints the weights are of.
+
+    The card of the model that the run started from, which may name its makers and its licence, is part of it.
+    """
     checkpoints = []
     for checkpoint in kept_checkpoints(run_dir / CHECKPOINTS):
         if (reason := damage(checkpoint.path)) is None:
@@ -122,7 +126,10 @@ def make_bundle(run_dir: Path, config: Mapping[str, Any]) -> Path:
         select=config["checkpoint"]["select"],
         checkpoints=", ".join(checkpoint.path.stem for checkpoint in chosen),
         wer=percent(best[0].wer, 2) if best else "not measured",
+        start=start.source if start else "nothing: weights at random",
     )
+    if start is not None and start.bundle.card:
+        card += "\n## What it started from\n\n" + indent(start.bundle.card.strip(), "> ", lambda line: True) + "\n"
     write_bundle(run_dir / BUNDLE, [checkpoint.path for checkpoint in chosen], card, config["decode"])
     return run_dir / BUNDLE
 
@@ -134,6 +141,7 @@ A speech recogniser trained by `python -m asr.train`.
 | | |
 |---|---|
 | corpus | {corpus} |
+| started from | {start} |
 | encoder | {encoder} |
 | text normaliser | {normalizer} |
 | sample rate | {sample_rate} Hz; audio of any other is resampled |
