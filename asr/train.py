@@ -22,7 +22,6 @@ def train(config: dict[str, Any]) -> None:
     from asr.training.data_module import SpeechData
     from asr.training.distributed import first_then_all
     from asr.training.fit import fit
-    from asr.training.frozen import Frozen
     from asr.training.gradient_checkpointing import recompute_blocks
     from asr.training.task import RecognitionTask, Unreadable
     from asr.training.trainer import equip, make_trainer
@@ -36,7 +35,6 @@ def train(config: dict[str, Any]) -> None:
     recognizer = build.build_recognizer(config, prepared.tokenizer, features)
     model = recognizer.model
     prepared.initialize(model)
-    frozen = Frozen(model, config["init"]["frozen"], config["init"]["frozen_steps"])
     if config["gradient_checkpointing"]:
         recompute_blocks(model.encoder)
     corpus.check_coverage(prepared.tokenizer)
@@ -52,7 +50,6 @@ def train(config: dict[str, Any]) -> None:
     logger.info("%d steps: %s", run.total_steps, what)
     task = RecognitionTask(
         recognizer,
-        frozen,
         partial(build.build_optimizer, config),
         build.build_schedule(config),
         run.total_steps,
@@ -63,14 +60,15 @@ def train(config: dict[str, Any]) -> None:
         data.waiting,
         prepared.validation_samples(corpus.valid),
     )
-    stop = equip(trainer, config, prepared, run, data)
+    stop = equip(trainer, config, prepared, run, task, data)
     fit(trainer, task, data, prepared.resume, stop)
 
     if trainer.is_global_zero:
-        counts = finish(prepared.run_dir, config, corpus, trainer.strategy.root_device, prepared.start)
+        device = trainer.strategy.root_device
+        results = finish(prepared.run_dir, config, corpus.all_tests, device, prepared.start)
         leave_report(prepared.run_dir)
         if config["debug"]["max_wer"] is not None:
-            check_learnt(counts, config["debug"]["max_wer"])
+            check_learnt(results, config["debug"]["max_wer"])
 
 
 main = experiment_command(train)

@@ -1,27 +1,27 @@
-"""What a run ends with: its bundle, its results on the test manifests, and what it gained over its start."""
+"""What a run ends with: its bundle, and its results on the test manifests."""
 
 import json
 import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from textwrap import indent
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from asr.checkpoint.load import BUNDLE, CHECKPOINTS, load_recognizer, write_bundle
 from asr.checkpoint.saved import by_wer, damage, kept_checkpoints, select
-from asr.data.corpus import Corpus
 from asr.data.manifest import Utterance
 from asr.errors import InputError
-from asr.evaluation.comparison import before_and_after, compare
 from asr.evaluation.result import Evaluation, evaluate
-from asr.evaluation.word_errors import ErrorCounts, total
-from asr.recognition.recognizer import Recognizer
+from asr.evaluation.word_errors import total
 from asr.run.events import Bundled, EventsFile
-from asr.run.initialization import Initialization
-from asr.run.names import COMPARISON, RESULTS
+from asr.run.gains import tell_gains
+from asr.run.names import RESULTS
 from asr.system.files import write_whole_text
 from asr.text.numbers import percent
 from asr.text.printable import printable
+
+if TYPE_CHECKING:
+    from asr.run.initialization import Initialization
 
 LOOK = (  # in this order
     "Look at report.html in run_dir. Hypotheses without sense: at the texts and what the tokenizer makes of them. A "
@@ -34,68 +34,43 @@ logger = logging.getLogger(__name__)
 
 
 def finish(
-    run_dir: Path, config: Mapping[str, Any], corpus: Corpus, device: Any, start: Initialization | None
-) -> ErrorCounts:
-    """Write the bundle, score it on the test manifests, and say how it did, and how the model did that it started from.
+    run_dir: Path,
+    config: Mapping[str, Any],
+    tests: Mapping[str, Sequence[Utterance]],
+    device: Any,
+    start: "Initialization | None",
+) -> dict[str, Evaluation]:
+    """Write the bundle, score it on the test manifests, and say how it did, and what it gained.
 
     Args:
         run_dir: the run folder.
         config: the resolved config.
-        corpus: with its tests.
+        tests: utterances by the manifest's name.
         device: to recognise on.
         start: the model that the run started from; None: from nothing.
-
-    Returns:
-        Its word errors over `corpus.tests`.
     """
     bundle = make_bundle(run_dir, config, start)
     logger.info("bundle written to %s", bundle)
     EventsFile(run_dir).append(Bundled())
-    results = test_bundle(bundle, corpus.all_tests, device)
+    results = test_bundle(bundle, tests, device)
     for name, evaluation in results.items():
         print(f"{printable(name)}: {evaluation.summary()}")
-    if start is not None and results:
-        try:
-            compare_with_start(run_dir, start.recognizer(config, device), corpus.all_tests, results)
-        except InputError as error:  # the run itself is whole
-            logger.warning("what was gained is not known: %s", error)
-    return total(results[name].counts for name in corpus.tests)
+    if start is not None:
+        tell_gains(run_dir, config, start, tests, results, device)
+    return results
 
 
-def compare_with_start(
-    run_dir: Path,
-    recognizer: Recognizer,
-    tests: Mapping[str, Sequence[Utterance]],
-    results: Mapping[str, Evaluation],
-) -> None:
-    """Compare the results with those of the model that the run started from; say what was gained, and keep it.
-
-    Args:
-        run_dir: the run folder.
-        recognizer: of that model.
-        tests: utterances by the manifest's name.
-        results: the run's own, of the same.
-
-    Raises:
-        InputError: an utterance was recognised by one of them only.
-    """
-    comparisons = {}
-    for name, after in results.items():
-        comparisons[name] = compare(evaluate(recognizer, name, tests[name]).scored, after.scored)
-        logger.info("%s: %s", name, before_and_after(comparisons[name]))
-    write_whole_text(run_dir / COMPARISON, json.dumps(comparisons, indent=2, allow_nan=False) + "\n")
-
-
-def check_learnt(counts: ErrorCounts, max_wer: float) -> None:
+def check_learnt(results: Mapping[str, Evaluation], max_wer: float) -> None:
     """Say that the training utterances were learnt by heart.
 
     Args:
-        counts: word errors in them.
+        results: of testing on them.
         max_wer: that is as good as none, a fraction.
 
     Raises:
         InputError: they were not; what to look at.
     """
+    counts = total(evaluation.counts for evaluation in results.values())
     errors = f"{counts.errors} errors of {counts.reference_length} words"
     if not counts.rate <= max_wer:
         raise InputError(
@@ -104,7 +79,7 @@ def check_learnt(counts: ErrorCounts, max_wer: float) -> None:
     print(f"learnt by heart: {errors}")
 
 
-def make_bundle(run_dir: Path, config: Mapping[str, Any], start: Initialization | None) -> Path:
+def make_bundle(run_dir: Path, config: Mapping[str, Any], start: "Initialization | None") -> Path:
     """Write the run's bundle, with its model card; `checkpoint.select` says which checkpoints the weights are of.
 
     The card of the model that the run started from, which may name its makers and its licence, is part of it.

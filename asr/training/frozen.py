@@ -3,7 +3,10 @@
 import logging
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
+from typing import Any
 
+import lightning.pytorch as pl
+import torch
 from torch import nn
 
 from asr.errors import InputError
@@ -12,8 +15,8 @@ from asr.text.numbers import counted
 logger = logging.getLogger(__name__)
 
 
-class Frozen:
-    """Weights that stay as they are, and so do the running statistics of their modules.
+class Frozen(pl.callbacks.Callback):
+    """Keep weights as they are, and the running statistics of their modules.
 
     Those of the whole run take no gradient, and the optimizer does not know them. Those of the first steps do: what is
     computed for them is thrown away. DDP asks which weights have gradients before the first step and not again, and the
@@ -50,26 +53,23 @@ class Frozen:
             how_long = "in the whole run" if steps is None else f"in the first {counted(steps, 'step')}"
             logger.info("init.frozen: %s of %s parameters stay as they are %s", *map("{:,}".format, sizes), how_long)
 
-    def set_modes(self, step: int) -> None:
-        """Put the modules into eval mode, in which statistics stay, or back into train mode.
-
-        Args:
-            step: optimizer steps done.
-        """
-        frozen = self._are_frozen(step)
+    def on_train_batch_start(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
+    ) -> None:
+        """Lightning's hook: in eval mode statistics stay."""
+        frozen = self._are_frozen(trainer.global_step)
         if self._were_frozen and not frozen:
-            logger.info("step %d: the weights that init.frozen names are trained from here on", step)
+            what = "the weights that init.frozen names are trained from here on"
+            logger.info("step %d: %s", trainer.global_step, what)
         self._were_frozen = frozen
         for module in self._modules:
             module.training = not frozen  # its own alone: what lies in it may be trained
 
-    def drop_gradients(self, step: int) -> None:
-        """Forget the gradients of an optimizer step that is not to change these weights.
-
-        Args:
-            step: optimizer steps done.
-        """
-        if self._are_frozen(step):
+    def on_before_optimizer_step(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, optimizer: torch.optim.Optimizer
+    ) -> None:
+        """Lightning's hook, before gradients are divided and clipped."""
+        if self._are_frozen(trainer.global_step):
             for weight in self._weights:
                 weight.grad = None  # AdamW passes over them: no decay, no moments, no step counted
 

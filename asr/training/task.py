@@ -23,7 +23,6 @@ from asr.recognition.recognizer import Recognizer
 from asr.run.validation_samples import SamplesFile, ValidationSample
 from asr.text.printable import listed
 from asr.training.distributed import fail_together, gather
-from asr.training.frozen import Frozen
 from asr.training.step_sums import StepBatches, StepSums
 from asr.training.stopwatch import Stopwatch
 
@@ -56,7 +55,6 @@ class RecognitionTask(pl.LightningModule):
 
     Args:
         recognizer: whose model is trained, and which decodes what is validated.
-        frozen: weights of the model that stay as they are.
         make_optimizer: named parameters to optimizer.
         schedule: of the learning rate.
         total_steps: optimizer steps of the whole run, for the schedule.
@@ -71,7 +69,6 @@ class RecognitionTask(pl.LightningModule):
     def __init__(
         self,
         recognizer: Recognizer,
-        frozen: Frozen,
         make_optimizer: Callable[[Any], torch.optim.Optimizer],
         schedule: Schedule,
         total_steps: int,
@@ -85,7 +82,6 @@ class RecognitionTask(pl.LightningModule):
         super().__init__()
         self.model = recognizer.model
         self._recognizer = recognizer
-        self._frozen = frozen
         self.skipped = unreadable.so_far  # utterances of this epoch, over all ranks
         self.batch: Batch | None = None  # in the works
         self._make_optimizer = make_optimizer
@@ -130,7 +126,6 @@ class RecognitionTask(pl.LightningModule):
     def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
         """Lightning's hook; dropout is a function of where the run is, so that a resumed run draws the same."""
         torch.manual_seed(derive_seed(self._seed, self.current_epoch, batch_idx, self.global_rank))
-        self._frozen.set_modes(self.global_step)
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """Sum the losses of a batch, scaled so that DDP's mean and Lightning's accumulation give the sum again."""
@@ -153,7 +148,6 @@ class RecognitionTask(pl.LightningModule):
         sums = StepSums.of(self.trainer.strategy.reduce(mine, reduce_op="sum").tolist(), names)  # where the host waits
         if sums.skipped:
             self._skip(batches.rejected, int(sums.skipped))
-        self._frozen.drop_gradients(self.global_step)
         parameters = [parameter for parameter in self.parameters() if parameter.grad is not None]
         for parameter in parameters:
             parameter.grad.div_(max(sums.tokens, 1))  # type: ignore[union-attr]  # as just chosen
