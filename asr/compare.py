@@ -82,6 +82,8 @@ def report(
 
 def headline(comparison: Mapping[str, Any], a: str, b: str) -> list[str]:
     """Say both rates, their difference, whether it could be chance, and how often each model is the better one."""
+    from asr.evaluation.comparison import change
+
     rows: list[tuple[str, ...]] = [("", "WER %", "95 % interval", "errors", "subst.", "ins.", "del.")]
     for which, path in (("a", a), ("b", b)):
         words = comparison[which]
@@ -89,7 +91,7 @@ def headline(comparison: Mapping[str, Any], a: str, b: str) -> list[str]:
         name = f"{which.upper()} {short_name(printable(path), 40)}"
         rows.append((name, rate(words["rate"]), interval(words["interval"]), *counts))
     words = f"{comparison['utterances']} utterances, {comparison['a']['reference_length']} words"
-    return [*lay_out(rows), "", f"B less A, {words}: {difference(comparison)}", *lay_out(chances(comparison))]
+    return [*lay_out(rows), "", f"B less A, {words}: {change(comparison)}", *lay_out(chances(comparison))]
 
 
 def chances(comparison: Mapping[str, Any]) -> list[tuple[str, ...]]:
@@ -104,15 +106,6 @@ def chances(comparison: Mapping[str, Any]) -> list[tuple[str, ...]]:
         p_value = comparison["difference"][f"{prefix}p_value"]
         rows.append((unit, between, probability(p_value), *(str(wins[key]) for key in ("a", "b", "tie"))))
     return rows
-
-
-def difference(comparison: Mapping[str, Any]) -> str:
-    """Say the difference in points and, where there is something to compare it with, relative to A."""
-    change, base = comparison["difference"]["rate"], comparison["a"]["rate"]
-    if change is None:
-        return "no rate, for there are no words in the references"
-    relative = f" ({100 * change / base:+.1f} % relative)" if base else ""
-    return f"{points(change)} points{relative}"
 
 
 def changes(comparison: Mapping[str, Any], a: "Sequence[Scored]", b: "Sequence[Scored]", top: int) -> list[str]:

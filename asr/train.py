@@ -34,7 +34,7 @@ def train(config: dict[str, Any]) -> None:
     pl.seed_everything(seed, verbose=False)
     recognizer = build.build_recognizer(config, prepared.tokenizer, features)
     model = recognizer.model
-    prepared.initialize(model, config["init"]["frozen"])
+    prepared.initialize(model)
     if config["gradient_checkpointing"]:
         recompute_blocks(model.encoder)
     corpus.check_coverage(prepared.tokenizer)
@@ -60,14 +60,15 @@ def train(config: dict[str, Any]) -> None:
         data.waiting,
         prepared.validation_samples(corpus.valid),
     )
-    stop = equip(trainer, config, prepared, run, data)
+    stop = equip(trainer, config, prepared, run, task, data)
     fit(trainer, task, data, prepared.resume, stop)
 
     if trainer.is_global_zero:
-        counts = finish(prepared.run_dir, config, corpus.tests, trainer.strategy.root_device)
+        device = trainer.strategy.root_device
+        results = finish(prepared.run_dir, config, corpus.all_tests, device, prepared.start)
         leave_report(prepared.run_dir)
         if config["debug"]["max_wer"] is not None:
-            check_learnt(counts, config["debug"]["max_wer"])
+            check_learnt(results, config["debug"]["max_wer"])
 
 
 main = experiment_command(train)

@@ -103,7 +103,9 @@ def test_a_file_that_breaks_after_the_check_is_skipped_and_named(
     [
         (["corpus.train=[]"], r"corpus.train must be a list, of manifests, such as .train.jsonl.; got \[\]\."),
         (["corpus.train=train.jsonl"], "corpus.train must be a list"),
-        (["corpus.test=[test.jsonl,./test.jsonl]"], "corpus.test must name manifests of different file names"),
+        (["corpus.test=[test.jsonl,./test.jsonl]"], "must name manifests of different file names; got test.jsonl"),
+        (["corpus.also_test=[test.jsonl]"], "corpus.test and corpus.also_test must name manifests of different"),
+        (["corpus.also_test=[none.jsonl]"], r"none\.jsonl must be there; it is not"),
         (["corpus.dir=nowhere"], r"corpus tones: nowhere/train\.jsonl must be there"),
         (["corpus.dir=nowhere", "corpus.prepare=os"], "nowhere/train.jsonl is not there; it is made by os"),
         (["encoder.convolution.kernel_size=8"], "encoder.convolution.kernel_size must be odd"),

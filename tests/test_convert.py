@@ -23,6 +23,7 @@ from torch import Tensor
 
 from asr.checkpoint.bundle import read_bundle
 from asr.checkpoint.load import load_recognizer
+from asr.checkpoint.nemo.config import encoder_config, features_config
 from asr.checkpoint.nemo.convert import from_nemo
 from asr.convert import main
 from asr.errors import InputError
@@ -273,12 +274,73 @@ def test_what_nemo_does_not_have_does_not_go_into_an_archive(tiny: Path, tmp_pat
             r"piece 39 of the tokenizer must be the vocabulary's 'x'",
         ),
         ({"decoder": {"vocabulary": vocabulary()[:-1]}}, r"piece 39 of the tokenizer must be .* None; got"),
+        ({"decoder": {"add_blank": False}}, r"decoder\.add_blank must be true: a CTC head has a blank; got False"),
+        ({"encoder": {"ff_expansion_factor": "four"}}, r"encoder\.feed_forward_factor must be a number .*; got 'four'"),
+        ({"encoder": {"self_attention_model": "rel_pos_local_attn"}}, r"got 'rel_pos_local_attn'"),
+        ({"preprocessor": {"new_in_nemo_4": 1}}, r"preprocessor\.new_in_nemo_4 must not be set: asr does not know"),
+        ({"preprocessor": {"sample_rate": None}}, r"preprocessor\.sample_rate must be a whole number; got null"),
+        ({"preprocessor": {"window_stride": 2.0}}, r"preprocessor\.window_stride must be seconds, at most one; got 2"),
     ],
 )
 def test_what_a_config_asks_for_and_we_do_not_have_is_one_line(
     sections: dict[str, dict[str, Any]], message: str, tmp_path: Path
 ) -> None:
     assert_refused(archive(tmp_path, changed(**sections)), message, tmp_path)
+
+
+REFUSED: dict[str, dict[str, Any]] = {  # one value of each setting that asr has in one form only
+    "encoder": {
+        "feat_out": 640,
+        "causal_downsampling": True,
+        "subsampling": "vggnet",
+        "subsampling_factor": 2,
+        "reduction": "striding",
+        "self_attention_model": "rel_pos_local_attn",
+        "att_context_size": [[70, 13], [70, 0]],
+        "att_context_style": "chunked_limited",
+        "att_chunk_context_size": [[70], [13], [7]],
+        "conv_norm_type": "group_norm4",
+        "conv_context_size": [4, 0],
+        "conv_context_style": "dcc",
+        "use_bias": False,
+        "global_tokens": 1,
+    },
+    "preprocessor": {
+        "window": "hamming",
+        "normalize": "NA",
+        "n_fft": 1024,
+        "preemph": None,
+        "lowfreq": 20,
+        "highfreq": 3800,
+        "log": False,
+        "log_zero_guard_type": "clamp",
+        "log_zero_guard_value": 1e-5,
+        "frame_splicing": 3,
+        "exact_pad": True,
+        "mag_power": 1.0,
+        "mel_norm": None,
+        "use_torchaudio": True,
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("section", "key"), [(section, key) for section, settings in REFUSED.items() for key in settings]
+)
+def test_another_form_than_ours_is_one_line_that_names_the_setting(section: str, key: str, tmp_path: Path) -> None:
+    config = changed(**{section: {key: REFUSED[section][key]}})
+    assert_refused(archive(tmp_path, config), rf"{section}\.{key} must be .*, which asr has; got ", tmp_path)
+
+
+def test_every_setting_that_asr_has_in_one_form_only_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    checked: dict[str, set[str]] = {}
+    monkeypatch.setattr(
+        "asr.checkpoint.nemo.config._check",
+        lambda settings, section, others, fixed: checked.setdefault(section, set()).update(fixed),
+    )
+    encoder_config(nemo_config())
+    features_config(nemo_config(), "zeros")
+    assert checked == {section: set(settings) for section, settings in REFUSED.items()}
 
 
 def assert_refused(path: Path, message: str, tmp_path: Path) -> None:

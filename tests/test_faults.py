@@ -451,7 +451,7 @@ def test_a_damaged_checkpoint_is_left_out_of_the_bundle(whole: Path, tmp_path: P
     chosen, *others = kept_checkpoints(run_dir / "checkpoints")
     settings = resolved(*RUN, f"run_dir={run_dir}", "checkpoint.select=average_last", "corpus.name=tones")
     flip_a_bit(chosen.path)
-    card = (make_bundle(run_dir, settings) / "README.md").read_text()
+    card = (make_bundle(run_dir, settings, None) / "README.md").read_text()
     assert chosen.path.stem not in card
     assert any(other.path.stem in card for other in others)
 

@@ -2,7 +2,11 @@
 
 import hashlib
 import json
+import os
 import re
+import resource
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -15,6 +19,7 @@ from asr.checkpoint.bundle import read_bundle
 from asr.checkpoint.hub import download, is_address, parse, path_of
 from asr.convert import main
 from asr.errors import InputError
+from tests.conftest import ROOT
 from tests.nemo import as_nemo_3, nemo_files, write_tar
 
 constants = pytest.importorskip("huggingface_hub.constants", reason="needs huggingface_hub: pip install '.[hub]'")
@@ -236,6 +241,27 @@ def test_a_server_that_fails_is_one_line(hub: Hub) -> None:
     hub.failing = True
     with pytest.raises(InputError, match=f"^{ADDRESS}: the model must be there, and its server must answer; .*500"):
         path_of(ADDRESS)
+
+
+def test_a_full_disk_is_one_line_that_names_it_and_the_download_goes_on_later(hub: Hub, tmp_path: Path) -> None:
+    room = 10_000  # bytes that a file may have: to this process the disk is full then
+    command = [sys.executable, "-m", "asr.convert", ADDRESS, "-o", str(tmp_path / "bundle")]
+    ended = subprocess.run(
+        command,
+        env=os.environ | {"PYTHONPATH": str(ROOT), "HF_HOME": str(tmp_path / "cache")},
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (room, room)),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    where = tmp_path / "cache" / "asr" / "somebody--model"
+    said = f"error: {ADDRESS}: the disk must have room for the model, in {where}; File too large."
+    assert ended.stderr.startswith(said)
+    assert ended.stderr.count("\n") == 1
+    assert (ended.returncode, (tmp_path / "bundle").exists()) == (1, False)
+    hub.asked = []
+    assert path_of(ADDRESS).read_bytes() == hub.files["tiny.nemo"]
+    assert fetched(hub)[0] == ("tiny.nemo", f"bytes={room}-")
 
 
 def test_a_bundle_lies_in_a_folder_of_plain_files(hub: Hub, tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
-"""Starting from a trained model: what is taken, what is replaced by name, what is frozen, and the account of it."""
+"""Starting from a trained model: what is taken, replaced by name, and frozen; the account of it; what was gained."""
 
+import json
 import logging
 from pathlib import Path
 from typing import Any
@@ -8,11 +9,21 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from asr import load_recognizer
 from asr.build import build_features, build_model, build_tokenizer
+from asr.compare import main as compare_main
+from asr.data.manifest import read_manifest
 from asr.errors import InputError
-from asr.run.initialization import Initialization, freeze, with_parts
+from asr.evaluate import main as evaluate_main
+from asr.evaluation.result import evaluate
+from asr.report.training import read_record, training_page
+from asr.run.initialization import Initialization, with_parts
+from asr.run.validation_samples import read_samples
 from asr.train import train
+from asr.training.frozen import Frozen
+from asr.training.task import RecognitionTask
 from tests.conftest import TINY, resolved, tone_corpus
+from tests.processes import bundle, metrics
 from tests.test_train import losses
 
 
@@ -91,23 +102,135 @@ def test_another_head_is_fresh_and_named_and_another_size_is_an_error(
         start.load(fresh(wider, ["abc"]))
 
 
-def test_frozen_weights_and_their_running_statistics_stay(fluent: Path, tones: Path, tmp_path: Path) -> None:
+def finetune(fluent: Path, corpus: Path, run_dir: Path, *overrides: str) -> Path:
+    """Train on from the fluent model, and return the run folder."""
     settings = [line for line in TINY if line.startswith(("trainer", "data", "schedule", "augment"))]
-    common = [*settings, *tone_corpus(tones), "trainer.max_steps=3", "init.frozen=[encoder.*]"]
-    given = [*common, f"init.from={fluent / 'run'}", f"run_dir={tmp_path / 'run'}"]
+    given = [*settings, *tone_corpus(corpus), f"init.from={fluent / 'run'}", f"run_dir={run_dir}", *overrides]
     train(with_parts(resolved(*given), given))
+    return run_dir
+
+
+HEAD = {"head.ctc.linear.weight", "head.ctc.linear.bias"}
+
+
+def test_frozen_weights_and_their_running_statistics_stay(fluent: Path, tones: Path, tmp_path: Path) -> None:
+    run_dir = finetune(fluent, tones, tmp_path / "run", "trainer.max_steps=3", "init.frozen=[encoder.*]")
     before = load_file(fluent / "run" / "bundle" / "weights.safetensors")
-    after = load_file(tmp_path / "run" / "bundle" / "weights.safetensors")
-    changed = {name for name in before if not torch.equal(before[name], after[name])}
-    assert changed == {"head.ctc.linear.weight", "head.ctc.linear.bias"}
+    assert any("running_var" in name for name in before)
+    after = load_file(run_dir / "bundle" / "weights.safetensors")
+    assert {name for name in before if not torch.equal(before[name], after[name])} == HEAD
+
+
+def test_weights_that_are_frozen_for_some_steps_are_trained_from_then_on(
+    fluent: Path, tones: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Running statistics, too; and the optimizer begins with them as it would in a first step."""
+    weights = {0: load_file(fluent / "run" / "bundle" / "weights.safetensors")}
+
+    def keep(task: Any, *_: Any) -> None:
+        now = {name: tensor.clone() for name, tensor in task.model.state_dict().items()}
+        weights.setdefault(task.global_step, now)  # and not what the first half of the next step has made of them
+
+    monkeypatch.setattr(RecognitionTask, "on_train_batch_end", keep)
+    frozen = ["init.frozen=[encoder.*]", "init.frozen_steps=2"]
+    accumulated = ["data.batch_seconds=5", "trainer.accumulate_grad_batches=2", "trainer.check_val_every_n_epoch=1"]
+    finetune(fluent, tones, tmp_path / "run", "trainer.max_steps=4", *frozen, *accumulated)
+
+    def changed(step: int) -> set[str]:
+        return {name for name in weights[0] if not torch.equal(weights[step - 1][name], weights[step][name])}
+
+    assert [changed(1), changed(2)] == [HEAD, HEAD]
+    assert any("running_mean" in name for name in changed(3))
+    assert any("weight" in name for name in changed(3) - HEAD)
+    checkpoint = torch.load(next((tmp_path / "run" / "checkpoints").glob("step=4*.ckpt")), weights_only=True)
+    states = checkpoint["optimizer_states"][0]["state"].values()
+    assert {float(state["step"]) for state in states} == {2.0, 4.0}
+
+
+def test_frozen_for_all_steps_of_a_run_is_frozen_for_the_run(fluent: Path, tones: Path, tmp_path: Path) -> None:
+    common = ["trainer.max_steps=3", "init.frozen=[encoder.subsampling.*,encoder.blocks.0.*]"]
+    runs = [
+        finetune(fluent, tones, tmp_path / str(steps), *common, f"init.frozen_steps={steps}") for steps in ("null", 3)
+    ]
+    assert bundle(runs[0]) == bundle(runs[1])
+    assert metrics(runs[0]) == metrics(runs[1])
+
+
+def test_the_start_is_validated_once_before_the_first_step(
+    fluent: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "asr")
+    short = ["trainer.max_epochs=1", "data.max_train_utterances=16", "corpus.test=[]"]
+    for _ in range(2):  # the second time the run is at its end
+        run_dir = finetune(fluent, fluent, tmp_path / "run", *short, "ema.decay=0.9", "early_stopping.patience=3")
+    rows = [row for row in metrics(run_dir) if row["step"] == "0"]
+    found = evaluate(load_recognizer(fluent / "run"), "valid", read_manifest(fluent / "valid.jsonl"))
+    assert [float(row["valid/wer"]) for row in rows] == [pytest.approx(found.counts.rate)]
+    assert rows[0]["epoch"] == "0.0"
+    events = [json.loads(line) for line in (run_dir / "events.jsonl").read_text().splitlines()]
+    last = int(metrics(run_dir)[-1]["step"])
+    assert [event["step"] for event in events if event["event"] == "validation"] == [0, last]
+    assert sum("before the first step: valid loss" in message for message in caplog.messages) == 1
+    assert {sample.step for sample in read_samples(run_dir / "examples.jsonl")} == {0, last}
+    assert not list((run_dir / "checkpoints").glob("step=0*")), "it is kept where it came from"
+    page = training_page(read_record(run_dir))
+    assert "Validation WER before" in page
+    assert "before the first step, " in page
+
+
+def test_what_was_gained_and_forgotten_is_what_evaluate_and_compare_say(
+    fluent: Path, tones: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """On a manifest that was trained for, and on one that was not, whose texts the run's tokenizer cannot spell."""
+    with (tmp_path / "other.jsonl").open("w") as file:
+        for line in (tones / "test.jsonl").read_text().splitlines():
+            entry = json.loads(line)
+            moved = {"audio_filepath": str(tones / entry["audio_filepath"]), "text": f"{entry['text']} ö"}
+            print(json.dumps(entry | moved), file=file)
+    with caplog.at_level(logging.INFO, "asr"):
+        run_dir = finetune(
+            fluent,
+            fluent,
+            tmp_path / "run",
+            "trainer.max_steps=3",
+            "optimizer.lr=0.05",
+            "schedule.warmup_steps=0",
+            f"corpus.also_test=[{tmp_path / 'other.jsonl'}]",
+        )
+    kept = json.loads((run_dir / "comparison.json").read_text())
+    manifests = [str(fluent / "test.jsonl"), str(tmp_path / "other.jsonl")]
+    for model in (fluent / "run", run_dir):
+        assert evaluate_main([str(model), *manifests, "--output-dir", str(tmp_path / model.parent.name)]) == 0
+    card = (run_dir / "bundle" / "README.md").read_text()
+    assert f"| started from | {fluent / 'run'} |" in card
+    assert "> | weights | best of the run: " in card, "the card of the start, quoted"
+    page = training_page(read_record(run_dir))
+    for name in ("test", "other"):
+        a, b = (tmp_path / folder.name / f"{name}.utterances.jsonl" for folder in (fluent, tmp_path))
+        assert compare_main([str(a), str(b), "--json", str(tmp_path / "figures.json")]) == 0
+        expected = json.loads((tmp_path / "figures.json").read_text())
+        assert kept[name] == expected
+        change = f"{100 * expected['difference']['rate']:+.2f}"
+        assert f"{change} points" in next(line for line in caplog.messages if line.startswith(f"{name}: WER"))
+        assert f'<span data-figure="gain">{change}</span>' in page
+    assert kept["test"]["difference"]["rate"] > 0.1, "three such steps must do harm"
+    assert set(json.loads((run_dir / "results.json").read_text())) == {"test", "other"}
+    assert page.count("not trained for: corpus.also_test") == 1
+
+
+def test_the_config_alone_is_read_of_a_bundle_for_its_parts(fluent: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("asr.checkpoint.bundle.load_file", lambda path: pytest.fail("weights are read"))
+    assert start_config(fluent / "run")["encoder"]["dim"] == 32
 
 
 def test_a_pattern_that_fits_nothing_or_everything_is_one_line(fluent: Path) -> None:
     model = fresh(start_config(fluent / "run"), ["abc"])
     with pytest.raises(InputError, match=r"init\.frozen must name weights, such as .*; got 'decoder\.\*'\."):
-        freeze(model, ["decoder.*"])
+        Frozen(model, ["decoder.*"], None)
     with pytest.raises(InputError, match=r"init\.frozen must leave weights to train; got \*\."):
-        freeze(model, ["*"])
+        Frozen(model, ["*"], None)
+    with pytest.raises(InputError, match=r"init\.frozen_steps must go with init\.frozen, which names weights; got 9"):
+        Frozen(model, [], 9)
 
 
 def test_a_part_cannot_be_removed(fluent: Path) -> None:

@@ -65,14 +65,27 @@ def read_bundle(folder: Path) -> Bundle:
     Raises:
         InputError: it is damaged, or names files that do not lie in it.
     """
-    _check_files(folder)
+    config = read_config(folder)
     try:
-        config = parse_json((folder / CONFIG).read_bytes(), CONFIG)
         weights = load_file(folder / WEIGHTS)
         card = (folder / CARD).read_text(encoding="utf-8") if (folder / CARD).is_file() else ""
         learnt = [file for file in sorted(folder.iterdir()) if file.name not in {*FIXED, *ATTACHED.values()}]
         files = {file.name: file.read_bytes() for file in learnt if file.is_file()}
-    except (OSError, ValueError, SafetensorError) as error:  # ValueError: InputError is one
+    except (OSError, ValueError, SafetensorError) as error:
+        raise InputError(f"{folder}: the bundle is damaged: {one_line(error)}") from None
+    return Bundle(config, files, weights, card)
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """Read the config of a bundle, and not what it has learnt.
+
+    Raises:
+        InputError: as `read_bundle`.
+    """
+    _check_files(folder)
+    try:
+        config = parse_json((folder / CONFIG).read_bytes(), CONFIG)
+    except (OSError, ValueError) as error:  # ValueError: InputError is one
         raise InputError(f"{folder}: the bundle is damaged: {one_line(error)}") from None
     config = checked_config(config, folder)
     for key, name in ATTACHED.items():
@@ -82,9 +95,8 @@ def read_bundle(folder: Path) -> Bundle:
         if given != name or not (folder / name).is_file():  # a stranger's bundle reads no file but its own
             raise InputError(f"{folder}: decode.{key} must be the bundle's own file {name}; got {given!r}.")
         config["decode"][key] = str(folder / name)
-    bundle = Bundle(config, files, weights, card)
-    check_attachable(bundle.config["decode"])
-    return bundle
+    check_attachable(config["decode"])
+    return config
 
 
 def _check_files(folder: Path) -> None:

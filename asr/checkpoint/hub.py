@@ -18,7 +18,7 @@ from typing import BinaryIO, NamedTuple
 from asr.checkpoint.bundle import CARD, CONFIG, WEIGHTS, one_line
 from asr.checkpoint.nemo import archive
 from asr.errors import InputError, shown
-from asr.system.files import UNFINISHED, sync_folder, write_whole_text
+from asr.system.files import NO_ROOM, UNFINISHED, sync_folder, write_whole_text
 from asr.system.learnt import parse_json
 
 logger = logging.getLogger(__name__)
@@ -101,7 +101,10 @@ def download(text: str) -> Download:
             _download(address, listing.commit, name, folder)
     except InputError as error:
         raise InputError(f"{text}: {error}") from None
-    except Exception as error:  # of the HTTP library that the client happens to use, or a full disk
+    except Exception as error:  # of the HTTP library that the client happens to use, or of the disk
+        if isinstance(error, OSError) and error.errno in NO_ROOM:
+            must = f"{text}: the disk must have room for the model, in {root}; {error.strerror}"
+            raise InputError(f"{must}. Make some, or set HF_HOME to a folder on another disk.") from None
         raise InputError(f"{text}: the model must be there, and its server must answer; {_reason(error)}") from None
     archives = [name for name in listing.names if name.endswith(NEMO)]
     card = (folder / CARD).read_text(encoding="utf-8", errors="replace") if CARD in listing.names else ""

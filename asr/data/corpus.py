@@ -17,20 +17,35 @@ from asr.interfaces import Tokenizer
 from asr.system.processes import die_with_parent
 from asr.text.normalize import Normalizer
 
+TESTS = ("test", "also_test")
+
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Corpus:
-    """What to train on, to validate on, and to test on (by the manifest's name)."""
+    """What to train on, to validate on, and to test on.
+
+    Args:
+        train: utterances, as all the others with normalised texts.
+        valid: the same.
+        tests: by the manifest's name.
+        also_tests: the same, of what is not trained for: a tokenizer of the training texts need not spell theirs.
+    """
 
     train: list[Utterance]
     valid: list[Utterance]
     tests: dict[str, list[Utterance]]
+    also_tests: dict[str, list[Utterance]]
+
+    @property
+    def all_tests(self) -> dict[str, list[Utterance]]:
+        """What is tested on at the end, by the manifest's name."""
+        return self.tests | self.also_tests
 
     def only(self, utterances: list[Utterance]) -> "Corpus":
         """Return the corpus in which these utterances are trained on, validated on and tested on."""
-        return Corpus(utterances, utterances, {"train": utterances})
+        return Corpus(utterances, utterances, {"train": utterances}, {})
 
     def check_audio(self) -> None:
         """Check that every audio file is there, before an epoch finds out.
@@ -38,7 +53,8 @@ class Corpus:
         Raises:
             InputError: naming one, and how many are not.
         """
-        utterances = [*self.train, *self.valid, *(utterance for test in self.tests.values() for utterance in test)]
+        tests = [utterance for test in self.all_tests.values() for utterance in test]
+        utterances = [*self.train, *self.valid, *tests]
         paths = {utterance.audio_filepath: utterance.id for utterance in utterances}
         absent = [path for path in paths if not Path(path).is_file()]
         if absent:
@@ -71,13 +87,17 @@ def read_corpus(config: Mapping[str, Any], normalize: Normalizer) -> Corpus:
     Raises:
         InputError: a manifest is not there or not right, or two test manifests have the same name.
     """
-    tests: dict[str, list[Utterance]] = {}
-    for path in _manifests(config, "test"):
-        if path.stem in tests:
-            raise InputError(f"corpus.test must name manifests of different file names; got {path.name} twice.")
-        tests[path.stem] = _normalized(read_manifest(path), normalize)
+    paths = [path for split in TESTS for path in _manifests(config, split)]
+    names = [path.stem for path in paths]
+    if repeated := [path.name for path in paths if names.count(path.stem) > 1]:
+        must = "corpus.test and corpus.also_test must name manifests of different file names"
+        raise InputError(f"{must}; got {repeated[0]} twice.")
+    tests, also_tests = (
+        {path.stem: _normalized(read_manifest(path), normalize) for path in _manifests(config, split)}
+        for split in TESTS
+    )
     train, valid = (_normalized(_read_all(config, split), normalize) for split in ("train", "valid"))
-    return Corpus(train, valid, tests)
+    return Corpus(train, valid, tests, also_tests)
 
 
 def prepare_if_absent(config: Mapping[str, Any]) -> None:
@@ -86,7 +106,7 @@ def prepare_if_absent(config: Mapping[str, Any]) -> None:
     Raises:
         InputError: the corpus is absent and cannot be made here; what to do about it.
     """
-    manifests = [path for split in ("train", "valid", "test") for path in _manifests(config, split)]
+    manifests = [path for split in ("train", "valid", *TESTS) for path in _manifests(config, split)]
     absent = [path for path in manifests if not path.is_file()]
     if not absent:
         return

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ from asr.errors import InputError, shown
 from asr.evaluation.analysis import known_speakers, rates
 from asr.evaluation.bootstrap import Difference, by_cluster, difference
 from asr.evaluation.utterances import Scored
+from asr.text.numbers import interval, percent, points, probability
 
 SHOWN = 3  # utterances that an error names
 
@@ -65,6 +66,26 @@ def compare(a: Sequence[Scored], b: Sequence[Scored]) -> dict[str, Any]:
         "speakers": rows,
         "changed": changed(pairs),
     }
+
+
+def change(comparison: Mapping[str, Any]) -> str:
+    """Write the difference in points and, where there is something to compare it with, relative to the first."""
+    rate, base = comparison["difference"]["rate"], comparison["a"]["rate"]
+    if rate is None:
+        return "no rate, for there are no words in the references"
+    relative = f" ({100 * rate / base:+.1f} % relative)" if base else ""
+    return f"{points(rate)} points{relative}"
+
+
+def before_and_after(comparison: Mapping[str, Any]) -> str:
+    """Write on one line how a model has changed, and whether that could be chance."""
+    difference = comparison["difference"]
+    before, after = (percent(comparison[key]["rate"], 2) for key in ("a", "b"))
+    line = f"WER {before} before, {after} after: {change(comparison)}"
+    if difference["interval"] is None:
+        return f"{line}, and too little to say whether by chance"
+    p_value = probability(difference["p_value"], "= ")
+    return f"{line}, 95 % interval {interval(difference['interval'], points)}, p {p_value}"
 
 
 def match(a: Sequence[Scored], b: Sequence[Scored]) -> Pairs:

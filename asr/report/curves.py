@@ -2,6 +2,7 @@
 
 import csv
 import math
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import suppress
@@ -27,6 +28,11 @@ class Curve:
 
     def __len__(self) -> int:
         return len(self.steps)
+
+    def since(self, step: int) -> "Curve":
+        """Take the part from a step on."""
+        first = bisect_left(self.steps, step)
+        return Curve(self.steps[first:], self.values[first:], self.not_finite)
 
     def smoothed(self, width: int) -> "Curve":
         """Take the mean of the `width` points around each, (width - 1) / 2 to either side; fewer at both ends."""

@@ -12,8 +12,9 @@ import yaml
 from asr.report.curves import Curve, read_curves
 from asr.report.training_charts import charts, missing, smoothing
 from asr.report.training_examples import examples
+from asr.report.training_gains import gains
 from asr.run.events import History, read_history
-from asr.run.names import CONFIG, EVENTS, EXAMPLES, LOG, METRICS, REPORT, RESULTS
+from asr.run.names import COMPARISON, CONFIG, EVENTS, EXAMPLES, LOG, METRICS, REPORT, RESULTS
 from asr.run.validation_samples import ValidationSample, read_samples
 from asr.system.files import write_whole_text
 from asr.text.numbers import NONE, interval, number, percent
@@ -36,6 +37,7 @@ class Record:
         curves: metrics.csv.
         examples: examples.jsonl.
         results: results.json, by test manifest.
+        comparisons: comparison.json, the same.
         history: events.jsonl.
     """
 
@@ -45,6 +47,7 @@ class Record:
     curves: Mapping[str, Curve]
     examples: Sequence[ValidationSample]
     results: Mapping[str, Mapping[str, Any]]
+    comparisons: Mapping[str, Mapping[str, Any]]
     history: History
 
 
@@ -75,6 +78,7 @@ def read_record(run_dir: Path) -> Record:
         read_curves(run_dir / METRICS),
         read_samples(run_dir / EXAMPLES),
         _results(_text(run_dir / RESULTS)),
+        _comparisons(_text(run_dir / COMPARISON)),
         read_history(run_dir / EVENTS),
     )
 
@@ -87,6 +91,7 @@ def training_page(record: Record) -> str:
     parts = [
         f"<main><header><h1>{escape(title)}</h1>",
         f'<div class="headline">{"".join(_headline(record))}</div>{facts(_facts(record))}</header>',
+        f"<section><h2>What it gained</h2>{_gains(record)}</section>" if record.comparisons else "",
         "<section><h2>Curves</h2>",
         f'<p class="note">{escape(" ".join(notes))}</p>' if (notes := _notes(record)) else "",
         f'<div class="charts">{"".join(drawn)}</div></section>',
@@ -132,11 +137,16 @@ def _test_tiles(results: Mapping[str, Mapping[str, Any]]) -> list[str]:
 
 
 def _validation_tiles(wers: Curve, main: bool) -> list[str]:
+    tiles = []
+    if len(wers) and wers.steps[0] == 0:
+        what = ["of the model that the run started from"]
+        tiles = [figure("start_wer", "Validation WER before", _rate(wers.values[0]), what)]
+    wers = wers.since(1)
     if not len(wers):
-        return []
+        return tiles
     best, last = wers.values.index(min(wers.values)), len(wers) - 1
     where = [f"step {wers.steps[best]:,}{', the last one' if best == last else ''}"]
-    tiles = [figure("best_wer", "Best validation WER", _rate(wers.values[best]), where, main)]
+    tiles.append(figure("best_wer", "Best validation WER", _rate(wers.values[best]), where, main))
     if best != last:
         where = [f"step {wers.steps[last]:,}"]
         tiles.append(figure("last_wer", "Last validation WER", _rate(wers.values[last]), where))
@@ -158,6 +168,8 @@ def _facts(record: Record) -> list[tuple[str, str]]:
     if start is not None:
         pairs.append(("Trained on", f"{start.train_utterances:,} utterances, {number(round(start.train_hours, 2))} h"))
         pairs.append(("Validated on", f"{start.valid_utterances:,} utterances"))
+    if (model := _at(settings, "init", "from")) is not None:
+        pairs.append(("Started from", str(model)))
     if isinstance(trainer := settings.get("trainer"), Mapping):
         keys = ("accelerator", "devices", "num_nodes", "strategy", "precision")
         pairs.append(("Trainer", ", ".join(f"{key}={trainer[key]}" for key in keys if key in trainer)))
@@ -247,6 +259,21 @@ def _results(text: str) -> dict[str, Mapping[str, Any]]:
         return {}
     pairs = results.items() if isinstance(results, dict) else ()
     return {name: result for name, result in pairs if isinstance(result, dict)}
+
+
+def _comparisons(text: str) -> dict[str, Mapping[str, Any]]:
+    """Read comparison.json; entries that are no comparisons are left out."""
+    parts = ("a", "b", "difference")
+    return {
+        name: comparison
+        for name, comparison in _results(text).items()
+        if all(isinstance(comparison.get(key), Mapping) for key in parts)
+    }
+
+
+def _gains(record: Record) -> str:
+    also = _at(record.settings, "corpus", "also_test")
+    return gains(record.comparisons, [Path(path).stem for path in also] if isinstance(also, list) else [])
 
 
 def _at(settings: Mapping[str, Any], *keys: str) -> Any:

@@ -84,10 +84,18 @@ def _wer(logged: Mapping[str, Curve]) -> str:
     if "valid/wer" not in logged:
         return ""
     wer = logged["valid/wer"]
-    best = min(wer.values)
-    at = wer.steps[wer.values.index(best)]
-    title = f"Validation WER: {percent(wer.values[-1])} at the end"
-    title += ", the best" if at == wer.steps[-1] else f", {percent(best)} at best, at step {at:,}"
+    said = []
+    if wer.steps[0] == 0:
+        said.append(f"{percent(wer.values[0])} before the first step")
+    if len(trained := wer.since(1)):
+        best = min(trained.values)
+        at = trained.steps[trained.values.index(best)]
+        said.append(f"{percent(wer.values[-1])} at the end")
+        if at < wer.steps[-1]:
+            said.append(f"{percent(best)} at best, at step {at:,}")
+        elif best == min(wer.values):
+            said.append("the best")
+    title = f"Validation WER: {', '.join(said)}"
     series = [Series("validation", _points(wer), dots=_few(wer))]
     return line_chart(title, STEP, Axis("word error rate", percent), series)
 

@@ -1,5 +1,7 @@
 """events.jsonl: what no other file of a run tells: its starts, how far each came, its warnings, its end.
 
+Its validations, which metrics.csv tells, too, are here for those who watch a run.
+
 Each line is JSON, an object with `time` (seconds since 1970), `event` (a key of EVENTS), and the fields of its class.
 Lines are only ever added, by the first of a run's processes: what a run has told stays when it is killed and resumed.
 """
@@ -59,6 +61,21 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True)
+class Validated:
+    """The weights were validated.
+
+    Args:
+        step: optimizer steps done; 0 for the model that the run starts from.
+        loss: per token.
+        wer: a fraction; None where the references have no word.
+    """
+
+    step: int
+    loss: float
+    wer: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class Warned:
     """A warning or an error was logged."""
 
@@ -70,8 +87,14 @@ class Bundled:
     """The run is trained, and its bundle written."""
 
 
-Event = Started | Progress | Warned | Bundled
-EVENTS: dict[str, Callable[..., Event]] = {"start": Started, "progress": Progress, "warning": Warned, "bundle": Bundled}
+Event = Started | Progress | Validated | Warned | Bundled
+EVENTS: dict[str, Callable[..., Event]] = {
+    "start": Started,
+    "progress": Progress,
+    "validation": Validated,
+    "warning": Warned,
+    "bundle": Bundled,
+}
 KINDS = {kind: name for name, kind in EVENTS.items()}
 
 

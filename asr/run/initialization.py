@@ -4,19 +4,20 @@ import hashlib
 import logging
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
-from fnmatch import fnmatchcase
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from asr.build import build_tokenizer
-from asr.checkpoint.bundle import Bundle, read_bundle
+from asr.checkpoint.bundle import Bundle, read_bundle, read_config
 from asr.checkpoint.hub import path_of
-from asr.checkpoint.load import bundle_folder
+from asr.checkpoint.load import bundle_folder, bundle_recognizer
 from asr.errors import InputError
 from asr.interfaces import Tokenizer
+from asr.recognition.recognizer import Recognizer
 from asr.text.printable import listed
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def with_parts(config: dict[str, Any], overrides: Sequence[str]) -> dict[str, An
     source = config["init"]["from"]
     if source is None:
         return config
-    model = read_bundle(bundle_folder(path_of(source))).config
+    model = read_config(bundle_folder(path_of(source)))
     if removed := [override for override in overrides if override.lstrip("~").startswith(PARTS) and override[0] == "~"]:
         raise InputError(f"a part of the model of init.from can be replaced and not removed; got {removed[0]}.")
     names = [override.partition("=")[0].lstrip("+") for override in overrides]
@@ -132,6 +133,19 @@ class Initialization:
         if pieces.differ:
             logger.info("of %d tokens %d are the model's, the others begin near their spelling", *pieces.counts)
 
+    def recognizer(self, config: Mapping[str, Any], device: torch.device) -> Recognizer:
+        """Make the recogniser that the run starts from, with the decoder and the normaliser of the run.
+
+        Args:
+            config: of the run.
+            device: where to put the weights.
+
+        Raises:
+            InputError: the run's decoder does not go with the model's head.
+        """
+        of_run = {key: config[key] for key in ("decode", "normalizer")}
+        return bundle_recognizer(replace(self.bundle, config=self.bundle.config | of_run), Path(self.source), device)
+
     def _tokenizer(self) -> Tokenizer:
         tokenizer = build_tokenizer(self.bundle.config)
         tokenizer.load(self.bundle.files)
@@ -164,24 +178,3 @@ def _spelling(tokenizer: Tokenizer, piece: str) -> list[int]:
         return tokenizer.encode(piece.strip())
     except InputError:
         return []
-
-
-def freeze(model: torch.nn.Module, patterns: Sequence[str]) -> None:
-    """Have weights whose names fit a pattern stay as they are.
-
-    Args:
-        model: whose weights.
-        patterns: such as `encoder.*`, `encoder.blocks.0.*`.
-
-    Raises:
-        InputError: no weight fits a pattern, or none would be trained.
-    """
-    named = dict(model.named_parameters())
-    for pattern in patterns:
-        fitting = [parameter for name, parameter in named.items() if fnmatchcase(name, pattern)]
-        if not fitting:
-            raise InputError(f"init.frozen must name weights, such as encoder.subsampling.*; got {pattern!r}.")
-        for parameter in fitting:
-            parameter.requires_grad_(False)
-    if patterns and not any(parameter.requires_grad for parameter in named.values()):
-        raise InputError(f"init.frozen must leave weights to train; got {', '.join(patterns)}.")

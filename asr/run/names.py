@@ -8,4 +8,5 @@ EVENTS = "events.jsonl"
 EXAMPLES = "examples.jsonl"
 FAULTS = "faults"  # folder: batches whose loss is not finite
 RESULTS = "results.json"
+COMPARISON = "comparison.json"  # with the model that the run started from
 REPORT = "report.html"

@@ -4,19 +4,24 @@ import json
 import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from textwrap import indent
+from typing import TYPE_CHECKING, Any
 
 from asr.checkpoint.load import BUNDLE, CHECKPOINTS, load_recognizer, write_bundle
 from asr.checkpoint.saved import by_wer, damage, kept_checkpoints, select
 from asr.data.manifest import Utterance
 from asr.errors import InputError
 from asr.evaluation.result import Evaluation, evaluate
-from asr.evaluation.word_errors import ErrorCounts, total
+from asr.evaluation.word_errors import total
 from asr.run.events import Bundled, EventsFile
+from asr.run.gains import tell_gains
 from asr.run.names import RESULTS
 from asr.system.files import write_whole_text
 from asr.text.numbers import percent
 from asr.text.printable import printable
+
+if TYPE_CHECKING:
+    from asr.run.initialization import Initialization
 
 LOOK = (  # in this order
     "Look at report.html in run_dir. Hypotheses without sense: at the texts and what the tokenizer makes of them. A "
@@ -29,38 +34,43 @@ logger = logging.getLogger(__name__)
 
 
 def finish(
-    run_dir: Path, config: Mapping[str, Any], tests: Mapping[str, Sequence[Utterance]], device: Any
-) -> ErrorCounts:
-    """Write the bundle, score it on the test manifests, and say how it did.
+    run_dir: Path,
+    config: Mapping[str, Any],
+    tests: Mapping[str, Sequence[Utterance]],
+    device: Any,
+    start: "Initialization | None",
+) -> dict[str, Evaluation]:
+    """Write the bundle, score it on the test manifests, and say how it did, and what it gained.
 
     Args:
         run_dir: the run folder.
         config: the resolved config.
         tests: utterances by the manifest's name.
         device: to recognise on.
-
-    Returns:
-        Its word errors over all of them.
+        start: the model that the run started from; None: from nothing.
     """
-    bundle = make_bundle(run_dir, config)
+    bundle = make_bundle(run_dir, config, start)
     logger.info("bundle written to %s", bundle)
     EventsFile(run_dir).append(Bundled())
     results = test_bundle(bundle, tests, device)
     for name, evaluation in results.items():
         print(f"{printable(name)}: {evaluation.summary()}")
-    return total(evaluation.counts for evaluation in results.values())
+    if start is not None:
+        tell_gains(run_dir, config, start, tests, results, device)
+    return results
 
 
-def check_learnt(counts: ErrorCounts, max_wer: float) -> None:
+def check_learnt(results: Mapping[str, Evaluation], max_wer: float) -> None:
     """Say that the training utterances were learnt by heart.
 
     Args:
-        counts: word errors in them.
+        results: of testing on them.
         max_wer: that is as good as none, a fraction.
 
     Raises:
         InputError: they were not; what to look at.
     """
+    counts = total(evaluation.counts for evaluation in results.values())
     errors = f"{counts.errors} errors of {counts.reference_length} words"
     if not counts.rate <= max_wer:
         raise InputError(
@@ -69,8 +79,11 @@ def check_learnt(counts: ErrorCounts, max_wer: float) -> None:
     print(f"learnt by heart: {errors}")
 
 
-def make_bundle(run_dir: Path, config: Mapping[str, Any]) -> Path:
-    """Write the run's bundle, with its model card; `checkpoint.select` says which checkpoints the weights are of."""
+def make_bundle(run_dir: Path, config: Mapping[str, Any], start: "Initialization | None") -> Path:
+    """Write the run's bundle, with its model card; `checkpoint.select` says which checkpoints the weights are of.
+
+    The card of the model that the run started from, which may name its makers and its licence, is part of it.
+    """
     checkpoints = []
     for checkpoint in kept_checkpoints(run_dir / CHECKPOINTS):
         if (reason := damage(checkpoint.path)) is None:
@@ -88,7 +101,10 @@ def make_bundle(run_dir: Path, config: Mapping[str, Any]) -> Path:
         select=config["checkpoint"]["select"],
         checkpoints=", ".join(checkpoint.path.stem for checkpoint in chosen),
         wer=percent(best[0].wer, 2) if best else "not measured",
+        start=start.source if start else "nothing: weights at random",
     )
+    if start is not None and start.bundle.card:
+        card += "\n## What it started from\n\n" + indent(start.bundle.card.strip(), "> ", lambda line: True) + "\n"
     write_bundle(run_dir / BUNDLE, [checkpoint.path for checkpoint in chosen], card, config["decode"])
     return run_dir / BUNDLE
 
@@ -100,6 +116,7 @@ A speech recogniser trained by `python -m asr.train`.
 | | |
 |---|---|
 | corpus | {corpus} |
+| started from | {start} |
 | encoder | {encoder} |
 | text normaliser | {normalizer} |
 | sample rate | {sample_rate} Hz; audio of any other is resampled |

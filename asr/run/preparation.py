@@ -14,7 +14,7 @@ from asr.data.position import Position, start_of_epoch
 from asr.interfaces import Features, Tokenizer
 from asr.run import folder
 from asr.run.events import EventsFile, Started
-from asr.run.initialization import Initialization, freeze
+from asr.run.initialization import Initialization
 from asr.run.names import EXAMPLES, FAULTS
 from asr.run.resume import Resume, Run, changes, check_allowed, find_resume, run_settings
 from asr.run.validation_samples import SamplesFile, choose_samples
@@ -68,19 +68,14 @@ class Prepared:
         """Optimizer steps that are done already."""
         return self.resume.step if self.resume else 0
 
-    def initialize(self, model: "Model", frozen: Sequence[str]) -> None:
-        """Put the weights that the run starts from into a fresh model, and freeze those that are to stay.
-
-        Args:
-            model: with weights at random.
-            frozen: `init.frozen`.
+    def initialize(self, model: "Model") -> None:
+        """Put the weights that the run starts from, if there are any, into a fresh model.
 
         Raises:
-            InputError: the weights do not fit, or nothing fits a pattern.
+            InputError: they do not fit.
         """
         if self.start is not None:
             self.start.load(model)
-        freeze(model, frozen)
 
     def describe(self, model: "Model", corpus: Corpus) -> None:
         """Say what is trained, and on what."""

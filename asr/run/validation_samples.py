@@ -17,7 +17,7 @@ class ValidationSample:
 
     Args:
         step: optimizer steps done.
-        epoch: from 1.
+        epoch: from 1; 0 before the first step.
         id: of the utterance.
         reference: its text.
         hypothesis: what was recognised.

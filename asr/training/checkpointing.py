@@ -83,7 +83,9 @@ class Saving(pl.callbacks.Checkpoint):
             raise Stopped(signum)
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Lightning's hook: the weights that were validated, with their WER."""
+        """Lightning's hook: the weights that were validated, with their WER; those of the start are kept elsewhere."""
+        if trainer.global_step == 0:
+            return
         wer = float(trainer.callback_metrics["valid/wer"])
         done = batches_begun(trainer)
         self._save(trainer, done, wer if math.isfinite(wer) else None)  # inf: no word was to be recognised

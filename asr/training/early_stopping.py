@@ -13,7 +13,8 @@ logger = logging.getLogger(__name__)
 class Patience(pl.callbacks.EarlyStopping):
     """Stop after so many validations in a row without a better WER.
 
-    A run that is resumed behind its end stops again: Lightning forgets that it had.
+    The first to be bettered is what a run starts from (`init.from`), where that is a model. A run that is resumed
+    behind its end stops again: Lightning forgets that it had.
 
     Args:
         patience: number of validations.

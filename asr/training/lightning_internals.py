@@ -43,6 +43,17 @@ def begin_whole_epoch(trainer: pl.Trainer) -> None:
         trainer.fit_loop.epoch_loop.restarting = False
 
 
+def validate(trainer: pl.Trainer) -> None:
+    """Run a validation before the first step, as any other: its hooks are called, and what it logs is kept.
+
+    Lightning 2.6 has only a sanity check there, which keeps nothing; its training loop runs a validation in this way
+    (`_TrainingEpochLoop.on_advance_end`).
+    """
+    trainer.validating = True
+    trainer.fit_loop.epoch_loop.val_loop.run()
+    trainer.training = True
+
+
 def full_checkpoint(trainer: pl.Trainer) -> dict[str, Any]:
     """Return what a checkpoint holds: weights, optimizer, schedule, loops, callbacks.
 

@@ -1,6 +1,7 @@
 """How far a training run is: a bar on a terminal, a line now and then elsewhere and in the log, and events."""
 
 import logging
+import math
 import sys
 import time
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 import lightning.pytorch as pl
 from lightning.pytorch.callbacks import Callback, RichProgressBar
 
-from asr.run.events import EventsFile, Progress
+from asr.run.events import EventsFile, Progress, Validated
 from asr.text.numbers import percent
 from asr.training.lightning_internals import batches_begun
 
@@ -59,8 +60,14 @@ class LogLines(Callback):
             self._log(trainer, validated=False, done=False)
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Lightning's hook."""
-        self._validated = True
+        """Lightning's hook; before the first step there is no epoch whose line would tell of it."""
+        loss, wer = (float(trainer.callback_metrics[name]) for name in ("valid/loss", "valid/wer"))
+        if trainer.is_global_zero:
+            self._events.append(Validated(trainer.global_step, loss, wer if math.isfinite(wer) else None))
+        if trainer.global_step == 0:
+            logger.info("before the first step: %s", _validation(trainer))
+        else:
+            self._validated = True
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Lightning's hook, after the epoch's validation, if it has one; trainer.max_steps may end it earlier."""
@@ -77,6 +84,11 @@ class LogLines(Callback):
             loss, speed = metrics["train/loss"], metrics["train/audio_seconds_per_second"]
             text = f"train loss {loss:.3f}, {speed:.0f} s of audio a second"
             if validated:
-                text += f"; valid loss {metrics['valid/loss']:.3f}, WER {percent(metrics['valid/wer'])}"
+                text += f"; {_validation(trainer)}"
             logger.info("epoch %d %s, step %d: %s", progress.epoch, where, progress.step, text)
             self._events.append(progress)
+
+
+def _validation(trainer: pl.Trainer) -> str:
+    loss, wer = (float(trainer.callback_metrics[name]) for name in ("valid/loss", "valid/wer"))
+    return f"valid loss {loss:.3f}, WER {percent(wer)}"

@@ -82,7 +82,6 @@ class RecognitionTask(pl.LightningModule):
         super().__init__()
         self.model = recognizer.model
         self._recognizer = recognizer
-        self._frozen = [module for module in self.model.modules() if _is_frozen(module)]
         self.skipped = unreadable.so_far  # utterances of this epoch, over all ranks
         self.batch: Batch | None = None  # in the works
         self._make_optimizer = make_optimizer
@@ -127,8 +126,6 @@ class RecognitionTask(pl.LightningModule):
     def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
         """Lightning's hook; dropout is a function of where the run is, so that a resumed run draws the same."""
         torch.manual_seed(derive_seed(self._seed, self.current_epoch, batch_idx, self.global_rank))
-        for module in self._frozen:  # whose running statistics stay, too
-            module.eval()
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """Sum the losses of a batch, scaled so that DDP's mean and Lightning's accumulation give the sum again."""
@@ -194,9 +191,9 @@ class RecognitionTask(pl.LightningModule):
         self._valid.add(counts, losses["loss"], batch.token_lengths)
         if self.model.head.frame_head is not None:
             self._valid.add_frames(self.model.head.frame_head.log_probs(encoded.out), encoded.lengths)
-        epoch, step = self.current_epoch + 1, self.global_step
+        step = self.global_step
         self._valid.samples += [
-            ValidationSample(step, epoch, utterance.id, *texts)
+            ValidationSample(step, self._epoch(step), utterance.id, *texts)
             for utterance, *texts in zip(batch.utterances, references, hypotheses, strict=True)
             if utterance.id in self._samples.ids
         ]
@@ -233,7 +230,11 @@ class RecognitionTask(pl.LightningModule):
     def _log_place(self, step: int) -> None:
         """Number what is logged by the steps that are done, as checkpoints are; Lightning would begin at 0."""
         self.log("step", float(step))
-        self.log("epoch", float(self.current_epoch + 1))
+        self.log("epoch", float(self._epoch(step)))
+
+    def _epoch(self, step: int) -> int:
+        """The epoch that a number of steps has come to, from 1; 0 before the first one."""
+        return self.current_epoch + 1 if step else 0
 
     def _stand_in(self) -> Tensor:
         """Take a step's part without an utterance, (1,): every collective is joined, with no frame and no weight."""
@@ -270,11 +271,6 @@ class RecognitionTask(pl.LightningModule):
             self.trainer,
             f"loss and gradient must be finite; {where}, the {what}. {hint}; batches: {self._faults}.",
         )
-
-
-def _is_frozen(module: nn.Module) -> bool:
-    weights = list(module.parameters(recurse=False))
-    return bool(weights) and not any(weight.requires_grad for weight in weights)
 
 
 def _named(rejected: list[Rejected]) -> list[tuple[str, str]]:

@@ -9,17 +9,16 @@ from typing import TYPE_CHECKING, Any
 import lightning.pytorch as pl
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
-from lightning.pytorch.callbacks import EMAWeightAveraging
+from lightning.pytorch.callbacks import EMAWeightAveraging, LambdaCallback
 from lightning.pytorch.loggers import TensorBoardLogger
 
 from asr.checkpoint.load import CHECKPOINTS
 from asr.errors import InputError
 from asr.run.names import METRICS
-from asr.run.resume import Run
 from asr.training.checkpointing import Saving
-from asr.training.data_module import SpeechData
 from asr.training.early_stopping import Patience
-from asr.training.lightning_internals import replace_signal_handlers
+from asr.training.frozen import Frozen
+from asr.training.lightning_internals import replace_signal_handlers, validate
 from asr.training.memory_check import LargestBatchFirst
 from asr.training.metrics import MetricsFile
 from asr.training.progress import progress_callbacks
@@ -27,6 +26,9 @@ from asr.training.signals import StopRequest
 
 if TYPE_CHECKING:
     from asr.run.preparation import Prepared
+    from asr.run.resume import Run
+    from asr.training.data_module import SpeechData
+    from asr.training.task import RecognitionTask
 
 
 def make_trainer(config: dict[str, Any]) -> pl.Trainer:
@@ -66,7 +68,14 @@ def make_trainer(config: dict[str, Any]) -> pl.Trainer:
     return trainer
 
 
-def equip(trainer: pl.Trainer, config: dict[str, Any], prepared: "Prepared", run: Run, data: SpeechData) -> StopRequest:
+def equip(
+    trainer: pl.Trainer,
+    config: dict[str, Any],
+    prepared: "Prepared",
+    run: "Run",
+    task: "RecognitionTask",
+    data: "SpeechData",
+) -> StopRequest:
     """Give the trainer its loggers, what happens besides the steps, in this order, and our way with signals.
 
     Args:
@@ -74,6 +83,7 @@ def equip(trainer: pl.Trainer, config: dict[str, Any], prepared: "Prepared", run
         config: the resolved config.
         prepared: of the run.
         run: that the checkpoints are of.
+        task: that it will train.
         data: that it will train on.
 
     Returns:
@@ -82,7 +92,10 @@ def equip(trainer: pl.Trainer, config: dict[str, Any], prepared: "Prepared", run
     step = prepared.resume.step if prepared.resume else 0
     tensorboard = TensorBoardLogger(prepared.run_dir, name="tensorboard", version="", purge_step=step + 1)
     trainer.loggers = [MetricsFile(prepared.run_dir / METRICS, step), tensorboard]
-    callbacks: list[pl.Callback] = [LargestBatchFirst(data.worst_batches)]
+    frozen = Frozen(task.model, config["init"]["frozen"], config["init"]["frozen_steps"])
+    callbacks: list[pl.Callback] = [frozen, LargestBatchFirst(data.worst_batches)]
+    if prepared.start is not None and prepared.resume is None:
+        callbacks.append(LambdaCallback(on_train_start=lambda trainer, task: validate(trainer)))
     if config["ema"]["decay"] is not None:
         callbacks.append(EMAWeightAveraging(decay=config["ema"]["decay"]))
     if config["early_stopping"]["patience"] is not None:
