@@ -14,6 +14,9 @@ from torch.optim import Optimizer
 from asr.lengths import Lengths
 
 BLANK_ID = 0  # CTC's blank, in every tokenizer, head and decoder
+BOUNDARY_ID = (
+    BLANK_ID  # what begins and ends a sequence where tokens are predicted one by one; it spells nothing, either
+)
 
 
 class Tokenizer(Protocol):
@@ -134,6 +137,47 @@ class FrameHead(Head, Protocol):
 
     def log_probs(self, encoder_out: Tensor) -> Tensor:
         """(B, T', D) to (B, T', V)."""
+
+
+class Memory(NamedTuple):
+    """What a token decoder looks at of encoder frames.
+
+    Args:
+        keys_values: of each of its blocks, (B, 2, H, T', D / H).
+        padding: mask (B, T').
+    """
+
+    keys_values: list[Tensor]
+    padding: Tensor
+
+
+Cache = list[Tensor]  # of N sequences' tokens, by block of a token decoder: keys and values, (N, 2, H, U, D / H)
+
+
+class Forced(NamedTuple):
+    """Tokens as they are predicted, each from the right ones before it.
+
+    Args:
+        log_probs: (N, U + 1, V).
+        targets: the tokens and the end behind them, (N, U + 1).
+        padding: mask of those, (N, U + 1).
+    """
+
+    log_probs: Tensor
+    targets: Tensor
+    padding: Tensor
+
+
+class TokenDecoder(Protocol):
+    """What a head may have as `token_decoder`: it says of each token, by those before and all frames, the next.
+
+    N sequences, as many of each of B utterances; N may be any multiple of B.
+    """
+
+    def remember(self, encoder_out: Tensor, lengths: Tensor) -> Memory: ...
+    def start(self, number: int) -> Cache: ...
+    def __call__(self, tokens: Tensor, memory: Memory, cache: Cache) -> tuple[Tensor, Cache]: ...
+    def force(self, tokens: Tensor, token_lengths: Tensor, memory: Memory) -> Forced: ...
 
 
 class Span(NamedTuple):

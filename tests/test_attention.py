@@ -11,8 +11,8 @@ from transformers.models.parakeet.modeling_parakeet import ParakeetEncoderAttent
 
 from asr.encoder.attention.local_attention import LocalAttention
 from asr.encoder.attention.relative_attention import RelativeAttention
-from asr.encoder.positions import relative_positions, sinusoids
 from asr.kernels import relative_attention
+from asr.kernels.positions import relative_positions, sinusoids
 from asr.kernels.relative_attention import relative_shift
 from asr.lengths import padding_mask
 

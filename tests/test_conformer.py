@@ -13,8 +13,8 @@ from asr.encoder.attention.relative_attention import RelativeAttention
 from asr.encoder.conformer import Conformer, ConformerBlock, FeedForward
 from asr.encoder.convolution.depthwise_convolution import DepthwiseConvolution
 from asr.encoder.norm.masked_batch_norm import MaskedBatchNorm
-from asr.encoder.positions import relative_positions
 from asr.errors import InputError
+from asr.kernels.positions import relative_positions
 from asr.lengths import padding_mask
 from tests.conftest import resolved
 

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor, nn
 
 from asr.build import component
-from asr.encoder.positions import sinusoids
 from asr.encoder.transformer import Transformer
 from asr.errors import InputError
+from asr.kernels.positions import sinusoids
 from asr.lengths import padding_mask
 from tests.conftest import resolved
 

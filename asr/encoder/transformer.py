@@ -7,10 +7,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from asr.encoder.positions import sinusoids
 from asr.errors import InputError
 from asr.interfaces import NO_TAPS, Encoded, Tap
 from asr.kernels.dropout import Dropout
+from asr.kernels.positions import sinusoids
 from asr.lengths import padding_mask
 from asr.system.settings import Dim, Heads, Layers, Probability, above
 

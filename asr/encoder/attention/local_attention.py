@@ -5,8 +5,8 @@ from typing import Annotated
 from torch import Tensor
 
 from asr.encoder.attention.relative_attention import RelativeAttention
-from asr.encoder.positions import relative_positions
 from asr.kernels.local_attention import attend_near
+from asr.kernels.positions import relative_positions
 from asr.system.settings import whole
 
 

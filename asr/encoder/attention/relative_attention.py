@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor, nn
 
-from asr.encoder.positions import relative_positions
 from asr.kernels.dropout import Dropout
+from asr.kernels.positions import relative_positions
 from asr.kernels.relative_attention import attend
 
 

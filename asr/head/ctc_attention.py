@@ -1,0 +1,77 @@
+"""CTC and an attention decoder on the same encoder."""
+
+from collections.abc import Callable
+from typing import Annotated, Any
+
+from torch import Tensor, nn
+
+from asr.errors import InputError
+from asr.head.ctc import CTC
+from asr.head.token_decoder import TransformerDecoder
+from asr.interfaces import NO_TAPS, Encoded
+from asr.system.settings import Heads, Layers, Probability, above
+
+
+class CTCAttention(nn.Module):
+    """Joint CTC/attention: a Transformer decoder that CTC keeps to the order of the frames.
+
+    *Source*: Kim et al. 2017, arXiv:1609.06773; the decoder: Vaswani et al. 2017, arXiv:1706.03762, with its label
+    smoothing (section 5.4) over all of the vocabulary.
+
+    Args:
+        output_dim: D, the decoder's dimension, too.
+        num_blocks: of the encoder.
+        vocab_size: V, blank included, whose id begins and ends the decoder's sequences.
+        num_layers: blocks of the decoder.
+        num_heads: its attention heads; must divide D.
+        feed_forward_factor: inner dimension of its feed-forward sub-layers, as a multiple of D.
+        dropout: of its residual branches, feed-forward activations, attention weights, and input.
+        label_smoothing: part of a target's probability that all of the vocabulary shares.
+        ctc_weight: of the CTC loss; the decoder's has the rest.
+        residual: makes a residual branch of the decoder, given D and dropout.
+    """
+
+    loss_names = ("ctc", "attention")
+    taps = NO_TAPS
+
+    def __init__(
+        self,
+        output_dim: int,
+        num_blocks: int,
+        vocab_size: int,
+        *,
+        num_layers: Layers,
+        num_heads: Heads,
+        feed_forward_factor: Annotated[float, above(0, 64)],
+        dropout: Probability,
+        label_smoothing: Probability,
+        ctc_weight: Annotated[float, above(0, 1)],
+        residual: Callable[[int, float], Any],
+    ) -> None:
+        super().__init__()
+        if output_dim % num_heads or output_dim % 2:
+            must = "encoder.dim must be even and a multiple of head.num_heads"
+            raise InputError(f"{must}; got dim={output_dim}, num_heads={num_heads}.")
+        self.ctc = CTC(output_dim, num_blocks, vocab_size)
+        self.token_decoder = TransformerDecoder(
+            output_dim, vocab_size, num_layers, num_heads, round(feed_forward_factor * output_dim), dropout, residual
+        )
+        self.label_smoothing = label_smoothing
+        self.ctc_weight = ctc_weight
+        self.min_frames = self.ctc.min_frames
+
+    @property
+    def frame_head(self) -> CTC:
+        """The CTC part."""
+        return self.ctc
+
+    def losses(self, encoded: Encoded, tokens: Tensor, token_lengths: Tensor) -> dict[str, Tensor]:
+        """Compute the weighted loss of each utterance, and its parts, (B,) each; arguments are those of `CTC`."""
+        ctc = self.ctc.losses(encoded, tokens, token_lengths)["loss"]
+        memory = self.token_decoder.remember(encoded.out, encoded.lengths)
+        log_probs, targets, padding = self.token_decoder.force(tokens, token_lengths, memory)
+        right = log_probs.gather(2, targets[:, :, None])[:, :, 0]  # (B, U + 1)
+        smoothed = (1 - self.label_smoothing) * right + self.label_smoothing * log_probs.mean(dim=2)
+        attention = -smoothed.masked_fill(padding, 0.0).sum(dim=1)
+        loss = self.ctc_weight * ctc + (1 - self.ctc_weight) * attention
+        return {"loss": loss, "ctc": ctc, "attention": attention}

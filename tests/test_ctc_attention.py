@@ -1,0 +1,140 @@
+"""Joint CTC/attention: its decoder against torch's, its loss against loops, token by token against all at once."""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from asr.build import component
+from asr.errors import InputError
+from asr.head.ctc_attention import CTCAttention
+from asr.head.token_decoder import DecoderBlock, MultiHeadAttention, TransformerDecoder
+from asr.interfaces import BOUNDARY_ID, Encoded
+from asr.kernels.positions import sinusoids
+from asr.lengths import padding_mask
+from tests.conftest import resolved
+
+DIM, NUM_HEADS, NUM_LAYERS, VOCAB_SIZE = 12, 3, 2, 6
+NORMS = ["pre_norm", "post_norm"]
+
+
+def joint_head(residual: str, **settings: Any) -> CTCAttention:
+    """A small head in float64, every parameter away from where it starts."""
+    config = resolved("head=ctc_attention", f"head/residual={residual}")["head"]
+    small = {"num_layers": NUM_LAYERS, "num_heads": NUM_HEADS, "feed_forward_factor": 2}
+    head: CTCAttention = component("head", {**config, **small, **settings})(DIM, 4, VOCAB_SIZE)
+    with torch.no_grad():
+        for parameter in head.parameters():
+            parameter += 0.3 * torch.randn_like(parameter)
+    return head.double().eval()
+
+
+def copy_attention(torchs: nn.MultiheadAttention, ours: MultiHeadAttention) -> None:
+    torchs.in_proj_weight.copy_(torch.cat([ours.query.weight, ours.key_value.weight]))
+    torchs.in_proj_bias.copy_(torch.cat([ours.query.bias, ours.key_value.bias]))
+    torchs.out_proj.load_state_dict(ours.output.state_dict())
+
+
+def torchs_decoder(ours: TransformerDecoder, *, norm_first: bool) -> nn.TransformerDecoder:
+    """torch's own decoder with the weights of ours."""
+    layer = nn.TransformerDecoderLayer(DIM, NUM_HEADS, 2 * DIM, batch_first=True, norm_first=norm_first)
+    decoder = nn.TransformerDecoder(layer, NUM_LAYERS, nn.LayerNorm(DIM) if norm_first else None).double().eval()
+    with torch.no_grad():
+        for theirs, block in zip(decoder.layers, ours.blocks, strict=True):
+            assert isinstance(theirs, nn.TransformerDecoderLayer)
+            assert isinstance(block, DecoderBlock)
+            copy_attention(theirs.self_attn, block.self_attention)
+            copy_attention(theirs.multihead_attn, block.cross_attention)
+            for name in ("linear1", "linear2"):
+                getattr(theirs, name).load_state_dict(getattr(block, name).state_dict())
+            for number in (1, 2, 3):
+                norm = getattr(block, f"residual{number}").norm
+                getattr(theirs, f"norm{number}").load_state_dict(norm.state_dict())
+        if decoder.norm is not None:
+            decoder.norm.load_state_dict(ours.last.state_dict())
+    return decoder
+
+
+@pytest.mark.parametrize("residual", NORMS)
+def test_the_decoder_is_torchs_with_the_same_weights(residual: str) -> None:
+    ours = joint_head(residual).token_decoder
+    theirs = torchs_decoder(ours, norm_first=residual == "pre_norm")
+    frames, lengths = torch.randn(3, 7, DIM, dtype=torch.float64), torch.tensor([7, 4, 1])
+    tokens = torch.randint(VOCAB_SIZE, (3, 5))
+    embedded = ours.embedding.weight[tokens] * math.sqrt(DIM) + sinusoids(torch.arange(5), DIM)
+    mask = nn.Transformer.generate_square_subsequent_mask(5) == -math.inf
+    out = theirs(embedded, frames, tgt_mask=mask, memory_key_padding_mask=padding_mask(lengths, 7))
+    expected = (out @ ours.linear.weight.T + ours.linear.bias).log_softmax(dim=-1)
+    found, _ = ours(tokens, ours.remember(frames, lengths), ours.start(3))
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-10)  # float64 rounding
+
+
+@pytest.mark.parametrize("residual", NORMS)
+def test_token_by_token_with_a_cache_is_what_all_at_once_gives(residual: str) -> None:
+    decoder = joint_head(residual).token_decoder
+    frames, lengths = torch.randn(2, 7, DIM, dtype=torch.float64), torch.tensor([7, 4])
+    memory = decoder.remember(frames, lengths)
+    tokens = torch.randint(VOCAB_SIZE, (6, 5))  # three sequences of each utterance
+    expected, whole = decoder(tokens, memory, decoder.start(6))
+    cache, found = decoder.start(6), []
+    for step in tokens[:, :1], tokens[:, 1:2], tokens[:, 2:]:
+        log_probs, cache = decoder(step, memory, cache)
+        found.append(log_probs)
+    torch.testing.assert_close(torch.cat(found, dim=1), expected, rtol=0, atol=1e-12)
+    torch.testing.assert_close(cache, whole, rtol=0, atol=1e-12)
+    for row in range(6):  # each by itself
+        own = decoder.remember(frames[row // 3, None], lengths[row // 3, None])
+        alone, _ = decoder(tokens[row, None], own, decoder.start(1))
+        torch.testing.assert_close(alone[0], expected[row], rtol=0, atol=1e-12)
+
+
+def plain_attention_loss(head: CTCAttention, frames: Tensor, tokens: list[int]) -> float:
+    """Cross-entropy of each token, and of the end, against the smoothed target, added up in loops."""
+    decoder = head.token_decoder
+    length = torch.tensor([len(frames)])
+    total = 0.0
+    for position, target in enumerate([*tokens, BOUNDARY_ID]):
+        before = torch.tensor([[BOUNDARY_ID, *tokens[:position]]])
+        log_probs, _ = decoder(before, decoder.remember(frames[None], length), decoder.start(1))
+        for token, log_prob in enumerate(log_probs[0, -1].tolist()):
+            smoothed = head.label_smoothing / VOCAB_SIZE + (1 - head.label_smoothing) * (token == target)
+            total -= smoothed * log_prob
+    return total
+
+
+@torch.no_grad()
+def test_the_loss_is_smoothed_cross_entropy_with_a_part_of_ctc() -> None:
+    head = joint_head("pre_norm", label_smoothing=0.2, ctc_weight=0.4)
+    frames, lengths = torch.randn(3, 9, DIM, dtype=torch.float64), torch.tensor([9, 6, 4])
+    texts = [[1, 2, 2, 5], [3], []]
+    tokens = torch.tensor([[*text, *[9**9] * (6 - len(text))] for text in texts])  # no token is 9**9
+    losses = head.losses(Encoded(frames, lengths, {}), tokens, torch.tensor([4, 1, 0]))
+    ctc = head.ctc.losses(Encoded(frames, lengths, {}), tokens, torch.tensor([4, 1, 0]))["loss"]
+    for row, text in enumerate(texts):
+        attention = plain_attention_loss(head, frames[row, : lengths[row]], text)
+        assert float(losses["attention"][row]) == pytest.approx(attention, abs=1e-10)
+        assert float(losses["loss"][row]) == pytest.approx(0.4 * float(ctc[row]) + 0.6 * attention, abs=1e-10)
+
+
+@pytest.mark.parametrize("junk", [float("nan"), float("inf")])
+def test_what_stands_in_padded_frames_and_tokens_changes_neither_loss_nor_gradient(junk: float) -> None:
+    head = joint_head("post_norm")
+    frames, lengths = torch.randn(2, 9, DIM, dtype=torch.float64), torch.tensor([9, 5])
+    token_lengths = torch.tensor([4, 2])
+    found = []
+    for filling, token in ((0.0, 0), (junk, -1), (junk, 9**9)):
+        out = frames.masked_fill(padding_mask(lengths, 9)[:, :, None], filling).requires_grad_()
+        tokens = torch.tensor([[1, 2, 2, 5, token], [3, 4, token, token, token]])
+        losses = head.losses(Encoded(out, lengths, {}), tokens, token_lengths)
+        gradients = torch.autograd.grad(losses["attention"].sum(), [out, *head.token_decoder.parameters()])
+        found.append((losses["attention"], gradients))
+    for one in found[1:]:
+        torch.testing.assert_close(one, found[0], rtol=0, atol=1e-12)
+
+
+def test_heads_that_do_not_divide_the_encoders_dimension_are_one_line() -> None:
+    must = r"^encoder\.dim must be even and a multiple of head\.num_heads; got dim=12, num_heads=5\.$"
+    with pytest.raises(InputError, match=must):
+        joint_head("pre_norm", num_heads=5)
