@@ -180,6 +180,15 @@ class TokenDecoder(Protocol):
     def force(self, tokens: Tensor, token_lengths: Tensor, memory: Memory) -> Forced: ...
 
 
+class AttentionHead(Head, Protocol):
+    """A head with a token decoder, and a frame head beside it."""
+
+    token_decoder: TokenDecoder
+
+    @property
+    def frame_head(self) -> FrameHead: ...
+
+
 class Span(NamedTuple):
     """The frames `start` to `end`, the latter not among them, that spell a token."""
 

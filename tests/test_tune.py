@@ -78,7 +78,7 @@ class Weights(NamedTuple):
 def stub(errors: Callable[[Weights], int]) -> tuple[Any, list[EncodedUtterance]]:
     """A recogniser that makes as many errors as told; every utterance is a hundred words."""
 
-    def search(evidence: int, **values: float) -> list[list[int]]:
+    def search(evidence: int, values: dict[str, float]) -> list[list[int]]:
         """Find a hypothesis of a segment, which is as many wrong words."""
         assert evidence == 2, "what was computed of the segment"
         wrong = errors(Weights(**values))
@@ -89,7 +89,8 @@ def stub(errors: Callable[[Weights], int]) -> tuple[Any, list[EncodedUtterance]]
 
     recognizer = SimpleNamespace(
         model=SimpleNamespace(scored_by=str),
-        decode=SimpleNamespace(tunable=TUNABLE, search=search),
+        decode=SimpleNamespace(tunable=TUNABLE),
+        search=search,
         evidence=lambda encoder_out, lengths: int(lengths),
         text=text,
     )

@@ -86,9 +86,12 @@ def bundle_recognizer(bundle: Bundle, path: Path, device: str | torch.device = "
 
 
 def decoder_settings(bundle: Bundle, instead: Mapping[str, Any]) -> dict[str, Any]:
-    """Take the model's settings of its decoder, or conf's if it is to be another one, with those given instead."""
+    """Take the model's settings of its decoder, or conf's if it is to be another one, with those given instead.
+
+    Settings without a name are of the model's decoder, or of beam search if that one has no such settings.
+    """
     own = bundle.config["decode"]
-    name = instead.get("name", own.get("name"))
+    name = instead.get("name", own.get("name") if instead.keys() <= own.keys() else "beam")
     return {**(own if name == own.get("name") else default_settings("decode", name)), **instead}
 
 

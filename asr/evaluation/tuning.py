@@ -99,7 +99,7 @@ def _evidence(recognizer: Recognizer, segment: Segment) -> object:
 
 
 def _count(recognizer: Recognizer, utterance: Utterance, evidence: Sequence[object], values: Values) -> ErrorCounts:
-    texts = [recognizer.text(recognizer.decode.search(segment, **values)[0][0]) for segment in evidence]
+    texts = [recognizer.text(recognizer.search(segment, values)[0][0]) for segment in evidence]
     normalize = recognizer.model.scored_by
     return count_errors(normalize(utterance.text), normalize(" ".join(filter(None, texts))))
 

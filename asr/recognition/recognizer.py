@@ -74,13 +74,24 @@ class Recognizer:
 
     def hypotheses(self, encoder_out: Tensor, lengths: Tensor) -> list[list[Hypothesis]]:
         """encoder_out (B, T', D), (B,) to the hypotheses of each utterance, the best first."""
-        return self.decode.search(self.evidence(encoder_out, lengths))
+        return self.search(self.evidence(encoder_out, lengths))
 
     @torch.inference_mode()
     def evidence(self, encoder_out: Tensor, lengths: Tensor) -> object:
         """encoder_out (B, T', D), (B,) to what the decoder searches in."""
         with self.encoder.autocast():
             return self.decode.evidence(encoder_out, lengths)
+
+    @torch.inference_mode()
+    def search(self, evidence: object, values: Mapping[str, float] = OWN_VALUES) -> list[list[Hypothesis]]:
+        """Search in what `evidence` gave; a decoder may run a part of the net for it.
+
+        Args:
+            evidence: see there.
+            values: of what the decoder can tune, instead of its own.
+        """
+        with self.encoder.autocast():
+            return self.decode.search(evidence, **values)
 
     def text(self, hypothesis: Hypothesis) -> str:
         """Spell a hypothesis, normalised."""
@@ -177,7 +188,7 @@ class Recognizer:
         for start, encoder_out in segments:
             log_probs = None if self.model.head.frame_head is None else self.log_probs(encoder_out)
             length = torch.tensor([len(encoder_out)], device=encoder_out.device)
-            [hypotheses] = self.decode.search(self.evidence(encoder_out[None], length), **values)
+            [hypotheses] = self.search(self.evidence(encoder_out[None], length), values)
             words += self._words(with_times(hypotheses[0], log_probs), start, duration)
             alternatives = _combine(alternatives, self._alternatives(hypotheses, nbest), nbest)
             advance(len(encoder_out) * self.model.frame_seconds)
