@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from asr.checkpoint.bundle import read_bundle
-from asr.checkpoint.load import load_recognizer, write_bundle
+from asr.checkpoint.bundle import Bundle, read_bundle
+from asr.checkpoint.load import decoder_settings, load_recognizer, write_bundle
 from asr.decode.beam import Beam
 from asr.errors import InputError
 from asr.ngram import main as ngram
@@ -179,3 +179,21 @@ def test_reading_and_writing_again_changes_nothing(bundle: Path, tmp_path: Path)
     for file in (tmp_path / "copy").iterdir():
         assert (bundle / file.name).read_bytes() == file.read_bytes()
     assert len(list(bundle.iterdir())) == len(list((tmp_path / "copy").iterdir()))
+
+
+@pytest.mark.parametrize(
+    ("own", "given", "name"),
+    [
+        ("joint_beam", {"lm_weight": 0.7}, "joint_beam"),
+        ("greedy", {"lm_weight": 0.7}, "beam"),
+        ("attention_rescoring", {"name": "beam", "lm_weight": 0.7}, "beam"),
+        ("greedy", {}, "greedy"),
+    ],
+)
+def test_settings_without_a_name_are_of_the_models_decoder_or_else_of_beam_search(
+    own: str, given: dict[str, Any], name: str
+) -> None:
+    bundle = Bundle({"decode": default_settings("decode", own)}, {}, {}, "")
+    bundle.config["decode"].update({"beam_size": 3} if own != "greedy" else {})
+    expected = bundle.config["decode"] if name == own else default_settings("decode", name)
+    assert decoder_settings(bundle, given) == {**expected, **given}

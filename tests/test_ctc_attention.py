@@ -1,6 +1,7 @@
 """Joint CTC/attention: its decoder against torch's, its loss against loops, token by token against all at once."""
 
 import math
+from functools import cache
 from typing import Any
 
 import pytest
@@ -20,9 +21,15 @@ DIM, NUM_HEADS, NUM_LAYERS, VOCAB_SIZE = 12, 3, 2, 6
 NORMS = ["pre_norm", "post_norm"]
 
 
+@cache
+def settings_of_head(residual: str) -> dict[str, Any]:
+    config: dict[str, Any] = resolved("head=ctc_attention", f"head/residual={residual}")["head"]
+    return config
+
+
 def joint_head(residual: str, **settings: Any) -> CTCAttention:
     """A small head in float64, every parameter away from where it starts."""
-    config = resolved("head=ctc_attention", f"head/residual={residual}")["head"]
+    config = settings_of_head(residual)
     small = {"num_layers": NUM_LAYERS, "num_heads": NUM_HEADS, "feed_forward_factor": 2}
     head: CTCAttention = component("head", {**config, **small, **settings})(DIM, 4, VOCAB_SIZE)
     with torch.no_grad():

@@ -1,0 +1,200 @@
+"""Joint beam search and rescoring: prefix scores and hypotheses against enumeration of all paths and all strings."""
+
+import math
+import random
+from collections.abc import Iterable, Sequence
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from asr.build import check_needs, component
+from asr.decode.attention_rescoring import AttentionRescoring
+from asr.decode.ctc_prefix import PrefixScores
+from asr.decode.joint_beam import JointBeam
+from asr.errors import InputError
+from asr.head.ctc_attention import CTCAttention
+from asr.interfaces import BOUNDARY_ID, Hypothesis
+from asr.system.settings import default_settings
+from asr.text.normalize import verbatim
+from tests.conftest import resolved
+from tests.fusion import NUMBERS, WIDE, Fusion, Pieces, Trigrams, write_lines
+from tests.test_beam import LETTERS, PHRASES, SOME_WORDS, SUBWORDS, needs_kenlm
+from tests.test_ctc import collapse
+from tests.test_ctc_attention import DIM, VOCAB_SIZE, joint_head
+
+ALL = {"beam_size": 10_000, "beam_threshold": 1_000.0, "tokens_per_step": 10_000}  # nothing is left out
+
+
+def total(log_probs: Iterable[float]) -> float:
+    """Logarithm of a sum of probabilities."""
+    return math.log(math.fsum(map(math.exp, log_probs))) if (log_probs := list(log_probs)) else -math.inf
+
+
+def strings(log_probs: Tensor) -> dict[tuple[int, ...], float]:
+    """Log-probability of every string that CTC's log_probs (T', V) can spell, over all of its paths."""
+    paths: dict[tuple[int, ...], list[float]] = {}
+    for path in product(range(log_probs.shape[1]), repeat=len(log_probs)):
+        log_prob = sum(frame[token] for frame, token in zip(log_probs.tolist(), path, strict=True))
+        paths.setdefault(tuple(collapse(path)), []).append(log_prob)
+    return {tokens: total(found) for tokens, found in paths.items()}
+
+
+def test_a_prefix_scores_what_all_strings_that_begin_so_do() -> None:
+    log_probs = (2 * torch.randn(5, 3, dtype=torch.float64)).log_softmax(dim=-1)
+    ctc, expected = PrefixScores(log_probs), strings(log_probs)
+    prefixes, paths, last = [()], ctc.start(), torch.tensor([0])
+    for length in range(1, 6):
+        grown = [(*prefix, token) for prefix in prefixes for token in (1, 2)]
+        begun = [total(score for text, score in expected.items() if text[:length] == prefix) for prefix in grown]
+        scores = ctc.extended(paths, last, torch.tensor([[1, 2]] * len(prefixes)))
+        assert scores.flatten().tolist() == pytest.approx(begun, abs=1e-10)
+        paths = ctc.grow(paths.repeat_interleave(2, 0), last.repeat_interleave(2), torch.tensor([1, 2] * len(prefixes)))
+        last, prefixes = torch.tensor([prefix[-1] for prefix in grown]), grown  # type: ignore[assignment]
+        whole = [expected.get(prefix, -math.inf) for prefix in grown]
+        assert ctc.whole(paths).tolist() == pytest.approx(whole, abs=1e-10)
+
+
+def test_prefixes_of_a_long_utterance_are_not_lost_in_rounding() -> None:
+    log_probs = (8 * torch.randn(700, 4, dtype=torch.float64)).log_softmax(dim=-1)
+    tokens, ctc = [1, 1, 2, 3, 3, 3, 2] * 12, PrefixScores(log_probs)
+    paths, last = ctc.start(), torch.tensor([0])
+    for token in tokens:
+        paths, last = ctc.grow(paths, last, torch.tensor([token])), torch.tensor([token])
+    lengths = torch.tensor([700]), torch.tensor([len(tokens)])
+    loss = torch.nn.functional.ctc_loss(log_probs[:, None], torch.tensor([tokens]), *lengths, reduction="sum")
+    assert float(ctc.whole(paths)) == pytest.approx(-float(loss), abs=1e-8)
+
+
+def joint_beam(head: CTCAttention, pieces: Sequence[str], **settings: Any) -> JointBeam:
+    settings = {**default_settings("decode", "joint_beam"), **settings}
+    del settings["name"]
+    return JointBeam(head, Pieces(pieces), verbatim, **settings)  # type: ignore[arg-type]
+
+
+def decode_one(decoder: JointBeam | AttentionRescoring, frames: Tensor, **values: float) -> list[Hypothesis]:
+    with torch.inference_mode():
+        [hypotheses] = decoder.search(decoder.evidence(frames[None], torch.tensor([len(frames)])), **values)  # type: ignore[arg-type]
+    return hypotheses
+
+
+class Attention:
+    """Log-probabilities of strings by a decoder that is asked for each token with all before it."""
+
+    def __init__(self, head: CTCAttention, frames: Tensor) -> None:
+        self.decoder = head.token_decoder
+        self.memory = self.decoder.remember(frames[None], torch.tensor([len(frames)]))
+        self.asked: dict[tuple[int, ...], list[float]] = {}
+
+    @torch.inference_mode()
+    def next(self, before: tuple[int, ...]) -> list[float]:
+        if before not in self.asked:
+            tokens = torch.tensor([[BOUNDARY_ID, *before]])
+            self.asked[before] = self.decoder(tokens, self.memory, self.decoder.start(1))[0][0, -1].tolist()
+        return self.asked[before]
+
+    def score(self, tokens: Sequence[int]) -> float:
+        return sum(self.next(tuple(tokens[:number]))[token] for number, token in enumerate([*tokens, BOUNDARY_ID]))
+
+
+@needs_kenlm
+@pytest.mark.parametrize(("lexicon", "hotwords"), [(False, False), (False, True), (True, False)])
+@pytest.mark.parametrize(("pieces", "lm_unit"), [(LETTERS, None), (LETTERS, "word"), (SUBWORDS, "token")])
+def test_a_wide_search_finds_what_enumeration_of_all_strings_does(
+    tmp_path: Path, pieces: list[str], lm_unit: str | None, lexicon: bool, hotwords: bool
+) -> None:
+    pieces = pieces + ["c"] * (VOCAB_SIZE - len(pieces))
+    draw = random.Random(f"{pieces} {lm_unit} {lexicon} {hotwords}")
+    names = [piece.replace(" ", "\N{LOWER ONE EIGHTH BLOCK}") for piece in pieces[1:]]
+    model = Trigrams(draw.sample(names if lm_unit == "token" else SOME_WORDS, 4), draw) if lm_unit else None
+    plain = Fusion(
+        pieces,
+        model,
+        lm_unit or "word",
+        draw.sample(SOME_WORDS, 5) if lexicon else None,
+        draw.sample(PHRASES, 5) if hotwords else (),
+        {name: draw.uniform(0, 3) * (-1 if name == "unknown_score" else 1) for name in NUMBERS},
+    )
+    head = joint_head("pre_norm")
+    ctc_weight = draw.choice([0.0, 0.3, 1.0])
+    search = joint_beam(
+        head,
+        pieces,
+        **ALL | plain.numbers,
+        lm=model.write(tmp_path / "lm.arpa") if model else None,
+        lm_unit=plain.lm_unit,
+        lexicon=write_lines(tmp_path / "lexicon.txt", plain.lexicon) if plain.lexicon else None,
+        hotwords=write_lines(tmp_path / "hotwords.txt", plain.hotwords) if hotwords else None,
+    )
+    frames = torch.randn(3, DIM, dtype=torch.float64)
+    expected, attention = {}, Attention(head, frames)
+    for tokens, log_prob in strings(head.ctc.log_probs(frames).detach()).items():
+        fused = plain.score(tokens)
+        if fused is not None:
+            expected[tokens] = ctc_weight * log_prob + (1 - ctc_weight) * attention.score(tokens) + fused
+    found = decode_one(search, frames, ctc_weight=ctc_weight)
+    assert {tuple(one.tokens): one.score for one in found} == pytest.approx(expected, abs=1e-4)  # KenLM: float32
+    assert [one.score for one in found] == sorted((one.score for one in found), reverse=True)
+
+
+def test_the_search_ends_when_nothing_can_win_any_more_and_finds_the_same() -> None:
+    head = joint_head("post_norm")
+    with torch.no_grad():
+        head.token_decoder.linear.bias[BOUNDARY_ID] += 4.0  # most sequences are short
+    frames = torch.randn(12, DIM, dtype=torch.float64)
+    calls, best = [], []
+    for threshold in (1_000.0, 5.0):
+        search = joint_beam(head, [*LETTERS, "d"], beam_size=12, beam_threshold=threshold)
+        steps = head.token_decoder.register_forward_hook(lambda *_: calls.append(threshold))  # noqa: B023
+        best.append(decode_one(search, frames)[0])
+        steps.remove()
+    assert best[0] == best[1]
+    assert calls.count(1_000.0) == 12 + 1  # a token a frame, and its end
+    assert calls.count(5.0) < 8
+
+
+def test_hypotheses_are_the_same_alone_and_in_any_batch() -> None:
+    head = joint_head("pre_norm")
+    lengths = torch.tensor([7, 4, 0])
+    frames = torch.randn(3, 7, DIM, dtype=torch.float64)
+    frames[1, 4:], frames[2] = math.nan, math.inf
+    rescoring = rescorer(head)
+    for decoder in (joint_beam(head, [*LETTERS, "d"]), rescoring):
+        with torch.inference_mode():
+            together = decoder.search(decoder.evidence(frames, lengths))  # type: ignore[arg-type]
+        assert [one.tokens for one in together[2]] == [[]]
+        for row, hypotheses in enumerate(together):
+            alone = decode_one(decoder, frames[row, : lengths[row]])
+            assert [one.tokens for one in hypotheses] == [one.tokens for one in alone]
+            assert [one.score for one in hypotheses] == pytest.approx([one.score for one in alone], abs=1e-10)
+
+
+def rescorer(head: CTCAttention, **settings: Any) -> AttentionRescoring:
+    settings = {**default_settings("decode", "attention_rescoring"), **settings}
+    del settings["name"]
+    return AttentionRescoring(head, Pieces([*LETTERS, "d"]), verbatim, **settings)  # type: ignore[arg-type]
+
+
+def test_rescoring_adds_the_decoders_log_probability_to_what_the_first_pass_gave() -> None:
+    head = joint_head("pre_norm")
+    frames = torch.randn(5, DIM, dtype=torch.float64)
+    search = rescorer(head, beam_size=50, beam_threshold=WIDE["beam_threshold"], token_threshold=-1_000.0)
+    first = decode_one(search, frames, attention_weight=0.0)
+    found = decode_one(search, frames, attention_weight=1.5)
+    assert len(found) == len(first) == 50
+    attention = Attention(head, frames)
+    expected = {tuple(one.tokens): one.score + 1.5 * attention.score(one.tokens) for one in first}
+    assert {tuple(one.tokens): one.score for one in found} == pytest.approx(expected, abs=1e-9)
+    assert [one.score for one in found] == sorted((one.score for one in found), reverse=True)
+    assert [one.tokens for one in found] != [one.tokens for one in first]
+
+
+@pytest.mark.parametrize("decode", ["joint_beam", "attention_rescoring"])
+def test_a_head_without_a_token_decoder_is_refused_in_a_line(decode: str) -> None:
+    config = resolved("head=ctc", f"decode={decode}")
+    must = rf"^decode={decode} must have a head with a token_decoder; head=ctc has none\.$"
+    with pytest.raises(InputError, match=must):
+        check_needs(component("decode", config["decode"]), component("head", config["head"])(8, 2, 4), config)
