@@ -14,9 +14,7 @@ from torch.optim import Optimizer
 from asr.lengths import Lengths
 
 BLANK_ID = 0  # CTC's blank, in every tokenizer, head and decoder
-BOUNDARY_ID = (
-    BLANK_ID  # what begins and ends a sequence where tokens are predicted one by one; it spells nothing, either
-)
+BOUNDARY_ID = BLANK_ID  # begins and ends a sequence whose tokens are predicted one by one; it spells nothing, either
 
 
 class Tokenizer(Protocol):
@@ -139,6 +137,13 @@ class FrameHead(Head, Protocol):
         """(B, T', D) to (B, T', V)."""
 
 
+class Span(NamedTuple):
+    """The frames `start` to `end`, the latter not among them, that spell a token."""
+
+    start: int
+    end: int
+
+
 class Memory(NamedTuple):
     """What a token decoder looks at of encoder frames.
 
@@ -187,13 +192,6 @@ class AttentionHead(Head, Protocol):
 
     @property
     def frame_head(self) -> FrameHead: ...
-
-
-class Span(NamedTuple):
-    """The frames `start` to `end`, the latter not among them, that spell a token."""
-
-    start: int
-    end: int
 
 
 class Hypothesis(NamedTuple):

@@ -9,6 +9,7 @@ from asr.errors import InputError
 from asr.head.ctc import CTC
 from asr.head.token_decoder import TransformerDecoder
 from asr.interfaces import NO_TAPS, Encoded
+from asr.lengths import Lengths
 from asr.system.settings import Heads, Layers, Probability, above
 
 
@@ -33,6 +34,7 @@ class CTCAttention(nn.Module):
 
     loss_names = ("ctc", "attention")
     taps = NO_TAPS
+    views = 1
 
     def __init__(
         self,
@@ -75,3 +77,8 @@ class CTCAttention(nn.Module):
         attention = -smoothed.masked_fill(padding, 0.0).sum(dim=1)
         loss = self.ctc_weight * ctc + (1 - self.ctc_weight) * attention
         return {"loss": loss, "ctc": ctc, "attention": attention}
+
+    def cells(self, frames: Lengths, tokens: Lengths) -> Lengths:
+        """Numbers in the log_probs of both parts, and in the weights of a block's attention to frames."""
+        vocab_size, num_heads = self.ctc.linear.out_features, self.token_decoder.num_heads
+        return (frames + tokens + 1) * vocab_size + (tokens + 1) * frames * num_heads

@@ -1,4 +1,4 @@
-"""Every head in conf/head with every decoder in conf/decode: they work together, or are refused in a line."""
+"""Every head in conf/head with every decoder in conf/decode: they transcribe, or are refused in a line."""
 
 from pathlib import Path
 from typing import Any
