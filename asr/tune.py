@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from asr.cli.command import (
     add_decoding,
@@ -80,7 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             tuned,
             config=tuned.config | {"decode": settings},
             files=bundle.files | confidence.calibration.files(),
-            card=_card(bundle.card, options.manifest, settings, confidence),
+            card=_card(bundle.card, options.manifest, settings["name"], values, confidence),
         ),
         instead_of=bundle,
     )
@@ -108,7 +108,11 @@ def _tune_search(recognizer: "Recognizer", dev_set: "Sequence[EncodedUtterance]"
 
 
 def _named(values: "Values") -> str:
-    return ", ".join(f"{name.replace('_', ' ').replace('lm', 'LM')} {value:5.2f}" for name, value in values.items())
+    return ", ".join(f"{_spelled(name)} {value:5.2f}" for name, value in values.items())
+
+
+def _spelled(name: str) -> str:
+    return name.replace("_", " ").replace("lm", "LM")
 
 
 def _tune_confidence(recognizer: "Recognizer", dev_set: "Sequence[EncodedUtterance]", values: "Values") -> "Confidence":
@@ -122,13 +126,11 @@ def _tune_confidence(recognizer: "Recognizer", dev_set: "Sequence[EncodedUtteran
     return confidence
 
 
-def _card(card: str, manifest: str, settings: dict[str, Any], confidence: "Confidence") -> str:
+def _card(card: str, manifest: str, search: str, values: "Values", confidence: "Confidence") -> str:
     """Add what was tuned to a model card, in place of what an earlier tuning said."""
-    lm = (
-        f"LM weight {settings['lm_weight']:g}, word score {settings['word_score']:g}" if settings.get("lm") else "no LM"
-    )
+    taken = ", ".join(f"{_spelled(name)} {value:g}" for name, value in values.items()) or "nothing to tune in it"
     words = f"confidence calibrated on {confidence.num_words} words"
-    told = f"Tuned on {Path(manifest).name}: {settings['name']} search, {lm}; {words}."
+    told = f"Tuned on {Path(manifest).name}: {search} search, {taken}; {words}."
     kept = [line for line in card.rstrip().splitlines() if not line.startswith("Tuned on ")]
     return "\n".join([*kept, "", told, ""]).replace("\n\n\n", "\n\n")
 

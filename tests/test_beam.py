@@ -443,3 +443,17 @@ def test_a_lexicon_is_normalised_and_what_cannot_be_spelled_is_counted(
     assert "1 of its words cannot be spelled by the tokenizer: Zürich" in caplog.text
     with pytest.raises(InputError, match=r"a lexicon must hold words the tokenizer can spell; of 1, none\.$"):
         in_lower_case(lexicon=write_lines(tmp_path / "none.txt", ["Zürich"]))
+
+
+@needs_kenlm
+def test_a_search_with_other_values_is_that_of_a_decoder_with_them(tmp_path: Path) -> None:
+    lm = Trigrams(SOME_WORDS[:4], random.Random(0)).write(tmp_path / "lm.arpa")
+    values = {"lm_weight": 0.9, "word_score": 2.0, "unknown_score": -1.5}
+    plain, other = beam(LETTERS, **WIDE, lm=lm), beam(LETTERS, **WIDE, lm=lm, **values)
+    assert list(plain.tunable) == list(values)
+    log_probs, lengths = random_log_probs(1, 7, len(LETTERS)), torch.tensor([7])
+    found = plain.search(plain.evidence(log_probs, lengths), **values)
+    assert found == other.search(other.evidence(log_probs, lengths))
+    assert found != plain.search(plain.evidence(log_probs, lengths))
+    tokens = beam(LETTERS, **WIDE, lexicon=write_lines(tmp_path / "lexicon.txt", SOME_WORDS), lm=lm)
+    assert list(tokens.tunable) == ["lm_weight", "word_score"], "no word is unknown to it"

@@ -156,7 +156,7 @@ def test_the_bundle_holds_weights_model_and_calibration_and_uses_them_wherever_i
     assert (bundle / "lm.arpa").read_bytes() == lm.read_bytes()
     decode = decode_of(bundle)
     assert (decode["name"], decode["lm"], decode["beam_size"]) == ("beam", "lm.arpa", 4)
-    assert (decode["lm_weight"], decode["word_score"]) == _weights(taken)
+    assert (decode["lm_weight"], decode["word_score"], decode["unknown_score"]) == _weights(taken)
     card = (bundle / "README.md").read_text()
     assert card.count("Tuned on valid.jsonl: beam search, LM weight ") == 1
     assert "A speech recogniser trained by" in card
@@ -165,17 +165,17 @@ def test_the_bundle_holds_weights_model_and_calibration_and_uses_them_wherever_i
     moved = bundle.rename(tmp_path / "moved")
     recognizer = load_recognizer(moved)
     assert recognizer.decode.fusion.has_model
-    assert (recognizer.decode.fusion.lm_weight, recognizer.decode.fusion.word_score) == _weights(taken)
+    assert tuple(number.value for number in recognizer.decode.tunable.values()) == _weights(taken)
     assert recognizer.calibration != UNCALIBRATED
     assert transcribe([str(moved), str(fluent / "test.jsonl")]) == 0
     assert transcribe([str(moved), str(fluent / "test.jsonl"), "--decode", "greedy"]) == 0
     assert transcribe([str(moved), str(fluent / "test.jsonl"), "--lm-weight", "0.1"]) == 0, "it has a model of its own"
 
 
-def _weights(line: str) -> tuple[float, float]:
-    """`LM weight 0.50, word score  0.00…`"""
+def _weights(line: str) -> tuple[float, float, float]:
+    """`LM weight 0.50, word score  0.00, unknown score -4.00…`"""
     words = line.replace(",", " ").replace(":", " ").split()
-    return float(words[2]), float(words[5])
+    return float(words[2]), float(words[5]), float(words[8])
 
 
 def test_without_lm_confidence_alone_is_tuned(bundle: Path, dev: Path, capsys: pytest.CaptureFixture[str]) -> None:

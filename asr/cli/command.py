@@ -32,6 +32,7 @@ BEAM_OPTIONS = {  # that stand for settings of decode=beam, and of the other sea
     "lm_unit": "lm_unit",
     "lm_weight": "lm_weight",
     "word_score": "word_score",
+    "unknown_score": "unknown_score",
     "lexicon": "lexicon",
     "hotwords": "hotwords",
     "hotword_score": "hotword_score",
@@ -71,6 +72,7 @@ def add_decoding(parser: argparse.ArgumentParser) -> None:
     search.add_argument("--lm-unit", choices=("word", "token"), help="token: made by asr.ngram --tokens")
     search.add_argument("--lm-weight", type=finite, metavar="W", help="factor of its log-probabilities")
     search.add_argument("--word-score", type=finite, metavar="S", help="added for each word")
+    search.add_argument("--unknown-score", type=finite, metavar="S", help="added for each word that it does not know")
     search.add_argument("--lexicon", metavar="FILE", help="allow its words only: a word a line, or an ARPA file's")
     search.add_argument("--hotwords", metavar="FILE", help="names and terms to be heard more easily, one a line")
     search.add_argument("--hotword-score", type=finite, metavar="S", help="bonus for each of their words")
@@ -104,6 +106,7 @@ def check_used(recognizer: "Recognizer", options: argparse.Namespace) -> None:
         ("lm_unit", "lm", has_lm),
         ("lm_weight", "lm", has_lm),
         ("word_score", "lm", has_lm),
+        ("unknown_score", "lm", has_lm),
         ("hotword_score", "hotwords", has_hotwords),
     ):
         if not is_there and getattr(options, key, None) is not None:

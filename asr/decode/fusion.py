@@ -68,11 +68,11 @@ class ShallowFusion:
         self.lm_weight = lm_weight
         self.word_score = word_score
         if lexicon is not None:
-            self._known, self._otherwise = lexicon, NEVER
+            self._known, self.unknown_score = lexicon, NEVER
         elif self.word_model is not None:
-            self._known, self._otherwise = Words([*self.word_model.words, *hotwords.words]), unknown_score
+            self._known, self.unknown_score = Words([*self.word_model.words, *hotwords.words]), unknown_score
         else:
-            self._known, self._otherwise = Words([]), 0.0
+            self._known, self.unknown_score = Words([]), 0.0
 
     @property
     def has_model(self) -> bool:
@@ -81,11 +81,16 @@ class ShallowFusion:
 
     @property
     def tunable(self) -> dict[str, Tunable]:
-        """Weight and word score of the language model, if there is one."""
+        """Weight and word score of the language model, if there is one, and what it costs not to be among its words."""
         if not self.has_model:
             return {}
-        weight = Tunable(self.lm_weight, 0.0, LARGEST_WEIGHT, 0.4)
-        return {"lm_weight": weight, "word_score": Tunable(self.word_score, -LARGEST_SCORE, LARGEST_SCORE, 1.0)}
+        tunable = {
+            "lm_weight": Tunable(self.lm_weight, 0.0, LARGEST_WEIGHT, 0.4),
+            "word_score": Tunable(self.word_score, -LARGEST_SCORE, LARGEST_SCORE, 1.0),
+        }
+        if self.word_model is not None and self.lexicon is None:
+            tunable["unknown_score"] = Tunable(self.unknown_score, -LARGEST_SCORE, LARGEST_SCORE, 4.0)
+        return tunable
 
     def described(self, num_hotwords: int) -> list[str]:
         """Say what takes part."""
@@ -94,14 +99,14 @@ class ShallowFusion:
         return [*parts, f"{num_hotwords} hotwords"] if num_hotwords else parts
 
     def weighed(self, **weights: float) -> "ShallowFusion":
-        """The same, with another `lm_weight` or `word_score`."""
+        """The same, with other values of what is tunable; weights of others are left alone."""
         other = copy(self)
-        vars(other).update({name: weights[name] for name in ("lm_weight", "word_score") if name in weights})
+        vars(other).update({name: weights[name] for name in self.tunable if name in weights})
         return other
 
     def at_most(self) -> list[float]:
         """Say for each token what a hypothesis gains at most by it."""
-        anywhere = self.hotwords.most + max(self._otherwise, 0.0)
+        anywhere = self.hotwords.most + max(self.unknown_score, 0.0)
         ending = max(self.word_score, 0.0) if self.has_model else 0.0
         return [len(parts) * anywhere + (len(parts) - 1) * ending for parts in self._parts]
 
@@ -130,7 +135,7 @@ class ShallowFusion:
             if (
                 is_open and word not in self._known.beginnings
             ):  # it has the score of an unknown one as soon as it is one
-                is_open, gain = False, gain + self._otherwise
+                is_open, gain = False, gain + self.unknown_score
         if gain == NEVER:
             return None
         if self.token_model is not None:
@@ -153,7 +158,7 @@ class ShallowFusion:
         return gain - matches.bonus
 
     def _end_word(self, word: str, is_open: bool, history: Any, matches: Matches) -> tuple[Any, Matches, float] | None:
-        unknown = self._otherwise if is_open and word not in self._known else 0.0
+        unknown = self.unknown_score if is_open and word not in self._known else 0.0
         if unknown == NEVER:
             return None
         matches, gain = self.hotwords.end_word(matches)
