@@ -19,7 +19,8 @@ from torch import Tensor
 from asr import ngram
 from asr.checkpoint.load import load_recognizer
 from asr.cli.command import run_command
-from asr.decode.beam import LARGEST_SCORE, LARGEST_WEIGHT, Beam
+from asr.decode.beam import Beam
+from asr.decode.fusion import LARGEST_SCORE, LARGEST_WEIGHT
 from asr.decode.greedy import Greedy
 from asr.decode.lexicon import read_lexicon
 from asr.errors import InputError

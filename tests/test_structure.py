@@ -162,6 +162,10 @@ def component_config(path: Path) -> tuple[str, dict[str, Any]]:
         return group, {"name": name, **resolved("augment=[" + name + "]")["augment"][name]}
     if group.startswith("encoder/"):
         return group, resolved(f"{group}={name}")["encoder"][group.removeprefix("encoder/")]
+    if group.startswith("head/"):
+        part = group.removeprefix("head/")
+        whole = next(file.stem for file in (CONF / "head").glob("*.yaml") if f"- {part}: " in file.read_text())
+        return group, resolved(f"head={whole}", f"{group}={name}")["head"][part]
     if group.startswith("features/"):
         return group, resolved(f"{group}={name}")["features"][group.removeprefix("features/")]
     return group, resolved(f"{group}={name}")[group]

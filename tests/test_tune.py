@@ -15,7 +15,7 @@ from asr.checkpoint import bundle as bundles
 from asr.checkpoint.bundle import read_bundle
 from asr.checkpoint.load import load_recognizer
 from asr.data.manifest import Utterance, read_manifest
-from asr.decode.beam import LARGEST_SCORE, LARGEST_WEIGHT
+from asr.decode.fusion import LARGEST_SCORE, LARGEST_WEIGHT
 from asr.errors import InputError
 from asr.evaluation.tuning import EncodedUtterance, search_values
 from asr.interfaces import Tunable

@@ -2,63 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from heapq import heapify, heappush, heappushpop
 from operator import itemgetter
 from typing import Annotated, cast
-from weakref import ref
 
 from torch import Tensor
 
-from asr.decode.fusion import NEVER, Context, ShallowFusion, token_name
-from asr.decode.hotwords import Phrases, read_phrases
-from asr.decode.lexicon import Words, writable
-from asr.errors import InputError
-from asr.interfaces import BLANK_ID, FrameHead, Head, Hotwords, Hypothesis, Tokenizer, Tunable
-from asr.language_model.kenlm import NgramModel
-from asr.system.settings import TEXT, number, one_of, or_null, whole
-
-Path = Annotated[str | None, or_null(TEXT)]
-Score = Annotated[float, number(-1_000, 1_000)]  # natural logarithm
-Bonus = Annotated[float, number(0, 1_000)]
-
-LARGEST_WEIGHT = 5.0  # of a language model, that is worth trying
-LARGEST_SCORE = 20.0  # of a word, the same
+from asr.decode.fusion import NEVER, Bonus, Path, Score, ShallowFusion, Unit, read_fusion
+from asr.decode.prefixes import Prefix, finish
+from asr.interfaces import BLANK_ID, FrameHead, Head, Hypothesis, Tokenizer, Tunable
+from asr.system.settings import whole
 
 Frame = tuple[float, int, list[float], list[int]]  # blank's log-probability; how many tokens are tried; those, and they
 Tried = dict[int, tuple[float, float]]  # a frame's tokens: log-probability, and that with the most that fusion may add
 
 
-class _Prefix:
-    """Tokens that paths have written, and what fusion says to them; the same tokens are the same object.
-
-    A prefix lives as long as the empty one does, from which all grow; cycles would keep the garbage collector busy.
-    """
-
-    __slots__ = ("__weakref__", "before", "children", "context", "fused", "token")
-
-    def __init__(self, before: _Prefix | None, token: int, context: Context, fused: float) -> None:
-        self.before: Callable[[], _Prefix | None] = ref(before) if before is not None else lambda: None
-        self.token = token
-        self.context = context
-        self.fused = fused
-        self.children: dict[int, _Prefix | None] = {}
-
-    def back(self) -> Iterator[_Prefix]:
-        """Yield this prefix and those it grew from, the empty one last."""
-        prefix: _Prefix | None = self
-        while prefix is not None:
-            yield prefix
-            prefix = prefix.before()
-
-    def tokens(self) -> list[int]:
-        """The tokens in order."""
-        return [prefix.token for prefix in self.back()][-2::-1]
-
-
 # Log-probability of a prefix's best path that ends in blank, and in its last token; with its score before it.
-Beams = dict[_Prefix, tuple[float, float]]
-Reached = list[tuple[float, _Prefix, float, float]]
+Beams = dict[Prefix, tuple[float, float]]
+Reached = list[tuple[float, Prefix, float, float]]
 SCORE = itemgetter(0)
 
 
@@ -103,7 +65,7 @@ class Beam:
         tokens_per_frame: Annotated[int, whole(1, 10_000)],
         token_threshold: Score,
         lm: Path,
-        lm_unit: Annotated[str, one_of("word", "token")],
+        lm_unit: Unit,
         lm_weight: Bonus,
         word_score: Score,
         unknown_score: Score,
@@ -116,39 +78,29 @@ class Beam:
         self.beam_threshold = beam_threshold
         self.tokens_per_frame = min(tokens_per_frame, tokenizer.vocab_size)
         self.token_threshold = token_threshold
-        model = NgramModel(lm) if lm else None
-        if model is not None:
-            _check_spelling(model, str(lm), lm_unit, tokenizer, normalize)
-        phrases, impossible = read_phrases(hotwords, tokenizer, normalize) if hotwords else ([], {})
-        self.hotwords = Hotwords(phrases, impossible)
-        boosted = Phrases(phrases, hotword_score)
-        self.fusion = ShallowFusion(
-            tokenizer.pieces,
-            model,
-            lm_unit == "token",
-            Words([*writable(lexicon, tokenizer, normalize), *boosted.words]) if lexicon else None,
-            boosted,
-            lm_weight,
-            word_score,
-            unknown_score,
+        self.fusion, self.hotwords = read_fusion(
+            tokenizer,
+            normalize,
+            lm=lm,
+            lm_unit=lm_unit,
+            lm_weight=lm_weight,
+            word_score=word_score,
+            unknown_score=unknown_score,
+            lexicon=lexicon,
+            hotwords=hotwords,
+            hotword_score=hotword_score,
         )
 
     @property
     def tunable(self) -> dict[str, Tunable]:
         """Weight and word score of the language model, if there is one."""
-        if not self.fusion.has_model:
-            return {}
-        weight = Tunable(self.fusion.lm_weight, 0.0, LARGEST_WEIGHT, 0.4)
-        return {"lm_weight": weight, "word_score": Tunable(self.fusion.word_score, -LARGEST_SCORE, LARGEST_SCORE, 1.0)}
+        return self.fusion.tunable
 
     @property
     def description(self) -> str:
         """The search, and what takes part in it."""
-        parts = [f"beam search, {self.beam_size} hypotheses"]
-        parts += [f"language model, weight {self.fusion.lm_weight:g}"] if self.fusion.has_model else []
-        parts += ["lexicon"] if self.fusion.lexicon is not None else []
-        parts += [f"{len(self.hotwords.phrases)} hotwords"] if self.hotwords.phrases else []
-        return ", ".join(parts)
+        parts = self.fusion.described(len(self.hotwords.phrases))
+        return ", ".join([f"beam search, {self.beam_size} hypotheses", *parts])
 
     def evidence(self, encoder_out: Tensor, lengths: Tensor) -> list[list[Frame]]:
         """Find the tokens of each frame that are tried, utterance by utterance."""
@@ -184,7 +136,7 @@ class _Search:
     def __call__(self, frames: Iterable[Frame]) -> list[Hypothesis]:
         """Find the hypotheses, the best first."""
         at_most = self.fusion.at_most()
-        empty = _Prefix(None, BLANK_ID, self.fusion.start(), 0.0)
+        empty = Prefix(None, BLANK_ID, self.fusion.start(), 0.0)
         beams: Beams = {empty: (0.0, NEVER)}
         for blank, count, values, tokens in frames:
             pairs = zip(tokens[:count], values, strict=False)
@@ -196,7 +148,7 @@ class _Search:
             floor = reached[0][0] - self.beam_threshold
             kept = reached[: self.beam_size]
             beams = {prefix: (in_blank, in_token) for score, prefix, in_blank, in_token in kept if score >= floor}
-        return self._finish(beams)
+        return finish(self.fusion, {prefix: max(paths) for prefix, paths in beams.items()})
 
     def _grow(self, beams: Beams, tried: Tried, reached: Reached) -> None:
         """Add to those reached the prefixes that are longer by a token, but for those that cannot be kept.
@@ -209,7 +161,7 @@ class _Search:
         heapify(scores)
         if len(scores) == self.beam_size:
             floor = max(floor, scores[0])
-        longer: list[tuple[float, _Prefix, int, float]] = []
+        longer: list[tuple[float, Prefix, int, float]] = []
         for prefix, (in_blank, in_token) in beams.items():
             best, fused = in_blank if in_blank > in_token else in_token, prefix.fused
             for token, (log_prob, hoped) in tried.items():
@@ -221,7 +173,7 @@ class _Search:
         for hope, prefix, token, path in longer:
             if hope <= floor:
                 break
-            child = prefix.children[token] if token in prefix.children else self._extend(prefix, token)
+            child = prefix.children[token] if token in prefix.children else prefix.extend(self.fusion, token)
             if child is None or child in beams:
                 continue
             score = path + child.fused
@@ -233,26 +185,6 @@ class _Search:
             else:
                 heappushpop(scores, score)
                 floor = max(floor, scores[0])
-
-    def _extend(self, prefix: _Prefix, token: int) -> _Prefix | None:
-        fused = self.fusion.extend(prefix.context, token)
-        child = None if fused is None else _Prefix(prefix, token, fused[0], prefix.fused + fused[1])
-        prefix.children[token] = child
-        return child
-
-    def _finish(self, beams: Beams) -> list[Hypothesis]:
-        """Close the last word; where no lexicon has any of the last words, go back to the words before them."""
-        closed: list[tuple[float, _Prefix]] = []
-        for prefix, paths in beams.items():
-            gain = self.fusion.finish(prefix.context)
-            if gain is not None:
-                closed.append((max(paths) + prefix.fused + gain, prefix))
-        if not closed:
-            prefix, paths = next(iter(beams.items()))
-            ends = ((shorter, self.fusion.finish(shorter.context)) for shorter in prefix.back())
-            closed = [next((max(paths) + end.fused + gain, end) for end, gain in ends if gain is not None)]
-        closed.sort(key=SCORE, reverse=True)
-        return [Hypothesis(prefix.tokens(), score) for score, prefix in closed]
 
 
 def _stay(beams: Beams, blank: float, tried: Tried) -> Reached:
@@ -270,20 +202,3 @@ def _stay(beams: Beams, blank: float, tried: Tried) -> Reached:
             ends = in_token + tried[prefix.token][0]
         reached.append(((rests if rests > ends else ends) + prefix.fused, prefix, rests, ends))
     return reached
-
-
-def _check_spelling(
-    model: NgramModel, path: str, unit: str, tokenizer: Tokenizer, normalize: Callable[[str], str]
-) -> None:
-    """Check that a language model is of what is written here: another's capitals, or tokens, would never be found."""
-    if unit == "token":
-        names = {token_name(piece) for piece in tokenizer.pieces}
-        fitting, of = sum(word in names for word in model.words), "the tokenizer's tokens. Leave lm_unit at word"
-    else:
-        of = "words as the normaliser writes them. Make it of normalised text (asr.ngram), or set lm_unit to token"
-        fitting = sum(token_name(" ") not in word and normalize(word) == word for word in model.words)
-        if any(token_name(" ") in word for word in model.words):  # letters that are tokens may be words, too
-            fitting = 0
-    if fitting < len(model.words) / 2:
-        must = f"{path}: the entries of a language model must be {of}"
-        raise InputError(f"{must}; of {len(model.words)}, {fitting} are.")

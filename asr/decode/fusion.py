@@ -2,13 +2,25 @@
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from copy import copy
-from typing import Any
+from typing import Annotated, Any
 
-from asr.decode.hotwords import NOWHERE, Matches, Phrases
-from asr.decode.lexicon import Words
+from asr.decode.hotwords import NOWHERE, Matches, Phrases, read_phrases
+from asr.decode.lexicon import Words, writable
+from asr.errors import InputError
+from asr.interfaces import Hotwords, Tokenizer, Tunable
 from asr.language_model.kenlm import NgramModel
+from asr.system.settings import TEXT, number, one_of, or_null
+
+# What the settings of every beam search are.
+Path = Annotated[str | None, or_null(TEXT)]
+Unit = Annotated[str, one_of("word", "token")]
+Score = Annotated[float, number(-1_000, 1_000)]  # natural logarithm
+Bonus = Annotated[float, number(0, 1_000)]
+
+LARGEST_WEIGHT = 5.0  # of a language model, that is worth trying
+LARGEST_SCORE = 20.0  # of a word, the same
 
 NEVER = -math.inf
 WHITE_SPACE = re.compile(r"\s")
@@ -66,6 +78,20 @@ class ShallowFusion:
     def has_model(self) -> bool:
         """Whether there is a language model to be weighed."""
         return self.token_model is not None or self.word_model is not None
+
+    @property
+    def tunable(self) -> dict[str, Tunable]:
+        """Weight and word score of the language model, if there is one."""
+        if not self.has_model:
+            return {}
+        weight = Tunable(self.lm_weight, 0.0, LARGEST_WEIGHT, 0.4)
+        return {"lm_weight": weight, "word_score": Tunable(self.word_score, -LARGEST_SCORE, LARGEST_SCORE, 1.0)}
+
+    def described(self, num_hotwords: int) -> list[str]:
+        """Say what takes part."""
+        parts = [f"language model, weight {self.lm_weight:g}"] if self.has_model else []
+        parts += ["lexicon"] if self.lexicon is not None else []
+        return [*parts, f"{num_hotwords} hotwords"] if num_hotwords else parts
 
     def weighed(self, **weights: float) -> "ShallowFusion":
         """The same, with another `lm_weight` or `word_score`."""
@@ -140,6 +166,53 @@ class ShallowFusion:
         return history, matches, gain
 
 
+def read_fusion(
+    tokenizer: Tokenizer,
+    normalize: Callable[[str], str],
+    *,
+    lm: str | None,
+    lm_unit: str,
+    lm_weight: float,
+    word_score: float,
+    unknown_score: float,
+    lexicon: str | None,
+    hotwords: str | None,
+    hotword_score: float,
+) -> tuple[ShallowFusion, Hotwords]:
+    """Read the files that the settings of a beam search name (`asr.decode.beam.Beam` has what they mean).
+
+    Raises:
+        InputError: a file cannot be used.
+    """
+    model = NgramModel(lm) if lm else None
+    if model is not None:
+        _check_spelling(model, str(lm), lm_unit, tokenizer, normalize)
+    phrases, impossible = read_phrases(hotwords, tokenizer, normalize) if hotwords else ([], {})
+    boosted = Phrases(phrases, hotword_score)
+    words = Words([*writable(lexicon, tokenizer, normalize), *boosted.words]) if lexicon else None
+    is_of_tokens = lm_unit == "token"
+    weights = (lm_weight, word_score, unknown_score)
+    fusion = ShallowFusion(tokenizer.pieces, model, is_of_tokens, words, boosted, *weights)
+    return fusion, Hotwords(phrases, impossible)
+
+
 def token_name(piece: str) -> str:
     """Name a token as language models over tokens do, which know no spaces."""
     return piece.replace(" ", "\N{LOWER ONE EIGHTH BLOCK}")
+
+
+def _check_spelling(
+    model: NgramModel, path: str, unit: str, tokenizer: Tokenizer, normalize: Callable[[str], str]
+) -> None:
+    """Check that a language model is of what is written here: another's capitals, or tokens, would never be found."""
+    if unit == "token":
+        names = {token_name(piece) for piece in tokenizer.pieces}
+        fitting, of = sum(word in names for word in model.words), "the tokenizer's tokens. Leave lm_unit at word"
+    else:
+        of = "words as the normaliser writes them. Make it of normalised text (asr.ngram), or set lm_unit to token"
+        fitting = sum(token_name(" ") not in word and normalize(word) == word for word in model.words)
+        if any(token_name(" ") in word for word in model.words):  # letters that are tokens may be words, too
+            fitting = 0
+    if fitting < len(model.words) / 2:
+        must = f"{path}: the entries of a language model must be {of}"
+        raise InputError(f"{must}; of {len(model.words)}, {fitting} are.")
