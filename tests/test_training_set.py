@@ -22,6 +22,7 @@ SETTINGS = {
     "batch_seconds": 30.0,
     "max_utterances": 16,
     "max_squared_seconds": None,
+    "max_cells": None,
     "min_seconds": 0.1,
     "max_seconds": 12.0,
     "max_train_utterances": None,

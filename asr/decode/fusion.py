@@ -114,8 +114,8 @@ class ShallowFusion:
         """Append a token; return the new context and what the hypothesis gains. None: no word begins so."""
         word, is_open, history, matches = context
         gain = 0.0
-        for number, part in enumerate(self._parts[token]):
-            if number and word:
+        for place, part in enumerate(self._parts[token]):
+            if place and word:
                 ended = self._end_word(word, is_open, history, matches)
                 if ended is None:
                     return None

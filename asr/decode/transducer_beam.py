@@ -109,9 +109,7 @@ class TransducerBeam:
         """
         frames, lengths = evidence
         fusion = self.fusion.weighed(**values)
-        return [
-            _Search(self, fusion)(row[:length]) for row, length in zip(frames, lengths.tolist(), strict=True)
-        ]
+        return [_Search(self, fusion)(row[:length]) for row, length in zip(frames, lengths.tolist(), strict=True)]
 
 
 class _Reader:
@@ -161,7 +159,7 @@ class _Search:
         return finish(self.fusion, beams)
 
     def _step(self, waiting: Beams, frame: Tensor, num_frames: int) -> Beams:
-        """Write tokens in a frame, then the blank that leads to the next: `waiting` before it to the beams behind it."""
+        """Write tokens in a frame, then the blank behind them: the beams before the frame to those behind it."""
         settings = self.settings
         done: Beams = {}
         for number in range(settings.max_symbols + 1):

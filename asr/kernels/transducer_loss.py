@@ -44,13 +44,14 @@ def transducer_loss_plainly(logits: Tensor, tokens: Tensor, lengths: Tensor, tok
     padding = padding_mask(lengths, num_frames)[:, :, None] | padding_mask(token_lengths + 1, num_columns)[:, None]
     log_probs = logits.masked_fill(padding[..., None], 0.0).log_softmax(dim=-1)
     following = F.pad(tokens, (0, 1), value=BLANK_ID)[:, None, :, None].expand(-1, num_frames, -1, 1)
-    blank, token = log_probs[..., BLANK_ID], log_probs.gather(3, following)[..., 0]  # (B, T', U + 1)
+    of_blank, of_token = log_probs[..., BLANK_ID], log_probs.gather(3, following)[..., 0]  # (B, T', U + 1)
     column = torch.arange(num_columns, device=logits.device)
     frame = torch.arange(num_frames + num_columns - 1, device=logits.device)[:, None] - column  # (N, U + 1)
-    blank, token = (x[:, frame.clamp(0, num_frames - 1), column].unbind(dim=1) for x in (blank, token))
-    alpha = blank[0].new_full(blank[0].shape, NEVER).index_fill(1, column[:1], 0.0)  # (B, U + 1)
+    frame = frame.clamp(0, num_frames - 1)  # of cells that lie in none, no path leads back
+    stays, moves = (x[:, frame, column].unbind(dim=1) for x in (of_blank, of_token))  # (B, U + 1) each
+    alpha = torch.full_like(stays[0], NEVER).index_fill(1, column[:1], 0.0)
     alphas = [alpha]
-    for stay, move in zip(blank[:-1], token[:-1], strict=True):
+    for stay, move in zip(stays[:-1], moves[:-1], strict=True):
         moved = F.pad((alpha + move)[:, :-1], (1, 0), value=NEVER)
         alpha = torch.logaddexp(alpha + stay, moved)
         alphas.append(alpha)
