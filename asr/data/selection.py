@@ -81,7 +81,7 @@ def select(
         elif frames < reference.min_frames(tokens):
             reason = "the text is too long for its audio: CTC needs a frame for each token and between equal ones"
         elif max_cells is not None and reference.cells(frames, len(tokens)) > max_cells:
-            reason = f"the head's largest tensor would have more than {max_cells:,.0f} numbers for it alone (data.max_cells{views})"
+            reason = f"the head's largest tensor has more than {max_cells:,.0f} numbers for it (data.max_cells{views})"
         else:
             kept.append(utterance)
             needed.append(reference.min_frames(tokens))
