@@ -13,9 +13,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from asr.build import component
+from asr.build import check_components, component
 from asr.decode.transducer_beam import TransducerBeam
 from asr.decode.transducer_greedy import TransducerGreedy
+from asr.errors import InputError
 from asr.interfaces import Encoded
 from asr.kernels.transducer_loss import transducer_loss, transducer_loss_by_torchaudio, transducer_loss_plainly
 from asr.system.settings import default_settings
@@ -191,6 +192,16 @@ def test_cells_are_the_numbers_of_the_largest_tensor() -> None:
         encoded = Encoded(torch.randn(3, 9, DIM, dtype=torch.float64), torch.tensor([9, 2, 5]), {})
         made.losses(encoded, torch.ones(3, 4, dtype=torch.int64), torch.tensor([1, 4, 2]))
         assert max(sizes) == 3 * made.cells(9, 4)
+
+
+def test_a_search_for_which_the_head_has_no_joiner_is_refused_and_the_head_brings_its_own() -> None:
+    with pytest.raises(
+        InputError, match=r"decode=transducer_greedy must have a head with a joiner; head=ctc has none\."
+    ):
+        check_components(resolved("head=ctc", "decode=transducer_greedy"))
+    assert resolved("head=transducer")["decode"]["name"] == "transducer_greedy"
+    assert resolved("head=transducer", "decode=transducer_beam")["decode"]["name"] == "transducer_beam"
+    assert resolved("head=ctc")["decode"]["name"] == "greedy"
 
 
 def greedy(made: Any, max_symbols: int = 10) -> TransducerGreedy:
