@@ -25,7 +25,10 @@ HEADS, DECODERS, ENCODERS = (
 )
 FAST = [("transducer", "transducer_greedy"), ("transducer", "transducer_beam")]
 PIECES = ["", " ", *"abcdef"]  # of the tones
-SMALL = {"transducer": ["head.joint_dim=32", "head.predictor.dim=16"]}
+SMALL = {
+    "transducer": ["head.joint_dim=32", "head.predictor.dim=16"],
+    "ctc_self_conditioned": ["head.num_intermediate=1"],
+}
 IN_CHUNKS = Inference(BatchBounds(10, 8), ChunkBounds(chunk_seconds=1.5, context_seconds=0.25), nbest=2)
 
 
@@ -58,6 +61,10 @@ def test_a_head_is_heard_by_a_decoder_with_times_in_chunks_and_from_a_bundle_tha
         for name, parameter in recognizer.model.head.named_parameters():
             if name.endswith(("linear.bias", "output.bias")) and len(parameter) == len(PIECES):
                 parameter[:2] -= 9.0
+    if decode.endswith("greedy") and decode == resolved(f"head={head}")["decode"]["name"]:
+        implied = load_recognizer(run_dir, decode={"beam_size": 3}).decode
+        assert type(implied).__name__.lower() == decode.replace("greedy", "beam").replace("_", "")
+        assert implied.max_hypotheses == 3
     short = torch.from_numpy(speak("abc def"))
     long = torch.cat([torch.from_numpy(speak(text)) for text in sentences(4, seed=9)])
     assert len(long) > 3 * 1.5 * SAMPLE_RATE

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from asr.errors import InputError, is_out_of_memory
 from asr.system.files import NO_ROOM
 from asr.system.processes import spin_briefly
-from asr.system.settings import WORKERS
+from asr.system.settings import CONF, WORKERS
 from asr.text.printable import printable
 
 if TYPE_CHECKING:
@@ -26,7 +26,8 @@ INTERRUPTED = 130  # 128 + SIGINT, as shells count
 PRECISIONS = ("float32", "bfloat16", "float16")
 PRECISION_HELP = "of its products (default float32); in others a text may hang on the recordings beside it in a batch"
 SHORTEST_CHUNK = 1.0  # seconds; in less there is no word to be heard
-BEAM_OPTIONS = {  # that stand for settings of decode=beam
+DECODERS = sorted(file.stem for file in (CONF / "decode").glob("*.yaml"))
+BEAM_OPTIONS = {  # that stand for settings of decode=beam, and of other decoders whose names end so
     "beam": "beam_size",
     "lm": "lm",
     "lm_unit": "lm_unit",
@@ -63,7 +64,7 @@ def model_parser(
 def add_decoding(parser: argparse.ArgumentParser) -> None:
     """Add the options that choose a decoder other than the model's own."""
     search = parser.add_argument_group("decoding (the model's own settings, unless given)")
-    search.add_argument("--decode", choices=("greedy", "beam"), help="beam: implied by the following")
+    search.add_argument("--decode", choices=DECODERS, help="the following imply the beam beside a greedy one")
     search.add_argument("--beam", type=int, metavar="N", help="hypotheses kept from frame to frame")
     search.add_argument("--lm", metavar="FILE", help="n-gram language model: ARPA, or KenLM's binary")
     search.add_argument("--lm-unit", choices=("word", "token"), help="token: made by asr.ngram --tokens")
@@ -134,10 +135,10 @@ def place(recognizer: "Recognizer", options: argparse.Namespace) -> "Recognizer"
 def decoder(options: argparse.Namespace) -> dict[str, Any]:
     """Collect the decoder's settings that were given."""
     given = {key: value for key, value in vars(options).items() if key in BEAM_OPTIONS and value is not None}
-    name = getattr(options, "decode", None) or ("beam" if given else None)
-    if name == "greedy" and given:
+    name = getattr(options, "decode", None)
+    if name and name.endswith("greedy") and given:
         raise InputError(
-            f"--decode greedy has no settings; leave out {', '.join(map(_named, given))}, or --decode greedy."
+            f"--decode {name} has no settings; leave out {', '.join(map(_named, given))}, or --decode {name}."
         )
     for key, value in given.items():
         if value == "":
