@@ -73,10 +73,10 @@ def test_a_head_is_heard_by_a_decoder_with_times_in_chunks_and_from_a_bundle_tha
         assert transcript.words
         assert 1 <= len(transcript.alternatives) <= 2
         assert all(0 <= word.confidence <= 1 for word in transcript.words)
-        times = [time for word in transcript.words for time in (word.start, word.end)]
+        times = [time for word in transcript.rounded().words for time in (word.start, word.end)]
         assert times == sorted(times)
         assert times[0] >= 0
-        assert times[-1] <= len(waveform) / SAMPLE_RATE + 1e-6
+        assert times[-1] <= len(waveform) / SAMPLE_RATE + 1e-3
     assert transcripts[2].text == ""
     alone = recognizer.transcribe([short], IN_CHUNKS)[0]
     assert alone.text == transcripts[0].text, "as in any batch"
