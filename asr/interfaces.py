@@ -121,6 +121,7 @@ class Head(Protocol):
     """
 
     loss_names: tuple[str, ...]  # beside "loss"
+    views: int  # copies of an utterance in a training batch, with other masks each; the first of all B come first
 
     @property
     def taps(self) -> Mapping[int, Tap]: ...
@@ -128,6 +129,8 @@ class Head(Protocol):
     def frame_head(self) -> "FrameHead | None": ...
     def losses(self, encoded: Encoded, tokens: Tensor, token_lengths: Tensor) -> Mapping[str, Tensor]: ...
     def min_frames(self, tokens: list[int]) -> int: ...
+    def cells(self, frames: Lengths, tokens: Lengths) -> Lengths:
+        """Numbers in its largest tensor for one utterance of so many encoder frames and tokens."""
 
 
 class FrameHead(Head, Protocol):
@@ -135,6 +138,35 @@ class FrameHead(Head, Protocol):
 
     def log_probs(self, encoder_out: Tensor) -> Tensor:
         """(B, T', D) to (B, T', V)."""
+
+
+class Predictor(Protocol):
+    """A transducer's prediction network, made with vocab_size V: the tokens so far, (B, U), to (B, U + 1, P).
+
+    Its state is a tensor, batch first, so that hypotheses come and go by indexing. It begins by a step of BLANK_ID.
+    """
+
+    output_dim: int  # P
+
+    def __call__(self, tokens: Tensor) -> Tensor: ...
+    def initial_state(self, batch: int) -> Tensor: ...
+    def step(self, tokens: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        """A token of each, (B,), and the state before it to (B, P) and the state behind it."""
+
+
+class Joiner(Protocol):
+    """What a transducer joins a frame and the tokens before by: what each gives, (..., J), to logits (..., V)."""
+
+    def __call__(self, frames: Tensor, tokens: Tensor) -> Tensor: ...
+    def of_frames(self, encoder_out: Tensor) -> Tensor: ...
+    def of_tokens(self, predictor_out: Tensor) -> Tensor: ...
+
+
+class TransducerHead(Head, Protocol):
+    """A head with a prediction network."""
+
+    predictor: Predictor
+    joiner: Joiner
 
 
 class Span(NamedTuple):

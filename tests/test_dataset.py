@@ -185,7 +185,7 @@ def test_a_text_too_long_for_its_audio_is_rejected_exactly_at_the_bound_of_ctc(
 
 def test_evaluation_rejects_no_text_for_its_length(utterances: list[Utterance], features: Features) -> None:
     much = with_tokens(utterances[0], 500)
-    example = good(SpeechDataset([much], features, REFERENCE.without_check())[Item(0, 0, 1.0)])
+    example = good(SpeechDataset([much], features, REFERENCE.for_evaluation())[Item(0, 0, 1.0)])
     assert len(example.tokens) == 500
 
 

@@ -1,6 +1,7 @@
 """The batch plan: every utterance once, within the bounds, and the same whoever asks."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import chain, pairwise
 
 import pytest
@@ -14,6 +15,7 @@ from asr.data.batch_plan import (
     BatchOrder,
     BatchSampler,
     Plan,
+    Texts,
     changed_mates,
     cut_batches,
     draw_factors,
@@ -94,6 +96,46 @@ def test_the_quadratic_bound_makes_batches_of_long_utterances_smaller_and_leaves
     durations = torch.tensor([15.0] * 8 + [1.0] * 120, dtype=torch.float64)
     bounds = BatchBounds(batch_seconds=60, max_utterances=100, max_squared_seconds=450)
     assert cut_batches(durations, bounds).diff().tolist() == [2, 2, 2, 2, 60, 60]
+
+
+NUMBERS = st.lists(st.tuples(st.floats(0.1, 20), st.integers(1, 40)), max_size=60)
+
+
+def cells_of(seconds: Tensor, tokens: Tensor) -> Tensor:
+    return seconds.floor() * (tokens + 1)
+
+
+@settings(deadline=None)
+@given(NUMBERS, LIMITS, st.floats(1, 2000))
+def test_cells_are_those_of_the_longest_and_of_the_most_tokens_whichever_utterances_have_them(
+    sizes: list[tuple[float, int]], limits: BatchBounds, max_cells: float
+) -> None:
+    bounds = replace(limits, max_cells=max_cells)
+    durations, tokens = (torch.tensor([size[n] for size in sizes], dtype=torch.float64) for n in (0, 1))
+    edges = cut_batches(durations, bounds, Texts(tokens, cells_of)).tolist()
+    batches: list[list[int]] = []
+    for index in range(len(sizes)):
+        grown = [*batches[-1], index] if batches else [index]
+        longest, most = max(int(sizes[one][0]) for one in grown), max(sizes[one][1] for one in grown)
+        fits = longest * (most + 1) * len(grown) <= max_cells
+        if len(grown) > 1 and fits and holds(grown, durations.tolist(), limits):
+            batches[-1] = grown
+        else:
+            batches.append([index])
+    assert [list(range(start, end)) for start, end in pairwise(edges)] == batches
+
+
+def test_a_plan_keeps_the_bound_of_cells_on_every_rank() -> None:
+    durations, tokens = random_durations(300), torch.randint(1, 60, (300,)).double()
+    bounds = BatchBounds(60, 8, None, 1000)
+    planned = plan_training(
+        durations, bounds, BatchOrder(JITTER, 0), seed=0, epoch=0, world_size=2, texts=Texts(tokens, cells_of)
+    )
+    batches = all_batches(planned)
+    assert sorted(chain(*batches)) == list(range(300))
+    for batch in batches:
+        cells = float(cells_of(durations[batch].max(), tokens[batch].max()))
+        assert len(batch) == 1 or cells * len(batch) <= 1000
 
 
 @pytest.mark.parametrize("seconds", [1.0, 7.5, 30.0, 60.0])

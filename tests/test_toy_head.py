@@ -21,6 +21,7 @@ from asr.lengths import padding_mask
 
 class TokenCount(nn.Module):
     loss_names = ("first_block",)
+    views = 1
     frame_head = None
 
     def __init__(self, output_dim, num_blocks, vocab_size):
@@ -44,6 +45,10 @@ class TokenCount(nn.Module):
     @staticmethod
     def min_frames(tokens):
         return 0
+
+    @staticmethod
+    def cells(frames, tokens):
+        return 1
 '''
 
 DECODER = '''

@@ -1,5 +1,6 @@
 """The training set: what is dropped and why, and epochs that go on where they stopped, on other processes too."""
 
+from dataclasses import replace
 from itertools import chain
 
 import pytest
@@ -22,6 +23,7 @@ SETTINGS = {
     "batch_seconds": 30.0,
     "max_utterances": 16,
     "max_squared_seconds": None,
+    "max_cells": None,
     "min_seconds": 0.1,
     "max_seconds": 12.0,
     "max_train_utterances": None,
@@ -95,6 +97,32 @@ def test_bounds_hold_at_the_speed_played() -> None:
         assert longest * len(batch) <= 30 + 1e-9
         assert longest**2 * len(batch) <= 150 + 1e-9
         assert len(batch) <= 16
+
+
+def test_the_bound_of_cells_holds_at_the_speed_played_and_what_it_cannot_hold_is_dropped() -> None:
+    draw = torch.Generator().manual_seed(5)
+    given = [
+        replace(utterance, text="x" * int(torch.randint(1, 80, (1,), generator=draw))) for utterance in utterances(200)
+    ]
+    reference = replace(REFERENCE, cells=lambda frames, tokens: frames * (tokens + 1))
+    settings = PlanSettings.of(SETTINGS | {"max_cells": 60_000})
+    data = TrainingSet(given, FEATURES, reference, SPEED, 0, settings)
+
+    def cells(seconds: float, text: str) -> int:
+        return FEATURES.num_frames(round(seconds * SAMPLE_RATE)) * (len(text) + 1)
+
+    [reason] = data.dropped
+    assert "more than 60,000 numbers" in reason
+    too_large = [utterance for utterance in given if cells(utterance.duration, utterance.text) > 60_000]
+    assert data.dropped[reason] == [utterance.id for utterance in too_large]
+    plan = data.epoch(start_of_epoch(1, 1))
+    sizes = []
+    for step in range(len(plan)):
+        batch = [(data.utterances[item.position], item.factor) for item in plan.items(step, 0)]
+        longest = max(utterance.duration / factor for utterance, factor in batch)
+        sizes.append(len(batch) * cells(longest, max((utterance.text for utterance, _ in batch), key=len)))
+    assert max(sizes) <= 60_000
+    assert sizes.index(max(sizes)) in plan.largest(), "memory is tried on it before training"
 
 
 def test_a_summary_is_what_the_batches_add_up_to() -> None:

@@ -26,6 +26,7 @@ INTERRUPTED = 130  # 128 + SIGINT, as shells count
 PRECISIONS = ("float32", "bfloat16", "float16")
 PRECISION_HELP = "of its products (default float32); in others a text may hang on the recordings beside it in a batch"
 SHORTEST_CHUNK = 1.0  # seconds; in less there is no word to be heard
+DECODERS = sorted(file.stem for file in (CONF / "decode").glob("*.yaml"))
 BEAM_OPTIONS = {  # that stand for settings of decode=beam, and of the other searches that have them
     "beam": "beam_size",
     "lm": "lm",
@@ -64,9 +65,9 @@ def model_parser(
 def add_decoding(parser: argparse.ArgumentParser) -> None:
     """Add the options that choose a decoder other than the model's own."""
     search = parser.add_argument_group("decoding (the model's own settings, unless given)")
-    names = sorted(file.stem for file in (CONF / "decode").glob("*.yaml"))
-    implied = "the following imply beam, unless the model's own decoder has them, too"
-    search.add_argument("--decode", choices=names, metavar="NAME", help=f"{', '.join(names)}; {implied}")
+    names = ", ".join(DECODERS)
+    implied = "the following imply the beam search beside a greedy one"
+    search.add_argument("--decode", choices=DECODERS, metavar="NAME", help=f"{names}; {implied}")
     search.add_argument("--beam", type=int, metavar="N", help="hypotheses kept from step to step")
     search.add_argument("--lm", metavar="FILE", help="n-gram language model: ARPA, or KenLM's binary")
     search.add_argument("--lm-unit", choices=("word", "token"), help="token: made by asr.ngram --tokens")
@@ -140,9 +141,9 @@ def decoder(options: argparse.Namespace) -> dict[str, Any]:
     """Collect the decoder's settings that were given."""
     given = {key: value for key, value in vars(options).items() if key in BEAM_OPTIONS and value is not None}
     name = getattr(options, "decode", None)
-    if name == "greedy" and given:
+    if name and name.endswith("greedy") and given:
         raise InputError(
-            f"--decode greedy has no settings; leave out {', '.join(map(_named, given))}, or --decode greedy."
+            f"--decode {name} has no settings; leave out {', '.join(map(_named, given))}, or --decode {name}."
         )
     for key, value in given.items():
         if value == "":

@@ -16,12 +16,13 @@ from asr.data.manifest import Utterance
 class Example:
     """One utterance, ready for the encoder.
 
-    Shapes: features (T, F); tokens (U,), empty where no reference is needed.
+    Shapes: features (T, F), and other views of them; tokens (U,), empty where no reference is needed.
     """
 
     utterance: Utterance
     features: Tensor
     tokens: Tensor
+    other_views: tuple[Tensor, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,8 @@ class Batch:
     """Utterances padded to the longest, and the ones that were to be among them but could not be read.
 
     Shapes: features (B, T, F), feature_lengths (B,), tokens (B, U), token_lengths (B,). What stands behind an
-    utterance's end is never looked at.
+    utterance's end is never looked at. With views, features are (views * B, T, F), and feature_lengths alike: the
+    first view of each utterance, then the second.
     """
 
     features: Tensor
@@ -68,13 +70,17 @@ class Batch:
 def collate(examples: Sequence[Example | Rejected]) -> Batch:
     """Pad examples to a batch; rejected ones are passed on beside it."""
     good = [example for example in examples if isinstance(example, Example)]
-    features = [example.features for example in good]
+    features = [view for views in zip(*map(_views, good), strict=True) for view in views]
     tokens = [example.tokens for example in good]
     return Batch(
         features=pad_sequence(features, batch_first=True) if good else torch.zeros(0, 0, 0),
-        feature_lengths=torch.tensor([len(example.features) for example in good], dtype=torch.int64),
+        feature_lengths=torch.tensor([len(view) for view in features], dtype=torch.int64),
         tokens=pad_sequence(tokens, batch_first=True) if good else torch.zeros(0, 0, dtype=torch.int64),
         token_lengths=torch.tensor([len(example.tokens) for example in good], dtype=torch.int64),
         utterances=tuple(example.utterance for example in good),
         rejected=tuple(example for example in examples if isinstance(example, Rejected)),
     )
+
+
+def _views(example: Example) -> tuple[Tensor, ...]:
+    return (example.features, *example.other_views)

@@ -6,8 +6,8 @@ plan and takes its share. There is no loop over utterances: a million of them ar
 
 import heapq
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, overload
 
 import torch
@@ -34,6 +34,7 @@ class BatchBounds:
         max_utterances: number of utterances, at most.
         max_squared_seconds: square of the longest utterance times number of utterances, at most, as attention takes
             memory; None: no such bound.
+        max_cells: numbers in the head's largest tensor, at most, as a transducer takes memory; None: no such bound.
 
     Raises:
         InputError: no batch is within them.
@@ -42,9 +43,18 @@ class BatchBounds:
     batch_seconds: float
     max_utterances: int
     max_squared_seconds: float | None = None
+    max_cells: float | None = None
 
     def __post_init__(self) -> None:
         check_fields("data", self)
+
+    def shared(self, views: int) -> "BatchBounds":
+        """Return the bounds for utterances each of which is in its batch so many times."""
+        if views == 1:
+            return self
+        squared = self.max_squared_seconds and self.max_squared_seconds / views
+        cells = self.max_cells and self.max_cells / views
+        return BatchBounds(self.batch_seconds / views, max(1, self.max_utterances // views), squared, cells)
 
     def longest_utterance(self) -> float:
         """Return the longest duration that a batch of one may have, in seconds."""
@@ -53,24 +63,46 @@ class BatchBounds:
         return min(self.batch_seconds, math.sqrt(self.max_squared_seconds))
 
     @overload
-    def hold(self, longest: float, number: int) -> bool: ...
+    def hold(self, longest: float, number: int, cells: float = 0) -> bool: ...
 
     @overload
-    def hold(self, longest: Tensor, number: Tensor) -> Tensor: ...
+    def hold(self, longest: Tensor, number: Tensor, cells: Tensor | float = 0) -> Tensor: ...
 
-    def hold(self, longest: Any, number: Any) -> Any:
-        """Tell whether so many utterances, the longest of `longest` seconds, are within the bounds."""
+    def hold(self, longest: Any, number: Any, cells: Any = 0) -> Any:
+        """Tell whether so many utterances, the longest of `longest` seconds and padded to `cells`, are within them."""
         fits = (longest * number <= self.batch_seconds) & (number <= self.max_utterances)
         if self.max_squared_seconds is not None:
             fits &= longest * longest * number <= self.max_squared_seconds
+        if self.max_cells is not None:
+            fits &= cells * number <= self.max_cells
         return fits
 
-    def fill(self, durations: Tensor) -> Tensor:
-        """Tell what part of a batch each utterance fills among others of its length; 1: the whole."""
+    def fill(self, durations: Tensor, cells: Tensor | float = 0) -> Tensor:
+        """Tell what part of a batch each utterance fills among others of its size; 1: the whole."""
         parts = (durations / self.batch_seconds).clamp(min=1 / self.max_utterances)
         if self.max_squared_seconds is not None:
             parts = parts.maximum(durations * durations / self.max_squared_seconds)
+        if self.max_cells is not None:
+            parts = parts.maximum(torch.as_tensor(cells / self.max_cells, dtype=parts.dtype))
         return parts.clamp(max=1)
+
+
+@dataclass(frozen=True)
+class Texts:
+    """What texts add to the size of a batch.
+
+    Args:
+        num_tokens: of each utterance, (N,) float64.
+        cells: longest duration and most tokens of a batch to the numbers in the head's largest tensor for each
+            utterance of it; tensors of the same shape.
+    """
+
+    num_tokens: Tensor
+    cells: Callable[[Tensor, Tensor], Tensor]
+
+    def of(self, indices: Tensor) -> "Texts":
+        """Those of some utterances, in this order."""
+        return replace(self, num_tokens=self.num_tokens[indices])
 
 
 @dataclass(frozen=True)
@@ -143,7 +175,7 @@ class Plan:
         return labels
 
 
-def cut_batches(durations: Tensor, bounds: BatchBounds) -> Tensor:
+def cut_batches(durations: Tensor, bounds: BatchBounds, texts: Texts | None = None) -> Tensor:
     """Cut utterances, in the order given, into batches: each takes what it can hold before the next begins.
 
     An utterance that is too long for the bounds is a batch of its own.
@@ -151,33 +183,36 @@ def cut_batches(durations: Tensor, bounds: BatchBounds) -> Tensor:
     Args:
         durations: seconds, (N,).
         bounds: of each batch.
+        texts: of the utterances; None: they add nothing.
 
     Returns:
         Where the batches begin, then N, (batches + 1,).
     """
-    ends = _batch_ends(durations, bounds).tolist()
+    ends = _batch_ends(durations, bounds, texts).tolist()
     edges = [0]
     while edges[-1] < len(ends):
         edges.append(ends[edges[-1]])
     return torch.tensor(edges)
 
 
-def _batch_ends(durations: Tensor, bounds: BatchBounds) -> Tensor:
+def _batch_ends(durations: Tensor, bounds: BatchBounds, texts: Texts | None) -> Tensor:
     """Tell where the batch ends that begins at each utterance, (N,) int64: for all of them at once, by doubling.
 
     Whether a batch may grow by 2**k utterances is seen from the longest of those, and every number is a sum of such.
     """
-    maxima = [durations]  # maxima[k][i]: the longest of the 2**k from i on
+    lengths = durations[None] if texts is None else torch.stack([durations, texts.num_tokens])
+    maxima = [lengths]  # maxima[k][:, i]: the longest of the 2**k from i on
     while 2 ** len(maxima) < min(bounds.max_utterances, len(durations)):
         width = 2 ** (len(maxima) - 1)
-        maxima.append(torch.maximum(maxima[-1][:-width], maxima[-1][width:]))
+        maxima.append(torch.maximum(maxima[-1][:, :-width], maxima[-1][:, width:]))
     starts = torch.arange(len(durations))
-    ends, longest = starts + 1, durations.clone()
+    ends, longest = starts + 1, lengths.clone()
     for level in reversed(range(len(maxima))):
         grown = ends + 2**level
         inside = grown <= len(durations)
-        with_more = longest.maximum(maxima[level][ends.clamp(max=len(maxima[level]) - 1)])
-        fits = inside & bounds.hold(with_more, grown - starts)
+        with_more = longest.maximum(maxima[level][:, ends.clamp(max=maxima[level].shape[1] - 1)])
+        cells = 0 if texts is None else texts.cells(*with_more)
+        fits = inside & bounds.hold(with_more[0], grown - starts, cells)
         ends, longest = torch.where(fits, grown, ends), torch.where(fits, with_more, longest)
     return ends
 
@@ -191,6 +226,7 @@ def plan_training(
     epoch: int,
     world_size: int,
     part: int = 0,
+    texts: Texts | None = None,
 ) -> Plan:
     """Plan one epoch: every utterance once, in steps of `world_size` batches of similar length.
 
@@ -206,6 +242,7 @@ def plan_training(
         epoch: from 0.
         world_size: number of ranks.
         part: number of times that the epoch was planned anew for another number of ranks.
+        texts: of the utterances; None: they add nothing to the size of a batch.
 
     Raises:
         InputError: there are too few utterances, or batches that can be halved, for each rank to have one.
@@ -214,11 +251,12 @@ def plan_training(
         raise InputError(f"each rank needs an utterance; got {len(durations)} utterances for {world_size} ranks.")
     generator = torch.Generator().manual_seed(derive_seed(seed, epoch, "plan", part))
     by_duration = torch.argsort(durations, stable=True)
-    places = bounds.fill(durations[by_duration]).cumsum(0)
+    cells = 0 if texts is None else texts.cells(durations, texts.num_tokens)[by_duration]
+    places = bounds.fill(durations[by_duration], cells).cumsum(0)
     reach = min(order.jitter, MAX_JITTER * math.sqrt(float(places[-1])))
     moves = 2 * torch.rand(len(durations), generator=generator, dtype=torch.float64) - 1
     indices = by_duration[torch.argsort(places + reach * moves, stable=True)]
-    edges = _split_until_divisible(cut_batches(durations[indices], bounds), world_size)
+    edges = _split_until_divisible(cut_batches(durations[indices], bounds, texts and texts.of(indices)), world_size)
     number = (len(edges) - 1) // world_size
     steps = torch.arange(number) if epoch < order.sorted_epochs else torch.randperm(number, generator=generator)
     return Plan(indices, edges, steps, world_size)

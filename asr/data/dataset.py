@@ -49,15 +49,21 @@ class Augmentation:
 
 @dataclass(frozen=True)
 class Reference:
-    """How a text becomes tokens, and whether they fit the audio: `output_lengths(frames) >= min_frames(tokens)`."""
+    """How a text becomes tokens, and whether they fit the audio: `output_lengths(frames) >= min_frames(tokens)`.
+
+    Beside it, what else a head asks of training data (`asr.interfaces.Head`): its views of each utterance, and the
+    size of its largest tensor.
+    """
 
     encode: Callable[[str], list[int]]
     min_frames: Callable[[list[int]], int]
     output_lengths: Callable[[Any], Any]  # of an int or a tensor
+    cells: Callable[[Any, Any], Any] = lambda frames, tokens: 0  # of encoder frames and tokens, the same
+    views: int = 1
 
-    def without_check(self) -> Reference:
-        """The same for evaluation, where a text that cannot fit its audio counts as errors like any other."""
-        return replace(self, min_frames=_no_frames)
+    def for_evaluation(self) -> Reference:
+        """The same with one view, and where a text that cannot fit its audio counts as errors like any other."""
+        return replace(self, min_frames=_no_frames, views=1)
 
 
 def _no_frames(tokens: list[int]) -> int:
@@ -67,7 +73,8 @@ def _no_frames(tokens: list[int]) -> int:
 class SpeechDataset(Dataset[Example | Rejected]):
     """Utterances as examples; what cannot be one is returned as `Rejected`, with the reason.
 
-    An example is a function of (seed, epoch, utterance id, speed factor) alone: no worker, order or batch matters.
+    An example is a function of (seed, epoch, utterance id, speed factor) alone: no worker, order or batch matters. Its
+    views have the same waveform, and are masked apart.
 
     Args:
         utterances: what the position of an `Item` counts.
@@ -104,26 +111,34 @@ class SpeechDataset(Dataset[Example | Rejected]):
         except AudioError as error:
             return Rejected(utterance, str(error))
         with seeded(self.seed, item.epoch, utterance.id):
-            features = self._features(waveform, item.factor)
+            features, *views = self._views(waveform, item)
             if self.reference is None:
                 return Example(utterance, features, torch.zeros(0, dtype=torch.int64))
             tokens = self.reference.encode(utterance.text)
             needed = self.reference.min_frames(tokens)
             if self.reference.output_lengths(len(features)) < needed and item.factor != 1.0:
-                features = self._features(waveform, 1.0)  # the manifest's duration was rounded up
+                # the manifest's duration was rounded up
+                features, *views = self._views(waveform, item._replace(factor=1.0))
             frames = self.reference.output_lengths(len(features))
             if frames < needed:
                 return Rejected(
                     utterance, f"the text is too long for its audio: {needed} frames needed, {frames} there"
                 )
-            return Example(utterance, features, torch.tensor(tokens, dtype=torch.int64))
+            return Example(utterance, features, torch.tensor(tokens, dtype=torch.int64), tuple(views))
 
-    def _features(self, waveform: Tensor, factor: float) -> Tensor:
+    def _views(self, waveform: Tensor, item: Item) -> Iterator[Tensor]:
+        """Yield the views of an utterance; those behind the first have seeds of their own."""
         if self.augmentation.speed is not None:
-            waveform = self.augmentation.speed(waveform, factor)
+            waveform = self.augmentation.speed(waveform, item.factor)
         for augment in self.augmentation.waveform:
             waveform = augment(waveform)
         features = self.features(waveform)
+        yield self._masked(features)
+        for view in range(1, self.reference.views if self.reference else 1):
+            with seeded(self.seed, item.epoch, self.utterances[item.position].id, "view", view):
+                yield self._masked(features)
+
+    def _masked(self, features: Tensor) -> Tensor:
         for augment in self.augmentation.features:
             features = augment(features)
         return features

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Sampler
 
-from asr.data.batch_plan import BatchBounds, BatchOrder, Plan, draw_factors, plan_training
+from asr.data.batch_plan import BatchBounds, BatchOrder, Plan, Texts, draw_factors, plan_training
 from asr.data.dataset import Item, Reference, SpeedPerturbation
 from asr.data.manifest import Utterance
 from asr.data.position import Position, start_of_epoch
@@ -67,6 +67,7 @@ class EpochPlan:
         factors: of speed, (N,) float64.
         kept_speed: utterances of the epoch that keep speed 1.0, since at the factor drawn their frames would be too
             few or their batch too long.
+        texts: of every utterance; None: they add nothing to the size of a batch.
     """
 
     epoch: int
@@ -74,6 +75,7 @@ class EpochPlan:
     durations: Tensor
     factors: Tensor
     kept_speed: int
+    texts: Texts | None = None
 
     def __len__(self) -> int:
         return len(self.plan)
@@ -85,9 +87,12 @@ class EpochPlan:
         return [Item(self.epoch, index, factor) for index, factor in zip(indices, factors, strict=True)]
 
     def largest(self) -> list[int]:
-        """Return the steps with the batch of most padded seconds, and of most seconds squared: one step or two."""
+        """Return the steps with the batch of most padded seconds, of most seconds squared, and of most cells."""
         longest, sizes = self.plan.longest(self.durations), self.plan.sizes()
-        most = [int((measure * sizes).amax(dim=1).argmax()) for measure in (longest, longest * longest)]
+        measures = [longest, longest * longest]
+        if self.texts is not None:
+            measures.append(self.texts.cells(longest, self.plan.longest(self.texts.num_tokens)))
+        most = [int((measure * sizes).amax(dim=1).argmax()) for measure in measures]
         return sorted(set(most))
 
     def summary(self) -> PlanSummary:
@@ -138,9 +143,10 @@ class PlanSettings:
     @classmethod
     def of(cls, data: Mapping[str, Any]) -> "PlanSettings":
         """Take them from the section `data` of a config."""
+        size = (data[name] for name in ("batch_seconds", "max_utterances", "max_squared_seconds", "max_cells"))
         return cls(
             SelectionBounds(data["min_seconds"], data["max_seconds"], data["max_train_utterances"]),
-            BatchBounds(data["batch_seconds"], data["max_utterances"], data["max_squared_seconds"]),
+            BatchBounds(*size),
             BatchOrder(data["jitter"], data["sorted_epochs"]),
         )
 
@@ -187,9 +193,10 @@ class TrainingSet:
     ) -> None:
         self.features, self.reference, self.seed, self.settings = features, reference, seed, settings
         self._speed = speed
-        longest = settings.batches.longest_utterance()
+        self._bounds = settings.batches.shared(reference.views)
+        longest, max_cells = self._bounds.longest_utterance(), self._bounds.max_cells
         bounds = replace(settings.selection, max_seconds=min(settings.selection.max_seconds, longest))
-        selection = select(utterances, features, reference, bounds)
+        selection = select(utterances, features, reference, bounds, max_cells)
         self.num_given = len(utterances)
         self.utterances = selection.utterances
         self.dropped = selection.dropped
@@ -201,8 +208,16 @@ class TrainingSet:
         self._feasible = torch.ones(len(self.utterances), 1, dtype=torch.bool)
         if speed is not None:
             self._factors = speed.factors
-            short_enough = self._durations[:, None] / torch.tensor(self._factors) <= longest
-            self._feasible = feasible_factors(selection, features, reference, speed) & short_enough
+            durations = self._durations[:, None] / torch.tensor(self._factors)
+            small_enough = durations <= longest
+            if max_cells is not None:
+                small_enough &= self._cells(durations, selection.num_tokens[:, None]) <= max_cells
+            self._feasible = feasible_factors(selection, features, reference, speed) & small_enough
+        # Planning asks for cells only where they may matter: it takes twice as long.
+        most = self._cells(self._durations.max() / min(self._factors), selection.num_tokens.max())
+        self._texts = None
+        if max_cells is not None and most * self._bounds.max_utterances > max_cells:
+            self._texts = Texts(selection.num_tokens.double(), self._cells)
 
     def __len__(self) -> int:
         return len(self.utterances)
@@ -229,7 +244,7 @@ class TrainingSet:
                 seen = torch.zeros(len(self), dtype=torch.bool)
                 seen[plan.first_steps(share.batches)] = True
                 left = left[~seen[left]]
-        return EpochPlan(position.epoch, plan, durations, factors, kept_speed)
+        return EpochPlan(position.epoch, plan, durations, factors, kept_speed, self._texts)
 
     def total_steps(self, position: Position, step: int, bounds: RunBounds) -> int:
         """Count the optimizer steps of a whole run: those done, and those of all epochs from a position on.
@@ -262,17 +277,24 @@ class TrainingSet:
             num_samples = self._speed.num_samples(num_samples, item.factor)
         return self.features.num_frames(num_samples)
 
+    def _cells(self, seconds: Tensor, num_tokens: Tensor) -> Tensor:
+        """Numbers in the head's largest tensor for an utterance of so many seconds and tokens."""
+        frames = self.features.num_frames((seconds * self.features.sample_rate).round().long())
+        cells: Tensor = self.reference.cells(self.reference.output_lengths(frames), num_tokens)
+        return cells
+
     def _plan(self, left: Tensor, durations: Tensor, epoch: int, world_size: int, part: int) -> Plan:
         if part > 0 and len(left) < world_size:
             given = f"got {len(left)} utterances that are left of epoch {epoch + 1}, for {world_size} processes"
             raise InputError(f"each process needs an utterance; {given}. Resume with {max(1, len(left))} or fewer.")
         plan = plan_training(
             durations[left],
-            self.settings.batches,
+            self._bounds,
             self.settings.order,
             seed=self.seed,
             epoch=epoch,
             world_size=world_size,
             part=part,
+            texts=self._texts and self._texts.of(left),
         )
         return replace(plan, order=left[plan.order])

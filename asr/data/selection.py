@@ -43,11 +43,13 @@ class Selection:
     Args:
         utterances: kept, N of them.
         min_frames: encoder frames that the tokens of each need at least, (N,).
+        num_tokens: of each, (N,).
         dropped: reason to the ids that were left out for it.
     """
 
     utterances: list[Utterance]
     min_frames: Tensor
+    num_tokens: Tensor
     dropped: dict[str, list[str]] = field(default_factory=dict)
 
 
@@ -56,11 +58,14 @@ def select(
     features: Features,
     reference: Reference,
     bounds: SelectionBounds,
+    max_cells: float | None = None,
 ) -> Selection:
-    """Keep what can be trained on: some text, a bearable length, and tokens that fit the frames at speed 1.0."""
+    """Keep what can be trained on: some text, a bearable size, and tokens that fit the frames at speed 1.0."""
     kept: list[Utterance] = []
     needed: list[int] = []
+    num_tokens: list[int] = []
     dropped: dict[str, list[str]] = defaultdict(list)
+    views = f"; its {reference.views} views share a batch" if reference.views > 1 else ""
     for utterance in utterances:
         if len(kept) == bounds.max_train_utterances:
             dropped[f"beyond the first data.max_train_utterances={len(kept)}"].append(utterance.id)
@@ -70,17 +75,21 @@ def select(
         if not tokens:
             reason = "the text is empty once normalised"
         elif utterance.duration > bounds.max_seconds:
-            reason = f"longer than {bounds.max_seconds:g} s ({_LIMITS})"
+            reason = f"longer than {bounds.max_seconds:g} s ({_LIMITS}{views})"
         elif utterance.duration < bounds.min_seconds:
             reason = f"shorter than data.min_seconds={bounds.min_seconds:g}"
         elif frames < reference.min_frames(tokens):
             reason = "the text is too long for its audio: CTC needs a frame for each token and between equal ones"
+        elif max_cells is not None and reference.cells(frames, len(tokens)) > max_cells:
+            reason = f"the head's largest tensor has more than {max_cells:,.0f} numbers for it (data.max_cells{views})"
         else:
             kept.append(utterance)
             needed.append(reference.min_frames(tokens))
+            num_tokens.append(len(tokens))
             continue
         dropped[reason].append(utterance.id)
-    return Selection(kept, torch.tensor(needed, dtype=torch.int64), dict(dropped))
+    min_frames = torch.tensor(needed, dtype=torch.int64)
+    return Selection(kept, min_frames, torch.tensor(num_tokens, dtype=torch.int64), dict(dropped))
 
 
 def feasible_factors(

@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from asr.interfaces import BLANK_ID, NO_TAPS, Encoded
+from asr.lengths import Lengths
 
 
 class CTC(nn.Module):
@@ -22,6 +23,7 @@ class CTC(nn.Module):
 
     loss_names = ()
     taps = NO_TAPS
+    views = 1
 
     def __init__(self, output_dim: int, num_blocks: int, vocab_size: int) -> None:
         super().__init__()
@@ -50,11 +52,19 @@ class CTC(nn.Module):
         Returns:
             "loss", (B,), not divided by anything.
         """
-        log_probs = self.log_probs(encoded.out).transpose(0, 1)  # (T', B, V)
-        loss = F.ctc_loss(log_probs, tokens, encoded.lengths, token_lengths, blank=BLANK_ID, reduction="none")
-        return {"loss": loss}
+        return {"loss": ctc_loss(self.log_probs(encoded.out), tokens, encoded.lengths, token_lengths)}
 
     @staticmethod
     def min_frames(tokens: list[int]) -> int:
         """Fewest frames that can spell `tokens`: one each, and a blank between two that are the same."""
         return len(tokens) + sum(left == right for left, right in pairwise(tokens))
+
+    def cells(self, frames: Lengths, tokens: Lengths) -> Lengths:
+        """Numbers in log_probs."""
+        return frames * self.linear.out_features
+
+
+def ctc_loss(log_probs: Tensor, tokens: Tensor, lengths: Tensor, token_lengths: Tensor) -> Tensor:
+    """-log p(tokens) of each utterance, (B,), by log_probs (B, T', V)."""
+    by_frame = log_probs.transpose(0, 1)  # (T', B, V)
+    return F.ctc_loss(by_frame, tokens, lengths, token_lengths, blank=BLANK_ID, reduction="none")

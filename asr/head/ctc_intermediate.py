@@ -25,6 +25,7 @@ class CTCIntermediate(nn.Module):
     """
 
     loss_names = ("last_ctc", "intermediate_ctc")
+    views = 1
 
     def __init__(
         self,
@@ -37,6 +38,7 @@ class CTCIntermediate(nn.Module):
     ) -> None:
         super().__init__()
         self.ctc = CTC(output_dim, num_blocks, vocab_size)
+        self.min_frames, self.cells = self.ctc.min_frames, self.ctc.cells
         self.weight = weight
         self.tapped = evenly_spaced(num_blocks, num_intermediate)
 
@@ -58,10 +60,6 @@ class CTCIntermediate(nn.Module):
         intermediate = torch.stack(losses).mean(dim=0)
         loss = (1 - self.weight) * last + self.weight * intermediate
         return {"loss": loss, "last_ctc": last, "intermediate_ctc": intermediate}
-
-    def min_frames(self, tokens: list[int]) -> int:
-        """As CTC's."""
-        return self.ctc.min_frames(tokens)
 
 
 def evenly_spaced(num_blocks: int, number: int) -> list[int]:

@@ -24,6 +24,7 @@ class CTCSelfConditioned(nn.Module):
     """
 
     loss_names = CTCIntermediate.loss_names
+    views = 1
 
     def __init__(
         self,
@@ -40,7 +41,7 @@ class CTCSelfConditioned(nn.Module):
         )
         self.condition = nn.Linear(vocab_size, output_dim)
         self.losses = self.intermediate.losses
-        self.min_frames = self.intermediate.min_frames
+        self.min_frames, self.cells = self.intermediate.min_frames, self.intermediate.cells
 
     @property
     def taps(self) -> dict[int, Tap]:

@@ -36,7 +36,8 @@ class Model(nn.Module):
     @property
     def reference(self) -> Reference:
         """How a text becomes tokens that this model can be trained on."""
-        return Reference(self.tokenizer.encode, self.head.min_frames, self.encoder.output_lengths)
+        head = self.head
+        return Reference(self.tokenizer.encode, head.min_frames, self.encoder.output_lengths, head.cells, head.views)
 
     @property
     def scored_by(self) -> Normalizer:

@@ -152,6 +152,7 @@ RULES: dict[str, Rule | dict[str, Rule]] = {
         "batch_seconds": above(0),
         "max_utterances": whole(1),
         "max_squared_seconds": or_null(above(0)),
+        "max_cells": or_null(above(0, 2**40)),
         "min_seconds": number(0),
         "max_seconds": above(0),
         "max_train_utterances": or_null(whole(1)),

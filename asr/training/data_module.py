@@ -54,7 +54,7 @@ class SpeechData(pl.LightningDataModule):
         self._training_set, self._position, self._num_workers = training_set, position, num_workers
         features, reference = training_set.features, training_set.reference
         self._train = SpeechDataset(training_set.utterances, features, reference, augmentation, training_set.seed)
-        self._valid = SpeechDataset(valid, features, reference.without_check())
+        self._valid = SpeechDataset(valid, features, reference.for_evaluation())
         self._planned: tuple[Position, EpochPlan] | None = None  # the last plan; several ask for the same
 
     def train_dataloader(self) -> DataLoader[Batch]:
@@ -114,8 +114,8 @@ class SpeechData(pl.LightningDataModule):
     def _made_up(self, item: Item, noise: torch.Generator) -> Example:
         data = self._training_set
         utterance = data.utterances[item.position]
-        features = torch.randn(data.num_frames(item), data.features.dim, generator=noise)
-        return Example(utterance, features, torch.tensor(data.reference.encode(utterance.text)))
+        features, *views = torch.randn(data.reference.views, data.num_frames(item), data.features.dim, generator=noise)
+        return Example(utterance, features, torch.tensor(data.reference.encode(utterance.text)), tuple(views))
 
     def _stretch(self, epoch: int) -> Position:
         """Tell where this run begins in an epoch, with the trainer's number of ranks."""

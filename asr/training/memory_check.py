@@ -14,7 +14,7 @@ from asr.interfaces import Features
 
 logger = logging.getLogger(__name__)
 
-HINT = "Lower data.batch_seconds or data.max_seconds, or set gradient_checkpointing=true"
+HINT = "Lower data.batch_seconds, data.max_seconds or data.max_cells, or set gradient_checkpointing=true"
 
 
 class LargestBatchFirst(pl.callbacks.Callback):
@@ -66,5 +66,6 @@ def describe(batch: Batch, features: Features) -> str:
     if len(batch) == 0:
         return "an empty batch"
     seconds = batch.features.shape[1] * features.hop / features.sample_rate
-    shape = f"{len(batch)} utterances x {batch.features.shape[1]} frames"
+    views = len(batch.features) // len(batch)
+    shape = f"{len(batch)} utterances x {f'{views} views x ' if views > 1 else ''}{batch.features.shape[1]} frames"
     return f"{shape} ({seconds:.1f} s each, {len(batch) * seconds:.0f} s in all, {batch.tokens.shape[1]} tokens)"

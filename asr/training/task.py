@@ -158,7 +158,7 @@ class RecognitionTask(pl.LightningModule):
 
     def _log_step(self, sums: StepSums, norm: Tensor, learning_rate: float) -> None:
         features = self.model.features
-        seconds = sums.frames * features.hop / features.sample_rate
+        seconds = sums.frames / self.model.head.views * features.hop / features.sample_rate
         self._log_place(self.global_step + 1)  # behind this step
         self.log("train/loss", sums.loss / max(sums.tokens, 1), prog_bar=True)
         for name, loss in sums.others.items():

@@ -1,0 +1,63 @@
+"""CTC with consistency regularisation: two views of an utterance, masked apart, learn to be read alike."""
+
+from typing import Annotated
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from asr.head.ctc import CTC, ctc_loss
+from asr.interfaces import NO_TAPS, Encoded
+from asr.lengths import padding_mask
+from asr.system.settings import number
+
+
+class CTCConsistency(nn.Module):
+    """CR-CTC: each view has half of the CTC loss, and what the other one says of each frame as its target.
+
+    *Source*: Yao et al. 2024, arXiv:2410.05101, section 3.1. The views differ by their masks (`augment`), and by
+    dropout. Where there is one view, as in validation, it is CTC.
+
+    Args:
+        output_dim: D.
+        num_blocks: of the encoder.
+        vocab_size: V, blank included.
+        weight: of the consistency loss (the paper's alpha).
+    """
+
+    loss_names = ("ctc", "consistency")
+    taps = NO_TAPS
+    views = 2
+
+    def __init__(
+        self, output_dim: int, num_blocks: int, vocab_size: int, *, weight: Annotated[float, number(0, 100)]
+    ) -> None:
+        super().__init__()
+        self.ctc = CTC(output_dim, num_blocks, vocab_size)
+        self.min_frames, self.cells = self.ctc.min_frames, self.ctc.cells
+        self.weight = weight
+
+    @property
+    def frame_head(self) -> CTC:
+        """The output layer."""
+        return self.ctc
+
+    def losses(self, encoded: Encoded, tokens: Tensor, token_lengths: Tensor) -> dict[str, Tensor]:
+        """Compute the loss of each utterance, and its parts, (B,) each.
+
+        Args:
+            encoded: of all views, (views * B, T', D): the first of each utterance, then the second.
+            tokens: (B, U).
+            token_lengths: (B,).
+        """
+        views = len(encoded.out) // len(tokens)
+        log_probs = self.ctc.log_probs(encoded.out)  # (views * B, T', V)
+        by_view = ctc_loss(log_probs, tokens.repeat(views, 1), encoded.lengths, token_lengths.repeat(views))
+        ctc = by_view.view(views, -1).mean(dim=0)
+        consistency = torch.zeros_like(ctc)
+        if views > 1:
+            other = log_probs.detach().roll(len(tokens), dims=0)
+            apart = F.kl_div(log_probs, other, reduction="none", log_target=True).sum(dim=-1)  # (views * B, T')
+            apart = apart.masked_fill(padding_mask(encoded.lengths, apart.shape[1]), 0.0).sum(dim=1)
+            consistency = apart.view(views, -1).mean(dim=0)
+        return {"loss": ctc + self.weight * consistency, "ctc": ctc, "consistency": consistency}

@@ -1,0 +1,48 @@
+"""The prediction network of long short-term memory."""
+
+import torch
+from torch import Tensor, nn
+
+from asr.interfaces import BLANK_ID
+from asr.system.settings import Dim, Layers, Probability
+
+
+class LSTM(nn.Module):
+    """Layers of LSTM cells over embedded tokens.
+
+    *Source*: Graves 2012, arXiv:1211.3711, section 2.2. *Differs from the paper*: tokens are embedded.
+
+    Args:
+        vocab_size: V; id 0 stands before the first token.
+        dim: of the embedding and of each layer.
+        num_layers: of cells.
+        dropout: between the layers, and of what comes out.
+    """
+
+    def __init__(self, vocab_size: int, *, dim: Dim, num_layers: Layers, dropout: Probability) -> None:
+        super().__init__()
+        self.output_dim = dim
+        self.embedding = nn.Embedding(vocab_size, dim)
+        self.cells = nn.LSTM(dim, dim, num_layers, batch_first=True, dropout=dropout if num_layers > 1 else 0.0)
+        self.dropout = nn.Dropout(dropout)
+
+    def initial_state(self, batch: int) -> Tensor:
+        """Outputs and cells of each layer, (B, 2, L, P)."""
+        return self.embedding.weight.new_zeros(batch, 2, self.cells.num_layers, self.output_dim)
+
+    def step(self, tokens: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        """Read a token, (B,); return what comes of it, (B, P), and the next state."""
+        out, cells = self.cells(self.embedding(tokens[:, None]), _of_layers(state))
+        return self.dropout(out[:, 0]), torch.stack(cells).permute(2, 0, 1, 3)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Tokens (B, U) to what comes of none of them, of the first, and so on, (B, U + 1, P)."""
+        begun = nn.functional.pad(tokens, (1, 0), value=BLANK_ID)
+        out, _ = self.cells(self.embedding(begun))
+        return self.dropout(out)
+
+
+def _of_layers(state: Tensor) -> tuple[Tensor, Tensor]:
+    """(B, 2, L, P) to outputs and cells as torch has them, (L, B, P) each."""
+    outputs, cells = state.permute(1, 2, 0, 3).contiguous()
+    return outputs, cells

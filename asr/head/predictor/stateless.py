@@ -1,0 +1,55 @@
+"""The prediction network that remembers a few tokens and nothing else."""
+
+from typing import Annotated
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from asr.interfaces import BLANK_ID
+from asr.system.settings import Dim, Heads, whole
+
+
+class Stateless(nn.Module):
+    """Average the embeddings of the last tokens, each weighed by how it goes with its position.
+
+    *Source*: Botros et al. 2021, arXiv:2109.07513, section 3. *Differs from the paper*: the embedding is not shared
+    with the joiner.
+
+    Args:
+        vocab_size: V; id 0 stands before the first token.
+        dim: of the embedding, and of what comes out.
+        num_heads: position vectors of each place.
+        num_tokens: that are remembered.
+    """
+
+    def __init__(
+        self, vocab_size: int, *, dim: Dim, num_heads: Heads, num_tokens: Annotated[int, whole(1, 100)]
+    ) -> None:
+        super().__init__()
+        self.output_dim = dim
+        self.embedding = nn.Embedding(vocab_size, dim)
+        self.positions = nn.Parameter(torch.randn(num_heads, num_tokens, dim) * dim**-0.5)
+        self.linear = nn.Linear(dim, dim)
+        self.norm = nn.LayerNorm(dim)
+
+    def initial_state(self, batch: int) -> Tensor:
+        """The tokens before the first, (B, N)."""
+        return torch.full((batch, self.positions.shape[1]), BLANK_ID, device=self.positions.device)
+
+    def step(self, tokens: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        """Read a token, (B,); return what comes of it, (B, P), and the next state."""
+        state = torch.cat([state[:, 1:], tokens[:, None]], dim=1)
+        return self._average(state), state
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Tokens (B, U) to what comes of none of them, of the first, and so on, (B, U + 1, P)."""
+        before = self.initial_state(len(tokens))
+        return self._average(torch.cat([before, tokens], dim=1).unfold(1, before.shape[1], 1))
+
+    def _average(self, tokens: Tensor) -> Tensor:
+        """(..., N) to (..., P)."""
+        embedded = self.embedding(tokens)  # (..., N, P)
+        weights = torch.einsum("...np,hnp->...n", embedded, self.positions) / self.positions[..., 0].numel()
+        averaged = torch.einsum("...n,...np->...p", weights, embedded)
+        return F.silu(self.norm(self.linear(averaged)))

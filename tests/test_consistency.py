@@ -1,0 +1,164 @@
+"""CR-CTC: its loss against the paper's formula, the views that it is made of, and the batches that hold them."""
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from asr.build import build_augmentation, build_features, component
+from asr.data.batch import Example, collate
+from asr.data.dataset import Augmentation, Item, Reference, SpeechDataset
+from asr.data.epoch_plan import PlanSettings, TrainingSet
+from asr.data.manifest import Utterance
+from asr.data.position import start_of_epoch
+from asr.interfaces import Encoded
+from tests.conftest import resolved
+from tests.test_training_set import FEATURES, REFERENCE, SETTINGS, SPEED, utterances
+from tests.tones import SAMPLE_RATE, speak
+
+DIM, VOCAB_SIZE = 6, 5
+LENGTHS, TOKENS = (7, 4, 5), ([1, 2, 2], [3], [4, 1])
+
+
+def head() -> Any:
+    made = component("head", resolved("head=ctc_consistency")["head"])(DIM, 4, VOCAB_SIZE).double()
+    with torch.no_grad():
+        made.ctc.linear.weight *= 5
+    return made
+
+
+def padded_tokens() -> Tensor:
+    tokens = torch.full((len(TOKENS), 5), VOCAB_SIZE - 1)
+    for row, ids in enumerate(TOKENS):
+        tokens[row, : len(ids)] = torch.tensor(ids)
+    return tokens
+
+
+def plain_loss(made: Any, views: Tensor, tokens: list[int]) -> Tensor:
+    """Equations 2 to 4 of arXiv:2410.05101 for an utterance's two views, (2, T', D), frame by frame."""
+    linear = made.ctc.linear
+    lengths, ids = (len(views[0]),), torch.tensor([tokens])
+    log_probs = [linear(view).log_softmax(dim=-1)[:, None] for view in views]
+    ctc = sum(F.ctc_loss(each, ids, lengths, (len(tokens),), reduction="sum") for each in log_probs) / 2
+    probabilities = [[linear(frame).softmax(dim=-1) for frame in view] for view in views]
+    consistency = torch.zeros((), dtype=torch.float64)
+    for mine, other in (probabilities, probabilities[::-1]):
+        for p, q in zip(mine, other, strict=True):
+            target = q.detach()
+            consistency = consistency + sum(target[v] * (target[v].log() - p[v].log()) for v in range(VOCAB_SIZE)) / 2
+    return ctc + resolved("head=ctc_consistency")["head"]["weight"] * consistency
+
+
+def test_loss_and_gradients_are_those_of_the_papers_formula_and_padded_frames_do_not_count() -> None:
+    made, count = head(), len(LENGTHS)
+    views = torch.full((2, count, 9, DIM), 1e6, dtype=torch.float64)
+    for row, length in enumerate(LENGTHS):
+        views[:, row, :length] = torch.randn(2, length, DIM, dtype=torch.float64)
+    views.requires_grad_()
+    lengths, token_lengths = torch.tensor(LENGTHS * 2), torch.tensor([len(ids) for ids in TOKENS])
+    losses = made.losses(Encoded(views.flatten(0, 1), lengths, {}), padded_tokens(), token_lengths)
+    expected = torch.stack(
+        [plain_loss(made, views[:, row, :length], TOKENS[row]) for row, length in enumerate(LENGTHS)]
+    )
+    torch.testing.assert_close(losses["loss"], expected, rtol=0, atol=1e-10)
+    assert (losses["consistency"] > 0.01).all()
+    inputs = [views, *made.parameters()]
+    found, wanted = (torch.autograd.grad(loss.sum(), inputs, retain_graph=True) for loss in (losses["loss"], expected))
+    for gradient, plain in zip(found, wanted, strict=True):
+        torch.testing.assert_close(gradient, plain, rtol=0, atol=1e-10)
+
+
+def test_of_one_view_and_of_two_that_are_the_same_it_is_the_ctc_loss() -> None:
+    made, token_lengths = head(), torch.tensor([len(ids) for ids in TOKENS])
+    encoded = Encoded(torch.randn(3, 7, DIM, dtype=torch.float64), torch.tensor(LENGTHS), {})
+    expected = made.ctc.losses(encoded, padded_tokens(), token_lengths)["loss"]
+    twice = Encoded(encoded.out.repeat(2, 1, 1), encoded.lengths.repeat(2), {})
+    for each in (encoded, twice):
+        losses = made.losses(each, padded_tokens(), token_lengths)
+        torch.testing.assert_close(losses["loss"], expected, rtol=0, atol=1e-12)
+        assert losses["consistency"].abs().max() < 1e-12
+
+
+UTTERANCE = Utterance("a.wav", 1.0, "abc", "a")
+TWO_VIEWS = Reference(lambda text: [1], len, lambda frames: frames, views=2)
+
+
+class Noise:
+    """A change of the waveform that is drawn at random."""
+
+    stage = "waveform"
+
+    def __call__(self, waveform: Tensor) -> Tensor:
+        return waveform + 0.01 * torch.randn(waveform.shape)
+
+
+def dataset(augmentation: Augmentation, reference: Reference = TWO_VIEWS, seed: int = 3) -> SpeechDataset:
+    waveform = torch.from_numpy(speak("abc def"))
+    features = build_features(resolved())
+    return SpeechDataset([UTTERANCE], features, reference, augmentation, seed, lambda utterance, rate: waveform)
+
+
+def views(made: SpeechDataset, epoch: int = 0) -> tuple[Tensor, ...]:
+    example = made[Item(epoch, 0, 0.9)]
+    assert isinstance(example, Example)
+    return (example.features, *example.other_views)
+
+
+MASKED = build_augmentation(resolved("augment=[speed_perturb,spec_augment]"), SAMPLE_RATE)
+NOISY = Augmentation(MASKED.speed, [Noise()], MASKED.features)
+
+
+def test_views_have_the_same_waveform_and_masks_of_their_own() -> None:
+    first, second = views(dataset(Augmentation(NOISY.speed, NOISY.waveform)))
+    assert torch.equal(first, second), "the same speed, and the same noise"
+    masked, other = views(dataset(NOISY))
+    assert torch.equal(masked, views(dataset(NOISY, REFERENCE))[0]), "as without a second one"
+    for view in (masked, other):
+        kept = view == first
+        assert 0.2 < kept.float().mean() < 1
+        assert not view[~kept].any(), "what is not masked is the same in both"
+    assert not torch.equal(masked == 0, other == 0)
+
+
+def test_masks_are_a_function_of_seed_epoch_utterance_and_view() -> None:
+    made = dataset(NOISY)
+    assert len({view.sum().item() for epoch in range(3) for view in views(made, epoch)}) == 6
+    torch.manual_seed(99)
+    assert all(map(torch.equal, views(made, 2), views(dataset(NOISY), 2)))
+    assert not torch.equal(views(made)[1], views(dataset(NOISY, seed=4))[1])
+
+
+def test_a_batch_holds_the_first_views_of_all_and_then_the_second() -> None:
+    batch = collate(
+        [
+            Example(UTTERANCE, torch.full((length, 2), 1.0 * number), torch.tensor([number]), (-torch.ones(length, 2),))
+            for number, length in enumerate((3, 5), start=1)
+        ]
+    )
+    assert len(batch) == 2
+    assert batch.features[:, 2, 0].tolist() == [1, 2, -1, -1]
+    assert batch.feature_lengths.tolist() == [3, 5, 3, 5]
+    assert batch.tokens.tolist() == [[1], [2]]
+
+
+def test_evaluation_has_one_view() -> None:
+    assert len(views(dataset(Augmentation(), TWO_VIEWS.for_evaluation()))) == 1
+
+
+@pytest.mark.parametrize("bound", [{}, {"max_squared_seconds": 300.0}, {"max_utterances": 5}])
+def test_a_batch_of_two_views_holds_half_the_utterances(bound: dict[str, Any]) -> None:
+    settings = SETTINGS | bound
+    given = utterances(200)
+    reference = Reference(REFERENCE.encode, REFERENCE.min_frames, REFERENCE.output_lengths, views=2)
+    data = TrainingSet(given, FEATURES, reference, SPEED, 0, PlanSettings.of(settings))
+    plan = data.epoch(start_of_epoch(1, 1))
+    assert len(data) == len(given), "none is too long"
+    for step in range(len(plan)):
+        batch = plan.items(step, 0)
+        longest = max(given[item.position].duration / item.factor for item in batch)
+        assert 2 * longest * len(batch) <= settings["batch_seconds"] + 1e-9
+        assert 2 * len(batch) <= settings["max_utterances"]
+        if settings["max_squared_seconds"]:
+            assert 2 * longest**2 * len(batch) <= settings["max_squared_seconds"] + 1e-9

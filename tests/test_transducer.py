@@ -1,0 +1,327 @@
+"""The transducer: its loss, its prediction networks and its searches against enumeration and plain loops."""
+
+import math
+import random
+from collections.abc import Iterator
+from functools import lru_cache
+from importlib.util import find_spec
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from asr.build import check_components, component
+from asr.decode.transducer_beam import TransducerBeam
+from asr.decode.transducer_greedy import TransducerGreedy
+from asr.errors import InputError
+from asr.interfaces import Encoded
+from asr.kernels.transducer_loss import transducer_loss, transducer_loss_by_torchaudio, transducer_loss_plainly
+from asr.system.settings import default_settings
+from asr.text.normalize import as_written
+from tests.conftest import CONF, resolved
+from tests.fusion import NUMBERS, Fusion, Pieces, Trigrams, write_lines
+from tests.identity import decoded
+
+PREDICTORS = sorted(path.stem for path in (CONF / "head" / "predictor").glob("*.yaml"))
+PIECES = ["", " ", "a", "b"]
+DIM = 6
+
+
+@lru_cache
+def config(predictor: str) -> dict[str, Any]:
+    overrides = [f"head/predictor={predictor}", "head.predictor.dim=5", "head.joint_dim=7"]
+    settings: dict[str, Any] = resolved("head=transducer", *overrides)["head"]
+    return settings
+
+
+def head(predictor: str = "stateless", vocab_size: int = len(PIECES), scale: float = 3.0, seed: int = 0) -> Any:
+    """A small transducer in float64 whose distributions are far from flat."""
+    torch.manual_seed(seed)
+    made = component("head", config(predictor))(DIM, 3, vocab_size).double().eval()
+    with torch.no_grad():
+        for parameter in made.parameters():
+            parameter.copy_(0.7 * torch.randn_like(parameter))
+        made.joiner.output.weight *= scale
+    return made
+
+
+def log_probs(made: Any, encoder_out: Tensor, tokens: tuple[int, ...]) -> Tensor:
+    """(T', D) and tokens to (T', U + 1, V), token by token."""
+    out, state = made.predictor.step(torch.tensor([0]), made.predictor.initial_state(1))
+    outs = [out]
+    for token in tokens:
+        out, state = made.predictor.step(torch.tensor([token]), state)
+        outs.append(out)
+    frames = made.joiner.of_frames(encoder_out)[:, None]
+    return made.joiner(frames, made.joiner.of_tokens(torch.cat(outs))[None]).log_softmax(dim=-1)
+
+
+def alignments(num_frames: int, num_tokens: int, most: int) -> Iterator[tuple[int, ...]]:
+    """Every way to write so many tokens in so many frames: how many in each, `most` at most."""
+    counts = product(range(min(most, num_tokens) + 1), repeat=num_frames)
+    return (each for each in counts if sum(each) == num_tokens)
+
+
+def enumerated(log_probs: Tensor, tokens: tuple[int, ...], most: int = 99) -> Tensor:
+    """log p(tokens), the sum over all alignments, by log_probs (T', U + 1, V)."""
+    paths = []
+    for counts in alignments(len(log_probs), len(tokens), most):
+        path, written = torch.zeros((), dtype=log_probs.dtype), 0
+        for frame, count in zip(log_probs, counts, strict=True):
+            for _ in range(count):
+                path = path + frame[written, tokens[written]]
+                written += 1
+            path = path + frame[written, 0]
+        paths.append(path)
+    return torch.stack(paths).logsumexp(dim=0) if paths else torch.tensor(-math.inf)
+
+
+CASES = [((1, 2), 3), ((2,), 4), ((), 2), ((3, 3, 1), 1), ((1, 1), 2)]
+
+
+def batch_of_cases() -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Logits, tokens, lengths and token lengths of CASES, with junk in all that is padding."""
+    lengths = torch.tensor([frames for _, frames in CASES])
+    token_lengths = torch.tensor([len(tokens) for tokens, _ in CASES])
+    logits = torch.full((len(CASES), 6, 6, 4), math.nan, dtype=torch.float64)
+    tokens = torch.full((len(CASES), 5), 10**6)
+    for row, (ids, frames) in enumerate(CASES):
+        logits[row, :frames, : len(ids) + 1] = torch.randn(frames, len(ids) + 1, 4, dtype=torch.float64)
+        tokens[row, : len(ids)] = torch.tensor(ids, dtype=torch.int64)
+    return logits.requires_grad_(), tokens, lengths, token_lengths
+
+
+def test_loss_and_gradient_are_those_of_an_enumeration_of_all_alignments() -> None:
+    logits, tokens, lengths, token_lengths = batch_of_cases()
+    loss = transducer_loss(logits, tokens, lengths, token_lengths)
+    [gradient] = torch.autograd.grad(loss @ torch.arange(1.0, len(CASES) + 1, dtype=torch.float64), logits)
+    for row, (ids, frames) in enumerate(CASES):
+        own = logits[row, :frames, : len(ids) + 1].detach().requires_grad_()
+        expected = -enumerated(own.log_softmax(dim=-1), ids)
+        [own_gradient] = torch.autograd.grad(expected * (row + 1), own)
+        torch.testing.assert_close(loss[row], expected, rtol=0, atol=1e-12)
+        torch.testing.assert_close(gradient[row, :frames, : len(ids) + 1], own_gradient, rtol=0, atol=1e-12)
+        gradient[row, :frames, : len(ids) + 1] = 0
+        assert not gradient[row].any(), "of padding there is none"
+
+
+def test_torchaudios_loss_is_the_plain_one() -> None:
+    logits, tokens, lengths, token_lengths = batch_of_cases()
+    single = logits.detach().float().requires_grad_()
+    loss = transducer_loss(single, tokens, lengths, token_lengths)
+    expected = transducer_loss(logits, tokens, lengths, token_lengths)
+    torch.testing.assert_close(loss.double(), expected, rtol=1e-5, atol=1e-5)  # float32
+    [gradient], [double] = torch.autograd.grad(loss.sum(), single), torch.autograd.grad(expected.sum(), logits)
+    torch.testing.assert_close(gradient.double(), double, rtol=0, atol=1e-5)
+
+
+def test_the_plain_loss_is_taken_where_torchaudio_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    logits, tokens, lengths, token_lengths = (x.detach() for x in batch_of_cases())
+    expected = transducer_loss(logits.float(), tokens, lengths, token_lengths)
+    monkeypatch.delattr("torchaudio.functional.rnnt_loss")
+    found = transducer_loss(logits.float(), tokens, lengths, token_lengths)
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+    assert found.dtype == transducer_loss(logits.bfloat16(), tokens, lengths, token_lengths).dtype == torch.float32
+
+
+@pytest.mark.parametrize("form", [transducer_loss_plainly, transducer_loss_by_torchaudio])
+def test_long_utterances_have_finite_losses_and_gradients_in_float32(form: Any) -> None:
+    logits = (5 * torch.randn(1, 300, 61, 5)).requires_grad_()
+    tokens, lengths = torch.randint(1, 5, (1, 60)), (torch.tensor([300]), torch.tensor([60]))
+    loss = form(logits, tokens, *lengths)
+    exact = transducer_loss_plainly(logits.double(), tokens, *lengths)
+    torch.testing.assert_close(loss.double(), exact, rtol=1e-4, atol=0)
+    [gradient] = torch.autograd.grad(loss, logits)
+    assert gradient.isfinite().all()
+
+
+def test_an_utterance_without_frames_has_no_probability() -> None:
+    tokens, lengths = torch.tensor([[1], [1]]), torch.tensor([0, 2])
+    loss = transducer_loss(torch.randn(2, 2, 2, 3), tokens, lengths, torch.tensor([1, 1]))
+    assert loss.isinf().tolist() == [True, False]
+    assert (
+        transducer_loss(torch.zeros(2, 0, 2, 3), tokens, 0 * lengths, torch.tensor([1, 1])).tolist() == [math.inf] * 2
+    )
+
+
+@pytest.mark.parametrize("predictor", PREDICTORS)
+def test_a_prediction_network_gives_the_same_token_by_token_and_knows_nothing_of_what_follows(predictor: str) -> None:
+    network = head(predictor).predictor
+    tokens = torch.tensor([[1, 2, 2, 3], [3, 1, 1, 2]])
+    whole = network(tokens)
+    state = network.initial_state(2)
+    for place, column in enumerate([torch.zeros(2, dtype=torch.int64), *tokens.T]):
+        out, state = network.step(column, state)
+        torch.testing.assert_close(out, whole[:, place], rtol=0, atol=1e-12)
+        assert state.shape[0] == 2
+    torch.testing.assert_close(network(tokens[:, :2]), whole[:, :3], rtol=0, atol=1e-12)
+    assert not torch.allclose(whole[0, 1], whole[1, 1])
+
+
+def test_the_stateless_network_is_the_papers_average() -> None:
+    network = head("stateless").predictor
+    tokens = [0, 0, 3, 1]  # two places
+    for place in range(1, len(tokens)):
+        embedded = [network.embedding.weight[token] for token in tokens[place - 1 : place + 1]]
+        average = torch.zeros(5, dtype=torch.float64)
+        for one_head in network.positions:
+            for vector, position in zip(embedded, one_head, strict=True):
+                average = average + vector * (vector @ position) / (len(network.positions) * 2)
+        expected = torch.nn.functional.silu(network.norm(network.linear(average)))
+        torch.testing.assert_close(network(torch.tensor([[3, 1]]))[0, place - 1], expected, rtol=0, atol=1e-12)
+
+
+def test_the_heads_loss_is_the_weighted_sum_of_the_transducers_and_ctcs() -> None:
+    made, encoder_out, tokens = head(), torch.randn(1, 4, DIM, dtype=torch.float64), (2, 1)
+    losses = made.losses(Encoded(encoder_out, torch.tensor([4]), {}), torch.tensor([tokens]), torch.tensor([2]))
+    transducer = -enumerated(log_probs(made, encoder_out[0], tokens), tokens)
+    torch.testing.assert_close(losses["transducer"][0], transducer, rtol=0, atol=1e-12)
+    weight = config("stateless")["ctc_weight"]
+    torch.testing.assert_close(losses["loss"][0], (1 - weight) * transducer + weight * losses["ctc"][0])
+
+
+def test_cells_are_the_numbers_of_the_largest_tensor() -> None:
+    for vocab_size in (4, 50):  # less, and more than the joiner's dimension
+        made, sizes = head(vocab_size=vocab_size), []
+        made.joiner.output.register_forward_hook(
+            lambda module, inputs, out, sizes=sizes: sizes.extend([inputs[0].numel(), out.numel()])
+        )
+        encoded = Encoded(torch.randn(3, 9, DIM, dtype=torch.float64), torch.tensor([9, 2, 5]), {})
+        made.losses(encoded, torch.ones(3, 4, dtype=torch.int64), torch.tensor([1, 4, 2]))
+        assert max(sizes) == 3 * made.cells(9, 4)
+
+
+def test_a_search_for_which_the_head_has_no_joiner_is_refused_and_the_head_brings_its_own() -> None:
+    with pytest.raises(
+        InputError, match=r"decode=transducer_greedy must have a head with a joiner; head=ctc has none\."
+    ):
+        check_components(resolved("head=ctc", "decode=transducer_greedy"))
+    assert resolved("head=transducer")["decode"]["name"] == "transducer_greedy"
+    assert resolved("head=transducer", "decode=transducer_beam")["decode"]["name"] == "transducer_beam"
+    assert resolved("head=ctc")["decode"]["name"] == "greedy"
+
+
+def greedy(made: Any, max_symbols: int = 10) -> TransducerGreedy:
+    return TransducerGreedy(made, Pieces(PIECES), as_written, max_symbols=max_symbols)  # type: ignore[arg-type]
+
+
+def plain_greedy(made: Any, encoder_out: Tensor, max_symbols: int) -> tuple[list[int], float]:
+    """Graves' greedy search of one utterance, (T', D): frame by frame, token by token."""
+    tokens: list[int] = []
+    score = 0.0
+    for frame in range(len(encoder_out)):
+        for number in range(max_symbols + 1):
+            row = log_probs(made, encoder_out[frame : frame + 1], tuple(tokens))[0, -1].detach()
+            token = int(row.argmax())
+            longer = [*tokens, token]
+            if token == 0 or number == max_symbols or made.min_frames(longer) > len(encoder_out):
+                score += float(row[0])
+                break
+            score, tokens = score + float(row[token]), longer
+    return tokens, score
+
+
+@pytest.mark.parametrize("max_symbols", [1, 3])
+@pytest.mark.parametrize("predictor", PREDICTORS)
+def test_greedy_decoding_of_a_batch_is_a_plain_loop_over_each_utterance(predictor: str, max_symbols: int) -> None:
+    written = 0
+    for seed in range(4):
+        made, lengths = head(predictor, seed=seed), torch.tensor([9, 0, 4, 1, 12])
+        encoder_out = torch.randn(len(lengths), 14, DIM, dtype=torch.float64)
+        found = decoded(greedy(made, max_symbols), encoder_out, lengths)
+        for [hypothesis], row, length in zip(found, encoder_out, lengths.tolist(), strict=True):
+            tokens, score = plain_greedy(made, row[:length], max_symbols)
+            assert hypothesis.tokens == tokens
+            assert hypothesis.score == pytest.approx(score, abs=1e-9)
+            written += len(tokens)
+    assert written > 30, "there must be something to compare"
+
+
+def test_junk_behind_an_utterance_changes_no_hypothesis() -> None:
+    made, lengths = head(), torch.tensor([7, 3])
+    encoder_out = torch.randn(2, 7, DIM, dtype=torch.float64)
+    junk = encoder_out.clone()
+    junk[1, 3:] = math.nan
+    for decoder in (greedy(made), beam(made)):
+        assert decoded(decoder, junk, lengths) == decoded(decoder, encoder_out, lengths)
+        alone = decoded(decoder, encoder_out[1:, :3], lengths[1:])
+        assert alone[0][0].tokens == decoded(decoder, junk, lengths)[1][0].tokens
+
+
+FRAMES = 3
+WIDE = {"beam_size": 10_000, "beam_threshold": math.inf, "tokens_per_frame": 100}
+
+
+def beam(made: Any, **settings: Any) -> TransducerBeam:
+    """Make a search of conf's settings, but for these."""
+    settings = {**default_settings("decode", "transducer_beam"), **settings}
+    del settings["name"]
+    return TransducerBeam(made, Pieces(PIECES), as_written, **settings)  # type: ignore[arg-type]
+
+
+@lru_cache
+def small(predictor: str, max_symbols: int) -> tuple[Any, Tensor, dict[tuple[int, ...], float]]:
+    """A head, frames (T', D), and log p of all that they can spell, by enumeration of all alignments."""
+    made, encoder_out = head(predictor), torch.randn(FRAMES, DIM, dtype=torch.float64)
+    scores: dict[tuple[int, ...], float] = {}
+    with torch.no_grad():
+        for length in range(FRAMES + 1):
+            for tokens in product(range(1, len(PIECES)), repeat=length):
+                score = float(enumerated(log_probs(made, encoder_out, tokens), tokens, max_symbols))
+                if made.min_frames(tokens) <= FRAMES and score > -math.inf:
+                    scores[tokens] = score
+    return made, encoder_out, scores
+
+
+needs_kenlm = pytest.mark.skipif(find_spec("flashlight") is None, reason="flashlight-text is not installed")
+
+
+@needs_kenlm
+@pytest.mark.parametrize("fused", ["nothing", "words", "tokens", "lexicon", "hotwords", "all"])
+def test_a_wide_beam_finds_what_enumeration_of_all_alignments_does(fused: str, tmp_path: Path) -> None:
+    for seed, predictor in enumerate(PREDICTORS):
+        draw = random.Random(f"{fused} {seed}")
+        names = [piece.replace(" ", "\N{LOWER ONE EIGHTH BLOCK}") for piece in PIECES[1:]]
+        words = {"words": ["a", "b", "ab", "ba"], "tokens": names, "all": ["a", "ab", "ba"]}
+        model = Trigrams(words[fused], draw) if fused in words else None
+        plain = Fusion(
+            PIECES,
+            model,
+            "token" if fused == "tokens" else "word",
+            ["a", "ab", "bb"] if fused in ("lexicon", "all") else None,
+            ["a b", "ba"] if fused in ("hotwords", "all") else (),
+            {name: draw.uniform(0, 2) for name in NUMBERS},
+        )
+        settings: dict[str, Any] = {**plain.numbers, "lm_unit": plain.lm_unit}
+        settings["lm"] = model.write(tmp_path / f"{seed}.arpa") if model else None
+        settings["lexicon"] = write_lines(tmp_path / "words", plain.lexicon) if plain.lexicon else None
+        settings["hotwords"] = write_lines(tmp_path / "phrases", plain.hotwords) if plain.hotwords else None
+        for max_symbols in (1, FRAMES):
+            made, encoder_out, acoustic = small(predictor, max_symbols)
+            added = {tokens: plain.score(tokens) for tokens in acoustic}
+            expected = {tokens: acoustic[tokens] + gain for tokens, gain in added.items() if gain is not None}
+            search = beam(made, **WIDE, **settings, max_symbols=max_symbols)
+            [found] = decoded(search, encoder_out[None], torch.tensor([FRAMES]))
+            scores = [hypothesis.score for hypothesis in found]
+            assert scores == sorted(scores, reverse=True)
+            by_tokens = {tuple(hypothesis.tokens): hypothesis.score for hypothesis in found}
+            assert by_tokens == pytest.approx(expected, abs=1e-4)  # the language model's figures are float32
+
+
+def test_a_narrow_beam_keeps_no_more_than_its_size_and_counts_no_path_twice() -> None:
+    made, encoder_out = head(), torch.randn(1, 20, DIM, dtype=torch.float64)
+    best = []
+    for size in (1, 4, 32):
+        [found] = decoded(beam(made, beam_size=size, max_symbols=20), encoder_out, torch.tensor([20]))
+        assert len({tuple(hypothesis.tokens) for hypothesis in found}) == len(found) <= size
+        for tokens, score, *_ in found:
+            lengths = torch.tensor([20]), torch.tensor([len(tokens)])
+            exact = transducer_loss(
+                log_probs(made, encoder_out[0], tuple(tokens)).detach()[None], torch.tensor([tokens]), *lengths
+            )
+            assert score <= -float(exact) + 1e-9, "paths that were cut are not in it"
+        best.append(found[0].score)
+    assert best == sorted(best)
