@@ -81,17 +81,17 @@ def test_nets_take_turns_and_each_has_its_row(
     assert benchmark.main([*TINY, *more, "--batches", "2x1", "--output-dir", str(tmp_path)]) == 0  # type: ignore[attr-defined]
     [kept] = tmp_path.glob("*.json")
     rows = json.loads(kept.read_text())["rows"]
-    assert [row["contender"] for row in rows] == [OURS, "Parakeet"]
+    assert [row["contender"] for row in rows] == [OURS, "Parakeet", f"{OURS}, rotary_attention"]
     assert rows[0]["x peer"] == pytest.approx(rows[1]["CPU ms"] / rows[0]["CPU ms"])
     assert rows[1]["x peer"] == 1.0
-    assert capsys.readouterr().out.count("| xs | 2x1 |") == 2
+    assert capsys.readouterr().out.count("| xs | 2x1 |") == 3
 
 
 def test_a_peer_that_is_not_installed_is_named_and_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(nets.PEERS, "Parakeet", "benchmarks.peers.absent")
-    assert inference.main([*TINY, "--batches", "1x1", "--output-dir", str(tmp_path)]) == 0
+    assert inference.main([*TINY, "--attentions", "--batches", "1x1", "--output-dir", str(tmp_path)]) == 0
     [row] = json.loads((tmp_path / "inference.json").read_text())["rows"]
     assert row["contender"] == OURS
     assert row["x peer"] is None
@@ -103,7 +103,7 @@ def test_long_audio_stops_asking_a_contender_that_reaches_a_limit(tmp_path: Path
     options += ["--seconds", "120", "3600", "4000", "--limit-gb", "0.9", "--limit-seconds", "200"]
     assert long_audio.main(options) == 0
     rows = json.loads((tmp_path / "long_audio.json").read_text())["rows"]
-    assert {row["contender"] for row in rows} == {OURS, f"{OURS}, local_attention"}
+    assert {row["contender"] for row in rows} == {OURS, *(f"{OURS}, {name}" for name in nets.ATTENTIONS)}
     rows = [row for row in rows if row["contender"] == OURS]
     assert [(row["seconds"], row["ended"]) for row in rows] == [("120", "yes"), ("3600", "over 0.9 GB")]
     assert rows[0]["x ours"] == 1.0

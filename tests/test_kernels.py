@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from asr.kernels import choice, depthwise, local_attention, relative_attention, strided_conv
+from asr.kernels import attention, choice, depthwise, local_attention, relative_attention, strided_conv
 from asr.kernels.dropout import Dropout
 from asr.lengths import padding_mask
 
@@ -46,6 +46,14 @@ def test_the_two_convolutions(block: int, monkeypatch: pytest.MonkeyPatch) -> No
         return strided_conv.convolve_twice_plainly(inputs[0], lengths, *inputs[1:]) * there
 
     both(fast, plain, [features, *weights])
+
+
+@pytest.mark.parametrize(("queries", "keys"), [(1, 1), (30, 30), (4, 12)])
+def test_attention(queries: int, keys: int) -> None:
+    inputs = [drawn(2, 3, number, 4) for number in (queries, keys, keys)]
+    hidden = torch.rand(2, 1, keys) < 0.3
+    hidden[..., 0] = False
+    both(attention.attend_fused, attention.attend_plainly, inputs, hidden, Dropout(0.0))
 
 
 @pytest.mark.parametrize(("queries", "keys"), [(1, 1), (6, 6), (30, 30), (4, 12)])

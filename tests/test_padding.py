@@ -1,6 +1,7 @@
 """The padding rule: an utterance gives the same output alone and in any batch, whatever stands in its padding.
 
-For every encoder in conf/, with every norm and every attention, and in training its gradients too (dropout off).
+For every encoder in conf/, and with each of its other parts the smallest of a kind; in training its gradients too
+(dropout off).
 """
 
 import math
@@ -42,13 +43,15 @@ class Case(NamedTuple):
 
 
 def cases() -> list[Case]:
-    found = []
-    for path in sorted((CONF / "encoder").glob("*.yaml")):
-        found.append(Case(path.stem))
-        defaults = OmegaConf.load(path).get("defaults", [])
-        for group, name in (next(iter(entry.items())) for entry in defaults if entry != "_self_"):
+    files = {path.stem: OmegaConf.load(path) for path in sorted((CONF / "encoder").glob("*.yaml"))}
+    found = [Case(encoder) for encoder in files]
+    smallest = {
+        file["name"]: encoder for encoder, file in sorted(files.items(), key=lambda item: -item[1]["num_layers"])
+    }
+    for encoder in smallest.values():
+        for group, name in (next(iter(entry.items())) for entry in files[encoder]["defaults"] if entry != "_self_"):
             others = sorted(file.stem for file in (CONF / "encoder" / group).glob("*.yaml"))
-            found += [Case(path.stem, f"{group}={other}") for other in others if other != name]
+            found += [Case(encoder, f"{group}={other}") for other in others if other != name]
     return found
 
 
