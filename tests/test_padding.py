@@ -60,10 +60,11 @@ def encoder_config(case: Case) -> dict[str, Any]:
     return resolved(f"encoder={case.encoder}", *([f"encoder/{case.part}"] if case.part else []))["encoder"]
 
 
+OF_THE_BATCH = {"masked_batch_norm", "switchable_norm"}  # norms whose statistics are
 CASES = pytest.mark.parametrize("case", cases(), ids=str)
 OWN_STATISTICS = pytest.mark.parametrize(
     "case",
-    [case for case in cases() if encoder_config(case).get("norm", {}).get("name") != "masked_batch_norm"],
+    [case for case in cases() if encoder_config(case).get("norm", {}).get("name") not in OF_THE_BATCH],
     ids=str,
 )
 
