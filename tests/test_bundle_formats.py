@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from asr.checkpoint.formats import FORMAT
+from asr.checkpoint.formats import FORMAT, of_today
 from asr.checkpoint.load import load_recognizer
 from asr.errors import InputError
 from tests.bundles.make import log_probs
+from tests.conftest import resolved
 
 HERE = Path(__file__).parent / "bundles"
 
@@ -21,6 +22,14 @@ def test_a_bundle_of_each_format_hears_what_it_heard_when_it_was_made(number: in
     assert config.get("format", 0) == number
     heard = torch.tensor(json.loads((HERE / f"format-{number}.json").read_text()))
     torch.testing.assert_close(log_probs(HERE / f"format-{number}"), heard, rtol=0, atol=1e-4)  # rounded, other sums
+
+
+@pytest.mark.parametrize("number", range(FORMAT))
+@pytest.mark.parametrize("encoder", ["conformer_s", "transformer"])
+def test_an_encoder_of_an_older_format_has_the_parts_that_it_was_made_of(encoder: str, number: int) -> None:
+    today = resolved(f"encoder={encoder}")["encoder"]
+    written = {key: value for key, value in today.items() if key not in ("activation", "residual")}
+    assert of_today({"format": number, "encoder": written}, "config.json") == {"encoder": today}
 
 
 @pytest.mark.parametrize("number", [FORMAT + 1, -1, 1.0, "1", None, True])

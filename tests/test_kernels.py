@@ -25,10 +25,10 @@ def drawn(*shape: int) -> Tensor:
 
 
 @pytest.mark.parametrize("frames", [1, 5, 40])
-@pytest.mark.parametrize("kernel", [1, 7, 31])
-def test_the_depthwise_convolution(frames: int, kernel: int) -> None:
+@pytest.mark.parametrize(("kernel", "dilation"), [(1, 1), (7, 1), (31, 1), (7, 3)])
+def test_the_depthwise_convolution(frames: int, kernel: int, dilation: int) -> None:
     inputs = [drawn(3, frames, 8), drawn(8, 1, kernel), drawn(8)]
-    both(depthwise.depthwise_as_image, depthwise.depthwise_plainly, inputs)
+    both(depthwise.depthwise_as_image, depthwise.depthwise_plainly, inputs, dilation)
 
 
 @pytest.mark.parametrize("block", [1, 500, 10**7])

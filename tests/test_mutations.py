@@ -80,7 +80,7 @@ def test_every_wrong_setting_is_one_line_or_passes() -> None:
         (["encoder.dim=0"], "encoder.dim must be a whole number from 1 to 65,536; got 0."),
         (
             ["encoder.convolution.kernel_size=-1"],
-            "encoder.convolution.kernel_size must be a whole number from 1 to 1,001; got -1.",
+            "encoder.convolution.kernel_size must be odd, so that it is centred, and at most 1,001; got -1.",
         ),
         (["encoder.num_layers=1000", "encoder.dim=65536"], "the net must fit into memory, with its gradients and the"),
         (["encoder.norm.momentum=2"], "encoder.norm.momentum must be a number from 0 to 1; got 2."),

@@ -19,7 +19,7 @@ from asr import build
 from asr.data.batch_plan import BatchBounds, BatchOrder
 from asr.data.selection import SelectionBounds
 from asr.system.settings import RULES, TRAINER, check_settings
-from tests.conftest import CONF, ROOT, resolved
+from tests.conftest import CONF, ROOT, resolved, with_part
 
 # Folders, and the modules that are the contract, from the lowest layer up: what stands in a line imports only from
 # lines above it. Commands, which stand in asr/ itself, are above all, and import none of each other.
@@ -161,7 +161,8 @@ def component_config(path: Path) -> tuple[str, dict[str, Any]]:
     if group == "augment":
         return group, {"name": name, **resolved("augment=[" + name + "]")["augment"][name]}
     if group.startswith("encoder/"):
-        return group, resolved(f"{group}={name}")["encoder"][group.removeprefix("encoder/")]
+        part = group.removeprefix("encoder/")
+        return group, resolved(*with_part(part, name))["encoder"][part]
     if group.startswith("features/"):
         return group, resolved(f"{group}={name}")["features"][group.removeprefix("features/")]
     return group, resolved(f"{group}={name}")[group]

@@ -5,7 +5,7 @@ from typing import Any
 
 from asr.errors import InputError, shown
 
-FORMAT = 2  # of what this version writes
+FORMAT = 3  # of what this version writes
 KEY = "format"  # of a config: its number; a config of format 0 has none
 
 
@@ -51,7 +51,19 @@ def _convolution_group(config: dict[str, Any]) -> dict[str, Any]:
     return config | {"encoder": others | {"convolution": convolution}}
 
 
+def _activation_and_residual_groups(config: dict[str, Any]) -> dict[str, Any]:
+    """Up to format 2 an encoder's activation was its own, and the Transformer's residual connections were."""
+    encoder = config.get("encoder")
+    if not isinstance(encoder, dict) or encoder.get("name") not in ("conformer", "transformer"):
+        return config
+    parts: dict[str, Any] = {"activation": {"name": "swish", "beta": 1.0}}
+    if encoder["name"] == "transformer":
+        parts = {"activation": {"name": "relu"}, "residual": {"name": "pre_norm"}}
+    return config | {"encoder": parts | encoder}
+
+
 CHANGES: list[Callable[[dict[str, Any]], dict[str, Any]]] = [
     _relative_feed_forward,
     _convolution_group,
+    _activation_and_residual_groups,
 ]  # from format 0, 1, … to the next

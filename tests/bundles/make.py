@@ -19,7 +19,7 @@ from tests.tones import sentences, write_corpus
 
 SMALLEST = [
     *("encoder.dim=8", "encoder.num_layers=1", "encoder.num_heads=2", "encoder.convolution.kernel_size=3"),
-    *("encoder.subsampling.num_channels=2", "trainer.max_steps=3"),
+    *("encoder.subsampling.num_channels=2", "head=ctc", "trainer.max_steps=3"),
 ]
 
 
