@@ -161,7 +161,7 @@ def _one_rank(rank: int, folder: Path, shares: list[slice]) -> None:
     dist.destroy_process_group()
 
 
-@pytest.mark.parametrize("make", [MaskedBatchNorm, SwitchableNorm])
+@pytest.mark.parametrize("make", [MaskedBatchNorm, pytest.param(SwitchableNorm, marks=pytest.mark.slow)])
 def test_two_ranks_with_unequal_shares_equal_one_process_with_all_of_the_batch(make: Any, tmp_path: Path) -> None:
     norm = drawn(make(DIM, momentum=0.1, eps=1e-5))
     x, padding = random_batch()

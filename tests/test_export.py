@@ -9,13 +9,14 @@ from asr.build import build_features, component
 from tests.conftest import OTHER_PARTS, SMALLEST_ENCODERS, overridden, resolved
 
 # One of each class and each part once, though not in each size: what is exported is a layer after another.
-PARTS = {(part.group, part.name): part for part in OTHER_PARTS}
+PARTS = {(part.group, part.name): part for part in reversed(OTHER_PARTS)}
 CASES = [*([f"encoder={name}"] for name in SMALLEST_ENCODERS), *(part.overrides for part in PARTS.values())]
 SMALL = {  # how big a layer is makes no other program
     "num_layers": 2,
     "dim": 32,
     "num_heads": 2,
     "feed_forward_factor": 2,
+    "segment": 32,
     "subsampling": {"num_channels": 8},
 }
 SHAPES = [(1, 100), (3, 777), (5, 1501)]

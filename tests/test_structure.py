@@ -9,6 +9,7 @@ import sys
 import tomllib
 from collections.abc import Iterator
 from dataclasses import fields
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -155,6 +156,7 @@ COMPONENTS = [
 ]
 
 
+@cache
 def component_config(path: Path) -> tuple[str, dict[str, Any]]:
     """Group and resolved settings of one file of conf/, composed as a training would."""
     group, name = "/".join(path.parts[:-1]), path.parts[-1]

@@ -15,6 +15,10 @@ class PostNorm:
         """(B, T', D) to the same."""
         return norm(x + sublayer(x))
 
+    def sublayer_input(self, x: Tensor, norm: nn.Module) -> Tensor:
+        """Compute what a sub-layer gets of x, (B, T', D) to the same."""
+        return x
+
     def output_norm(self, dim: int) -> nn.Module:
         """Make what stands behind the last block: its own norm has been there."""
         return nn.Identity()

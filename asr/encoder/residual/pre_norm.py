@@ -15,6 +15,10 @@ class PreNorm:
         """(B, T', D) to the same."""
         return x + sublayer(norm(x))
 
+    def sublayer_input(self, x: Tensor, norm: nn.Module) -> Tensor:
+        """Compute what a sub-layer gets of x, (B, T', D) to the same."""
+        return norm(x)
+
     def output_norm(self, dim: int) -> nn.Module:
         """Make what stands behind the last block."""
         return nn.LayerNorm(dim)
