@@ -80,6 +80,14 @@ class MaskedNorm(Protocol):
     def __call__(self, x: Tensor, padding_mask: Tensor) -> Tensor: ...
 
 
+class Residual(Protocol):
+    """Joins x (B, T', D), a LayerNorm and a sub-layer to what the next sub-layer gets, (B, T', D)."""
+
+    def __call__(self, x: Tensor, norm: nn.Module, sublayer: Callable[[Tensor], Tensor]) -> Tensor: ...
+    def sublayer_input(self, x: Tensor, norm: nn.Module) -> Tensor: ...
+    def output_norm(self, dim: int) -> nn.Module: ...
+
+
 Tap = Callable[
     [Tensor, Tensor], Tensor
 ]  # what a block gave (B, T', D), padding_mask (B, T'), to what the next one gets

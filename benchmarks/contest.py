@@ -15,6 +15,7 @@ from asr.errors import InputError
 from benchmarks import results
 from benchmarks.machine import about, measure, synchronizer
 from benchmarks.nets import (
+    ATTENTIONS,
     BLOCK_FRAMES_PER_SECOND,
     FRAMES_PER_SECOND,
     OURS,
@@ -24,6 +25,7 @@ from benchmarks.nets import (
     Batch,
     Net,
     encoder_config,
+    entries,
     installed,
     make_batch,
     make_net,
@@ -78,6 +80,14 @@ def add_options(parser: argparse.ArgumentParser, batches: list[str]) -> None:
         "--batch-seconds", nargs="*", type=float, default=[], metavar="S", help=f"such of S / {LONGEST:.0f} utterances"
     )
     parser.add_argument("--contenders", nargs="+", choices=(OURS, *PEERS), default=[OURS, *PEERS], metavar="NAME")
+    parser.add_argument(
+        "--attentions",
+        nargs="*",
+        choices=ATTENTIONS,
+        default=["rotary_attention"],
+        metavar="NAME",
+        help="ours with these, too (rotary_attention)",
+    )
     parser.add_argument("--without-front-end", action="store_true", help="the blocks alone, from (B, T', D)")
     parser.add_argument("--compile", action="store_true", help="each contender with its blocks compiled, too")
     results.add_options(parser)
@@ -122,10 +132,10 @@ def _makers(
 ) -> dict[str, Callable[[], Contender]]:
     """Give what makes each contender and each variant, runs it twice, and notes what is known of it then."""
 
-    def make(contender: str, named: str, prepare: Prepare) -> Contender:
+    def make(contender: str, encoder_name: str, named: str, prepare: Prepare) -> Contender:
         torch.manual_seed(0)
         before = _allocated(given.device)
-        net = make_net(contender, f"conformer_{size}", with_front_end=not given.without_front_end).to(given.device)
+        net = make_net(contender, encoder_name, with_front_end=not given.without_front_end).to(given.device)
         flops = count_flops(net, batch.features, batch.lengths, backward=work.backward)
         prepare(net, batch)
         run = work.ready(net, batch)
@@ -136,8 +146,8 @@ def _makers(
         return run
 
     return {
-        contender + behind: functools.partial(make, contender, contender + behind, prepare)
-        for contender in given.contenders
+        name + behind: functools.partial(make, contender, encoder_name, name + behind, prepare)
+        for name, (contender, encoder_name) in entries(given.contenders, size, given.attentions).items()
         for behind, prepare in work.variants(contender).items()
     }
 

@@ -12,10 +12,19 @@ from typing import NamedTuple
 import torch
 
 from asr.cli.command import run_command
-from asr.system.settings import CONF
 from benchmarks import results
 from benchmarks.machine import about, measure, peak_memory, peak_memory_reset
-from benchmarks.nets import OURS, PEERS, Batch, encoder_config, installed, make_batch, make_net
+from benchmarks.nets import (
+    ATTENTIONS,
+    OURS,
+    PEERS,
+    Batch,
+    encoder_config,
+    entries,
+    installed,
+    make_batch,
+    make_net,
+)
 from benchmarks.race import race
 from benchmarks.results import Results, fixed
 
@@ -72,15 +81,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def start(size: str, given: argparse.Namespace) -> dict[str, Runner]:
     """Start a process for each contender; ours with each of conf/encoder/attention, too."""
-    named = {name: (name, f"conformer_{size}") for name in given.contenders}
-    if OURS in given.contenders:
-        others = sorted(
-            {path.stem for path in (CONF / "encoder" / "attention").glob("*.yaml")} - {"relative_attention"}
-        )
-        named |= {f"{OURS}, {name}": (OURS, f"conformer_{size} encoder/attention={name}") for name in others}
     context = multiprocessing.get_context("spawn")
     runners = {}
-    for name, (contender, encoder_name) in named.items():
+    for name, (contender, encoder_name) in entries(given.contenders, size, ATTENTIONS).items():
         here, there = context.Pipe()
         settings = (there, contender, encoder_name, not given.without_front_end, given.turns, given.limit_seconds)
         process = context.Process(target=serve_runs, args=settings, daemon=True)

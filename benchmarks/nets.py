@@ -24,6 +24,7 @@ TOKENS_PER_SECOND = 3.5  # of 1024 pieces, about LibriSpeech's
 SHORTEST = 0.6  # of a batch's longest utterance
 
 OURS = "ours"
+ATTENTIONS = sorted({path.stem for path in (CONF / "encoder" / "attention").glob("*.yaml")} - {"relative_attention"})
 RELATIVE = {
     "Parakeet": "benchmarks.peers.parakeet",
     "NeMo": "benchmarks.peers.nemo",
@@ -124,6 +125,14 @@ def installed(contenders: list[str]) -> list[str]:
     imports = {name: functools.partial(importlib.import_module, PEERS[name]) for name in contenders if name != OURS}
     there = enter(imports)
     return [name for name in contenders if name == OURS or name in there]
+
+
+def entries(contenders: list[str], size: str, attentions: list[str]) -> dict[str, tuple[str, str]]:
+    """Name the contenders and what `make_net` makes them of; ours with other attentions, too."""
+    named = {name: (name, f"conformer_{size}") for name in contenders}
+    if OURS in contenders:
+        named |= {f"{OURS}, {name}": (OURS, f"conformer_{size} encoder/attention={name}") for name in attentions}
+    return named
 
 
 def make_net(contender: str, encoder_name: str, *, with_front_end: bool = True) -> Net:

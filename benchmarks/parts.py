@@ -46,7 +46,7 @@ class UsualConvolution(DepthwiseConvolution):
         """(B, T, D), padding_mask (B, T) to (B, T, D)."""
         x = F.glu(self.pointwise1(x)).masked_fill(padding_mask[:, :, None], 0.0)
         x = self.depthwise(x.transpose(1, 2)).transpose(1, 2)
-        return self.pointwise2(F.silu(self.norm(x, padding_mask)))
+        return self.pointwise2(self.activation(self.norm(x, padding_mask)))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -87,7 +87,12 @@ def parts_of(encoder: nn.Module, encoder_name: str, features: Tensor, feature_le
     inner = torch.randn(*x.shape[:2], shape.feed_forward_dim, requires_grad=True)
     block, layers = encoder.blocks[0], shape.num_layers
     front_end = FrontEnd(NUM_MEL_BINS, shape.num_channels, shape.dim, shape.dropout)
-    convolution = UsualConvolution(shape.dim, lambda dim: block.convolution.norm, kernel_size=shape.kernel_size)
+    convolution = UsualConvolution(
+        shape.dim,
+        lambda dim: block.convolution.norm,
+        lambda: block.convolution.activation,
+        kernel_size=shape.kernel_size,
+    )
     return {
         "front-end": Part(1, (features, feature_lengths), encoder.subsampling, front_end),
         "feed-forward": Part(2 * layers, (x,), block.feed_forward1),

@@ -3,7 +3,7 @@
 import json
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # spinning threads cost up to 10x where cores are shared
 
@@ -47,6 +47,44 @@ def resolved(*overrides: str) -> dict[str, Any]:
     with initialize_config_dir(str(CONF), version_base="1.3"):
         config = compose("train", overrides=list(overrides))
     return OmegaConf.to_container(config, resolve=True, throw_on_missing=True)  # type: ignore[return-value]
+
+
+class OtherPart(NamedTuple):
+    """A part that an encoder does not have by default: files of conf/encoder."""
+
+    encoder: str
+    group: str
+    name: str
+
+    @property
+    def overrides(self) -> list[str]:
+        return [f"encoder={self.encoder}", f"encoder/{self.group}={self.name}"]
+
+
+ENCODERS = {path.stem: OmegaConf.load(path) for path in sorted((CONF / "encoder").glob("*.yaml"))}
+SMALLEST_ENCODERS = sorted(  # one of each class
+    {file.name: name for name, file in sorted(ENCODERS.items(), key=lambda item: -item[1].num_layers)}.values()
+)
+OTHER_PARTS = [
+    OtherPart(encoder, group, path.stem)
+    for encoder in SMALLEST_ENCODERS
+    for group, default in (next(iter(entry.items())) for entry in ENCODERS[encoder].defaults if entry != "_self_")
+    for path in sorted((CONF / "encoder" / group).glob("*.yaml"))
+    if path.stem != default
+]
+
+
+def with_part(group: str, name: str) -> list[str]:
+    """Choose a part, and an encoder that has parts of this group."""
+    encoder = next(name for name in SMALLEST_ENCODERS if any(group in entry for entry in ENCODERS[name].defaults))
+    return OtherPart(encoder, group, name).overrides
+
+
+def overridden(config: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    """With those of the changes that the config has a key for, and its parts' parts likewise: encoders differ."""
+    changed = {key: changes[key] for key in config.keys() & changes.keys() if not isinstance(changes[key], dict)}
+    parts = {key: overridden(config[key], changes[key]) for key in config.keys() & changes.keys() - changed.keys()}
+    return config | changed | parts
 
 
 @pytest.fixture(autouse=True)

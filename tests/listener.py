@@ -88,7 +88,7 @@ MakeDecoder = Callable[[Head, Tokenizer, Callable[[str], str]], Decoder]
 
 @functools.cache
 def _config() -> dict[str, Any]:
-    return {"features": resolved("features/normalize=training_set")["features"]}
+    return {"features": resolved("features/normalize=global_cmvn")["features"]}
 
 
 def listener(make_decoder: MakeDecoder = Greedy) -> Recognizer:

@@ -1,6 +1,10 @@
-"""Masked batch normalisation equals torch's own on the valid frames, gathered; and on those of all ranks."""
+"""Masked batch normalisation equals torch's own on the valid frames, gathered; and on those of all ranks.
+
+So do the batch's statistics in switchable normalisation.
+"""
 
 from pathlib import Path
+from typing import Any, TypeVar
 
 import pytest
 import torch
@@ -9,18 +13,26 @@ import torch.multiprocessing as mp
 from torch import Tensor, nn
 
 from asr.encoder.norm.masked_batch_norm import MaskedBatchNorm
+from asr.encoder.norm.switchable_norm import SwitchableNorm
 from asr.lengths import padding_mask
 
 DIM, FRAMES = 5, 9
 LENGTHS = torch.tensor([9, 4, 1, 6])
 
 
+Norm = TypeVar("Norm", MaskedBatchNorm, SwitchableNorm)
+
+
 def random_norm(momentum: float = 0.1) -> MaskedBatchNorm:
+    return drawn(MaskedBatchNorm(DIM, momentum=momentum, eps=1e-5))
+
+
+def drawn(norm: Norm) -> Norm:
     """In float64, with parameters and running statistics away from 1 and 0."""
-    norm = MaskedBatchNorm(DIM, momentum=momentum, eps=1e-5).double()
+    norm = norm.double()
     with torch.no_grad():
-        norm.weight.normal_()
-        norm.bias.normal_()
+        for parameter in norm.parameters():
+            parameter.normal_()
         norm.running_mean.normal_()
         norm.running_var.uniform_(0.5, 2.0)
     return norm
@@ -130,36 +142,32 @@ def test_a_batch_of_one_valid_frame_counts() -> None:
     assert norm.running_mean == 1.0
 
 
-def _forward_and_backward(norm: MaskedBatchNorm, x: Tensor, padding: Tensor, weights: Tensor) -> dict[str, Tensor]:
+def _forward_and_backward(norm: nn.Module, x: Tensor, padding: Tensor, weights: Tensor) -> dict[str, Tensor]:
     x = x.clone().requires_grad_()
     out = norm(x, padding)
     (out * weights).masked_fill(padding[:, :, None], 0.0).sum().backward()
-    return {
-        "out": out.detach(),
-        "x.grad": x.grad,
-        "weight.grad": norm.weight.grad,
-        "bias.grad": norm.bias.grad,
-        "running_mean": norm.running_mean,
-        "running_var": norm.running_var,
-    }
+    gradients = {f"{name}.grad": parameter.grad for name, parameter in norm.named_parameters()}
+    return {"out": out.detach(), "x.grad": x.grad, **gradients, **dict(norm.named_buffers())}
 
 
 def _one_rank(rank: int, folder: Path, shares: list[slice]) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=len(shares))
-    given = torch.load(folder / "given.pt")
-    norm = MaskedBatchNorm(DIM, momentum=0.1, eps=1e-5).double()
+    given = torch.load(folder / "given.pt", weights_only=False)
+    norm = given["class"](DIM, momentum=0.1, eps=1e-5).double()
     norm.load_state_dict(given["norm"])
     batch = (given[name][shares[rank]] for name in ("x", "padding", "weights"))
     torch.save(_forward_and_backward(norm, *batch), folder / f"rank{rank}.pt")
     dist.destroy_process_group()
 
 
-def test_two_ranks_with_unequal_shares_equal_one_process_with_all_of_the_batch(tmp_path: Path) -> None:
-    norm = random_norm()
+@pytest.mark.parametrize("make", [MaskedBatchNorm, pytest.param(SwitchableNorm, marks=pytest.mark.slow)])
+def test_two_ranks_with_unequal_shares_equal_one_process_with_all_of_the_batch(make: Any, tmp_path: Path) -> None:
+    norm = drawn(make(DIM, momentum=0.1, eps=1e-5))
     x, padding = random_batch()
     weights = torch.randn_like(x)
-    torch.save({"norm": norm.state_dict(), "x": x, "padding": padding, "weights": weights}, tmp_path / "given.pt")
+    given = {"class": type(norm), "norm": norm.state_dict(), "x": x, "padding": padding, "weights": weights}
+    torch.save(given, tmp_path / "given.pt")
     shares = [slice(0, 3), slice(3, 4)]  # 14 valid frames and 6
     mp.spawn(_one_rank, args=(tmp_path, shares), nprocs=2)
     first, second = (torch.load(tmp_path / f"rank{rank}.pt") for rank in (0, 1))
@@ -168,7 +176,7 @@ def test_two_ranks_with_unequal_shares_equal_one_process_with_all_of_the_batch(t
     # float64 rounding
     for name in ("out", "x.grad"):
         torch.testing.assert_close(torch.cat([first[name], second[name]]), joint[name], rtol=0, atol=1e-12)
-    for name in ("weight.grad", "bias.grad"):  # of a sum of losses: the ranks' gradients add up
+    for name in [f"{name}.grad" for name, _ in norm.named_parameters()]:  # of a sum of losses: they add up over ranks
         torch.testing.assert_close(first[name] + second[name], joint[name], rtol=0, atol=1e-12)
     for name in ("running_mean", "running_var"):
         torch.testing.assert_close(first[name], joint[name], rtol=0, atol=1e-12)
@@ -181,7 +189,8 @@ def test_a_rank_with_nothing_but_padding_takes_part_and_changes_nothing(tmp_path
     x, padding = random_batch()
     x[3], padding[3] = float("nan"), True
     weights = torch.randn_like(x)
-    torch.save({"norm": norm.state_dict(), "x": x, "padding": padding, "weights": weights}, tmp_path / "given.pt")
+    given = {"class": type(norm), "norm": norm.state_dict(), "x": x, "padding": padding, "weights": weights}
+    torch.save(given, tmp_path / "given.pt")
     shares = [slice(0, 3), slice(3, 4)]
     mp.spawn(_one_rank, args=(tmp_path, shares), nprocs=2)
     full, empty = (torch.load(tmp_path / f"rank{rank}.pt") for rank in (0, 1))

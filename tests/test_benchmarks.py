@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from asr.encoder.activation.swish import Swish
 from asr.encoder.convolution.depthwise_convolution import DepthwiseConvolution
 from asr.encoder.norm.masked_batch_norm import MaskedBatchNorm
 from asr.interfaces import Encoded
@@ -81,17 +82,17 @@ def test_nets_take_turns_and_each_has_its_row(
     assert benchmark.main([*TINY, *more, "--batches", "2x1", "--output-dir", str(tmp_path)]) == 0  # type: ignore[attr-defined]
     [kept] = tmp_path.glob("*.json")
     rows = json.loads(kept.read_text())["rows"]
-    assert [row["contender"] for row in rows] == [OURS, "Parakeet"]
+    assert [row["contender"] for row in rows] == [OURS, "Parakeet", f"{OURS}, rotary_attention"]
     assert rows[0]["x peer"] == pytest.approx(rows[1]["CPU ms"] / rows[0]["CPU ms"])
     assert rows[1]["x peer"] == 1.0
-    assert capsys.readouterr().out.count("| xs | 2x1 |") == 2
+    assert capsys.readouterr().out.count("| xs | 2x1 |") == 3
 
 
 def test_a_peer_that_is_not_installed_is_named_and_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(nets.PEERS, "Parakeet", "benchmarks.peers.absent")
-    assert inference.main([*TINY, "--batches", "1x1", "--output-dir", str(tmp_path)]) == 0
+    assert inference.main([*TINY, "--attentions", "--batches", "1x1", "--output-dir", str(tmp_path)]) == 0
     [row] = json.loads((tmp_path / "inference.json").read_text())["rows"]
     assert row["contender"] == OURS
     assert row["x peer"] is None
@@ -103,7 +104,7 @@ def test_long_audio_stops_asking_a_contender_that_reaches_a_limit(tmp_path: Path
     options += ["--seconds", "120", "3600", "4000", "--limit-gb", "0.9", "--limit-seconds", "200"]
     assert long_audio.main(options) == 0
     rows = json.loads((tmp_path / "long_audio.json").read_text())["rows"]
-    assert {row["contender"] for row in rows} == {OURS, f"{OURS}, local_attention"}
+    assert {row["contender"] for row in rows} == {OURS, *(f"{OURS}, {name}" for name in nets.ATTENTIONS)}
     rows = [row for row in rows if row["contender"] == OURS]
     assert [(row["seconds"], row["ended"]) for row in rows] == [("120", "yes"), ("3600", "over 0.9 GB")]
     assert rows[0]["x ours"] == 1.0
@@ -123,8 +124,9 @@ def test_every_part_of_a_step_has_its_row(tmp_path: Path) -> None:
 def test_a_convolution_as_usual_is_ours_but_for_its_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     norm = partial(MaskedBatchNorm, momentum=0.1, eps=1e-5)
     torch.manual_seed(0)
-    ours = DepthwiseConvolution(8, norm, kernel_size=5).eval()
-    usual = parts.UsualConvolution(8, norm, kernel_size=5).eval()
+    swish = partial(Swish, beta=1.0)
+    ours = DepthwiseConvolution(8, norm, swish, kernel_size=5).eval()
+    usual = parts.UsualConvolution(8, norm, swish, kernel_size=5).eval()
     usual.load_state_dict(ours.state_dict())
     x, mask = torch.randn(2, 7, 8), torch.arange(7) >= torch.tensor([[7], [4]])
     expected = ours(x, mask)

@@ -3,6 +3,7 @@
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from asr.checkpoint.formats import FORMAT, of_today
 from asr.checkpoint.load import load_recognizer
 from asr.errors import InputError
 from tests.bundles.make import log_probs
+from tests.conftest import resolved
 
 HERE = Path(__file__).parent / "bundles"
 
@@ -23,9 +25,28 @@ def test_a_bundle_of_each_format_hears_what_it_heard_when_it_was_made(number: in
     torch.testing.assert_close(log_probs(HERE / f"format-{number}"), heard, rtol=0, atol=1e-4)  # rounded, other sums
 
 
-@pytest.mark.parametrize(("number", "was", "today"), [(2, "verbatim", "as_written"), (2, "basic", "basic")])
-def test_the_normaliser_that_keeps_texts_has_another_name_since_format_3(number: int, was: str, today: str) -> None:
-    assert of_today({"format": number, "normalizer": was}, "a bundle") == {"normalizer": today}
+@pytest.mark.parametrize(
+    ("was", "today"),
+    [
+        ({"normalizer": "verbatim"}, {"normalizer": "as_written"}),
+        ({"normalizer": "basic"}, {"normalizer": "basic"}),
+        (
+            {"features": {"normalize": {"name": "training_set", "min_std": 1.0}}},
+            {"features": {"normalize": {"name": "global_cmvn", "min_std": 1.0}}},
+        ),
+        ({"features": {"normalize": {"name": "per_utterance"}}},) * 2,
+    ],
+)
+def test_names_have_changed_with_format_3(was: dict[str, Any], today: dict[str, Any]) -> None:
+    assert of_today({"format": 2, **was}, "a bundle") == today
+
+
+@pytest.mark.parametrize("number", range(FORMAT))
+@pytest.mark.parametrize("encoder", ["conformer_s", "transformer"])
+def test_an_encoder_of_an_older_format_has_the_parts_that_it_was_made_of(encoder: str, number: int) -> None:
+    today = resolved(f"encoder={encoder}")["encoder"]
+    written = {key: value for key, value in today.items() if key not in ("activation", "residual")}
+    assert of_today({"format": number, "encoder": written}, "config.json") == {"encoder": today}
 
 
 @pytest.mark.parametrize("number", [FORMAT + 1, -1, 1.0, "1", None, True])

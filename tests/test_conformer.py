@@ -9,6 +9,7 @@ from transformers.models.parakeet.configuration_parakeet import ParakeetEncoderC
 from transformers.models.parakeet.modeling_parakeet import ParakeetEncoderBlock
 
 from asr.build import component
+from asr.encoder.activation.swish import Swish
 from asr.encoder.attention.relative_attention import RelativeAttention
 from asr.encoder.conformer import Conformer, ConformerBlock, FeedForward
 from asr.encoder.convolution.depthwise_convolution import DepthwiseConvolution
@@ -42,13 +43,13 @@ NAMES = {
 
 def random_block() -> ConformerBlock:
     """In float64; every parameter and running statistic away from where it starts."""
-    norm = partial(MaskedBatchNorm, momentum=0.1, eps=1e-5)
+    norm, swish = partial(MaskedBatchNorm, momentum=0.1, eps=1e-5), partial(Swish, beta=1.0)
     block = ConformerBlock(
         DIM,
-        FeedForward(DIM, FEED_FORWARD_DIM, 0.0),
+        FeedForward(DIM, FEED_FORWARD_DIM, 0.0, swish()),
         RelativeAttention(DIM, HEADS, 0.0),
-        DepthwiseConvolution(DIM, norm, kernel_size=KERNEL_SIZE),
-        FeedForward(DIM, FEED_FORWARD_DIM, 0.0),
+        DepthwiseConvolution(DIM, norm, swish, kernel_size=KERNEL_SIZE),
+        FeedForward(DIM, FEED_FORWARD_DIM, 0.0, swish()),
         0.0,
     ).double()
     with torch.no_grad():
@@ -161,7 +162,8 @@ def test_a_dim_that_does_not_fit_its_heads_is_an_error_that_names_both(change: d
 
 def test_an_even_kernel_is_an_error_that_says_why() -> None:
     with pytest.raises(
-        InputError, match=r"encoder\.convolution\.kernel_size must be odd, so that it is centred; got 32\."
+        InputError,
+        match=r"encoder\.convolution\.kernel_size must be odd, so that it is centred, and at most 1,001; got 32\.",
     ):
         small_conformer(convolution={"name": "depthwise_convolution", "kernel_size": 32})
 

@@ -6,18 +6,19 @@ from torch import Tensor, nn
 from torch.export import Dim, export
 
 from asr.build import build_features, component
-from tests.conftest import CONF, resolved
+from tests.conftest import OTHER_PARTS, SMALLEST_ENCODERS, overridden, resolved
 
-# With the attention and the norm of each file, though not in each size: what is exported is a layer after another.
-ENCODERS = [
-    *([f"encoder={path.stem}"] for path in sorted((CONF / "encoder").glob("*.yaml"))),
-    *([f"encoder/attention={path.stem}"] for path in sorted((CONF / "encoder" / "attention").glob("*.yaml"))),
-    *([f"encoder/norm={path.stem}"] for path in sorted((CONF / "encoder" / "norm").glob("*.yaml"))),
-]
-SMALL = [  # how big a layer is makes no other program
-    *("encoder.num_layers=2", "encoder.dim=32", "encoder.num_heads=2", "encoder.feed_forward_factor=2"),
-    "encoder.subsampling.num_channels=8",
-]
+# One of each class and each part once, though not in each size: what is exported is a layer after another.
+PARTS = {(part.group, part.name): part for part in reversed(OTHER_PARTS)}
+CASES = [*([f"encoder={name}"] for name in SMALLEST_ENCODERS), *(part.overrides for part in PARTS.values())]
+SMALL = {  # how big a layer is makes no other program
+    "num_layers": 2,
+    "dim": 32,
+    "num_heads": 2,
+    "feed_forward_factor": 2,
+    "segment": 32,
+    "subsampling": {"num_channels": 8},
+}
 SHAPES = [(1, 100), (3, 777), (5, 1501)]
 
 
@@ -28,11 +29,11 @@ def batch(number: int, frames: int) -> tuple[Tensor, Tensor]:
     return torch.randn(number, frames, 80, generator=generator), lengths
 
 
-@pytest.mark.parametrize("overrides", ENCODERS, ids=str)
+@pytest.mark.parametrize("overrides", CASES, ids=str)
 @torch.no_grad()
 def test_the_exported_program_runs_at_other_shapes_with_the_same_numbers(overrides: list[str]) -> None:
-    config = resolved(*overrides, *SMALL)
-    encoder: nn.Module = component("encoder", config["encoder"])(build_features(config).dim).eval()
+    config = resolved(*overrides)
+    encoder: nn.Module = component("encoder", overridden(config["encoder"], SMALL))(build_features(config).dim).eval()
     utterances, frames = Dim.DYNAMIC, Dim.DYNAMIC
     program = export(encoder, batch(2, 333), dynamic_shapes=({0: utterances, 1: frames}, {0: utterances})).module()
     for shape in SHAPES:

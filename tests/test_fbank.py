@@ -16,9 +16,9 @@ from asr.audio.load import MAX_SAMPLE, unusable_samples
 from asr.build import build_features
 from asr.errors import InputError
 from asr.features.fbank import BLOCK_FRAMES, Fbank
-from asr.features.normalize.loud_frames import LoudFrames
+from asr.features.normalize.global_cmvn import GlobalCMVN
+from asr.features.normalize.loud_frame_cmvn import LoudFrameCMVN
 from asr.features.normalize.per_utterance import PerUtterance
-from asr.features.normalize.training_set import TrainingSet
 from tests.conftest import resolved
 
 SAMPLE_RATE, NUM_MEL_BINS, WINDOW, SHIFT, FFT_POINTS = 16000, 80, 400, 160, 512
@@ -32,7 +32,7 @@ def fbank(*overrides: str) -> Fbank:
 
 
 FBANK = fbank()
-NORMALIZED = {name: fbank(f"/normalize={name}") for name in ("loud_frames", "per_utterance")}
+NORMALIZED = {name: fbank(f"/normalize={name}") for name in ("loud_frame_cmvn", "per_utterance")}
 
 
 def mel(hertz: float) -> float:
@@ -154,7 +154,7 @@ SHAPES = {
 }
 
 
-@pytest.mark.parametrize("normalize", ["loud_frames", "per_utterance"])
+@pytest.mark.parametrize("normalize", ["loud_frame_cmvn", "per_utterance"])
 @settings(deadline=None, max_examples=200)
 @given(
     amplitude=st.one_of(st.just(0.0), st.floats(-45, 24).map(lambda power: 2.0**power), st.just(MAX_SAMPLE)),
@@ -246,7 +246,7 @@ def test_per_utterance_makes_one_frame_zero_and_none_none() -> None:
         assert normalize(torch.zeros(0, 5)).shape == (0, 5)
 
 
-LOUD = LoudFrames(dynamic_range=9.0, min_std=1e-5)
+LOUD = LoudFrameCMVN(dynamic_range=9.0, min_std=1e-5)
 
 
 def speech(num_frames: int, seed: int = 0) -> Tensor:
@@ -291,8 +291,8 @@ def test_loud_frames_makes_one_frame_zero_and_none_none_and_silence_nothing_else
         assert LOUD(torch.zeros(0, 5)).shape == (0, 5)
 
 
-def fitted(features: list[Tensor], **settings: Any) -> TrainingSet:
-    normalize = TrainingSet(**{"num_utterances": 100, "min_std": 1e-2, **settings})
+def fitted(features: list[Tensor], **settings: Any) -> GlobalCMVN:
+    normalize = GlobalCMVN(**{"num_utterances": 100, "min_std": 1e-2, **settings})
     normalize.fit(iter(features))
     return normalize
 
@@ -314,7 +314,7 @@ def test_training_set_statistics_are_measured_on_so_many_utterances_and_no_more(
         yield from (random_features(9, seed=1), random_features(7, seed=2))
         raise AssertionError("a third utterance was asked for")
 
-    normalize = TrainingSet(num_utterances=2, min_std=1e-2)
+    normalize = GlobalCMVN(num_utterances=2, min_std=1e-2)
     normalize.fit(endless())
     both = fitted([random_features(9, seed=1), random_features(7, seed=2)])
     assert torch.equal(normalize.mean, both.mean)
@@ -336,7 +336,7 @@ def test_training_set_statistics_need_a_frame() -> None:
         fitted([])
 
 
-@pytest.mark.parametrize("name", ["per_utterance", "loud_frames", "training_set"])
+@pytest.mark.parametrize("name", ["per_utterance", "loud_frame_cmvn", "global_cmvn"])
 def test_what_a_normalisation_has_learnt_survives_its_files_bit_for_bit(name: str) -> None:
     before, after = (fbank(f"/normalize={name}").normalize for _ in range(2))
     before.fit([random_features(12, seed=3)])

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from asr.kernels import choice, depthwise, local_attention, relative_attention, strided_conv
+from asr.kernels import attention, choice, depthwise, local_attention, relative_attention, strided_conv
 from asr.kernels.dropout import Dropout
 from asr.lengths import padding_mask
 
@@ -25,10 +25,10 @@ def drawn(*shape: int) -> Tensor:
 
 
 @pytest.mark.parametrize("frames", [1, 5, 40])
-@pytest.mark.parametrize("kernel", [1, 7, 31])
-def test_the_depthwise_convolution(frames: int, kernel: int) -> None:
+@pytest.mark.parametrize(("kernel", "dilation"), [(1, 1), (7, 1), (31, 1), (7, 3)])
+def test_the_depthwise_convolution(frames: int, kernel: int, dilation: int) -> None:
     inputs = [drawn(3, frames, 8), drawn(8, 1, kernel), drawn(8)]
-    both(depthwise.depthwise_as_image, depthwise.depthwise_plainly, inputs)
+    both(depthwise.depthwise_as_image, depthwise.depthwise_plainly, inputs, dilation)
 
 
 @pytest.mark.parametrize("block", [1, 500, 10**7])
@@ -46,6 +46,14 @@ def test_the_two_convolutions(block: int, monkeypatch: pytest.MonkeyPatch) -> No
         return strided_conv.convolve_twice_plainly(inputs[0], lengths, *inputs[1:]) * there
 
     both(fast, plain, [features, *weights])
+
+
+@pytest.mark.parametrize(("queries", "keys"), [(1, 1), (30, 30), (4, 12)])
+def test_attention(queries: int, keys: int) -> None:
+    inputs = [drawn(2, 3, number, 4) for number in (queries, keys, keys)]
+    hidden = torch.rand(2, 1, keys) < 0.3
+    hidden[..., 0] = False
+    both(attention.attend_fused, attention.attend_plainly, inputs, hidden, Dropout(0.0))
 
 
 @pytest.mark.parametrize(("queries", "keys"), [(1, 1), (6, 6), (30, 30), (4, 12)])

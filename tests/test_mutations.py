@@ -27,7 +27,7 @@ CHOICES = [
     ["encoder=transformer"],
     ["encoder/attention=local_attention", "encoder/norm=layer_norm"],
     ["features/normalize=per_utterance"],
-    ["features/normalize=training_set", "tokenizer=sentencepiece"],
+    ["features/normalize=global_cmvn", "tokenizer=sentencepiece"],
     ["decode=beam", "schedule=noam", "head=ctc"],
     ["features=slaney_fbank", "head=ctc_self_conditioned", "head.num_intermediate=1"],
 ]
@@ -80,7 +80,7 @@ def test_every_wrong_setting_is_one_line_or_passes() -> None:
         (["encoder.dim=0"], "encoder.dim must be a whole number from 1 to 65,536; got 0."),
         (
             ["encoder.convolution.kernel_size=-1"],
-            "encoder.convolution.kernel_size must be a whole number from 1 to 1,001; got -1.",
+            "encoder.convolution.kernel_size must be odd, so that it is centred, and at most 1,001; got -1.",
         ),
         (["encoder.num_layers=1000", "encoder.dim=65536"], "the net must fit into memory, with its gradients and the"),
         (["encoder.norm.momentum=2"], "encoder.norm.momentum must be a number from 0 to 1; got 2."),
@@ -218,7 +218,7 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
 def bundle(request: pytest.FixtureRequest, tones: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A bundle of each kind of what can be learnt, with a language model, a lexicon and hotwords."""
     folder = tmp_path_factory.mktemp("bundle")
-    other = ["tokenizer.vocab_size=16"] if request.param == "sentencepiece" else ["features/normalize=training_set"]
+    other = ["tokenizer.vocab_size=16"] if request.param == "sentencepiece" else ["features/normalize=global_cmvn"]
     overrides = [f"tokenizer={request.param}", *other, "trainer.max_steps=1", f"run_dir={folder / 'run'}"]
     train(resolved(*TINY, *tone_corpus(tones), *overrides))
     [checkpoint] = (folder / "run" / "checkpoints").glob("*.ckpt")

@@ -1,22 +1,22 @@
 """The padding rule: an utterance gives the same output alone and in any batch, whatever stands in its padding.
 
-For every encoder in conf/, with every norm and every attention, and in training its gradients too (dropout off).
+For every encoder in conf/, and with each of its other parts the smallest of a kind; in training its gradients too
+(dropout off).
 """
 
 import math
 from collections.abc import Iterable
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 import torch
-from omegaconf import OmegaConf
 from torch import Tensor, nn
 
 from asr.build import component
 from asr.data.batch import Example, collate
 from asr.data.manifest import Utterance
-from tests.conftest import CONF, resolved
+from tests.conftest import ENCODERS, OTHER_PARTS, overridden, resolved
 
 NUM_MEL_BINS, VOCAB_SIZE = 20, 7
 LENGTHS = [41, 64, 9, 1, 30]  # frames; with stride 4: 11, 16, 3, 1, 8
@@ -25,43 +25,28 @@ SHALLOW = {"num_layers": 2, "dropout": 0.0}  # of an encoder; its width is the r
 NARROW = {**SHALLOW, "dim": 16, "feed_forward_factor": 2}  # where gradients would take long
 FEW_CHANNELS = {"num_channels": 4, "dropout": 0.0}
 NEAR = {"context": 3}  # an utterance is several times as long
+SEGMENTS = {"segment": 4, "training_memory": 3, "memory": 5}
 JUNK = torch.tensor([math.nan, math.inf, -math.inf, 1e30, -1e30])
 # Of the largest number compared, where that is above 1. A rounding is 6e-8 and 1e-16.
 TOLERANCES = {torch.float32: 1e-5, torch.float64: 1e-10}
 DTYPES = pytest.mark.parametrize("dtype", list(TOLERANCES), ids=["float32", "float64"])
 
 
-class Case(NamedTuple):
-    """An encoder, and one of its parts that is not the default, if any: files in conf/."""
-
-    encoder: str
-    part: str = ""  # attention=local_attention, say
-
-    def __str__(self) -> str:
-        return "-".join(filter(None, self))
-
-
-def cases() -> list[Case]:
-    found = []
-    for path in sorted((CONF / "encoder").glob("*.yaml")):
-        found.append(Case(path.stem))
-        defaults = OmegaConf.load(path).get("defaults", [])
-        for group, name in (next(iter(entry.items())) for entry in defaults if entry != "_self_"):
-            others = sorted(file.stem for file in (CONF / "encoder" / group).glob("*.yaml"))
-            found += [Case(path.stem, f"{group}={other}") for other in others if other != name]
-    return found
+Case = tuple[str, ...]  # overrides
 
 
 @cache
 def encoder_config(case: Case) -> dict[str, Any]:
-    return resolved(f"encoder={case.encoder}", *([f"encoder/{case.part}"] if case.part else []))["encoder"]
+    return resolved(*case)["encoder"]
 
 
-CASES = pytest.mark.parametrize("case", cases(), ids=str)
+ALL = [*((f"encoder={name}",) for name in ENCODERS), *(tuple(part.overrides) for part in OTHER_PARTS)]
+OF_THE_BATCH = {"masked_batch_norm", "switchable_norm"}  # norms whose statistics are
+CASES = pytest.mark.parametrize("case", ALL, ids=" ".join)
 OWN_STATISTICS = pytest.mark.parametrize(
     "case",
-    [case for case in cases() if encoder_config(case).get("norm", {}).get("name") != "masked_batch_norm"],
-    ids=str,
+    [case for case in ALL if encoder_config(case).get("norm", {}).get("name") not in OF_THE_BATCH],
+    ids=" ".join,
 )
 
 
@@ -85,11 +70,7 @@ class Net(nn.Module):
 def make_net(case: Case, dtype: torch.dtype, size: dict[str, Any]) -> Net:
     """A small net, every parameter and running statistic moved away from where it starts."""
     torch.manual_seed(0)
-    config = overridden(encoder_config(case), size)
-    if "subsampling" in config:
-        config["subsampling"] = overridden(config["subsampling"], FEW_CHANNELS)
-    if "attention" in config:
-        config["attention"] = overridden(config["attention"], NEAR)
+    config = overridden(encoder_config(case), size | SEGMENTS | {"subsampling": FEW_CHANNELS, "attention": NEAR})
     encoder = component("encoder", config)(NUM_MEL_BINS)
     net = Net(encoder, component("head", {"name": "ctc"})(encoder.output_dim, encoder.num_blocks, VOCAB_SIZE)).to(dtype)
     with torch.no_grad():
@@ -97,11 +78,6 @@ def make_net(case: Case, dtype: torch.dtype, size: dict[str, Any]) -> Net:
             parameter += 0.05 * torch.randn_like(parameter)
         net(torch.randn(4, 50, NUM_MEL_BINS, dtype=dtype), torch.full((4,), 50))
     return net
-
-
-def overridden(config: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
-    """With those of the changes that the config has a key for: the next encoder may lack some."""
-    return config | {key: value for key, value in changes.items() if key in config}
 
 
 def utterances(dtype: torch.dtype) -> list[Tensor]:

@@ -17,7 +17,7 @@ from asr.build import component
 from asr.encoder.norm.masked_batch_norm import MaskedBatchNorm
 from asr.errors import InputError
 from asr.training.gradient_checkpointing import recompute_blocks
-from tests.conftest import resolved
+from tests.conftest import overridden, resolved
 
 NUM_MEL_BINS = 20
 CASES = pytest.mark.parametrize(
@@ -26,22 +26,22 @@ CASES = pytest.mark.parametrize(
         ("encoder=conformer_s", "encoder/norm=masked_batch_norm"),
         ("encoder=conformer_s", "encoder/norm=layer_norm"),
         ("encoder=transformer",),
+        ("encoder=transformer_xl", "encoder.segment=5"),
+        ("encoder=lstm",),
     ],
     ids=lambda overrides: "-".join(override.split("=")[1] for override in overrides),
 )
-SMALL = [
-    "encoder.dim=16",
-    "encoder.num_layers=3",
-    "encoder.feed_forward_factor=2",
-    "encoder.subsampling.num_channels=4",
-]
+SMALL = {"dim": 16, "num_layers": 3, "feed_forward_factor": 2, "subsampling": {"num_channels": 4}}
 BATCH_NORM = ("encoder=conformer_s", "encoder/norm=masked_batch_norm")
 
 
-def make_encoder(overrides: tuple[str, ...], *, recompute: bool, dtype: torch.dtype = torch.float64) -> nn.Module:
+def make_encoder(
+    overrides: tuple[str, ...], *, recompute: bool, num_layers: int = 3, dtype: torch.dtype = torch.float64
+) -> nn.Module:
     """The same weights each time; dropout as shipped, 0.1."""
     torch.manual_seed(0)
-    encoder = component("encoder", resolved(*overrides, *SMALL)["encoder"])(NUM_MEL_BINS).to(dtype)
+    config = overridden(resolved(*overrides)["encoder"], SMALL | {"num_layers": num_layers})
+    encoder = component("encoder", config)(NUM_MEL_BINS).to(dtype)
     assert encoder.blocks[0].dropout.p == 0.1
     if recompute:
         recompute_blocks(encoder)
@@ -143,7 +143,7 @@ def test_a_graph_that_is_retained_can_be_walked_again() -> None:
 def test_far_fewer_activations_are_kept(overrides: tuple[str, ...]) -> None:
     kept = []
     for recompute in (False, True):
-        encoder = make_encoder((*overrides, "encoder.num_layers=6"), recompute=recompute)
+        encoder = make_encoder(overrides, recompute=recompute, num_layers=6)
         weights = {parameter.untyped_storage().data_ptr() for parameter in encoder.parameters()}
         storages: dict[int, int] = {}  # of all that is kept for the gradients, weights aside: address to bytes
         alive = []

@@ -9,6 +9,7 @@ import sys
 import tomllib
 from collections.abc import Iterator
 from dataclasses import fields
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from asr import build
 from asr.data.batch_plan import BatchBounds, BatchOrder
 from asr.data.selection import SelectionBounds
 from asr.system.settings import RULES, TRAINER, check_settings
-from tests.conftest import CONF, ROOT, resolved
+from tests.conftest import CONF, ROOT, resolved, with_part
 
 # Folders, and the modules that are the contract, from the lowest layer up: what stands in a line imports only from
 # lines above it. Commands, which stand in asr/ itself, are above all, and import none of each other.
@@ -155,13 +156,15 @@ COMPONENTS = [
 ]
 
 
+@cache
 def component_config(path: Path) -> tuple[str, dict[str, Any]]:
     """Group and resolved settings of one file of conf/, composed as a training would."""
     group, name = "/".join(path.parts[:-1]), path.parts[-1]
     if group == "augment":
         return group, {"name": name, **resolved("augment=[" + name + "]")["augment"][name]}
     if group.startswith("encoder/"):
-        return group, resolved(f"{group}={name}")["encoder"][group.removeprefix("encoder/")]
+        part = group.removeprefix("encoder/")
+        return group, resolved(*with_part(part, name))["encoder"][part]
     if group.startswith("head/"):
         part = group.removeprefix("head/")
         whole = next(file.stem for file in (CONF / "head").glob("*.yaml") if f"- {part}: " in file.read_text())

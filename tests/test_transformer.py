@@ -1,12 +1,17 @@
-"""The Transformer: against torch's own."""
+"""The Transformer: against torch's own, with LayerNorm before and behind the sub-layers."""
 
 import math
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 from asr.build import component
+from asr.encoder.activation.gelu import GELU
+from asr.encoder.activation.relu import ReLU
+from asr.encoder.residual.post_norm import PostNorm
+from asr.encoder.residual.pre_norm import PreNorm
 from asr.encoder.transformer import Transformer
 from asr.errors import InputError
 from asr.kernels.positions import sinusoids
@@ -33,7 +38,7 @@ class NoSubsampling(nn.Module):
         return feature_lengths
 
 
-def random_transformer(num_layers: int) -> Transformer:
+def random_transformer(num_layers: int, residual: Any = PreNorm, activation: Any = ReLU) -> Transformer:
     """In float64, every parameter away from where it starts."""
     encoder = Transformer(
         DIM,
@@ -43,6 +48,8 @@ def random_transformer(num_layers: int) -> Transformer:
         feed_forward_factor=FEED_FORWARD_DIM / DIM,
         dropout=0.0,
         subsampling=NoSubsampling,
+        activation=activation,
+        residual=residual,
     ).double()
     with torch.no_grad():
         for parameter in encoder.parameters():
@@ -50,12 +57,15 @@ def random_transformer(num_layers: int) -> Transformer:
     return encoder.eval()
 
 
-def torch_stack_with_the_weights_of(encoder: Transformer) -> nn.TransformerEncoder:
-    """torch.nn.TransformerEncoder, LayerNorm first."""
+def torch_stack_with_the_weights_of(
+    encoder: Transformer, *, norm_first: bool, activation: str
+) -> nn.TransformerEncoder:
+    """torch.nn.TransformerEncoder; with LayerNorm first there is one at its end."""
     layer = nn.TransformerEncoderLayer(
-        DIM, HEADS, FEED_FORWARD_DIM, dropout=0.0, activation="relu", batch_first=True, norm_first=True
+        DIM, HEADS, FEED_FORWARD_DIM, dropout=0.0, activation=activation, batch_first=True, norm_first=norm_first
     )
-    stack = nn.TransformerEncoder(layer, len(encoder.blocks), norm=nn.LayerNorm(DIM), enable_nested_tensor=False)
+    norm = nn.LayerNorm(DIM) if norm_first else None
+    stack = nn.TransformerEncoder(layer, len(encoder.blocks), norm=norm, enable_nested_tensor=False)
     names = {
         "self_attn.in_proj_": "qkv.",
         "self_attn.out_proj.": "output.",
@@ -65,7 +75,7 @@ def torch_stack_with_the_weights_of(encoder: Transformer) -> nn.TransformerEncod
         "norm2.": "norm_feed_forward.",
     }
     ours = encoder.state_dict()
-    weights = {f"norm.{kind}": ours[f"norm_output.{kind}"] for kind in ("weight", "bias")}
+    weights = {name.replace("norm_output", "norm"): ours[name] for name in ours if name.startswith("norm_output")}
     for number in range(len(encoder.blocks)):
         for their_name, our_name in names.items():
             for kind in ("weight", "bias"):
@@ -75,10 +85,12 @@ def torch_stack_with_the_weights_of(encoder: Transformer) -> nn.TransformerEncod
     return stack.train()  # with a dropout of 0 the same as eval, whose fast path is another implementation
 
 
+@pytest.mark.parametrize(("activation", "name"), [(ReLU, "relu"), (GELU, "gelu")])
+@pytest.mark.parametrize("residual", [PreNorm, PostNorm])
 @torch.no_grad()
-def test_the_stack_equals_torchs_own() -> None:
-    encoder = random_transformer(num_layers=3)
-    stack = torch_stack_with_the_weights_of(encoder)
+def test_the_stack_equals_torchs_own(residual: Any, activation: Any, name: str) -> None:
+    encoder = random_transformer(3, residual, activation)
+    stack = torch_stack_with_the_weights_of(encoder, norm_first=residual is PreNorm, activation=name)
     lengths = torch.tensor([9, 4, 1])
     features = torch.randn(3, 9, DIM, dtype=torch.float64)
     padding = padding_mask(lengths, 9)

@@ -56,8 +56,34 @@ def _as_written(config: dict[str, Any]) -> dict[str, Any]:
     return config | {"normalizer": "as_written"} if config.get("normalizer") == "verbatim" else config
 
 
+def _activation_and_residual_groups(config: dict[str, Any]) -> dict[str, Any]:
+    """Up to format 2 an encoder's activation was its own, and the Transformer's residual connections were."""
+    encoder = config.get("encoder")
+    if not isinstance(encoder, dict) or encoder.get("name") not in ("conformer", "transformer"):
+        return config
+    parts: dict[str, Any] = {"activation": {"name": "swish", "beta": 1.0}}
+    if encoder["name"] == "transformer":
+        parts = {"activation": {"name": "relu"}, "residual": {"name": "pre_norm"}}
+    return config | {"encoder": parts | encoder}
+
+
+CMVN = {"training_set": "global_cmvn", "loud_frames": "loud_frame_cmvn"}
+
+
+def _cmvn(config: dict[str, Any]) -> dict[str, Any]:
+    """Up to format 2 normalisations of features had other names."""
+    match config.get("features"):
+        case {"normalize": {"name": str(name)} as normalize} as features if name in CMVN:
+            return config | {"features": features | {"normalize": normalize | {"name": CMVN[name]}}}
+    return config
+
+
+def _names_and_parts(config: dict[str, Any]) -> dict[str, Any]:
+    return _cmvn(_activation_and_residual_groups(_as_written(config)))
+
+
 CHANGES: list[Callable[[dict[str, Any]], dict[str, Any]]] = [
     _relative_feed_forward,
     _convolution_group,
-    _as_written,
+    _names_and_parts,
 ]  # from format 0, 1, … to the next

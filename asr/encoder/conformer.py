@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, cast
 
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from asr.errors import InputError
@@ -27,8 +26,9 @@ class Conformer(nn.Module):
         dropout: of each residual branch, of the feed-forward activation and of the attention weights.
         subsampling: makes the front-end, given F and D.
         attention: makes the self-attention of a block, given D, num_heads and dropout.
-        convolution: makes the convolution module of a block, given D and the norm.
+        convolution: makes the convolution module of a block, given D, the norm and the activation.
         norm: makes the norm of the convolution module, given D.
+        activation: makes that of each feed-forward and convolution module.
     """
 
     def __init__(
@@ -42,8 +42,9 @@ class Conformer(nn.Module):
         dropout: Probability,
         subsampling: Callable[[int, int], Any],
         attention: Callable[[int, int, float], Any],
-        convolution: Callable[[int, Callable[[int], nn.Module]], nn.Module],
+        convolution: Callable[[int, Callable[[int], nn.Module], Callable[[], nn.Module]], nn.Module],
         norm: Callable[[int], nn.Module],
+        activation: Callable[[], nn.Module],
     ) -> None:
         super().__init__()
         if dim % num_heads or dim % 2:
@@ -58,10 +59,10 @@ class Conformer(nn.Module):
         self.blocks = nn.ModuleList(
             ConformerBlock(
                 dim,
-                FeedForward(dim, feed_forward_dim, dropout),
+                FeedForward(dim, feed_forward_dim, dropout, activation()),
                 attention(dim, num_heads, dropout),
-                convolution(dim, norm),
-                FeedForward(dim, feed_forward_dim, dropout),
+                convolution(dim, norm, activation),
+                FeedForward(dim, feed_forward_dim, dropout, activation()),
                 dropout,
             )
             for _ in range(num_layers)
@@ -116,14 +117,15 @@ class ConformerBlock(nn.Module):
 
 
 class FeedForward(nn.Module):
-    """Linear, Swish, dropout, linear."""
+    """Linear, activation, dropout, linear."""
 
-    def __init__(self, dim: int, feed_forward_dim: int, dropout: float) -> None:
+    def __init__(self, dim: int, feed_forward_dim: int, dropout: float, activation: nn.Module) -> None:
         super().__init__()
         self.linear1 = nn.Linear(dim, feed_forward_dim)
+        self.activation = activation
         self.dropout = Dropout(dropout)
         self.linear2 = nn.Linear(feed_forward_dim, dim)
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, T', D) to (B, T', D)."""
-        return self.linear2(self.dropout(F.silu(self.linear1(x))))
+        return self.linear2(self.dropout(self.activation(self.linear1(x))))

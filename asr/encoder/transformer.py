@@ -1,14 +1,15 @@
 """The Transformer encoder."""
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Annotated, Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from asr.errors import InputError
-from asr.interfaces import NO_TAPS, Encoded, Tap
+from asr.interfaces import NO_TAPS, Encoded, Residual, Tap
+from asr.kernels.attention import attend
 from asr.kernels.dropout import Dropout
 from asr.kernels.positions import sinusoids
 from asr.lengths import padding_mask
@@ -16,12 +17,9 @@ from asr.system.settings import Dim, Heads, Layers, Probability, above
 
 
 class Transformer(nn.Module):
-    """Convolutional subsampling, sinusoidal positions, and a stack of pre-norm Transformer blocks.
+    """Convolutional subsampling, sinusoidal positions, and a stack of Transformer blocks.
 
     *Source*: Vaswani et al. 2017, arXiv:1706.03762.
-
-    *Differs from the paper*: LayerNorm before each sub-layer and once at the end (Xiong et al. 2020,
-    arXiv:2002.04745), which trains without care.
 
     Args:
         input_dim: F.
@@ -31,6 +29,8 @@ class Transformer(nn.Module):
         feed_forward_factor: inner dimension of the feed-forward sub-layer, as a multiple of D.
         dropout: of each residual branch, of the feed-forward activation, of the attention weights, of the input.
         subsampling: makes the front-end, given F and D.
+        activation: makes that of each feed-forward sub-layer.
+        residual: makes the way in which sub-layers, LayerNorms and their input are joined.
     """
 
     def __init__(
@@ -43,6 +43,8 @@ class Transformer(nn.Module):
         feed_forward_factor: Annotated[float, above(0, 64)],
         dropout: Probability,
         subsampling: Callable[[int, int], Any],
+        activation: Callable[[], nn.Module],
+        residual: Callable[[], Residual],
     ) -> None:
         super().__init__()
         if dim % num_heads or dim % 2:
@@ -56,9 +58,10 @@ class Transformer(nn.Module):
         self.output_lengths = self.subsampling.output_lengths
         self.dropout = Dropout(dropout)
         self.blocks = nn.ModuleList(
-            TransformerBlock(dim, num_heads, feed_forward_dim, dropout) for _ in range(num_layers)
+            TransformerBlock(dim, num_heads, feed_forward_dim, dropout, activation(), residual())
+            for _ in range(num_layers)
         )
-        self.norm_output = nn.LayerNorm(dim)
+        self.norm_output = residual().output_norm(dim)
 
     def forward(self, features: Tensor, feature_lengths: Tensor, taps: Mapping[int, Tap] = NO_TAPS) -> Encoded:
         """(B, T, F), (B,) to (B, T', D), (B,)."""
@@ -76,9 +79,17 @@ class Transformer(nn.Module):
 
 
 class TransformerBlock(nn.Module):
-    """Self-attention and feed-forward, each behind a LayerNorm and added to its input."""
+    """Self-attention and feed-forward, each with a LayerNorm and joined with its input."""
 
-    def __init__(self, dim: int, num_heads: int, feed_forward_dim: int, dropout: float) -> None:
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int,
+        feed_forward_dim: int,
+        dropout: float,
+        activation: nn.Module,
+        residual: Residual,
+    ) -> None:
         super().__init__()
         self.num_heads = num_heads
         self.norm_attention = nn.LayerNorm(dim)
@@ -86,23 +97,21 @@ class TransformerBlock(nn.Module):
         self.output = nn.Linear(dim, dim)
         self.norm_feed_forward = nn.LayerNorm(dim)
         self.linear1 = nn.Linear(dim, feed_forward_dim)
+        self.activation = activation
         self.linear2 = nn.Linear(feed_forward_dim, dim)
         self.dropout = Dropout(dropout)
+        self.residual = residual
 
     def forward(self, x: Tensor, padding_mask: Tensor) -> Tensor:
         """(B, T', D), padding_mask (B, T') to (B, T', D)."""
-        x = x + self.dropout(self._attention(self.norm_attention(x), padding_mask))
-        hidden = self.dropout(F.relu(self.linear1(self.norm_feed_forward(x))))
-        return x + self.dropout(self.linear2(hidden))
+        x = self.residual(x, self.norm_attention, partial(self._attention, padding_mask=padding_mask))
+        return self.residual(x, self.norm_feed_forward, self._feed_forward)
 
     def _attention(self, x: Tensor, padding_mask: Tensor) -> Tensor:
         qkv = self.qkv(x).unflatten(-1, (3, self.num_heads, -1))
         query, key, value = qkv.permute(2, 0, 3, 1, 4)  # each (B, H, T', D / H)
-        out = F.scaled_dot_product_attention(
-            query,
-            key,
-            value,
-            attn_mask=~padding_mask[:, None, None, :],  # sdpa: True = may be attended to
-            dropout_p=self.dropout.p if self.training else 0.0,
-        )
-        return self.output(out.transpose(1, 2).flatten(2))
+        out = attend(query, key, value, padding_mask[:, None], self.dropout)
+        return self.dropout(self.output(out.transpose(1, 2).flatten(2)))
+
+    def _feed_forward(self, x: Tensor) -> Tensor:
+        return self.dropout(self.linear2(self.dropout(self.activation(self.linear1(x)))))

@@ -54,6 +54,12 @@ def whole(least: int, most: int = MANY) -> Rule:
     return Rule(f"a whole number from {least:,} to {most:,}", lambda value: _is_whole(value) and least <= value <= most)
 
 
+def odd(most: int) -> Rule:
+    """Make the rule for the size of a kernel that has a middle."""
+    words = f"odd, so that it is centred, and at most {most:,}"
+    return Rule(words, lambda value: _is_whole(value) and 1 <= value <= most and value % 2 == 1)
+
+
 def number(least: float, most: float = MANY) -> Rule:
     """Make the rule for a number within bounds, both allowed; infinity and NaN are none."""
     return Rule(f"a number from {least:,} to {most:,}", lambda value: _is_number(value) and least <= value <= most)
@@ -128,6 +134,7 @@ Layers = Annotated[int, whole(1, 1_000)]
 Heads = Annotated[int, whole(1, 1_024)]
 Probability = Annotated[float, PROBABILITY]  # of dropout
 Eps = Annotated[float, above(0, 1)]
+KernelSize = Annotated[int, odd(1_001)]  # of a convolution, in frames
 
 SELECTIONS = ("best", "last", "average_best", "average_last")  # of checkpoints, for a bundle
 

@@ -135,6 +135,7 @@ def encoder_config(config: Settings) -> dict[str, Any]:
         "attention": {"name": "relative_attention"},
         "convolution": {"name": "depthwise_convolution", "kernel_size": kernel_size},
         "norm": default_settings("encoder/norm", "masked_batch_norm") | {"eps": EPS},
+        "activation": default_settings("encoder/activation", "swish"),
     }
 
 
@@ -215,6 +216,7 @@ def nemo_config(config: Settings, vocabulary: list[str], tokenizer: Settings) ->
         "encoder.attention": (encoder.get("attention"), "relative_attention"),
         "encoder.convolution": (encoder.get("convolution"), "depthwise_convolution"),
         "encoder.norm": (encoder.get("norm"), "masked_batch_norm"),
+        "encoder.activation": (encoder.get("activation"), "swish"),
         "features": (features, "slaney_fbank"),
         "features.normalize": (features.get("normalize"), "utterance_cmvn"),
         "head": (config["head"], "ctc"),
@@ -226,6 +228,8 @@ def nemo_config(config: Settings, vocabulary: list[str], tokenizer: Settings) ->
     for name in ("encoder.norm", "features.normalize"):
         if parts[name][0]["eps"] != EPS:
             raise InputError(f"{name}.eps must be {EPS}, which NeMo has; got {shown(parts[name][0]['eps'])}.")
+    if encoder["activation"]["beta"] != 1:
+        raise InputError(f"encoder.activation.beta must be 1, which NeMo has; got {encoder['activation']['beta']}.")
     if encoder["feed_forward_factor"] != int(encoder["feed_forward_factor"]):
         must = "encoder.feed_forward_factor must be a whole number, to be written as NeMo's"
         raise InputError(f"{must}; got {encoder['feed_forward_factor']}.")

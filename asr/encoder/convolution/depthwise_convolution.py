@@ -1,18 +1,16 @@
 """The Conformer's convolution module."""
 
 from collections.abc import Callable
-from typing import Annotated
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from asr.errors import InputError
 from asr.kernels.depthwise import depthwise
-from asr.system.settings import whole
+from asr.system.settings import KernelSize
 
 
 class DepthwiseConvolution(nn.Module):
-    """Pointwise, GLU, depthwise, norm, Swish, pointwise.
+    """Pointwise, GLU, depthwise, norm, activation (the paper's is Swish), pointwise.
 
     *Source*: Gulati et al. 2020, arXiv:2005.08100, figure 2; its LayerNorm and dropout stand in the block.
 
@@ -21,19 +19,23 @@ class DepthwiseConvolution(nn.Module):
     Args:
         dim: D.
         norm: makes the norm behind the depthwise convolution, given D.
+        activation: makes the one behind the norm.
         kernel_size: of the depthwise convolution, in frames of T'; odd.
     """
 
     def __init__(
-        self, dim: int, norm: Callable[[int], nn.Module], *, kernel_size: Annotated[int, whole(1, 1_001)]
+        self,
+        dim: int,
+        norm: Callable[[int], nn.Module],
+        activation: Callable[[], nn.Module],
+        *,
+        kernel_size: KernelSize,
     ) -> None:
         super().__init__()
-        if kernel_size % 2 == 0:
-            must = "encoder.convolution.kernel_size must be odd, so that it is centred"
-            raise InputError(f"{must}; got {kernel_size}.")
         self.pointwise1 = nn.Linear(dim, 2 * dim)
         self.depthwise = nn.Conv1d(dim, dim, kernel_size, padding=kernel_size // 2, groups=dim)
         self.norm = norm(dim)
+        self.activation = activation()
         self.pointwise2 = nn.Linear(dim, dim)
 
     def forward(self, x: Tensor, padding_mask: Tensor) -> Tensor:
@@ -41,5 +43,5 @@ class DepthwiseConvolution(nn.Module):
         x = F.glu(self.pointwise1(x))
         x = x.masked_fill(padding_mask[:, :, None], 0.0)  # what the kernel sees behind the end, in any batch
         x = depthwise(x, self.depthwise.weight, self.depthwise.bias)
-        x = F.silu(self.norm(x, padding_mask))
+        x = self.activation(self.norm(x, padding_mask))
         return self.pointwise2(x)

@@ -3,10 +3,9 @@
 from typing import Annotated
 
 import torch
-import torch.distributed as dist
-import torch.distributed.nn.functional as dist_nn
 from torch import Tensor, nn
 
+from asr.encoder.norm.moments import follow, sum_over_ranks
 from asr.system.settings import FRACTION, Eps
 
 
@@ -42,20 +41,10 @@ class MaskedBatchNorm(nn.Module):
             scale = self.weight * (self.running_var + self.eps).rsqrt()
             return torch.addcmul(self.bias - self.running_mean * scale, frames, scale).to(x.dtype)
         padding = padding_mask[:, :, None]  # (B, T, 1)
-        valid_frames = _sum_over_ranks((~padding_mask).sum().to(frames.dtype))
+        valid_frames = sum_over_ranks((~padding_mask).sum().to(frames.dtype))
         count = valid_frames.clamp(min=1)
-        mean = _sum_over_ranks(frames.masked_fill(padding, 0.0).sum(dim=(0, 1))) / count
+        mean = sum_over_ranks(frames.masked_fill(padding, 0.0).sum(dim=(0, 1))) / count
         centered = (frames - mean).masked_fill(padding, 0.0)
-        var = _sum_over_ranks(centered.square().sum(dim=(0, 1))) / count
-        with torch.no_grad():
-            momentum = self.momentum * valid_frames.clamp(max=1)  # 0 without a frame; an `if` would wait for the GPU
-            self.running_mean.lerp_(mean, momentum)
-            self.running_var.lerp_(var * count / (count - 1).clamp(min=1), momentum)  # unbiased, as torch's
+        var = sum_over_ranks(centered.square().sum(dim=(0, 1))) / count
+        follow(self.running_mean, self.running_var, mean, var, valid_frames, self.momentum)
         return (centered * (self.weight * (var + self.eps).rsqrt()) + self.bias).to(x.dtype)
-
-
-def _sum_over_ranks(x: Tensor) -> Tensor:
-    """Sum over all ranks, with gradients; x itself where there is but one."""
-    if not (dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1):
-        return x
-    return dist_nn.all_reduce(x)

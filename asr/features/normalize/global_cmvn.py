@@ -15,7 +15,7 @@ from asr.system.settings import Eps, whole
 FILE = "feature_statistics.json"
 
 
-class TrainingSet:
+class GlobalCMVN:
     """Shift and scale each bin by one mean and standard deviation, measured on the training set and then fixed.
 
     Args:

@@ -8,7 +8,7 @@ from torch import Tensor
 from asr.system.settings import Eps, number
 
 
-class LoudFrames:
+class LoudFrameCMVN:
     """Shift and scale each bin to mean 0 and variance 1 over the frames that are nearly as loud as the loudest.
 
     Loudness and channel are divided out, as by `per_utterance`, but pauses do not count: silence that is inserted, or

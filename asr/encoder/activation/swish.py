@@ -1,0 +1,27 @@
+"""The Swish activation."""
+
+from typing import Annotated
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from asr.system.settings import number
+
+
+class Swish(nn.Module):
+    """x sigmoid(beta x).
+
+    *Source*: Ramachandran et al. 2017, arXiv:1710.05941.
+
+    Args:
+        beta: 0: half of x; 1: SiLU; large: nearly ReLU.
+    """
+
+    def __init__(self, *, beta: Annotated[float, number(0, 1_000)]) -> None:
+        super().__init__()
+        self.beta = beta
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Any shape to the same."""
+        return F.silu(x) if self.beta == 1 else x * torch.sigmoid(self.beta * x)  # silu: in one pass

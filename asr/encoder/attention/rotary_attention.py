@@ -1,0 +1,64 @@
+"""Multi-head self-attention whose queries and keys are turned by where they stand."""
+
+import torch
+from torch import Tensor, nn
+
+from asr.errors import InputError
+from asr.kernels.attention import attend
+from asr.kernels.dropout import Dropout
+
+
+class RotaryAttention(nn.Module):
+    """Self-attention whose scores know how far apart query and key are, without a term for it.
+
+    Channels 2i and 2i + 1 of a head's query and key at frame t are turned by t / 10000^(2i / (D / H)): the product of
+    a query and a key depends on their distance alone.
+
+    *Source*: Su et al. 2021 (RoFormer), arXiv:2104.09864, section 3.2.2; in a Conformer Li et al. 2021,
+    arXiv:2107.05907.
+
+    Args:
+        dim: D.
+        num_heads: H; D / H must be even.
+        dropout: of the attention weights.
+    """
+
+    def __init__(self, dim: int, num_heads: int, dropout: float) -> None:
+        super().__init__()
+        if dim // num_heads % 2:
+            must = "encoder.dim / encoder.num_heads must be even for encoder.attention=rotary_attention"
+            raise InputError(f"{must}; got dim={dim}, num_heads={num_heads}.")
+        self.num_heads = num_heads
+        self.dropout = Dropout(dropout)
+        self.qkv = nn.Linear(dim, 3 * dim)
+        self.output = nn.Linear(dim, dim)
+
+    def positions(self, x: Tensor) -> Tensor:
+        """Compute the cosines and sines of the angles of x (B, T, D), (2, T, D / H / 2), in float32 at least."""
+        size = x.shape[2] // self.num_heads
+        frame = torch.arange(x.shape[1], device=x.device, dtype=torch.float64)  # float32 is off by 0.003 in an hour
+        channel = torch.arange(0, size, 2, device=x.device, dtype=torch.float64)
+        angles = frame[:, None] * 10000.0 ** (-channel / size)  # (T, D / H / 2)
+        return torch.stack([angles.cos(), angles.sin()]).to(torch.promote_types(x.dtype, torch.float32))
+
+    def forward(self, x: Tensor, positions: Tensor, padding_mask: Tensor) -> Tensor:
+        """Attend from every frame to every valid one.
+
+        Args:
+            x: (B, T, D).
+            positions: what `positions` gives for x.
+            padding_mask: (B, T).
+
+        Returns:
+            (B, T, D); finite at padded frames.
+        """
+        query, key, value = self.qkv(x).unflatten(-1, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
+        query, key = (turn(part, positions).to(value.dtype) for part in (query, key))  # (B, H, T, D / H)
+        out = attend(query, key, value, padding_mask[:, None], self.dropout)
+        return self.output(out.transpose(1, 2).flatten(2))
+
+
+def turn(x: Tensor, positions: Tensor) -> Tensor:
+    """Turn each pair of channels by its angle, (..., T, D / H), (2, T, D / H / 2) to (..., T, D / H)."""
+    (cos, sin), (even, odd) = positions, x.unflatten(-1, (-1, 2)).unbind(-1)
+    return torch.stack([even * cos - odd * sin, odd * cos + even * sin], dim=-1).flatten(-2)

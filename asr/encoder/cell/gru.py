@@ -1,0 +1,24 @@
+"""Gated recurrent units."""
+
+from torch import Tensor, nn
+
+from asr.kernels.recurrent import recur
+
+
+class GRU(nn.Module):
+    """One layer, from the first frame to the last.
+
+    *Source*: Cho et al. 2014, arXiv:1406.1078; torch's own, whose reset gate acts behind the product.
+
+    Args:
+        input_dim: of each frame.
+        output_dim: of the state at each frame.
+    """
+
+    def __init__(self, input_dim: int, output_dim: int) -> None:
+        super().__init__()
+        self.rnn = nn.GRU(input_dim, output_dim, batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, T', input_dim) to (B, T', output_dim)."""
+        return recur(self.rnn, x)

@@ -1,0 +1,51 @@
+"""The Conformer's convolution module with a dilated convolution."""
+
+from collections.abc import Callable
+from typing import Annotated
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from asr.kernels.depthwise import depthwise
+from asr.system.settings import KernelSize, whole
+
+
+class DilatedConvolution(nn.Module):
+    """Pointwise, GLU, depthwise convolution that leaves frames out, norm, activation, pointwise.
+
+    It reaches `dilation` times as far as a `DepthwiseConvolution` with the same weights.
+
+    *Source*: Yu and Koltun 2015, arXiv:1511.07122, in the module of arXiv:2005.08100, figure 2.
+
+    Args:
+        dim: D.
+        norm: makes the norm behind the depthwise convolution, given D.
+        activation: makes the one behind the norm.
+        kernel_size: frames of T' that each output sees; odd.
+        dilation: frames from one of them to the next.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        norm: Callable[[int], nn.Module],
+        activation: Callable[[], nn.Module],
+        *,
+        kernel_size: KernelSize,
+        dilation: Annotated[int, whole(1, 1_000)],
+    ) -> None:
+        super().__init__()
+        self.dilation = dilation
+        self.pointwise1 = nn.Linear(dim, 2 * dim)
+        self.depthwise = nn.Conv1d(dim, dim, kernel_size, dilation=dilation, groups=dim)
+        self.norm = norm(dim)
+        self.activation = activation()
+        self.pointwise2 = nn.Linear(dim, dim)
+
+    def forward(self, x: Tensor, padding_mask: Tensor) -> Tensor:
+        """(B, T, D), padding_mask (B, T) to (B, T, D)."""
+        x = F.glu(self.pointwise1(x))
+        x = x.masked_fill(padding_mask[:, :, None], 0.0)  # what the kernel sees behind the end, in any batch
+        x = depthwise(x, self.depthwise.weight, self.depthwise.bias, self.dilation)
+        x = self.activation(self.norm(x, padding_mask))
+        return self.pointwise2(x)

@@ -1,0 +1,46 @@
+"""The Conformer's convolution module with a full convolution."""
+
+from collections.abc import Callable
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from asr.system.settings import KernelSize
+
+
+class PlainConvolution(nn.Module):
+    """Pointwise, GLU, convolution over frames and channels, norm, activation, pointwise.
+
+    *Source*: Gulati et al. 2020, arXiv:2005.08100, figure 2.
+
+    *Differs from the paper*: the convolution mixes channels, so that it has D times as many weights.
+
+    Args:
+        dim: D.
+        norm: makes the norm behind the convolution, given D.
+        activation: makes the one behind the norm.
+        kernel_size: in frames of T'; odd.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        norm: Callable[[int], nn.Module],
+        activation: Callable[[], nn.Module],
+        *,
+        kernel_size: KernelSize,
+    ) -> None:
+        super().__init__()
+        self.pointwise1 = nn.Linear(dim, 2 * dim)
+        self.convolution = nn.Conv1d(dim, dim, kernel_size, padding=kernel_size // 2)
+        self.norm = norm(dim)
+        self.activation = activation()
+        self.pointwise2 = nn.Linear(dim, dim)
+
+    def forward(self, x: Tensor, padding_mask: Tensor) -> Tensor:
+        """(B, T, D), padding_mask (B, T) to (B, T, D)."""
+        x = F.glu(self.pointwise1(x))
+        x = x.masked_fill(padding_mask[:, :, None], 0.0)  # what the kernel sees behind the end, in any batch
+        x = self.convolution(x.transpose(1, 2)).transpose(1, 2)
+        x = self.activation(self.norm(x, padding_mask))
+        return self.pointwise2(x)

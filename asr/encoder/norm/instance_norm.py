@@ -1,0 +1,31 @@
+"""Instance normalisation: of each channel of each utterance by itself."""
+
+import torch
+from torch import Tensor, nn
+
+from asr.encoder.norm.moments import utterance_moments
+from asr.system.settings import Eps
+
+
+class InstanceNorm(nn.Module):
+    """Normalise each channel over the valid frames of its utterance; nothing depends on the batch.
+
+    *Source*: Ulyanov et al. 2016, arXiv:1607.08022. Statistics are taken in float32.
+
+    Args:
+        dim: channels.
+        eps: added to the variance.
+    """
+
+    def __init__(self, dim: int, *, eps: Eps) -> None:
+        super().__init__()
+        self.eps = eps
+        self.weight = nn.Parameter(torch.ones(dim))
+        self.bias = nn.Parameter(torch.zeros(dim))
+
+    def forward(self, x: Tensor, padding_mask: Tensor) -> Tensor:
+        """(B, T, D), padding_mask (B, T) to (B, T, D) in the dtype of x; finite at padded frames."""
+        frames = x.to(self.weight.dtype)
+        mean, var = utterance_moments(frames, padding_mask)  # (B, 1, D)
+        centered = (frames - mean).masked_fill(padding_mask[:, :, None], 0.0)
+        return (centered * (self.weight * (var + self.eps).rsqrt()) + self.bias).to(x.dtype)

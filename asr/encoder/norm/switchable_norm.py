@@ -1,0 +1,64 @@
+"""Switchable normalisation: a learnt mixture of instance, layer and batch normalisation."""
+
+from typing import Annotated
+
+import torch
+from torch import Tensor, nn
+
+from asr.encoder.norm.moments import channel_moments, follow, sum_over_ranks, utterance_moments
+from asr.system.settings import FRACTION, Eps
+
+
+class SwitchableNorm(nn.Module):
+    """Normalise by weighted means of three means and of three variances, the weights of both learnt.
+
+    The statistics are of a channel of an utterance, of all channels of an utterance, and of a channel of the batch; all
+    over valid frames only, the batch's over all ranks.
+
+    *Source*: Luo et al. 2018, arXiv:1806.10779, equations 3 to 5. Statistics are taken in float32.
+
+    *Differs from the paper*: in evaluation the batch's statistics are running ones, as in batch normalisation, and not
+    the mean of some batches that are computed once more.
+
+    Args:
+        dim: channels.
+        momentum: weight of the new batch in the running statistics.
+        eps: added to the variance.
+    """
+
+    running_mean: Tensor
+    running_var: Tensor
+
+    def __init__(self, dim: int, *, momentum: Annotated[float, FRACTION], eps: Eps) -> None:
+        super().__init__()
+        self.momentum = momentum
+        self.eps = eps
+        self.weight = nn.Parameter(torch.ones(dim))
+        self.bias = nn.Parameter(torch.zeros(dim))
+        self.mean_weight = nn.Parameter(torch.ones(3))  # before softmax: of instance, layer, batch
+        self.var_weight = nn.Parameter(torch.ones(3))
+        self.register_buffer("running_mean", torch.zeros(dim))
+        self.register_buffer("running_var", torch.ones(dim))
+
+    def forward(self, x: Tensor, padding_mask: Tensor) -> Tensor:
+        """(B, T, D), padding_mask (B, T) to (B, T, D) in the dtype of x; finite at padded frames."""
+        frames = x.to(self.weight.dtype)
+        instance = utterance_moments(frames, padding_mask)  # (B, 1, D)
+        layer = channel_moments(*instance)  # (B, 1, 1)
+        batch = self._batch_moments(*instance, padding_mask) if self.training else (self.running_mean, self.running_var)
+        mean, var = (
+            sum(share * part for share, part in zip(weight.softmax(dim=0), parts, strict=True))
+            for weight, *parts in zip((self.mean_weight, self.var_weight), instance, layer, batch, strict=True)
+        )  # (B, 1, D)
+        centered = (frames - mean).masked_fill(padding_mask[:, :, None], 0.0)
+        return (centered * (self.weight * (var + self.eps).rsqrt()) + self.bias).to(x.dtype)
+
+    def _batch_moments(self, mean: Tensor, var: Tensor, padding_mask: Tensor) -> tuple[Tensor, Tensor]:
+        """Those of all valid frames of all ranks, (D,), of the utterances', (B, 1, D); the running ones follow."""
+        count = (~padding_mask).sum(dim=1)[:, None, None].to(mean.dtype)
+        valid_frames = sum_over_ranks(count.sum())
+        share = count / valid_frames.clamp(min=1)
+        batch_mean = sum_over_ranks((share * mean).sum(dim=(0, 1)))
+        batch_var = sum_over_ranks((share * (var + (mean - batch_mean).square())).sum(dim=(0, 1)))
+        follow(self.running_mean, self.running_var, batch_mean, batch_var, valid_frames, self.momentum)
+        return batch_mean, batch_var

@@ -1,0 +1,87 @@
+"""Recurrent encoders."""
+
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any
+
+import torch
+from torch import Tensor, nn
+
+from asr.errors import InputError
+from asr.interfaces import NO_TAPS, Encoded, Tap
+from asr.kernels.dropout import Dropout
+from asr.lengths import padding_mask
+from asr.system.settings import SWITCH, Dim, Layers, Probability
+
+
+class Recurrent(nn.Module):
+    """Convolutional subsampling and a stack of recurrent layers.
+
+    *Source*: Graves et al. 2013, arXiv:1303.5778.
+
+    Args:
+        input_dim: F.
+        dim: D, of both directions together.
+        num_layers: blocks.
+        bidirectional: each layer goes from the last frame to the first, too.
+        dropout: of what each layer gives.
+        subsampling: makes the front-end, given F and D.
+        cell: makes a layer of one direction, given the dimensions that it takes and gives.
+    """
+
+    def __init__(
+        self,
+        input_dim: int,
+        *,
+        dim: Dim,
+        num_layers: Layers,
+        bidirectional: Annotated[bool, SWITCH],
+        dropout: Probability,
+        subsampling: Callable[[int, int], Any],
+        cell: Callable[[int, int], nn.Module],
+    ) -> None:
+        super().__init__()
+        directions = 1 + bidirectional
+        if dim % directions:
+            raise InputError(f"encoder.dim must be even, for two directions; got {dim}.")
+        self.output_dim = dim
+        self.num_blocks = num_layers
+        self.subsampling = subsampling(input_dim, dim)
+        self.stride: int = self.subsampling.stride
+        self.output_lengths = self.subsampling.output_lengths
+        self.blocks = nn.ModuleList(
+            RecurrentBlock([cell(dim, dim // directions) for _ in range(directions)], dropout)
+            for _ in range(num_layers)
+        )
+
+    def forward(self, features: Tensor, feature_lengths: Tensor, taps: Mapping[int, Tap] = NO_TAPS) -> Encoded:
+        """(B, T, F), (B,) to (B, T', D), (B,)."""
+        x, lengths = self.subsampling(features, feature_lengths)
+        padding = padding_mask(lengths, x.shape[1])
+        frame = torch.arange(x.shape[1], device=x.device)
+        backwards = torch.where(padding, frame, lengths[:, None] - 1 - frame)  # (B, T')
+        blocks: dict[int, Tensor] = {}
+        for index, block in enumerate(self.blocks):
+            x = block(x, backwards)
+            if index in taps:
+                blocks[index] = x
+                x = taps[index](x, padding)
+        return Encoded(x, lengths, blocks)
+
+
+class RecurrentBlock(nn.Module):
+    """A layer from the first frame to the last and, if it has two cells, one from the last to the first."""
+
+    def __init__(self, cells: list[nn.Module], dropout: float) -> None:
+        super().__init__()
+        self.cells = nn.ModuleList(cells)
+        self.dropout = Dropout(dropout)
+
+    def forward(self, x: Tensor, backwards: Tensor) -> Tensor:
+        """(B, T', D) to the same; `backwards`, (B, T'), is the order from each utterance's last frame to its first."""
+        forward, *backward = self.cells
+        outs = [forward(x), *(_in_order(cell(_in_order(x, backwards)), backwards) for cell in backward)]
+        return self.dropout(torch.cat(outs, dim=-1))
+
+
+def _in_order(x: Tensor, order: Tensor) -> Tensor:
+    return x.gather(1, order[:, :, None].expand_as(x))

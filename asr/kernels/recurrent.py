@@ -1,0 +1,59 @@
+"""Recurrent cells over frames, step by step as their equations say; torch's own are faster, but fixed to a length."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import linear
+
+
+def recur(cell: nn.LSTM | nn.GRU, x: Tensor) -> Tensor:
+    """Go from the first frame to the last.
+
+    Args:
+        cell: of one layer, one direction, batch first; only its weights, if a program is being written down: torch's
+            own would be a program for one number of frames.
+        x: (B, T, D).
+
+    Returns:
+        (B, T, H), the state at each frame.
+    """
+    if not torch.compiler.is_exporting():
+        return cell(x)[0]
+    form = lstm_plainly if isinstance(cell, nn.LSTM) else gru_plainly
+    return form(x, *cell.all_weights[0])
+
+
+def lstm_plainly(x: Tensor, weight_x: Tensor, weight_h: Tensor, bias_x: Tensor, bias_h: Tensor) -> Tensor:
+    """Long short-term memory; weights of input, forget gate, new value and output gate, (4 H, D) and (4 H, H)."""
+
+    def step(state: tuple[Tensor, Tensor], given: Tensor) -> tuple[tuple[Tensor, Tensor], Tensor]:
+        hidden, memory = state
+        input_gate, forget_gate, new, output_gate = (given + linear(hidden, weight_h, bias_h)).chunk(4, dim=-1)
+        memory = forget_gate.sigmoid() * memory + input_gate.sigmoid() * new.tanh()
+        hidden = output_gate.sigmoid() * memory.tanh()
+        return (hidden, memory), hidden.clone()
+
+    start = x.new_zeros(x.shape[0], weight_h.shape[1])
+    return _scan(step, (start, start.clone()), linear(x, weight_x, bias_x))
+
+
+def gru_plainly(x: Tensor, weight_x: Tensor, weight_h: Tensor, bias_x: Tensor, bias_h: Tensor) -> Tensor:
+    """Gated recurrent unit; weights of reset gate, update gate and new value, (3 H, D) and (3 H, H)."""
+
+    def step(hidden: Tensor, given: Tensor) -> tuple[Tensor, Tensor]:
+        reset_x, update_x, new_x = given.chunk(3, dim=-1)
+        reset_h, update_h, new_h = linear(hidden, weight_h, bias_h).chunk(3, dim=-1)
+        update = (update_x + update_h).sigmoid()
+        new = (new_x + (reset_x + reset_h).sigmoid() * new_h).tanh()
+        hidden = (1 - update) * new + update * hidden
+        return hidden, hidden.clone()
+
+    return _scan(step, x.new_zeros(x.shape[0], weight_h.shape[1]), linear(x, weight_x, bias_x))
+
+
+def _scan(step: Callable[..., tuple[object, Tensor]], start: object, given: Tensor) -> Tensor:
+    """Carry a state through the frames of (B, T, G), any number of them."""
+    from torch._higher_order_ops.scan import scan  # imports the compiler
+
+    return scan(step, start, given.transpose(0, 1))[1].transpose(0, 1)

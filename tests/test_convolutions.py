@@ -1,0 +1,66 @@
+"""Each convolution module of conf/encoder/convolution against plain loops over frames."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from asr.build import component
+from asr.encoder.activation.gelu import GELU
+from asr.lengths import padding_mask
+from tests.conftest import CONF, resolved
+
+DIM, KERNEL, DILATION = 4, 5, 3
+LENGTHS = [9, 1, 6]
+
+
+class Half(nn.Module):
+    """Stands in the place of a norm, so that it can be seen where it is."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        assert dim == DIM
+
+    def forward(self, x: Tensor, padding_mask: Tensor) -> Tensor:
+        assert padding_mask.shape == x.shape[:2]
+        return 0.5 * x
+
+
+def make(name: str) -> Any:
+    config = resolved(f"encoder/convolution={name}")["encoder"]["convolution"]
+    small = {key: value for key, value in (("kernel_size", KERNEL), ("dilation", DILATION)) if key in config}
+    return component("encoder/convolution", config | small)(DIM, Half, GELU).double()
+
+
+def by_loops(module: Any, name: str, x: Tensor) -> Tensor:
+    """One utterance, (T, D): arXiv:2005.08100, figure 2, the convolution frame by frame and tap by tap."""
+    dilation = DILATION if name == "dilated_convolution" else 1
+    convolution = module.convolution if name == "plain_convolution" else module.depthwise
+    left, right = module.pointwise1(x).chunk(2, dim=-1)
+    gated = left * right.sigmoid()
+    rows = []
+    for frame in range(len(x)):
+        row = convolution.bias
+        for tap in range(KERNEL):
+            seen = frame + (tap - KERNEL // 2) * dilation
+            if 0 <= seen < len(x):
+                weight = convolution.weight[:, :, tap]  # (D, D), or (D, 1)
+                row = row + (weight @ gated[seen] if weight.shape[1] > 1 else weight[:, 0] * gated[seen])
+        rows.append(row)
+    return module.pointwise2(nn.functional.gelu(0.5 * torch.stack(rows)))
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in (CONF / "encoder" / "convolution").glob("*.yaml")))
+def test_a_module_and_its_gradients_equal_plain_loops_over_each_utterances_frames(name: str) -> None:
+    module = make(name)
+    padding = padding_mask(torch.tensor(LENGTHS), max(LENGTHS))
+    x = torch.randn(len(LENGTHS), max(LENGTHS), DIM, dtype=torch.float64, requires_grad=True)
+    out = module(x.masked_fill(padding[:, :, None], 1e30), padding)
+    assert out.isfinite().all()
+    plain = torch.cat([by_loops(module, name, row[:length]) for row, length in zip(x, LENGTHS, strict=True)])
+    weights = torch.randn_like(plain)
+    wanted = [x, *module.parameters()]
+    results = [[frames, *torch.autograd.grad((frames * weights).sum(), wanted)] for frames in (out[~padding], plain)]
+    for ours, expected in zip(*results, strict=True):
+        torch.testing.assert_close(ours, expected, rtol=0, atol=1e-12)  # float64 rounding

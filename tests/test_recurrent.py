@@ -1,0 +1,79 @@
+"""Recurrent encoders: against torch's own on packed sequences, and step by step."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.export import Dim, export
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+from asr.encoder.cell.gru import GRU
+from asr.encoder.cell.lstm import LSTM
+from asr.encoder.recurrent import Recurrent
+from asr.errors import InputError
+from asr.lengths import padding_mask
+from tests.test_transformer import NoSubsampling
+
+DIM, LAYERS = 6, 3
+LENGTHS = torch.tensor([5, 9, 1])
+CELLS = pytest.mark.parametrize(("cell", "theirs"), [(LSTM, nn.LSTM), (GRU, nn.GRU)])
+
+
+def make(cell: Any, bidirectional: bool, dim: int = DIM) -> Recurrent:
+    return Recurrent(
+        dim,
+        dim=dim,
+        num_layers=LAYERS,
+        bidirectional=bidirectional,
+        dropout=0.0,
+        subsampling=NoSubsampling,
+        cell=cell,
+    ).double()
+
+
+def torchs_with_the_weights_of(encoder: Recurrent, theirs: Any, bidirectional: bool) -> Any:
+    """All layers and directions in one module."""
+    stack = theirs(DIM, DIM // (1 + bidirectional), LAYERS, bidirectional=bidirectional, batch_first=True).double()
+    weights = {}
+    for layer, block in enumerate(encoder.blocks):
+        for direction, suffix in enumerate(["", "_reverse"][: 1 + bidirectional]):
+            own = block.cells[direction].rnn.state_dict()
+            weights |= {f"{name.removesuffix('_l0')}_l{layer}{suffix}": weight for name, weight in own.items()}
+    stack.load_state_dict(weights)
+    return stack
+
+
+@pytest.mark.parametrize("bidirectional", [False, True])
+@CELLS
+def test_the_stack_and_its_gradients_equal_torchs_own_on_packed_sequences(
+    cell: Any, theirs: Any, bidirectional: bool
+) -> None:
+    encoder = make(cell, bidirectional)
+    stack = torchs_with_the_weights_of(encoder, theirs, bidirectional)
+    x = torch.randn(3, 11, DIM, dtype=torch.float64, requires_grad=True)
+    padding = padding_mask(LENGTHS, 11)
+    out = encoder(x.masked_fill(padding[:, :, None], 1e3), LENGTHS).out
+    packed = pack_padded_sequence(x, LENGTHS, batch_first=True, enforce_sorted=False)
+    plain, _ = pad_packed_sequence(stack(packed)[0], batch_first=True, total_length=11)
+    torch.testing.assert_close(out[~padding], plain[~padding], rtol=0, atol=1e-12)  # float64 rounding
+    weights = torch.randn_like(out)[~padding]
+    (ours,), (expected,) = (torch.autograd.grad((frames[~padding] * weights).sum(), [x]) for frames in (out, plain))
+    torch.testing.assert_close(ours, expected, rtol=0, atol=1e-12)
+
+
+@CELLS
+@torch.no_grad()
+def test_an_exported_cell_goes_step_by_step_through_any_number_of_frames(cell: Any, theirs: Any) -> None:
+    ours = cell(4, 3).double()
+    program = export(
+        ours, (torch.zeros(2, 7, 4).double(),), dynamic_shapes=({0: Dim.DYNAMIC, 1: Dim.DYNAMIC},)
+    ).module()
+    for shape in ((1, 1), (2, 7), (5, 40)):
+        x = torch.randn(*shape, 4, dtype=torch.float64)
+        torch.testing.assert_close(program(x), ours.rnn(x)[0], rtol=0, atol=1e-12)
+
+
+def test_an_odd_dim_for_two_directions_is_one_line() -> None:
+    with pytest.raises(InputError, match=r"encoder\.dim must be even, for two directions; got 5\."):
+        make(LSTM, bidirectional=True, dim=5)
