@@ -67,15 +67,16 @@ def _activation_and_residual_groups(config: dict[str, Any]) -> dict[str, Any]:
     return config | {"encoder": parts | encoder}
 
 
-CMVN = {"training_set": "global_cmvn", "loud_frames": "loud_frame_cmvn"}
-
-
 def _cmvn(config: dict[str, Any]) -> dict[str, Any]:
     """Up to format 2 normalisations of features had other names."""
-    match config.get("features"):
-        case {"normalize": {"name": str(name)} as normalize} as features if name in CMVN:
-            return config | {"features": features | {"normalize": normalize | {"name": CMVN[name]}}}
-    return config
+    features = config.get("features")
+    normalize = features.get("normalize") if isinstance(features, dict) else None
+    if not isinstance(features, dict) or not isinstance(normalize, dict):
+        return config
+    names = {"training_set": "global_cmvn", "loud_frames": "loud_frame_cmvn"}
+    name = normalize.get("name")
+    normalize = normalize | {"name": names.get(name, name) if isinstance(name, str) else name}
+    return config | {"features": features | {"normalize": normalize}}
 
 
 def _names_and_parts(config: dict[str, Any]) -> dict[str, Any]:
