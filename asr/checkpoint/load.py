@@ -38,8 +38,9 @@ def load_recognizer(
     Args:
         model: a run folder, a bundle, a `.ckpt`, or the address of a bundle, `hf://OWNER/NAME[@REVISION]`.
         device: where to put the weights.
-        decode: settings of the decoder to use instead of the model's, `{"name": "beam", "lm": "words.arpa"}` say. Of a
-            decoder that is not the model's own, the others are those of conf/decode.
+        decode: settings of the decoder to use instead of the model's, `{"name": "beam", "lm": "words.arpa"}` say; only
+            the settings, and it is the model's own, or the beam beside that. Of a decoder that is not the model's own,
+            the others are those of conf/decode.
 
     Raises:
         InputError: there is no such model, or it is damaged, or it asks for what is not ours to build.
@@ -88,10 +89,13 @@ def bundle_recognizer(bundle: Bundle, path: Path, device: str | torch.device = "
 def decoder_settings(bundle: Bundle, instead: Mapping[str, Any]) -> dict[str, Any]:
     """Take the model's settings of its decoder, or conf's if it is to be another one, with those given instead.
 
-    Settings without a name are of the model's decoder, or of beam search if that one has no such settings.
+    What a greedy decoder has no setting for is for the beam search beside it.
     """
     own = bundle.config["decode"]
-    name = instead.get("name", own.get("name") if instead.keys() <= own.keys() else "beam")
+    name = own.get("name")
+    if instead.keys() - own.keys() and isinstance(name, str):
+        name = name.replace("greedy", "beam")
+    name = instead.get("name", name)
     return {**(own if name == own.get("name") else default_settings("decode", name)), **instead}
 
 

@@ -26,7 +26,8 @@ INTERRUPTED = 130  # 128 + SIGINT, as shells count
 PRECISIONS = ("float32", "bfloat16", "float16")
 PRECISION_HELP = "of its products (default float32); in others a text may hang on the recordings beside it in a batch"
 SHORTEST_CHUNK = 1.0  # seconds; in less there is no word to be heard
-BEAM_OPTIONS = {  # that stand for settings of decode=beam, and of the other searches that have them
+DECODERS = sorted(file.stem for file in (CONF / "decode").glob("*.yaml"))
+BEAM_OPTIONS = {  # that stand for settings of decode=beam, and of other decoders whose names end so
     "beam": "beam_size",
     "lm": "lm",
     "lm_unit": "lm_unit",
@@ -63,10 +64,8 @@ def model_parser(
 def add_decoding(parser: argparse.ArgumentParser) -> None:
     """Add the options that choose a decoder other than the model's own."""
     search = parser.add_argument_group("decoding (the model's own settings, unless given)")
-    names = sorted(file.stem for file in (CONF / "decode").glob("*.yaml"))
-    implied = "the following imply beam, unless the model's own decoder has them, too"
-    search.add_argument("--decode", choices=names, metavar="NAME", help=f"{', '.join(names)}; {implied}")
-    search.add_argument("--beam", type=int, metavar="N", help="hypotheses kept from step to step")
+    search.add_argument("--decode", choices=DECODERS, help="the following imply the beam beside a greedy one")
+    search.add_argument("--beam", type=int, metavar="N", help="hypotheses kept from frame to frame")
     search.add_argument("--lm", metavar="FILE", help="n-gram language model: ARPA, or KenLM's binary")
     search.add_argument("--lm-unit", choices=("word", "token"), help="token: made by asr.ngram --tokens")
     search.add_argument("--lm-weight", type=finite, metavar="W", help="factor of its log-probabilities")
@@ -137,9 +136,9 @@ def decoder(options: argparse.Namespace) -> dict[str, Any]:
     """Collect the decoder's settings that were given."""
     given = {key: value for key, value in vars(options).items() if key in BEAM_OPTIONS and value is not None}
     name = getattr(options, "decode", None)
-    if name == "greedy" and given:
+    if name and name.endswith("greedy") and given:
         raise InputError(
-            f"--decode greedy has no settings; leave out {', '.join(map(_named, given))}, or --decode greedy."
+            f"--decode {name} has no settings; leave out {', '.join(map(_named, given))}, or --decode {name}."
         )
     for key, value in given.items():
         if value == "":
