@@ -87,7 +87,9 @@ def parts_of(encoder: nn.Module, encoder_name: str, features: Tensor, feature_le
     inner = torch.randn(*x.shape[:2], shape.feed_forward_dim, requires_grad=True)
     block, layers = encoder.blocks[0], shape.num_layers
     front_end = FrontEnd(NUM_MEL_BINS, shape.num_channels, shape.dim, shape.dropout)
-    convolution = UsualConvolution(shape.dim, lambda dim: block.convolution.norm, kernel_size=shape.kernel_size)
+    convolution = UsualConvolution(
+        shape.dim, lambda dim: block.convolution.norm, kernel_size=shape.kernel_size, bias=True
+    )
     return {
         "front-end": Part(1, (features, feature_lengths), encoder.subsampling, front_end),
         "feed-forward": Part(2 * layers, (x,), block.feed_forward1),

@@ -123,8 +123,8 @@ def test_every_part_of_a_step_has_its_row(tmp_path: Path) -> None:
 def test_a_convolution_as_usual_is_ours_but_for_its_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     norm = partial(MaskedBatchNorm, momentum=0.1, eps=1e-5)
     torch.manual_seed(0)
-    ours = DepthwiseConvolution(8, norm, kernel_size=5).eval()
-    usual = parts.UsualConvolution(8, norm, kernel_size=5).eval()
+    ours = DepthwiseConvolution(8, norm, kernel_size=5, bias=True).eval()
+    usual = parts.UsualConvolution(8, norm, kernel_size=5, bias=True).eval()
     usual.load_state_dict(ours.state_dict())
     x, mask = torch.randn(2, 7, 8), torch.arange(7) >= torch.tensor([[7], [4]])
     expected = ours(x, mask)

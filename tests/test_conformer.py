@@ -45,10 +45,10 @@ def random_block() -> ConformerBlock:
     norm = partial(MaskedBatchNorm, momentum=0.1, eps=1e-5)
     block = ConformerBlock(
         DIM,
-        FeedForward(DIM, FEED_FORWARD_DIM, 0.0),
-        RelativeAttention(DIM, HEADS, 0.0),
-        DepthwiseConvolution(DIM, norm, kernel_size=KERNEL_SIZE),
-        FeedForward(DIM, FEED_FORWARD_DIM, 0.0),
+        FeedForward(DIM, FEED_FORWARD_DIM, 0.0, True),
+        RelativeAttention(DIM, HEADS, 0.0, bias=True),
+        DepthwiseConvolution(DIM, norm, kernel_size=KERNEL_SIZE, bias=True),
+        FeedForward(DIM, FEED_FORWARD_DIM, 0.0, True),
         0.0,
     ).double()
     with torch.no_grad():
@@ -163,7 +163,7 @@ def test_an_even_kernel_is_an_error_that_says_why() -> None:
     with pytest.raises(
         InputError, match=r"encoder\.convolution\.kernel_size must be odd, so that it is centred; got 32\."
     ):
-        small_conformer(convolution={"name": "depthwise_convolution", "kernel_size": 32})
+        small_conformer(convolution={"name": "depthwise_convolution", "kernel_size": 32, "bias": True})
 
 
 def small_conformer(**changes: Any) -> Conformer:

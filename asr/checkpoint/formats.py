@@ -5,7 +5,7 @@ from typing import Any
 
 from asr.errors import InputError, shown
 
-FORMAT = 3  # of what this version writes
+FORMAT = 4  # of what this version writes
 KEY = "format"  # of a config: its number; a config of format 0 has none
 
 
@@ -56,8 +56,19 @@ def _as_written(config: dict[str, Any]) -> dict[str, Any]:
     return config | {"normalizer": "as_written"} if config.get("normalizer") == "verbatim" else config
 
 
+def _optional_biases(config: dict[str, Any]) -> dict[str, Any]:
+    """Up to format 3 each linear layer and each convolution of the Conformer's blocks had a bias."""
+    encoder = config.get("encoder")
+    if not isinstance(encoder, dict) or encoder.get("name") != "conformer":
+        return config
+    parts = {key: encoder[key] for key in ("attention", "convolution") if isinstance(encoder.get(key), dict)}
+    biased = {key: {"bias": True, **part} for key, part in parts.items()}
+    return config | {"encoder": {"feed_forward_bias": True, **encoder, **biased}}
+
+
 CHANGES: list[Callable[[dict[str, Any]], dict[str, Any]]] = [
     _relative_feed_forward,
     _convolution_group,
     _as_written,
+    _optional_biases,
 ]  # from format 0, 1, … to the next

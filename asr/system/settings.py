@@ -128,6 +128,7 @@ Layers = Annotated[int, whole(1, 1_000)]
 Heads = Annotated[int, whole(1, 1_024)]
 Probability = Annotated[float, PROBABILITY]  # of dropout
 Eps = Annotated[float, above(0, 1)]
+Bias = Annotated[bool, SWITCH]  # of linear layers and convolutions
 
 SELECTIONS = ("best", "last", "average_best", "average_last")  # of checkpoints, for a bundle
 

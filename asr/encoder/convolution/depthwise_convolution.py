@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from asr.errors import InputError
 from asr.kernels.depthwise import depthwise
-from asr.system.settings import whole
+from asr.system.settings import Bias, whole
 
 
 class DepthwiseConvolution(nn.Module):
@@ -22,19 +22,20 @@ class DepthwiseConvolution(nn.Module):
         dim: D.
         norm: makes the norm behind the depthwise convolution, given D.
         kernel_size: of the depthwise convolution, in frames of T'; odd.
+        bias: of all three convolutions.
     """
 
     def __init__(
-        self, dim: int, norm: Callable[[int], nn.Module], *, kernel_size: Annotated[int, whole(1, 1_001)]
+        self, dim: int, norm: Callable[[int], nn.Module], *, kernel_size: Annotated[int, whole(1, 1_001)], bias: Bias
     ) -> None:
         super().__init__()
         if kernel_size % 2 == 0:
             must = "encoder.convolution.kernel_size must be odd, so that it is centred"
             raise InputError(f"{must}; got {kernel_size}.")
-        self.pointwise1 = nn.Linear(dim, 2 * dim)
-        self.depthwise = nn.Conv1d(dim, dim, kernel_size, padding=kernel_size // 2, groups=dim)
+        self.pointwise1 = nn.Linear(dim, 2 * dim, bias)
+        self.depthwise = nn.Conv1d(dim, dim, kernel_size, padding=kernel_size // 2, groups=dim, bias=bias)
         self.norm = norm(dim)
-        self.pointwise2 = nn.Linear(dim, dim)
+        self.pointwise2 = nn.Linear(dim, dim, bias)
 
     def forward(self, x: Tensor, padding_mask: Tensor) -> Tensor:
         """(B, T, D), padding_mask (B, T) to (B, T, D)."""
