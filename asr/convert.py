@@ -1,4 +1,4 @@
-"""python -m asr.convert MODEL -o OUTPUT: make a bundle of another toolkit's model, or its archive of a bundle."""
+"""python -m asr.convert MODEL -o OUTPUT: make a bundle of another toolkit's model, or theirs of a bundle."""
 
 import argparse
 import re
@@ -11,9 +11,9 @@ from asr.errors import InputError
 from asr.system.files import check_output, message_stream, write_whole
 
 if TYPE_CHECKING:
-    from asr.checkpoint.nemo.convert import Converted
+    from asr.checkpoint.foreign import Converted
 
-BUNDLE, NEMO = "bundle", "nemo"
+BUNDLE, NEMO, HUGGING_FACE = "bundle", "nemo", "huggingface"
 PAD_MODES = ("zeros", "reflect")
 
 
@@ -21,36 +21,42 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Convert; print what was made of what."""
     parser = argparse.ArgumentParser(
         prog="python -m asr.convert",
-        description="Make a bundle of a Conformer-CTC of NVIDIA NeMo's, or a .nemo archive of a bundle.",
+        description="Make a bundle of a Conformer-CTC of NVIDIA NeMo's or a Parakeet-CTC of Hugging Face's, or back.",
     )
-    model = "a .nemo archive, a folder of its files, or hf://OWNER/NAME[@REVISION]; with --to nemo: a bundle or a run"
+    model = (
+        "a .nemo archive, its files or transformers' in a folder, or hf://OWNER/NAME[@REVISION]; with --to: a bundle"
+    )
     parser.add_argument("model", metavar="MODEL", help=model)
-    output = "the bundle's folder, or the archive; an older one is replaced"
+    output = "the folder, or the archive; an older one is replaced"
     parser.add_argument("-o", "--output", metavar="PATH", type=Path, required=True, help=output)
-    parser.add_argument("--to", choices=(BUNDLE, NEMO), default=BUNDLE, help="what is made (default bundle)")
+    parser.add_argument(
+        "--to", choices=(BUNDLE, NEMO, HUGGING_FACE), default=BUNDLE, help="what is made (default bundle)"
+    )
     pad_mode = "around a waveform: zeros (default, as in NeMo 3), or reflect (as in NeMo 1)"
     parser.add_argument("--pad-mode", choices=PAD_MODES, help=pad_mode)
     source = "who made the model, and its licence: a sentence for the model card"
     parser.add_argument("--source", metavar="TEXT", help=source)
     options = parser.parse_args(arguments)
-    if options.to == NEMO:
+    if options.to != BUNDLE:
         for option in ("pad_mode", "source"):
             if getattr(options, option) is not None:
                 raise InputError(
-                    f"--{option.replace('_', '-')} must go with --to bundle; an archive has no such thing."
+                    f"--{option.replace('_', '-')} must go with --to bundle; what others read has no such thing."
                 )
-        to_archive(options.model, options.output)
+        (to_archive if options.to == NEMO else to_folder)(options.model, options.output)
     else:
         to_bundle(options.model, options.output, options.pad_mode or PAD_MODES[0], options.source)
     return 0
 
 
 def to_bundle(model: str, output: Path, pad_mode: str, source: str | None) -> None:
-    """Make a bundle of an archive."""
+    """Make a bundle of another toolkit's model."""
     from dataclasses import replace
 
     from asr.checkpoint.bundle import replace_bundle
     from asr.checkpoint.hub import download, is_address
+    from asr.checkpoint.huggingface.convert import from_huggingface
+    from asr.checkpoint.huggingface.files import is_huggingface
     from asr.checkpoint.nemo.convert import from_nemo
 
     path, origin = Path(model), Path(model).resolve().name
@@ -58,7 +64,7 @@ def to_bundle(model: str, output: Path, pad_mode: str, source: str | None) -> No
         downloaded = download(model)
         path, origin = downloaded.path, str(downloaded.address)
         source = source or _of_hub(downloaded.address.owner, downloaded.card)
-    converted = from_nemo(path, pad_mode)
+    converted = (from_huggingface if is_huggingface(path) else from_nemo)(path, pad_mode)
     card = model_card(output, origin, source, converted)
     replace_bundle(output, replace(converted.bundle, card=card))
     print(f"{output}: {origin}, {_account(converted)}")
@@ -79,9 +85,29 @@ def to_archive(model: str, output: Path) -> None:
     print(f"{output}: {', '.join(name for name, _ in files)}", file=message_stream(output))
 
 
+def to_folder(model: str, output: Path) -> None:
+    """Make transformers' folder of a bundle."""
+    from asr.checkpoint.bundle import read_bundle, replace_folder
+    from asr.checkpoint.hub import path_of
+    from asr.checkpoint.huggingface.convert import to_huggingface
+    from asr.checkpoint.huggingface.files import NEEDED
+    from asr.checkpoint.load import bundle_folder
+
+    folder = bundle_folder(path_of(model))
+    files = to_huggingface(read_bundle(folder), folder)
+
+    def write(unfinished: Path) -> None:
+        unfinished.mkdir(parents=True)
+        for name, content in files.items():
+            (unfinished / name).write_bytes(content)
+
+    replace_folder(output, files.keys(), NEEDED, write)
+    print(f"{output}: {', '.join(files)}")
+
+
 def model_card(output: Path, origin: str, source: str | None, converted: "Converted") -> str:
     """Write the model card: what the weights were converted from."""
-    version = f", written by NeMo {converted.nemo_version}" if converted.nemo_version else ""
+    version = f", written by {converted.writer}" if converted.writer else ""
     return _CARD.format(
         name=output.resolve().name,
         origin=origin + version,
@@ -95,7 +121,7 @@ def _account(converted: "Converted") -> str:
     """What became of the tensors."""
     names = {
         "taken": converted.account.taken,
-        "folded (xscaling into the subsampling)": converted.account.folded,
+        "folded (its scale into the subsampling)": converted.account.folded,
         "computed again and the same": converted.account.compared,
         "not needed": converted.account.not_needed,
     }

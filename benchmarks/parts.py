@@ -92,6 +92,7 @@ def parts_of(encoder: nn.Module, encoder_name: str, features: Tensor, feature_le
         lambda dim: block.convolution.norm,
         lambda: block.convolution.activation,
         kernel_size=shape.kernel_size,
+        bias=True,
     )
     return {
         "front-end": Part(1, (features, feature_lengths), encoder.subsampling, front_end),

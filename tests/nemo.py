@@ -1,6 +1,7 @@
 """What tests of NVIDIA NeMo's models share: a trained one that may lie beside the checkout, with NeMo's output."""
 
 import io
+import math
 import tarfile
 from collections.abc import Iterable
 from functools import cache
@@ -108,8 +109,17 @@ def nemo_config(pieces: list[str] | None = None) -> dict[str, Any]:
     }
 
 
-def shapes(num_classes: int, head: str = "decoder") -> dict[str, tuple[int, ...]]:
-    """Names and shapes of the tiny model's tensors, but for counters and the preprocessor's."""
+FAST = {"subsampling": "dw_striding", "subsampling_factor": 8, "use_bias": False}  # of an encoder: Fast Conformer's
+
+
+def shapes(num_classes: int, head: str = "decoder", is_fast: bool = False) -> dict[str, tuple[int, ...]]:
+    """Names and shapes of the tiny model's tensors, but for counters and the preprocessor's.
+
+    Args:
+        num_classes: outputs without the blank.
+        head: what the names of the head's begin with.
+        is_fast: with the encoder's settings `FAST`.
+    """
     named: dict[str, tuple[int, ...]] = {}
 
     def linear(name: str, *shape: int, bias: bool = True) -> None:
@@ -118,23 +128,27 @@ def shapes(num_classes: int, head: str = "decoder") -> dict[str, tuple[int, ...]
             named[f"{name}.bias"] = shape[:1]
 
     linear("encoder.pre_encode.conv.0", CHANNELS, 1, 3, 3)
-    linear("encoder.pre_encode.conv.2", CHANNELS, CHANNELS, 3, 3)
-    linear("encoder.pre_encode.out", DIM, CHANNELS * MELS // 4)
+    linear("encoder.pre_encode.conv.2", CHANNELS, 1 if is_fast else CHANNELS, 3, 3)
+    if is_fast:
+        linear("encoder.pre_encode.conv.3", CHANNELS, CHANNELS, 1, 1)
+        linear("encoder.pre_encode.conv.5", CHANNELS, 1, 3, 3)
+        linear("encoder.pre_encode.conv.6", CHANNELS, CHANNELS, 1, 1)
+    linear("encoder.pre_encode.out", DIM, CHANNELS * math.ceil(MELS / (8 if is_fast else 4)))
     for number in range(LAYERS):
         layer = f"encoder.layers.{number}"
         for name in ("feed_forward1", "feed_forward2"):
-            linear(f"{layer}.{name}.linear1", FACTOR * DIM, DIM)
-            linear(f"{layer}.{name}.linear2", DIM, FACTOR * DIM)
+            linear(f"{layer}.{name}.linear1", FACTOR * DIM, DIM, bias=not is_fast)
+            linear(f"{layer}.{name}.linear2", DIM, FACTOR * DIM, bias=not is_fast)
         for name in ("feed_forward1", "self_att", "conv", "feed_forward2", "out"):
             linear(f"{layer}.norm_{name}", DIM)
         for name in ("linear_q", "linear_k", "linear_v", "linear_out"):
-            linear(f"{layer}.self_attn.{name}", DIM, DIM)
+            linear(f"{layer}.self_attn.{name}", DIM, DIM, bias=not is_fast)
         linear(f"{layer}.self_attn.linear_pos", DIM, DIM, bias=False)
         for name in ("u", "v"):
             named[f"{layer}.self_attn.pos_bias_{name}"] = (HEADS, DIM // HEADS)
-        linear(f"{layer}.conv.pointwise_conv1", 2 * DIM, DIM, 1)
-        linear(f"{layer}.conv.depthwise_conv", DIM, 1, KERNEL)
-        linear(f"{layer}.conv.pointwise_conv2", DIM, DIM, 1)
+        linear(f"{layer}.conv.pointwise_conv1", 2 * DIM, DIM, 1, bias=not is_fast)
+        linear(f"{layer}.conv.depthwise_conv", DIM, 1, KERNEL, bias=not is_fast)
+        linear(f"{layer}.conv.pointwise_conv2", DIM, DIM, 1, bias=not is_fast)
         linear(f"{layer}.conv.batch_norm", DIM)
         for name in ("running_mean", "running_var"):
             named[f"{layer}.conv.batch_norm.{name}"] = (DIM,)
@@ -142,13 +156,13 @@ def shapes(num_classes: int, head: str = "decoder") -> dict[str, tuple[int, ...]
     return named
 
 
-def tensors(num_classes: int | None = None, head: str = "decoder") -> dict[str, Tensor]:
+def tensors(num_classes: int | None = None, head: str = "decoder", is_fast: bool = False) -> dict[str, Tensor]:
     """The tiny model's tensors, with the counters of its batch norms."""
     generator = torch.Generator().manual_seed(0)
     num_classes = len(vocabulary()) if num_classes is None else num_classes
     made = {
         name: 0.1 + torch.rand(shape, generator=generator) / max(1, sum(shape)) ** 0.5
-        for name, shape in shapes(num_classes, head).items()
+        for name, shape in shapes(num_classes, head, is_fast).items()
     }
     counters = {f"encoder.layers.{number}.conv.batch_norm.num_batches_tracked" for number in range(LAYERS)}
     return made | {name: torch.tensor(7) for name in sorted(counters)}

@@ -21,7 +21,7 @@ Attention = TypeVar("Attention", RelativeAttention, LocalAttention)
 
 
 def random_attention(dim: int = DIM, num_heads: int = HEADS, dropout: float = 0.0) -> RelativeAttention:
-    return random(RelativeAttention(dim, num_heads, dropout))
+    return random(RelativeAttention(dim, num_heads, dropout, bias=True))
 
 
 def random(attention: Attention) -> Attention:
@@ -117,7 +117,7 @@ def test_attention_by_blocks_equals_attention_in_one_and_so_do_its_gradients(
 @pytest.mark.parametrize("context", [1, 2, 3, 8, 20])
 @torch.no_grad()
 def test_local_attention_equals_the_papers_formula_over_the_frames_that_are_near(context: int) -> None:
-    attention = random(LocalAttention(DIM, HEADS, 0.0, context=context))
+    attention = random(LocalAttention(DIM, HEADS, 0.0, context=context, bias=True))
     lengths = [11, 1, 6]
     x = torch.randn(3, 11, DIM, dtype=torch.float64)
     out = attention(x, encodings(2 * context, DIM), padding_mask(torch.tensor(lengths), 11))
@@ -129,7 +129,7 @@ def test_local_attention_equals_the_papers_formula_over_the_frames_that_are_near
 @torch.no_grad()
 def test_local_attention_of_a_wide_context_is_relative_attention() -> None:
     everywhere = random_attention()
-    local = LocalAttention(DIM, HEADS, 0.0, context=9).double().eval()
+    local = LocalAttention(DIM, HEADS, 0.0, context=9, bias=True).double().eval()
     local.load_state_dict(everywhere.state_dict())
     x, padding = torch.randn(2, 10, DIM, dtype=torch.float64), padding_mask(torch.tensor([10, 4]), 10)
     outs = [attention(x, attention.positions(x), padding)[~padding] for attention in (everywhere, local)]

@@ -46,10 +46,10 @@ def random_block() -> ConformerBlock:
     norm, swish = partial(MaskedBatchNorm, momentum=0.1, eps=1e-5), partial(Swish, beta=1.0)
     block = ConformerBlock(
         DIM,
-        FeedForward(DIM, FEED_FORWARD_DIM, 0.0, swish()),
-        RelativeAttention(DIM, HEADS, 0.0),
-        DepthwiseConvolution(DIM, norm, swish, kernel_size=KERNEL_SIZE),
-        FeedForward(DIM, FEED_FORWARD_DIM, 0.0, swish()),
+        FeedForward(DIM, FEED_FORWARD_DIM, 0.0, swish(), True),
+        RelativeAttention(DIM, HEADS, 0.0, bias=True),
+        DepthwiseConvolution(DIM, norm, swish, kernel_size=KERNEL_SIZE, bias=True),
+        FeedForward(DIM, FEED_FORWARD_DIM, 0.0, swish(), True),
         0.0,
     ).double()
     with torch.no_grad():
@@ -165,7 +165,7 @@ def test_an_even_kernel_is_an_error_that_says_why() -> None:
         InputError,
         match=r"encoder\.convolution\.kernel_size must be odd, so that it is centred, and at most 1,001; got 32\.",
     ):
-        small_conformer(convolution={"name": "depthwise_convolution", "kernel_size": 32})
+        small_conformer(convolution={"name": "depthwise_convolution", "kernel_size": 32, "bias": True})
 
 
 def small_conformer(**changes: Any) -> Conformer:

@@ -32,6 +32,7 @@ from tests.conftest import ROOT, SHARED
 from tests.nemo import (
     AUDIO,
     DIM,
+    FAST,
     LAYERS,
     MODEL,
     SAMPLE_RATE,
@@ -206,11 +207,17 @@ def test_the_command_writes_a_bundle_that_transcribes_and_a_card_that_says_of_wh
     assert transcript.duration == 1.0
 
 
-@pytest.mark.parametrize("labels", [None, [" ", "a", "b"]])
-def test_a_bundle_goes_back_into_an_archive_and_comes_out_bit_for_bit(labels: list[str] | None, tmp_path: Path) -> None:
-    config, state = None, None
-    if labels:
-        config, state = nemo_config(labels) | {"tokenizer": None}, tensors(len(labels))
+WITH_CHARACTERS = nemo_config([" ", "a", "b"]) | {"tokenizer": None}
+
+
+@pytest.mark.parametrize(
+    ("config", "state"),
+    [(None, None), (WITH_CHARACTERS, tensors(3)), (changed(encoder=FAST), tensors(is_fast=True))],
+    ids=["subwords", "characters", "Fast Conformer"],
+)
+def test_a_bundle_goes_back_into_an_archive_and_comes_out_bit_for_bit(
+    config: dict[str, Any] | None, state: dict[str, Tensor] | None, tmp_path: Path
+) -> None:
     before = from_nemo(archive(tmp_path, config, state), "zeros").bundle
     assert main([str(tmp_path / "tiny.nemo"), "-o", str(tmp_path / "tiny")]) == 0
     assert main([str(tmp_path / "tiny"), "--to", "nemo", "-o", str(tmp_path / "back.nemo")]) == 0
@@ -247,14 +254,15 @@ def test_what_nemo_does_not_have_does_not_go_into_an_archive(tiny: Path, tmp_pat
             r"encoder\.att_context_size must be null, .*\[128, 128\]",
         ),
         (
-            {"encoder": {"subsampling": "dw_striding"}},
-            r"encoder\.subsampling must be 'striding', .*'dw_striding'",
+            {"encoder": {"subsampling": "stacking"}},
+            r"encoder\.subsampling must be 'striding', .*'stacking'",
         ),
         ({"encoder": {"subsampling_factor": 8}}, r"encoder\.subsampling_factor must be 4, which asr has; got 8"),
+        ({"encoder": {"subsampling": "dw_striding"}}, r"encoder\.subsampling_factor must be 8, which asr has; got 4"),
         ({"encoder": {"causal_downsampling": True}}, r"encoder\.causal_downsampling must be false, .*; got true"),
         ({"encoder": {"conv_context_size": "causal"}}, r"encoder\.conv_context_size must be null, .*; got 'causal'"),
         ({"encoder": {"conv_norm_type": "layer_norm"}}, r"encoder\.conv_norm_type must be 'batch_norm'"),
-        ({"encoder": {"use_bias": False}}, r"encoder\.use_bias must be true, which asr has; got false"),
+        ({"encoder": {"use_bias": "no"}}, r"encoder\.use_bias must be true, which asr has; got 'no'"),
         ({"encoder": {"reduction": "pooling"}}, r"encoder\.reduction must be null"),
         ({"encoder": {"feat_out": 640}}, r"encoder\.feat_out must be -1, which asr has; got 640"),
         ({"encoder": {"new_in_nemo_4": 1}}, r"encoder\.new_in_nemo_4 must not be set: asr does not know"),
@@ -553,7 +561,15 @@ def log_probs_of(recognizer: Recognizer, waveform: Tensor) -> Tensor:
     return recognizer.frame_head.log_probs(encoded.out)[0]
 
 
-@pytest.mark.parametrize("config", [nemo_config(), changed(encoder={"xscaling": False, "untie_biases": False})])
+@pytest.mark.parametrize(
+    "config",
+    [
+        nemo_config(),
+        changed(encoder={"xscaling": False, "untie_biases": False}),
+        changed(encoder=FAST),
+        changed(encoder=FAST | {"use_bias": True, "xscaling": False}),
+    ],
+)
 def test_a_model_that_nemo_saved_gives_nemos_log_probs_and_goes_back(config: dict[str, Any], tmp_path: Path) -> None:
     models = pytest.importorskip("nemo.collections.asr.models", reason="nemo_toolkit is not installed")
     from omegaconf import OmegaConf

@@ -19,6 +19,7 @@ from asr.checkpoint.bundle import read_bundle
 from asr.checkpoint.hub import download, is_address, parse, path_of
 from asr.convert import main
 from asr.errors import InputError
+from tests import parakeet
 from tests.conftest import ROOT
 from tests.nemo import as_nemo_3, nemo_files, write_tar
 
@@ -166,6 +167,18 @@ def test_an_archive_is_downloaded_once_and_converts(
     again = download(ADDRESS)
     assert again.path.read_bytes() == hub.files["tiny.nemo"]
     assert len(fetched(hub)) == 2
+
+
+def test_a_folder_of_transformers_is_downloaded_and_converts(hub: Hub, tmp_path: Path) -> None:
+    folder = parakeet.save(tmp_path / "parakeet")
+    hub.files = {file.name: file.read_bytes() for file in folder.iterdir()} | {
+        "README.md": CARD,
+        "pytorch_model.bin": b"",
+    }
+    assert main([ADDRESS, "-o", str(tmp_path / "bundle")]) == 0
+    read = {"config.json", "model.safetensors", "preprocessor_config.json", "tokenizer.json", "README.md"}
+    assert {name for name, _ in fetched(hub)} == read
+    assert "Licence: its model card says cc-by-4.0." in read_bundle(tmp_path / "bundle").card
 
 
 def test_a_commit_that_is_here_needs_no_server(hub: Hub) -> None:

@@ -25,6 +25,7 @@ from tests.mutations import WRONG, leaves, mutations
 CHOICES = [
     ["augment=[speed_perturb,spec_augment]"],
     ["encoder=transformer"],
+    ["encoder=fast_conformer_s", "tokenizer=huggingface"],
     ["encoder/attention=local_attention", "encoder/norm=layer_norm"],
     ["features/normalize=per_utterance"],
     ["features/normalize=global_cmvn", "tokenizer=sentencepiece"],
@@ -43,9 +44,7 @@ def settings() -> list[tuple[str, Any, dict[str, Any]]]:
     """List each setting with each wrong value, as name, value and resolved config; those that come again once."""
     found: dict[tuple[str, str], tuple[str, Any, dict[str, Any]]] = {}
     for choices in CHOICES:
-        config = resolved(
-            *choices, *SMALL, *(["tokenizer.vocab_size=20"] if "tokenizer=sentencepiece" in choices else [])
-        )
+        config = resolved(*choices, *SMALL, *(["tokenizer.vocab_size=20"] if "tokenizer=" in " ".join(choices) else []))
         for path, value, mutated in mutations(config):
             name = ".".join(map(str, path))
             if path[0] not in UNTOUCHED:

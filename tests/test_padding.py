@@ -19,7 +19,7 @@ from asr.data.manifest import Utterance
 from tests.conftest import ENCODERS, OTHER_PARTS, overridden, resolved
 
 NUM_MEL_BINS, VOCAB_SIZE = 20, 7
-LENGTHS = [41, 64, 9, 1, 30]  # frames; with stride 4: 11, 16, 3, 1, 8
+LENGTHS = [41, 64, 17, 1, 30]  # frames; with stride 4: 11, 16, 5, 1, 8, and with 8: 6, 8, 3, 1, 4
 TOKENS = [[1, 1, 2, 3], [6, 5, 4, 3, 2, 1], [2, 2], [], [3]]
 SHALLOW = {"num_layers": 2, "dropout": 0.0}  # of an encoder; its width is the real one, for the rounding
 NARROW = {**SHALLOW, "dim": 16, "feed_forward_factor": 2}  # where gradients would take long

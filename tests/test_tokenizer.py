@@ -93,7 +93,7 @@ def test_a_character_that_training_did_not_have_is_an_error_that_names_it(
 
 @EVERY
 def test_what_a_tokenizer_has_learnt_survives_its_files(tokenizer: Tokenizer) -> None:
-    name = "char" if isinstance(tokenizer, Char) else "sentencepiece"
+    name = type(tokenizer).__name__.lower()
     fresh = unfitted(name)
     fresh.load(tokenizer.files())
     text = "abc d'éf ßйक 77"

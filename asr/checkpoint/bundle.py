@@ -8,7 +8,7 @@ state gives the same bytes.
 import json
 import os
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from asr.system.learnt import MAX_BYTES, parse_json
 
 WEIGHTS, CONFIG, CARD = "weights.safetensors", "config.json", "README.md"
 FIXED = (WEIGHTS, CONFIG, CARD)  # names in every bundle
+OF_A_BUNDLE = (WEIGHTS, CONFIG)
 ATTACHED = {"lm": "lm.arpa", "lexicon": "lexicon.txt", "hotwords": "hotwords.txt"}  # files the decoder's settings name
 UNBOUNDED = (WEIGHTS, ATTACHED["lm"], ATTACHED["lexicon"])  # in size; what they hold is checked as it is read
 REPLACED = ".replaced"  # the end of an older bundle's name while it is replaced
@@ -127,7 +128,7 @@ def check_replaceable(folder: Path, bundle: Bundle, instead_of: Bundle | None = 
     """
     folder = folder.resolve()
     check_attachable(bundle.config["decode"])
-    _check_replaceable(folder, bundle.names | (instead_of.names if instead_of else set()))
+    _check_replaceable(folder, bundle.names | (instead_of.names if instead_of else set()), OF_A_BUNDLE)
     if not os.access(folder.parent, os.W_OK | os.X_OK):
         raise InputError(f"{folder}: a bundle must be written there; {folder.parent}: Permission denied")
 
@@ -147,16 +148,35 @@ def replace_bundle(folder: Path, bundle: Bundle, instead_of: Bundle | None = Non
         InputError: the folder holds anything but a bundle of the kind, or cannot be written to; or the bundle's
             language model is not ARPA.
     """
-    folder = folder.resolve()  # what a link points to is replaced, not the link
     check_attachable(bundle.config["decode"])
+    names = bundle.names | (instead_of.names if instead_of else set())
+    replace_folder(folder, names, OF_A_BUNDLE, lambda unfinished: _write_files(unfinished, bundle))
+
+
+def replace_folder(
+    folder: Path, names: Collection[str], always: Collection[str], write: Callable[[Path], None]
+) -> None:
+    """Write a folder; an older one of the kind is replaced as a whole, as `replace_bundle` does.
+
+    Args:
+        folder: where.
+        names: of the files that an older one may hold.
+        always: those that each one of the kind holds.
+        write: makes the folder that it is given, and writes its files.
+
+    Raises:
+        InputError: as `replace_bundle`.
+    """
+    folder = folder.resolve()  # what a link points to is replaced, not the link
     unfinished, replaced = (folder.with_name(f".{folder.name}{end}") for end in (UNFINISHED, REPLACED))
     try:
         give_back(folder)
-        _check_replaceable(folder, bundle.names | (instead_of.names if instead_of else set()))
+        _check_replaceable(folder, names, always)
         for leftover in (unfinished, replaced):
             shutil.rmtree(leftover, ignore_errors=True)
         try:
-            _write_files(unfinished, bundle)
+            write(unfinished)
+            _sync(unfinished)
             _swap(unfinished, folder, replaced)
         finally:
             shutil.rmtree(unfinished, ignore_errors=True)
@@ -193,22 +213,22 @@ def check_attachable(decode: Mapping[str, Any]) -> None:
         raise InputError(f"{must}. A binary can be given to other commands, with --lm.")
 
 
-def _check_replaceable(folder: Path, names: Iterable[str]) -> None:
-    """Check that nothing would be lost but an older bundle."""
+def _check_replaceable(folder: Path, names: Collection[str], always: Collection[str]) -> None:
+    """Check that nothing would be lost but an older folder of the kind."""
     if not folder.exists():
         return
     if not folder.is_dir():
         raise InputError(f"{folder}: a bundle must be written to a folder; this is a file. Give another name.")
     there = {entry.name for entry in folder.iterdir() if entry.is_file()}
     strange = sorted(entry.name for entry in folder.iterdir() if entry.name not in there & {*names})
-    if strange or (there and not {WEIGHTS, CONFIG} <= there):
+    if strange or (there and not {*always} <= there):
         what = ", ".join((strange or sorted(there))[:3])
         must = f"{folder}: a folder that a bundle replaces must be empty, or hold an older one of the kind alone"
         raise InputError(f"{must}; it holds {what}. Give another folder, or move that elsewhere.")
 
 
 def _write_files(folder: Path, bundle: Bundle) -> None:
-    """Write a bundle's files, and see them safely on the disk."""
+    """Write a bundle's files."""
     folder.mkdir(parents=True)
     save_file({name: weight.contiguous() for name, weight in bundle.weights.items()}, folder / WEIGHTS)
     os.chmod(folder / WEIGHTS, 0o644)  # safetensors makes it private
@@ -220,6 +240,10 @@ def _write_files(folder: Path, bundle: Bundle) -> None:
         (folder / name).write_bytes(content)
     for key, path in bundle.attached.items():
         shutil.copyfile(path, folder / ATTACHED[key])
+
+
+def _sync(folder: Path) -> None:
+    """See the files of a folder safely on the disk."""
     for path in folder.iterdir():
         with path.open("rb") as file:
             os.fsync(file.fileno())

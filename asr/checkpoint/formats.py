@@ -79,8 +79,18 @@ def _cmvn(config: dict[str, Any]) -> dict[str, Any]:
     return config | {"features": features | {"normalize": normalize}}
 
 
+def _optional_biases(config: dict[str, Any]) -> dict[str, Any]:
+    """Up to format 2 each linear layer and each convolution of the Conformer's blocks had a bias."""
+    encoder = config.get("encoder")
+    if not isinstance(encoder, dict) or encoder.get("name") != "conformer":
+        return config
+    parts = {key: encoder[key] for key in ("attention", "convolution") if isinstance(encoder.get(key), dict)}
+    biased = {key: {"bias": True, **part} for key, part in parts.items()}
+    return config | {"encoder": {"feed_forward_bias": True, **encoder, **biased}}
+
+
 def _names_and_parts(config: dict[str, Any]) -> dict[str, Any]:
-    return _cmvn(_activation_and_residual_groups(_as_written(config)))
+    return _optional_biases(_cmvn(_activation_and_residual_groups(_as_written(config))))
 
 
 CHANGES: list[Callable[[dict[str, Any]], dict[str, Any]]] = [

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from asr.checkpoint.bundle import CARD, CONFIG, WEIGHTS, one_line
+from asr.checkpoint.huggingface.files import NEEDED, READ
 from asr.checkpoint.nemo import archive
 from asr.errors import InputError, shown
 from asr.system.files import NO_ROOM, UNFINISHED, sync_folder, write_whole_text
@@ -159,7 +160,7 @@ def _look_up(address: Address, root: Path) -> _Listing:
 
 
 def _chosen(names: list[str]) -> list[str]:
-    """Choose the files that make a model: a bundle, a folder of NeMo's files, or one archive; and the model card."""
+    """Choose the files that make a model: a bundle, NeMo's files, one archive, or transformers' files; and the card."""
     plain = [name for name in names if FILE_NAME.fullmatch(name)]
     archives = [name for name in plain if name.endswith(NEMO)]
     card = [CARD] if CARD in plain else []
@@ -167,10 +168,13 @@ def _chosen(names: list[str]) -> list[str]:
         chosen = [name for name in plain if name.endswith(BUNDLE_FILES)]
     elif archive.CONFIG in plain:
         chosen = [name for name in plain if archive.is_wanted(name)] + card
+    elif {*NEEDED} <= {*plain} and not archives:
+        chosen = [name for name in plain if name in READ] + card
     else:
         chosen = archives + card
     if len(archives) != 1 and chosen == archives + card:
-        must = f"a model must be a bundle ({CONFIG}, {WEIGHTS}), or one {NEMO} archive"
+        transformers = f"transformers' ({', '.join(NEEDED)})"
+        must = f"a model must be a bundle ({CONFIG}, {WEIGHTS}), {transformers}, or one {NEMO} archive"
         raise InputError(f"{must}; it holds {', '.join(map(shown, plain[:3])) or 'nothing'}.")
     if len(chosen) > MAX_FILES:
         raise InputError(f"a model must have at most {MAX_FILES} files; it has {len(chosen):,}.")

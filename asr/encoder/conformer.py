@@ -9,7 +9,7 @@ from asr.errors import InputError
 from asr.interfaces import NO_TAPS, Encoded, Tap
 from asr.kernels.dropout import Dropout
 from asr.lengths import padding_mask
-from asr.system.settings import Dim, Heads, Layers, Probability, above
+from asr.system.settings import Bias, Dim, Heads, Layers, Probability, above
 
 
 class Conformer(nn.Module):
@@ -23,6 +23,7 @@ class Conformer(nn.Module):
         num_layers: blocks.
         num_heads: attention heads; must divide D.
         feed_forward_factor: inner dimension of the feed-forward modules, as a multiple of D.
+        feed_forward_bias: of their linear layers.
         dropout: of each residual branch, of the feed-forward activation and of the attention weights.
         subsampling: makes the front-end, given F and D.
         attention: makes the self-attention of a block, given D, num_heads and dropout.
@@ -39,6 +40,7 @@ class Conformer(nn.Module):
         num_layers: Layers,
         num_heads: Heads,
         feed_forward_factor: Annotated[float, above(0, 64)],
+        feed_forward_bias: Bias,
         dropout: Probability,
         subsampling: Callable[[int, int], Any],
         attention: Callable[[int, int, float], Any],
@@ -59,10 +61,10 @@ class Conformer(nn.Module):
         self.blocks = nn.ModuleList(
             ConformerBlock(
                 dim,
-                FeedForward(dim, feed_forward_dim, dropout, activation()),
+                FeedForward(dim, feed_forward_dim, dropout, activation(), feed_forward_bias),
                 attention(dim, num_heads, dropout),
                 convolution(dim, norm, activation),
-                FeedForward(dim, feed_forward_dim, dropout, activation()),
+                FeedForward(dim, feed_forward_dim, dropout, activation(), feed_forward_bias),
                 dropout,
             )
             for _ in range(num_layers)
@@ -119,12 +121,12 @@ class ConformerBlock(nn.Module):
 class FeedForward(nn.Module):
     """Linear, activation, dropout, linear."""
 
-    def __init__(self, dim: int, feed_forward_dim: int, dropout: float, activation: nn.Module) -> None:
+    def __init__(self, dim: int, feed_forward_dim: int, dropout: float, activation: nn.Module, bias: bool) -> None:
         super().__init__()
-        self.linear1 = nn.Linear(dim, feed_forward_dim)
+        self.linear1 = nn.Linear(dim, feed_forward_dim, bias)
         self.activation = activation
         self.dropout = Dropout(dropout)
-        self.linear2 = nn.Linear(feed_forward_dim, dim)
+        self.linear2 = nn.Linear(feed_forward_dim, dim, bias)
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, T', D) to (B, T', D)."""

@@ -79,7 +79,7 @@ class TransformerXL(nn.Module):
             TransformerXLBlock(
                 dim,
                 MemoryAttention(dim, num_heads, dropout),
-                FeedForward(dim, round(feed_forward_factor * dim), dropout, activation()),
+                FeedForward(dim, round(feed_forward_factor * dim), dropout, activation(), bias=True),
                 dropout,
                 residual(),
             )

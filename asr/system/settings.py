@@ -135,6 +135,7 @@ Heads = Annotated[int, whole(1, 1_024)]
 Probability = Annotated[float, PROBABILITY]  # of dropout
 Eps = Annotated[float, above(0, 1)]
 KernelSize = Annotated[int, odd(1_001)]  # of a convolution, in frames
+Bias = Annotated[bool, SWITCH]  # of linear layers and convolutions
 
 SELECTIONS = ("best", "last", "average_best", "average_last")  # of checkpoints, for a bundle
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from asr.checkpoint.bundle import one_line
+from asr.checkpoint.folder import check_size, read_folder
 from asr.errors import InputError, shown
 from asr.system.learnt import MAX_BYTES
 
@@ -44,7 +45,7 @@ def read_files(path: Path) -> dict[str, bytes]:
         raise InputError(f"{path}: there must be a .nemo archive, or a folder of its files; there is nothing.")
     try:
         if path.is_dir():
-            return _read_folder(path)
+            return read_folder(path, is_wanted, UNBOUNDED)
         if not path.is_file():
             raise InputError(f"{path}: an archive must be a file; this is a device or a pipe.")
         return _read_archive(path)
@@ -58,25 +59,6 @@ def read_files(path: Path) -> dict[str, bytes]:
 def is_wanted(name: str) -> bool:
     """Tell by its name whether a file is one that a recogniser is made of."""
     return name in (CONFIG, WEIGHTS, SAFETENSORS) or name.endswith(TOKENIZER)
-
-
-def _read_folder(folder: Path) -> dict[str, bytes]:
-    files = {}
-    for file in sorted(folder.iterdir()):
-        if not is_wanted(file.name):
-            continue
-        if file.is_symlink() and not file.resolve().is_relative_to(folder.resolve()):
-            raise InputError(f"{folder}: files must lie in the folder; {file.name} is a link to {file.resolve()}.")
-        if not file.is_file():
-            raise InputError(f"{folder}: {file.name} must be a file; it is a folder, a device, a pipe, or missing.")
-        _check_size(folder, file.name, file.stat().st_size)
-        files[file.name] = file.read_bytes()
-    return files
-
-
-def _check_size(path: Path, name: str, size: int) -> None:
-    if size > MAX_BYTES and name not in UNBOUNDED:
-        raise InputError(f"{path}: {name} must have at most {MAX_BYTES:,} bytes; it has {size:,}.")
 
 
 class _Stream:
@@ -120,7 +102,7 @@ def _read_archive(path: Path) -> dict[str, bytes]:
                 seen.add(name)
                 wanted = is_wanted(name) and member.isreg()
                 if wanted:
-                    _check_size(path, name, member.size)
+                    check_size(path, name, member.size, UNBOUNDED)
                 stream.allow(member.size)
                 content = _content(archive, member, wanted)
                 if wanted:

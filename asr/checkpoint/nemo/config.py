@@ -10,15 +10,14 @@ from typing import Any, NamedTuple
 import yaml
 
 from asr.checkpoint.bundle import one_line
+from asr.checkpoint.foreign import EPS, check_parts
+from asr.checkpoint.section import Section, as_yaml, check, mapping, whole
 from asr.errors import InputError, shown
 from asr.system.settings import default_settings
 
-Settings = Mapping[str, Any]
-
 MAX_YAML_BYTES = 2 << 20  # a vocabulary of a hundred thousand pieces; more would take PyYAML long
-EPS = 1e-5  # of NeMo's norms
 LOG_FLOOR = 2.0**-24
-SAFE_PIECES = set("▁'- ")  # of a model without case and punctuation
+SUBSAMPLINGS = {"strided_conv": ("striding", 4), "depthwise_conv": ("dw_striding", 8)}  # NeMo's name and factor
 
 
 class Head(NamedTuple):
@@ -31,7 +30,7 @@ class Head(NamedTuple):
         others: what names of tensors begin with that are another head's.
     """
 
-    settings: Settings
+    settings: Section
     name: str
     tensors: str
     others: tuple[str, ...]
@@ -39,6 +38,7 @@ class Head(NamedTuple):
 
 # Keys that change nothing of what a trained model computes, beside those that are checked or taken.
 ENCODER_KEYS = {
+    "_target_",
     *("feat_in", "n_layers", "d_model", "n_heads", "ff_expansion_factor", "xscaling", "conv_kernel_size"),
     *("subsampling_conv_channels", "subsampling_conv_chunking_factor", "reduction_position", "reduction_factor"),
     *("untie_biases", "pos_emb_max_len", "att_context_probs", "global_tokens_spacing", "global_attn_separate"),
@@ -47,6 +47,7 @@ ENCODER_KEYS = {
     *("use_pytorch_sdpa", "use_pytorch_sdpa_backends"),
 }
 PREPROCESSOR_KEYS = {
+    "_target_",
     *("sample_rate", "window_size", "window_stride", "n_window_size", "n_window_stride", "features"),
     *("dither", "pad_to", "pad_value", "rng", "nb_augmentation_prob", "nb_max_freq", "stft_exact_pad", "stft_conv"),
 }
@@ -64,10 +65,10 @@ def parse(content: bytes, where: object) -> dict[str, Any]:
         config = yaml.safe_load(content)  # not libyaml's loader: brackets in brackets end the process
     except (yaml.YAMLError, ValueError, LookupError, OverflowError, RecursionError) as error:
         raise InputError(f"{where} must be YAML of plain values; {one_line(error) or 'it is damaged'}.") from None
-    return dict(_mapping(config, str(where)))
+    return dict(mapping(config, str(where)))
 
 
-def ctc_head(config: Settings) -> Head:
+def ctc_head(config: Section) -> Head:
     """Find the CTC head: a model's own, or the one beside a transducer.
 
     Raises:
@@ -77,35 +78,37 @@ def ctc_head(config: Settings) -> Head:
     others: tuple[str, ...]
     if isinstance(auxiliary, Mapping):
         name, tensors, others = "aux_ctc.decoder", "ctc_decoder", ("decoder.", "joint.")
-        settings = _mapping(auxiliary.get("decoder"), name)
+        settings = mapping(auxiliary.get("decoder"), name)
     else:
         name, tensors, others = "decoder", "decoder", ()
-        settings = _mapping(config.get("decoder"), name)
+        settings = mapping(config.get("decoder"), name)
     _check_class(settings, name, "ConvASRDecoder", "a CTC head")
     if settings.get("add_blank", True) is not True:
         raise InputError(f"{name}.add_blank must be true: a CTC head has a blank; got {shown(settings['add_blank'])}.")
     return Head(settings, name, tensors, others)
 
 
-def encoder_config(config: Settings) -> dict[str, Any]:
+def encoder_config(config: Section) -> dict[str, Any]:
     """Make the config of our encoder.
 
     Raises:
         InputError: NeMo's asks for what we do not have.
     """
-    nemo = _mapping(config.get("encoder"), "encoder")
+    nemo = mapping(config.get("encoder"), "encoder")
     _check_class(nemo, "encoder", "ConformerEncoder", "a Conformer")
-    dim, kernel_size = _whole(nemo, "encoder.d_model"), _whole(nemo, "encoder.conv_kernel_size", 31)
+    dim, kernel_size = whole(nemo, "encoder.d_model"), whole(nemo, "encoder.conv_kernel_size", 31)
     context = kernel_size // 2
-    _check(
+    theirs = nemo.get("subsampling", "striding")
+    subsampling = next((ours for ours, (kind, _) in SUBSAMPLINGS.items() if kind == theirs), "strided_conv")
+    check(
         nemo,
         "encoder",
         ENCODER_KEYS,
         {
             "feat_out": (-1, (-1, 0, None, dim)),
             "causal_downsampling": (False, (False,)),
-            "subsampling": ("striding", ("striding",)),
-            "subsampling_factor": (4, (4,)),
+            "subsampling": ("striding", tuple(kind for kind, _ in SUBSAMPLINGS.values())),
+            "subsampling_factor": (4, (SUBSAMPLINGS[subsampling][1],)),
             "reduction": (None, (None, False)),
             "self_attention_model": ("rel_pos", ("rel_pos",)),
             "att_context_size": (None, (None, [-1, -1], [[-1, -1]])),
@@ -114,38 +117,39 @@ def encoder_config(config: Settings) -> dict[str, Any]:
             "conv_norm_type": ("batch_norm", ("batch_norm",)),
             "conv_context_size": (None, (None, [context, context])),
             "conv_context_style": ("regular", ("regular",)),
-            "use_bias": (True, (True,)),
+            "use_bias": (True, (True, False)),
             "global_tokens": (0, (0,)),
         },
     )
-    channels = _whole(nemo, "encoder.subsampling_conv_channels", -1)
-    dropout = nemo.get("dropout", 0.1)
+    channels = whole(nemo, "encoder.subsampling_conv_channels", -1)
+    dropout, bias = nemo.get("dropout", 0.1), bool(nemo.get("use_bias", True))
     return {
         "name": "conformer",
         "dim": dim,
-        "num_layers": _whole(nemo, "encoder.n_layers"),
-        "num_heads": _whole(nemo, "encoder.n_heads", 4),
+        "num_layers": whole(nemo, "encoder.n_layers"),
+        "num_heads": whole(nemo, "encoder.n_heads", 4),
         "feed_forward_factor": nemo.get("ff_expansion_factor", 4),
+        "feed_forward_bias": bias,
         "dropout": dropout,
         "subsampling": {
-            "name": "strided_conv",
+            "name": subsampling,
             "num_channels": dim if channels == -1 else channels,
             "dropout": nemo.get("dropout_pre_encoder", dropout),
         },
-        "attention": {"name": "relative_attention"},
-        "convolution": {"name": "depthwise_convolution", "kernel_size": kernel_size},
+        "attention": {"name": "relative_attention", "bias": bias},
+        "convolution": {"name": "depthwise_convolution", "kernel_size": kernel_size, "bias": bias},
         "norm": default_settings("encoder/norm", "masked_batch_norm") | {"eps": EPS},
         "activation": default_settings("encoder/activation", "swish"),
     }
 
 
-def scale(config: Settings) -> float:
+def scale(config: Section) -> float:
     """Tell what NeMo multiplies the subsampling's output by, and we do not."""
-    encoder = _mapping(config.get("encoder"), "encoder")
-    return math.sqrt(_whole(encoder, "encoder.d_model")) if encoder.get("xscaling", True) else 1.0
+    encoder = mapping(config.get("encoder"), "encoder")
+    return math.sqrt(whole(encoder, "encoder.d_model")) if encoder.get("xscaling", True) else 1.0
 
 
-def features_config(config: Settings, pad_mode: str) -> dict[str, Any]:
+def features_config(config: Section, pad_mode: str) -> dict[str, Any]:
     """Make the config of our features.
 
     Args:
@@ -155,11 +159,11 @@ def features_config(config: Settings, pad_mode: str) -> dict[str, Any]:
     Raises:
         InputError: NeMo's asks for what we do not have.
     """
-    nemo = _mapping(config.get("preprocessor"), "preprocessor")
+    nemo = mapping(config.get("preprocessor"), "preprocessor")
     _check_class(nemo, "preprocessor", "AudioToMelSpectrogramPreprocessor", "log-mel features")
-    sample_rate = _whole(nemo, "preprocessor.sample_rate", 16000)
+    sample_rate = whole(nemo, "preprocessor.sample_rate", 16000)
     window, hop = (_samples(nemo, name, seconds, sample_rate) for name, seconds in (("size", 0.02), ("stride", 0.01)))
-    _check(
+    check(
         nemo,
         "preprocessor",
         PREPROCESSOR_KEYS,
@@ -183,7 +187,7 @@ def features_config(config: Settings, pad_mode: str) -> dict[str, Any]:
     return {
         "name": "slaney_fbank",
         "sample_rate": sample_rate,
-        "num_mel_bins": _whole(nemo, "preprocessor.features", 64),
+        "num_mel_bins": whole(nemo, "preprocessor.features", 64),
         "frame_length_seconds": window / sample_rate,
         "frame_shift_seconds": hop / sample_rate,
         "pad_mode": pad_mode,
@@ -191,14 +195,7 @@ def features_config(config: Settings, pad_mode: str) -> dict[str, Any]:
     }
 
 
-def normalizer_of(pieces: list[str]) -> str:
-    """Name the normaliser that leaves what the pieces spell as it is."""
-    characters = set("".join(pieces[1:])) - SAFE_PIECES
-    plain = all(character.isalnum() and character == character.lower() for character in characters)
-    return "basic" if plain else "as_written"
-
-
-def nemo_config(config: Settings, vocabulary: list[str], tokenizer: Settings) -> dict[str, Any]:
+def nemo_config(config: Section, vocabulary: list[str], tokenizer: Section) -> dict[str, Any]:
     """Make NeMo's config of one of our models.
 
     Args:
@@ -209,30 +206,16 @@ def nemo_config(config: Settings, vocabulary: list[str], tokenizer: Settings) ->
     Raises:
         InputError: the model is of parts that NeMo does not have.
     """
+    check_parts(config, "NeMo", tuple(SUBSAMPLINGS))
     encoder, features = config["encoder"], config["features"]
-    parts = {
-        "encoder": (encoder, "conformer"),
-        "encoder.subsampling": (encoder.get("subsampling"), "strided_conv"),
-        "encoder.attention": (encoder.get("attention"), "relative_attention"),
-        "encoder.convolution": (encoder.get("convolution"), "depthwise_convolution"),
-        "encoder.norm": (encoder.get("norm"), "masked_batch_norm"),
-        "encoder.activation": (encoder.get("activation"), "swish"),
-        "features": (features, "slaney_fbank"),
-        "features.normalize": (features.get("normalize"), "utterance_cmvn"),
-        "head": (config["head"], "ctc"),
-    }
-    for name, (part, needed) in parts.items():
-        if not isinstance(part, Mapping) or part.get("name") != needed:
-            given = part.get("name") if isinstance(part, Mapping) else part
-            raise InputError(f"{name} must be {needed}, to be written as NeMo's; got {shown(given)}.")
-    for name in ("encoder.norm", "features.normalize"):
-        if parts[name][0]["eps"] != EPS:
-            raise InputError(f"{name}.eps must be {EPS}, which NeMo has; got {shown(parts[name][0]['eps'])}.")
-    if encoder["activation"]["beta"] != 1:
-        raise InputError(f"encoder.activation.beta must be 1, which NeMo has; got {encoder['activation']['beta']}.")
     if encoder["feed_forward_factor"] != int(encoder["feed_forward_factor"]):
         must = "encoder.feed_forward_factor must be a whole number, to be written as NeMo's"
         raise InputError(f"{must}; got {encoder['feed_forward_factor']}.")
+    if len({encoder["feed_forward_bias"], encoder["attention"]["bias"], encoder["convolution"]["bias"]}) > 1:
+        must = (
+            "encoder.feed_forward_bias, attention.bias and convolution.bias must be the same, to be written as NeMo's"
+        )
+        raise InputError(f"{must}; got both.")
     kind = "ctc_bpe_models.EncDecCTCModelBPE" if tokenizer else "ctc_models.EncDecCTCModel"
     return {
         "target": f"nemo.collections.asr.models.{kind}",
@@ -261,15 +244,16 @@ def nemo_config(config: Settings, vocabulary: list[str], tokenizer: Settings) ->
     }
 
 
-def _nemo_encoder(encoder: Settings, num_mel_bins: int) -> dict[str, Any]:
+def _nemo_encoder(encoder: Section, num_mel_bins: int) -> dict[str, Any]:
+    subsampling, factor = SUBSAMPLINGS[encoder["subsampling"]["name"]]
     return {
         "_target_": "nemo.collections.asr.modules.ConformerEncoder",
         "feat_in": num_mel_bins,
         "feat_out": -1,
         "n_layers": encoder["num_layers"],
         "d_model": encoder["dim"],
-        "subsampling": "striding",
-        "subsampling_factor": 4,
+        "subsampling": subsampling,
+        "subsampling_factor": factor,
         "subsampling_conv_channels": encoder["subsampling"]["num_channels"],
         "ff_expansion_factor": int(encoder["feed_forward_factor"]),
         "self_attention_model": "rel_pos",
@@ -278,6 +262,7 @@ def _nemo_encoder(encoder: Settings, num_mel_bins: int) -> dict[str, Any]:
         "untie_biases": True,
         "conv_kernel_size": encoder["convolution"]["kernel_size"],
         "conv_norm_type": "batch_norm",
+        "use_bias": encoder["attention"]["bias"],
         "dropout": encoder["dropout"],
         "dropout_pre_encoder": encoder["subsampling"]["dropout"],
         "dropout_emb": 0.0,
@@ -285,57 +270,18 @@ def _nemo_encoder(encoder: Settings, num_mel_bins: int) -> dict[str, Any]:
     }
 
 
-def _mapping(value: object, name: str) -> Settings:
-    if not isinstance(value, Mapping):
-        raise InputError(f"{name} must be a mapping of settings; got {shown(value)}.")
-    return value
-
-
-def _check_class(settings: Settings, name: str, cls: str, what: str) -> None:
+def _check_class(settings: Section, name: str, cls: str, what: str) -> None:
     """Check which of NeMo's classes a section configures."""
     target = settings.get("_target_")
     if not isinstance(target, str) or target.rpartition(".")[2] != cls:
         raise InputError(f"{name} must be {what}, NeMo's {cls}, which asr can take; got {shown(target)}.")
 
 
-def _check(
-    settings: Settings, section: str, others: set[str], fixed: Mapping[str, tuple[object, tuple[object, ...]]]
-) -> None:
-    """Check that a section asks for nothing that we do not have.
-
-    Args:
-        settings: of the section.
-        section: its name.
-        others: keys whose values may be any.
-        fixed: of other keys, NeMo's value where there is none, and those that we have.
-    """
-    for key, (default, ours) in fixed.items():
-        value = settings.get(key, default)
-        if value not in ours:
-            raise InputError(f"{section}.{key} must be {_shown(ours[0])}, which asr has; got {_shown(value)}.")
-    unknown = sorted(map(str, settings.keys() - fixed.keys() - others - {"_target_"}))
-    if unknown:
-        raise InputError(f"{section}.{unknown[0]} must not be set: asr does not know what it asks for.")
-
-
-def _shown(value: object) -> str:
-    """A value as YAML writes it."""
-    return "null" if value is None else str(value).lower() if isinstance(value, bool) else shown(value)
-
-
-def _whole(settings: Settings, name: str, default: int | None = None) -> int:
-    """Take a whole number; `name` is that of the section and the key."""
-    value = settings.get(name.rpartition(".")[2], default)
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise InputError(f"{name} must be a whole number; got {_shown(value)}.")
-    return value
-
-
-def _samples(settings: Settings, name: str, default: float, sample_rate: int) -> int:
+def _samples(settings: Section, name: str, default: float, sample_rate: int) -> int:
     """Samples of a window, or from one to the next: given as they are, or in seconds, which NeMo rounds down."""
     given = settings.get(f"n_window_{name}")
     seconds = settings.get(f"window_{name}", default)
     samples = given if given is not None else seconds * sample_rate if isinstance(seconds, float) else None
     if not isinstance(samples, int | float) or not 1 <= samples <= sample_rate:
-        raise InputError(f"preprocessor.window_{name} must be seconds, at most one; got {_shown(seconds)}.")
+        raise InputError(f"preprocessor.window_{name} must be seconds, at most one; got {as_yaml(seconds)}.")
     return int(samples)

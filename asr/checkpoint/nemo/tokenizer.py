@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import sentencepiece
 
+from asr.checkpoint.foreign import Vocabulary
 from asr.checkpoint.nemo.archive import HASHED, TOKENIZER, VOCABULARY, hashed, tokenizer_file
 from asr.errors import InputError, shown
 from asr.system.learnt import to_json
@@ -21,20 +22,6 @@ PIECES, TRAINER = 1, 2  # fields of a model
 MODEL_TYPE = 3  # of how it was trained
 ALGORITHMS = {1: "unigram", 2: "bpe"}  # SentencePiece's numbers
 BLANK = "<blank>"
-
-
-class Vocabulary(NamedTuple):
-    """What a head's outputs spell.
-
-    Args:
-        config: of our tokenizer.
-        files: what it has learnt.
-        pieces: without blank.
-    """
-
-    config: dict[str, Any]
-    files: dict[str, bytes]
-    pieces: list[str]
 
 
 class _Field(NamedTuple):
@@ -74,7 +61,7 @@ def take_vocabulary(
         raise InputError(f"{must}; got {shown(there)}.")
     learnt = {FILE: with_blank(model)}
     config = {"name": "sentencepiece", "algorithm": algorithm(model), "vocab_size": len(names) + 1}
-    return Vocabulary(config, learnt, names)
+    return Vocabulary(config, learnt, names[1:])
 
 
 def give_vocabulary(

@@ -7,7 +7,7 @@ from torch import Tensor
 from asr.encoder.attention.relative_attention import RelativeAttention
 from asr.kernels.local_attention import attend_near
 from asr.kernels.positions import relative_positions
-from asr.system.settings import whole
+from asr.system.settings import Bias, whole
 
 
 class LocalAttention(RelativeAttention):
@@ -22,10 +22,13 @@ class LocalAttention(RelativeAttention):
         num_heads: H; must divide D.
         dropout: of the attention weights.
         context: W, in frames of T'.
+        bias: as in `RelativeAttention`.
     """
 
-    def __init__(self, dim: int, num_heads: int, dropout: float, *, context: Annotated[int, whole(1, 4_096)]) -> None:
-        super().__init__(dim, num_heads, dropout)
+    def __init__(
+        self, dim: int, num_heads: int, dropout: float, *, context: Annotated[int, whole(1, 4_096)], bias: Bias
+    ) -> None:
+        super().__init__(dim, num_heads, dropout, bias=bias)
         self.context = context
 
     def positions(self, x: Tensor) -> Tensor:

@@ -6,6 +6,7 @@ from torch import Tensor, nn
 from asr.kernels.dropout import Dropout
 from asr.kernels.positions import relative_positions
 from asr.kernels.relative_attention import attend
+from asr.system.settings import Bias
 
 
 class RelativeAttention(nn.Module):
@@ -17,17 +18,18 @@ class RelativeAttention(nn.Module):
         dim: D.
         num_heads: H; must divide D.
         dropout: of the attention weights.
+        bias: of queries, keys, values and outputs; that of the positions is `v`.
     """
 
-    def __init__(self, dim: int, num_heads: int, dropout: float) -> None:
+    def __init__(self, dim: int, num_heads: int, dropout: float, *, bias: Bias) -> None:
         super().__init__()
         self.num_heads = num_heads
         self.dropout = Dropout(dropout)
-        self.qkv = nn.Linear(dim, 3 * dim)
+        self.qkv = nn.Linear(dim, 3 * dim, bias)
         self.position = nn.Linear(dim, dim, bias=False)
         self.u = nn.Parameter(torch.zeros(num_heads, 1, dim // num_heads))
         self.v = nn.Parameter(torch.zeros(num_heads, 1, dim // num_heads))
-        self.output = nn.Linear(dim, dim)
+        self.output = nn.Linear(dim, dim, bias)
 
     def positions(self, x: Tensor) -> Tensor:
         """Encode the distances that are asked for in x (B, T, D): T-1 .. -(T-1), (2T - 1, D)."""

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from asr.kernels.depthwise import depthwise
-from asr.system.settings import KernelSize
+from asr.system.settings import Bias, KernelSize
 
 
 class DepthwiseConvolution(nn.Module):
@@ -21,6 +21,7 @@ class DepthwiseConvolution(nn.Module):
         norm: makes the norm behind the depthwise convolution, given D.
         activation: makes the one behind the norm.
         kernel_size: of the depthwise convolution, in frames of T'; odd.
+        bias: of all three convolutions.
     """
 
     def __init__(
@@ -30,13 +31,14 @@ class DepthwiseConvolution(nn.Module):
         activation: Callable[[], nn.Module],
         *,
         kernel_size: KernelSize,
+        bias: Bias,
     ) -> None:
         super().__init__()
-        self.pointwise1 = nn.Linear(dim, 2 * dim)
-        self.depthwise = nn.Conv1d(dim, dim, kernel_size, padding=kernel_size // 2, groups=dim)
+        self.pointwise1 = nn.Linear(dim, 2 * dim, bias)
+        self.depthwise = nn.Conv1d(dim, dim, kernel_size, padding=kernel_size // 2, groups=dim, bias=bias)
         self.norm = norm(dim)
         self.activation = activation()
-        self.pointwise2 = nn.Linear(dim, dim)
+        self.pointwise2 = nn.Linear(dim, dim, bias)
 
     def forward(self, x: Tensor, padding_mask: Tensor) -> Tensor:
         """(B, T, D), padding_mask (B, T) to (B, T, D)."""

@@ -1,0 +1,41 @@
+"""The files of a stranger's folder, read into memory."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from asr.errors import InputError
+from asr.system.learnt import MAX_BYTES
+
+
+def read_folder(folder: Path, is_wanted: Callable[[str], bool], unbounded: tuple[str, ...]) -> dict[str, bytes]:
+    """Read those files of a folder that are wanted, by name.
+
+    Args:
+        folder: of files.
+        is_wanted: tells by its name whether a file is.
+        unbounded: names of files of any size.
+
+    Raises:
+        InputError: one of them is a link out of the folder, no file, or too large.
+    """
+    files = {}
+    for file in sorted(folder.iterdir()):
+        if not is_wanted(file.name):
+            continue
+        if file.is_symlink() and not file.resolve().is_relative_to(folder.resolve()):
+            raise InputError(f"{folder}: files must lie in the folder; {file.name} is a link to {file.resolve()}.")
+        if not file.is_file():
+            raise InputError(f"{folder}: {file.name} must be a file; it is a folder, a device, a pipe, or missing.")
+        check_size(folder, file.name, file.stat().st_size, unbounded)
+        files[file.name] = file.read_bytes()
+    return files
+
+
+def check_size(path: Path, name: str, size: int, unbounded: tuple[str, ...]) -> None:
+    """Check that a file is not too large.
+
+    Raises:
+        InputError: it is.
+    """
+    if size > MAX_BYTES and name not in unbounded:
+        raise InputError(f"{path}: {name} must have at most {MAX_BYTES:,} bytes; it has {size:,}.")

@@ -1,0 +1,231 @@
+"""The config of a Parakeet-CTC of Hugging Face's transformers, and ours of the same net.
+
+Whatever a config asks for must be known: what asr does not have is named, and so is a key that asr has never heard of.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from asr.checkpoint.foreign import EPS, check_parts
+from asr.checkpoint.section import Section, as_yaml, check, mapping, whole
+from asr.errors import InputError
+from asr.system.settings import default_settings
+
+SUBSAMPLING, FACTOR = "depthwise_conv", 8
+PREEMPHASIS = 0.97
+MOST_FRAMES = 5_000  # of an encoder's positions; transformers notes it and computes with any number
+
+# Keys that change nothing of what a trained model computes, beside those that are checked or taken.
+GENERAL_KEYS = {
+    *("architectures", "dtype", "torch_dtype", "initializer_range", "model_type", "transformers_version"),
+    *("_name_or_path", "return_dict", "output_attentions", "output_hidden_states", "use_cache"),
+}
+MODEL_KEYS = GENERAL_KEYS | {"ctc_loss_reduction", "ctc_zero_infinity", "encoder_config", "pad_token_id", "vocab_size"}
+ENCODER_KEYS = GENERAL_KEYS | {
+    *("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "conv_kernel_size"),
+    *("subsampling_conv_channels", "num_mel_bins", "attention_bias", "convolution_bias", "scale_input"),
+    *("dropout", "dropout_positions", "layerdrop", "activation_dropout", "attention_dropout"),
+    *("max_position_embeddings", "num_key_value_heads"),
+}
+FEATURES_KEYS = {
+    *("feature_size", "sampling_rate", "hop_length", "win_length"),
+    *("feature_extractor_type", "processor_class", "padding_side", "padding_value", "return_attention_mask"),
+}
+
+
+def encoder_section(config: Section) -> Section:
+    """Take the section on the encoder.
+
+    Raises:
+        InputError: the model is no Parakeet-CTC.
+    """
+    if config.get("model_type") != "parakeet_ctc":
+        given = as_yaml(config.get("model_type"))
+        raise InputError(f"model_type must be parakeet_ctc, transformers' ParakeetForCTC; got {given}.")
+    check(config, "config", MODEL_KEYS, {})
+    return mapping(config.get("encoder_config"), "encoder_config")
+
+
+def encoder_config(config: Section) -> dict[str, Any]:
+    """Make the config of our encoder.
+
+    Raises:
+        InputError: theirs asks for what we do not have.
+    """
+    theirs = encoder_section(config)
+    dim, num_heads = whole(theirs, "encoder_config.hidden_size", 1024), _heads(theirs)
+    check(
+        theirs,
+        "encoder_config",
+        ENCODER_KEYS,
+        {
+            "hidden_act": ("silu", ("silu", "swish")),
+            "subsampling_factor": (FACTOR, (FACTOR,)),
+            "subsampling_conv_kernel_size": (3, (3,)),
+            "subsampling_conv_stride": (2, (2,)),
+        },
+    )
+    inner = whole(theirs, "encoder_config.intermediate_size", 4096)
+    attention_bias, convolution_bias = (_switch(theirs, f"{part}_bias") for part in ("attention", "convolution"))
+    return {
+        "name": "conformer",
+        "dim": dim,
+        "num_layers": whole(theirs, "encoder_config.num_hidden_layers", 24),
+        "num_heads": num_heads,
+        "feed_forward_factor": inner / dim if dim > 0 else inner,  # what is no dim is for the encoder to refuse
+        "feed_forward_bias": attention_bias,
+        "dropout": theirs.get("activation_dropout", 0.1),
+        "subsampling": {
+            "name": SUBSAMPLING,
+            "num_channels": whole(theirs, "encoder_config.subsampling_conv_channels", 256),
+            "dropout": theirs.get("dropout", 0.1),
+        },
+        "attention": {"name": "relative_attention", "bias": attention_bias},
+        "convolution": {
+            "name": "depthwise_convolution",
+            "kernel_size": whole(theirs, "encoder_config.conv_kernel_size", 9),
+            "bias": convolution_bias,
+        },
+        "norm": default_settings("encoder/norm", "masked_batch_norm") | {"eps": EPS},
+        "activation": default_settings("encoder/activation", "swish"),
+    }
+
+
+def scale(config: Section) -> float:
+    """Tell what theirs multiplies the subsampling's output by, and we do not."""
+    theirs = encoder_section(config)
+    return math.sqrt(whole(theirs, "encoder_config.hidden_size", 1024)) if _switch(theirs, "scale_input") else 1.0
+
+
+def _heads(theirs: Section) -> int:
+    num_heads = whole(theirs, "encoder_config.num_attention_heads", 8)
+    groups = theirs.get("num_key_value_heads", num_heads)
+    if groups != num_heads:
+        must = "encoder_config.num_key_value_heads must be num_attention_heads"
+        raise InputError(f"{must}, {num_heads}, which asr has; got {as_yaml(groups)}.")
+    return num_heads
+
+
+def _switch(theirs: Section, key: str) -> bool:
+    value = theirs.get(key, True)
+    if not isinstance(value, bool):
+        raise InputError(f"encoder_config.{key} must be true or false; got {as_yaml(value)}.")
+    return value
+
+
+def features_config(config: Section, theirs: Section, pad_mode: str) -> dict[str, Any]:
+    """Make the config of our features.
+
+    Args:
+        config: of the model.
+        theirs: of its feature extractor.
+        pad_mode: what stands around the waveform; with their feature extractor it is zeros.
+
+    Raises:
+        InputError: theirs asks for what we do not have.
+    """
+    extractor = theirs.get("feature_extractor_type", "ParakeetFeatureExtractor")
+    if extractor != "ParakeetFeatureExtractor":
+        raise InputError(f"feature_extractor_type must be ParakeetFeatureExtractor; got {as_yaml(extractor)}.")
+    sample_rate = whole(theirs, "preprocessor.sampling_rate", 16000)
+    window, hop = whole(theirs, "preprocessor.win_length", 400), whole(theirs, "preprocessor.hop_length", 160)
+    for name, samples in (("win_length", window), ("hop_length", hop)):
+        if not 1 <= samples <= sample_rate:
+            raise InputError(f"preprocessor.{name} must be samples, of a second at most; got {samples}.")
+    fft_points = 1 << (window - 1).bit_length()
+    check(
+        theirs,
+        "preprocessor",
+        FEATURES_KEYS,
+        {"n_fft": (512, (fft_points,)), "preemphasis": (PREEMPHASIS, (PREEMPHASIS,))},
+    )
+    num_mel_bins = whole(theirs, "preprocessor.feature_size", 80)
+    heard = whole(encoder_section(config), "encoder_config.num_mel_bins", 80)
+    if heard != num_mel_bins:
+        raise InputError(f"encoder_config.num_mel_bins must be preprocessor.feature_size, {num_mel_bins}; got {heard}.")
+    return {
+        "name": "slaney_fbank",
+        "sample_rate": sample_rate,
+        "num_mel_bins": num_mel_bins,
+        "frame_length_seconds": window / sample_rate,
+        "frame_shift_seconds": hop / sample_rate,
+        "pad_mode": pad_mode,
+        "normalize": default_settings("features/normalize", "utterance_cmvn") | {"eps": EPS},
+    }
+
+
+def huggingface_config(config: Mapping[str, Any], vocab_size: int, blank: int) -> dict[str, Any]:
+    """Make their config of one of our models.
+
+    Args:
+        config: ours.
+        vocab_size: of its head.
+        blank: the blank's number among their pieces.
+
+    Raises:
+        InputError: the model is of parts that they do not have.
+    """
+    check_parts(config, "Hugging Face", (SUBSAMPLING,))
+    encoder, features = config["encoder"], config["features"]
+    if encoder["feed_forward_bias"] != encoder["attention"]["bias"]:
+        must = "encoder.feed_forward_bias must be attention.bias, to be written as Hugging Face's"
+        raise InputError(f"{must}; got {as_yaml(encoder['feed_forward_bias'])}.")
+    if features["num_mel_bins"] % FACTOR:
+        must = f"features.num_mel_bins must be a multiple of {FACTOR}, as Hugging Face has it"
+        raise InputError(f"{must}; got {features['num_mel_bins']}.")
+    if features["pad_mode"] != "zeros":
+        raise InputError(f"features.pad_mode must be zeros, as Hugging Face has it; got {features['pad_mode']}.")
+    return {
+        "architectures": ["ParakeetForCTC"],
+        "model_type": "parakeet_ctc",
+        "dtype": "float32",
+        "vocab_size": vocab_size,
+        "pad_token_id": blank,
+        "encoder_config": {
+            "model_type": "parakeet_encoder",
+            "hidden_size": encoder["dim"],
+            "num_hidden_layers": encoder["num_layers"],
+            "num_attention_heads": encoder["num_heads"],
+            "intermediate_size": round(encoder["feed_forward_factor"] * encoder["dim"]),
+            "hidden_act": "silu",
+            "attention_bias": encoder["attention"]["bias"],
+            "convolution_bias": encoder["convolution"]["bias"],
+            "conv_kernel_size": encoder["convolution"]["kernel_size"],
+            "subsampling_factor": FACTOR,
+            "subsampling_conv_channels": encoder["subsampling"]["num_channels"],
+            "subsampling_conv_kernel_size": 3,
+            "subsampling_conv_stride": 2,
+            "num_mel_bins": features["num_mel_bins"],
+            "scale_input": False,  # it is in the weights of the subsampling
+            "dropout": encoder["subsampling"]["dropout"],
+            "dropout_positions": 0.0,
+            "layerdrop": 0.0,
+            "activation_dropout": encoder["dropout"],
+            "attention_dropout": encoder["dropout"],
+            "max_position_embeddings": MOST_FRAMES,
+        },
+    }
+
+
+def preprocessor_config(window: int, hop: int, features: Mapping[str, Any]) -> dict[str, Any]:
+    """Make the config of their feature extractor.
+
+    Args:
+        window: in samples, as `hop`.
+        hop: from one frame to the next.
+        features: the config of ours.
+    """
+    return {
+        "feature_extractor_type": "ParakeetFeatureExtractor",
+        "processor_class": "ParakeetProcessor",
+        "feature_size": features["num_mel_bins"],
+        "sampling_rate": features["sample_rate"],
+        "hop_length": hop,
+        "n_fft": 1 << (window - 1).bit_length(),
+        "win_length": window,
+        "preemphasis": PREEMPHASIS,
+        "padding_side": "right",
+        "padding_value": 0.0,
+        "return_attention_mask": True,
+    }

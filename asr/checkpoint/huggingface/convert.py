@@ -1,0 +1,85 @@
+"""A Parakeet-CTC of Hugging Face's transformers to a bundle, and back."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import save
+
+from asr.checkpoint.account import give
+from asr.checkpoint.bundle import Bundle
+from asr.checkpoint.foreign import Converted, Weights, convert, errors_of
+from asr.checkpoint.huggingface.config import (
+    encoder_config,
+    features_config,
+    huggingface_config,
+    preprocessor_config,
+    scale,
+)
+from asr.checkpoint.huggingface.files import (
+    CONFIG,
+    PREPROCESSOR,
+    TOKENIZER,
+    TOKENIZER_CONFIG,
+    WEIGHTS,
+    read_config,
+    read_files,
+)
+from asr.checkpoint.huggingface.tokenizer import give_vocabulary, take_vocabulary
+from asr.checkpoint.huggingface.weights import names
+from asr.checkpoint.load import bundle_recognizer
+from asr.checkpoint.section import whole
+from asr.errors import InputError
+from asr.features.slaney_fbank import SlaneyFbank
+
+
+def from_huggingface(path: Path, pad_mode: str) -> Converted:
+    """Make a bundle of the folder that transformers saves.
+
+    Args:
+        path: of the folder.
+        pad_mode: what stands around the waveform: "zeros", as transformers has it; a model that NeMo 1 trained heard
+            "reflect".
+
+    Raises:
+        InputError: it cannot be read, or asks for what we do not have, or a tensor has no place.
+    """
+    with errors_of(path):
+        files = read_files(path)
+        config, preprocessor = read_config(files)
+        encoder, features = encoder_config(config), features_config(config, preprocessor, pad_mode)
+        vocab_size, blank = whole(config, "vocab_size", 1025), whole(config, "pad_token_id", 1024)
+        if not 0 <= blank < vocab_size:
+            raise InputError(f"pad_token_id must be the blank's number, from 0 to {vocab_size - 1}; got {blank}.")
+        vocabulary = take_vocabulary(files[TOKENIZER], vocab_size, blank)
+        weights = Weights(WEIGHTS, files[WEIGHTS], names(blank), (), scale(config))
+        version = config.get("transformers_version")
+        is_plain = isinstance(version, str) and re.fullmatch(r"[\w.+-]{1,40}", version, re.ASCII)
+        writer = f"transformers {version}" if is_plain else ""
+        return Converted(*convert(path, vocabulary, features, encoder, weights), writer)
+
+
+def to_huggingface(bundle: Bundle, path: Path) -> dict[str, bytes]:
+    """Make the files of transformers' folder of a bundle whose parts Parakeet has, too.
+
+    Raises:
+        InputError: it has others.
+    """
+    model = bundle_recognizer(bundle, path).model
+    tokenizer = give_vocabulary(bundle.config["tokenizer"], bundle.files)
+    config = huggingface_config(bundle.config, model.tokenizer.vocab_size, tokenizer.blank)
+    features = model.features
+    assert isinstance(features, SlaneyFbank)
+    tensors = give(model.state_dict(), names(tokenizer.blank), features)
+    return {
+        CONFIG: _json(config),
+        PREPROCESSOR: _json(preprocessor_config(features.window, features.hop, bundle.config["features"])),
+        TOKENIZER: tokenizer.content,
+        TOKENIZER_CONFIG: _json(tokenizer.settings),
+        WEIGHTS: save(tensors, {"format": "pt"}),
+    }
+
+
+def _json(value: Any) -> bytes:
+    return (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode()

@@ -1,0 +1,48 @@
+"""The folder that Hugging Face's transformers saves a model to."""
+
+from pathlib import Path
+
+from asr.checkpoint.folder import read_folder
+from asr.checkpoint.section import Section, mapping
+from asr.errors import InputError
+from asr.system.learnt import parse_json
+
+CONFIG, WEIGHTS, TOKENIZER = "config.json", "model.safetensors", "tokenizer.json"
+PREPROCESSOR = "preprocessor_config.json"
+PROCESSOR = "processor_config.json"  # where transformers 5 has the preprocessor's, as a section
+TOKENIZER_CONFIG = "tokenizer_config.json"
+NEEDED = (CONFIG, WEIGHTS, TOKENIZER)
+READ = (*NEEDED, PREPROCESSOR, PROCESSOR)
+
+
+def is_huggingface(path: Path) -> bool:
+    """Tell a folder of transformers' from one of a `.nemo` archive's files."""
+    return path.is_dir() and (path / CONFIG).exists()
+
+
+def read_files(folder: Path) -> dict[str, bytes]:
+    """Read those files of a folder that a recogniser is made of, by name.
+
+    Raises:
+        InputError: one of them is missing, or is not what a file must be.
+    """
+    files = read_folder(folder, lambda name: name in READ, (WEIGHTS,))
+    for name in NEEDED:
+        if name not in files:
+            raise InputError(f"{name} must be there; it is missing.")
+    return files
+
+
+def read_config(files: dict[str, bytes]) -> tuple[Section, Section]:
+    """Read the config of the model, and that of its feature extractor: a file, or a section of the processor's.
+
+    Raises:
+        InputError: one of them is missing or damaged.
+    """
+    config = mapping(parse_json(files[CONFIG], CONFIG), CONFIG)
+    if PREPROCESSOR in files:
+        return config, mapping(parse_json(files[PREPROCESSOR], PREPROCESSOR), PREPROCESSOR)
+    if PROCESSOR not in files:
+        raise InputError(f"{PREPROCESSOR}, or {PROCESSOR}, must be there; both are missing.")
+    processor = mapping(parse_json(files[PROCESSOR], PROCESSOR), PROCESSOR)
+    return config, mapping(processor.get("feature_extractor"), f"{PROCESSOR}: feature_extractor")

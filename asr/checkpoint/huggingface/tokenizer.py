@@ -1,0 +1,102 @@
+"""Hugging Face's `tokenizer.json` and our tokenizers."""
+
+import json
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import sentencepiece
+
+from asr.checkpoint.foreign import Vocabulary
+from asr.errors import InputError, shown
+from asr.tokenizer import sentencepiece as subwords
+from asr.tokenizer.huggingface import FILE, SPACE, HuggingFace, names, unknown_piece
+
+BLANK = "<pad>"  # as Parakeet has it
+
+
+class Written(NamedTuple):
+    """A tokenizer as Hugging Face's.
+
+    Args:
+        content: of `tokenizer.json`.
+        blank: the blank's number among its pieces.
+        settings: of `tokenizer_config.json`.
+    """
+
+    content: bytes
+    blank: int
+    settings: dict[str, Any]
+
+
+def take_vocabulary(content: bytes, vocab_size: int, blank: int) -> Vocabulary:
+    """Take a tokenizer whose piece `blank` is the blank of a head with so many outputs.
+
+    Raises:
+        InputError: it is damaged, or not of the head, or asks for what we do not have.
+    """
+    name = dict(enumerate(names(content))).get(blank)
+    if name is None:
+        raise InputError(f"{FILE} must have a piece {blank}, the blank; it has none.")
+    tokenizer = HuggingFace(vocab_size=vocab_size, blank_piece=name)
+    tokenizer.load({FILE: content})
+    config = {"name": "huggingface", "vocab_size": vocab_size, "blank_piece": name}
+    unknown = unknown_piece(content)
+    return Vocabulary(config, tokenizer.files(), [text for text in tokenizer.pieces[1:] if text != unknown])
+
+
+def give_vocabulary(config: Mapping[str, Any], learnt: Mapping[str, bytes]) -> Written:
+    """Make of our tokenizer what Hugging Face has.
+
+    Args:
+        config: of ours.
+        learnt: the files of the model.
+
+    Raises:
+        InputError: its tokens are no subwords.
+    """
+    if config["name"] == "huggingface":
+        content, blank = learnt[FILE], config["blank_piece"]
+    elif config["name"] == "sentencepiece":
+        content, blank = _tokenizer(learnt[subwords.FILE], config["algorithm"]), BLANK
+    else:
+        must = "tokenizer must be huggingface or sentencepiece, to be written as Hugging Face's"
+        raise InputError(f"{must}; got {shown(config['name'])}.")
+    HuggingFace(vocab_size=config["vocab_size"], blank_piece=blank).load({FILE: content})  # it must load
+    settings = {
+        "tokenizer_class": "ParakeetTokenizer",
+        "processor_class": "ParakeetProcessor",
+        "clean_up_tokenization_spaces": False,
+        "pad_token": blank,
+        "unk_token": unknown_piece(content),
+    }
+    return Written(content, names(content).index(blank), settings)
+
+
+def _tokenizer(model: bytes, algorithm: str) -> bytes:
+    """Write SentencePiece's pieces, of which the first is the blank and the second the unknown one, the blank last."""
+    processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+    scores = {processor.id_to_piece(number): processor.get_score(number) for number in range(1, len(processor))}
+    ids = {name: number for number, name in enumerate([*scores, BLANK])}
+    metaspace = {"type": "Metaspace", "replacement": SPACE, "prepend_scheme": "always", "split": True}
+    plain = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+    tokenizer = {
+        "version": "1.0",
+        "added_tokens": [{"id": ids[name], "content": name, **plain} for name in (processor.id_to_piece(1), BLANK)],
+        "pre_tokenizer": metaspace,
+        "decoder": metaspace,
+        "model": _unigram(scores) if algorithm == "unigram" else _bpe(scores, ids),
+    }
+    return (json.dumps(tokenizer, ensure_ascii=False) + "\n").encode()
+
+
+def _unigram(scores: Mapping[str, float]) -> dict[str, Any]:
+    return {"type": "Unigram", "unk_id": 0, "vocab": list(scores.items())}
+
+
+def _bpe(scores: Mapping[str, float], ids: Mapping[str, int]) -> dict[str, Any]:
+    """BPE merges the pairs of the best score first: each way to make a piece of two."""
+    pairs = [(name[:at], name[at:]) for name in scores for at in range(1, len(name))]
+    pairs = [pair for pair in pairs if pair[0] in scores and pair[1] in scores]
+    merges = sorted(pairs, key=lambda pair: (-scores["".join(pair)], ids[pair[0]], ids[pair[1]]))
+    vocab = {name: ids[name] for name in scores}
+    return {"type": "BPE", "unk_token": next(iter(scores)), "fuse_unk": True, "vocab": vocab, "merges": merges}

@@ -1,0 +1,78 @@
+"""Tensors by name, of a stranger's file: safetensors, or what `torch.save` wrote."""
+
+import io
+import re
+import zipfile
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load
+from torch import Tensor
+
+from asr.checkpoint.bundle import one_line
+from asr.errors import InputError, shown
+from asr.system.learnt import MAX_BYTES
+
+COUNTER = ".num_batches_tracked"  # of a batch norm: only a momentum that is null would need it
+ZIP = b"PK"
+
+
+def load_tensors(content: bytes, name: str) -> dict[str, Tensor]:
+    """Read tensors by name: of a stranger's file, which can neither run code nor take much more memory than it has.
+
+    Args:
+        content: of the file, safetensors or what `torch.save` wrote.
+        name: of the file, for errors.
+
+    Raises:
+        InputError: it holds anything else.
+    """
+    if not content.startswith(ZIP):
+        return _load_safetensors(content, name)
+    _check_zip(content, name)
+    try:
+        state = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+    except Exception as error:  # whatever torch stumbles over, nearly any kind there is, the file is at fault
+        reason = re.sub(r".*?WeightsUnpickler error: ", "", one_line(error))
+        raise InputError(f"{name} must hold tensors alone, and nothing that could run code: {reason}") from None
+    tensors = dict(_tensors(state, name))
+    size = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
+    if size > 2 * len(content):  # the same numbers, again and again
+        raise InputError(f"{name} must hold as many numbers as its tensors have; they have {size:,} bytes.")
+    return tensors
+
+
+def _load_safetensors(content: bytes, name: str) -> dict[str, Tensor]:
+    try:
+        return dict(_tensors(load(content), name))
+    except (SafetensorError, ValueError, TypeError, KeyError, RuntimeError) as error:
+        if isinstance(error, InputError):
+            raise
+        must = f"{name} must be what torch.save wrote since torch 1.6, or safetensors"
+        raise InputError(f"{must}; it is damaged, or none: {one_line(error)}.") from None
+
+
+def _check_zip(content: bytes, name: str) -> None:
+    """Check that a zip file, which torch unpacks, is not larger than it looks."""
+    try:
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            records = archive.infolist()
+    except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError, EOFError) as error:
+        raise InputError(f"{name} must be what torch.save wrote; it is damaged: {one_line(error)}.") from None
+    is_packed = any(record.compress_type != zipfile.ZIP_STORED for record in records)
+    if is_packed or sum(record.file_size for record in records) > len(content):
+        raise InputError(f"{name} must be what torch.save wrote, which packs nothing; this is packed.")
+    if any(record.filename.endswith("data.pkl") and record.file_size > MAX_BYTES for record in records):
+        raise InputError(f"{name} must hold tensors by name; it holds more than {MAX_BYTES:,} bytes beside them.")
+
+
+def _tensors(state: Any, name: str) -> Iterator[tuple[str, Tensor]]:
+    if not isinstance(state, Mapping) or not state:
+        raise InputError(f"{name} must hold tensors by name; got {shown(type(state).__name__)}.")
+    for key, tensor in state.items():
+        is_plain = isinstance(tensor, Tensor) and tensor.layout == torch.strided and not tensor.is_quantized
+        if not isinstance(key, str) or not is_plain or not (tensor.is_floating_point() or key.endswith(COUNTER)):
+            raise InputError(f"{name} must hold tensors of floating-point numbers by name; {shown(key)} is none.")
+        yield key, tensor.detach()

@@ -1,0 +1,51 @@
+"""The front-end of the Fast Conformer: eight feature frames to one encoder frame, with depthwise convolutions."""
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from asr.kernels.dropout import Dropout
+from asr.kernels.strided_conv import KERNEL_SIZE, PADDING, STRIDE, halved
+from asr.lengths import Lengths, padding_mask
+from asr.system.settings import Dim, Probability
+
+NUM_STAGES = 3
+
+
+class DepthwiseConv(nn.Module):
+    """Three 3x3 convolutions of stride 2 over (time, frequency), each with ReLU, then a linear layer.
+
+    All but the first are separable: a depthwise convolution, and a pointwise one over the channels.
+
+    *Source*: Rekesh et al. 2023 (Fast Conformer), arXiv:2305.05084, section 2. Ends are padded with one zero frame,
+    so that each convolution gives half of its frames, rounded up; what lies behind an utterance's end is zero for each.
+
+    Args:
+        input_dim: F.
+        output_dim: D.
+        num_channels: C, of all convolutions.
+        dropout: after the linear layer.
+    """
+
+    stride = STRIDE**NUM_STAGES
+
+    def __init__(self, input_dim: int, output_dim: int, *, num_channels: Dim, dropout: Probability) -> None:
+        super().__init__()
+        self.stages = nn.ModuleList([nn.Conv2d(1, num_channels, KERNEL_SIZE, STRIDE, PADDING)])
+        for _ in range(NUM_STAGES - 1):
+            depthwise = nn.Conv2d(num_channels, num_channels, KERNEL_SIZE, STRIDE, PADDING, groups=num_channels)
+            self.stages.append(nn.Sequential(depthwise, nn.Conv2d(num_channels, num_channels, 1)))
+        self.linear = nn.Linear(num_channels * self.output_lengths(input_dim), output_dim)
+        self.dropout = Dropout(dropout)
+
+    def forward(self, features: Tensor, feature_lengths: Tensor) -> tuple[Tensor, Tensor]:
+        """(B, T, F), (B,) to (B, T', D), (B,). Frames behind an utterance's end come out finite, whatever went in."""
+        x, lengths = features[:, None], feature_lengths  # (B, 1, T, F)
+        for stage in self.stages:
+            x = x.masked_fill(padding_mask(lengths, x.shape[2])[:, None, :, None], 0.0)
+            x, lengths = F.relu(stage(x)), halved(lengths)  # (B, C, T / 2, F / 2), then / 4, / 8
+        return self.dropout(self.linear(x.transpose(1, 2).flatten(2))), lengths
+
+    @staticmethod
+    def output_lengths(feature_lengths: Lengths) -> Lengths:
+        """Frames T' that T feature frames give."""
+        return halved(halved(halved(feature_lengths)))

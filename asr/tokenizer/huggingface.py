@@ -1,0 +1,222 @@
+"""Subwords as tokens, by Hugging Face's tokenizers library."""
+
+import base64
+import json
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Annotated, Any
+
+from asr.errors import InputError, shown
+from asr.system.learnt import parse_json
+from asr.system.settings import TEXT, whole
+
+FILE = "tokenizer.json"
+UNKNOWN = "<unk>"  # in a tokenizer of our own
+SPACE = "\N{LOWER ONE EIGHTH BLOCK}"  # how pieces spell it
+BYTE = re.compile("<0x[0-9A-F]{2}>")  # a piece that spells no text
+MAX_PIECE = 1_000  # characters of a piece
+# What a stranger's tokenizer may be of. An expression of his could run for ever, so there is the one that is usual.
+STEPS = ("Precompiled", "Strip", "NFC", "NFD", "NFKC", "NFKD", "Lowercase", "Replace")
+METASPACE = ["Metaspace", SPACE]
+PATTERNS: tuple[dict[str, str], ...] = ({"Regex": " {2,}"}, {"String": " "})
+MODELS = ("BPE", "Unigram")
+
+
+class HuggingFace:
+    """Subwords as a `tokenizer.json` has them; those that are trained here are BPE's.
+
+    *Source*: Sennrich et al. 2016, arXiv:1508.07909; Kudo 2018, arXiv:1804.10959, where it comes from elsewhere.
+
+    Id 0 is CTC's blank, which the file may have at any other place: the pieces before it are one id further. Pieces
+    spell a space by the sign that SentencePiece has for it. Text with a character that has no piece is an error.
+
+    Args:
+        vocab_size: number of ids, blank and unknown included.
+        blank_piece: the piece of the file that is the blank.
+    """
+
+    def __init__(self, *, vocab_size: Annotated[int, whole(3, 1_000_000)], blank_piece: Annotated[str, TEXT]) -> None:
+        self.vocab_size = vocab_size
+        self.blank_piece = blank_piece
+        self.pieces: list[str] = []
+        self._content = b""
+        self._tokenizer: Any = None
+        self._blank = 0  # in the file
+
+    def fit(self, texts: Iterable[str]) -> None:
+        """Train BPE on `texts`; the same texts give the same tokenizer, byte for byte.
+
+        Raises:
+            InputError: the texts are too few or too small for `vocab_size`.
+        """
+        library = _library()
+        tokenizer = library.Tokenizer(library.models.BPE(unk_token=UNKNOWN))
+        tokenizer.pre_tokenizer = library.pre_tokenizers.Metaspace()
+        tokenizer.decoder = library.decoders.Metaspace()
+        trainer = library.trainers.BpeTrainer(
+            vocab_size=self.vocab_size, special_tokens=[self.blank_piece, UNKNOWN], show_progress=False
+        )
+        tokenizer.train_from_iterator(texts, trainer)
+        if tokenizer.get_vocab_size() != self.vocab_size:
+            must = f"tokenizer.vocab_size must suit the training text; got {self.vocab_size}"
+            raise InputError(f"{must}. Characters and pairs of pieces make {tokenizer.get_vocab_size()}.")
+        self.load({FILE: (tokenizer.to_str() + "\n").encode()})
+
+    def encode(self, text: str) -> list[int]:
+        """Split `text` into pieces.
+
+        Raises:
+            InputError: naming a character that no piece spells.
+        """
+        encoding = _safely(lambda: self._tokenizer.encode(text, add_special_tokens=False))
+        for token, (begin, _) in zip(encoding.ids, encoding.offsets, strict=True):
+            if token in self._unspelled:
+                unknown = text[begin:].lstrip()[:1]
+                raise InputError(f"the tokenizer must cover every character; {unknown!r} is not in the training text")
+        return [token + 1 if token < self._blank else token for token in encoding.ids]
+
+    def decode(self, tokens: Iterable[int]) -> str:
+        """Join pieces to text."""
+        ids = [token - 1 if token <= self._blank else token for token in tokens]
+        return " ".join(self._tokenizer.decode(ids, skip_special_tokens=False).split())
+
+    def files(self) -> dict[str, bytes]:
+        """Return the tokenizer as it was trained, or as it came."""
+        return {FILE: self._content}
+
+    def load(self, files: dict[str, bytes]) -> None:
+        """Take up what `files` returned, or another's `tokenizer.json`.
+
+        Raises:
+            InputError: it is damaged, or asks for what we do not have.
+        """
+        self._content = files[FILE]
+        self._tokenizer = _made(self._content)
+        names = _names(self._tokenizer)
+        if len(names) != self.vocab_size:
+            raise InputError(f"tokenizer.vocab_size must be that of {FILE}, {len(names)}; got {self.vocab_size}.")
+        if self.blank_piece not in names:
+            raise InputError(f"tokenizer.blank_piece must be a piece of {FILE}; got {shown(self.blank_piece)}.")
+        self._blank = names.index(self.blank_piece)
+        self._unspelled = {self._blank, names.index(unknown_piece(self._content))}
+        others = [name.replace(SPACE, " ") for number, name in enumerate(names) if number != self._blank]
+        self.pieces = ["", *others]
+
+
+def _checked(tokenizer: Any) -> dict[str, Any]:
+    """Take of a stranger's tokenizer what says how text is split and joined, if we know all of it."""
+    if not isinstance(tokenizer, Mapping) or not isinstance(tokenizer.get("model"), Mapping):
+        raise InputError(f"{FILE} must hold a tokenizer's model; it holds none.")
+    model, normalizer = tokenizer["model"], tokenizer.get("normalizer")
+    for name, part, needed in (
+        ("model.type", model.get("type"), MODELS),
+        ("model.dropout", model.get("dropout"), (None, 0.0)),
+        ("model.continuing_subword_prefix", model.get("continuing_subword_prefix"), (None, "")),
+        ("pre_tokenizer", _spaces(tokenizer.get("pre_tokenizer")), (METASPACE,)),
+        ("decoder", _spaces(tokenizer.get("decoder")), (METASPACE,)),
+    ):
+        if part not in needed:
+            raise InputError(f"{FILE}: {name} must be {needed[0]}, which asr can take; got {shown(part)}.")
+    for step in _steps(normalizer):
+        if step.get("type") not in STEPS or step.get("pattern", PATTERNS[0]) not in PATTERNS:
+            raise InputError(f"{FILE}: normalizer must be of steps that asr can take; got {shown(step)}.")
+        if step["type"] == "Precompiled":
+            _safely(partial(_precompiled, step.get("precompiled_charsmap")))
+    if _unknown(model) is None:
+        raise InputError(f"{FILE}: the model must have an unknown piece, for what no piece spells; it has none.")
+    kept = ("version", "added_tokens", "normalizer", "pre_tokenizer", "decoder", "model")
+    return {key: tokenizer.get(key) for key in kept} | {"truncation": None, "padding": None, "post_processor": None}
+
+
+def names(content: bytes) -> list[str]:
+    """List what a `tokenizer.json` calls its pieces, by their numbers there.
+
+    Raises:
+        InputError: it is damaged, or asks for what we do not have.
+    """
+    return _names(_made(content))
+
+
+def _names(tokenizer: Any) -> list[str]:
+    numbered = [tokenizer.id_to_token(number) for number in range(tokenizer.get_vocab_size())]
+    if any(name is None or len(name) > MAX_PIECE or BYTE.fullmatch(name) for name in numbered):
+        must = f"{FILE} must number its pieces from 0, each of them text of at most {MAX_PIECE:,} characters"
+        raise InputError(f"{must}; it has others.")
+    return numbered
+
+
+def unknown_piece(content: bytes) -> str:
+    """Tell which piece of a `tokenizer.json` stands for what no other spells.
+
+    Raises:
+        InputError: as `names`.
+    """
+    return str(_unknown(_checked(parse_json(content, FILE))["model"]))
+
+
+def _made(content: bytes) -> Any:
+    """The library's own object."""
+    plain = _checked(parse_json(content, FILE))
+    return _safely(lambda: _library().Tokenizer.from_str(json.dumps(plain)))
+
+
+def _precompiled(content: Any) -> Any:
+    """A step by itself: where it is damaged the library raises an error here, and panics within a tokenizer."""
+    return _library().normalizers.Precompiled(base64.b64decode(content))
+
+
+def _unknown(model: Mapping[str, Any]) -> str | None:
+    """The unknown piece of a model."""
+    number, pieces = model.get("unk_id"), model.get("vocab")
+    if model["type"] == "BPE":
+        name = model.get("unk_token")
+        return name if isinstance(name, str) and isinstance(pieces, Mapping) and name in pieces else None
+    if not isinstance(number, int) or not isinstance(pieces, list) or not 0 <= number < len(pieces):
+        return None
+    entry = pieces[number]
+    return entry[0] if isinstance(entry, list) and entry and isinstance(entry[0], str) else None
+
+
+def _steps(normalizer: Any) -> list[Mapping[str, Any]]:
+    """What a normaliser does, one after another."""
+    steps: Any = [] if normalizer is None else [normalizer]
+    if isinstance(normalizer, Mapping) and normalizer.get("type") == "Sequence":
+        steps = normalizer.get("normalizers")
+    if not isinstance(steps, list) or not all(isinstance(step, Mapping) for step in steps):
+        raise InputError(f"{FILE}: normalizer must be of steps; it is damaged.")
+    return steps
+
+
+def _spaces(part: Any) -> Any:
+    """How a part treats spaces: its type and its sign for them."""
+    return [part.get("type"), part.get("replacement")] if isinstance(part, Mapping) else part
+
+
+def _library() -> Any:
+    """Import the tokenizers library, which is not always there.
+
+    Raises:
+        InputError: it is not.
+    """
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # it has threads, and data loaders fork
+    try:
+        import tokenizers
+    except ImportError:
+        raise InputError(
+            "tokenizer=huggingface needs the package tokenizers: pip install 'asr[huggingface]'."
+        ) from None
+    return tokenizers
+
+
+def _safely(call: Callable[[], Any]) -> Any:
+    """Call the library, which is written in Rust: what ends it there is no `Exception` here."""
+    try:
+        return call()
+    except Exception as error:
+        raise InputError(f"{FILE} must be a tokenizer; it is damaged: {' '.join(str(error).split())[:300]}") from None
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":
+            raise
+        raise InputError(f"{FILE} must be a tokenizer; it is damaged.") from None

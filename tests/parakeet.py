@@ -1,0 +1,93 @@
+"""What tests of Hugging Face's Parakeet-CTC share: a tiny one, made and saved by transformers itself."""
+
+import json
+import shutil
+import tempfile
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import AddedToken
+from transformers import ParakeetCTCConfig, ParakeetFeatureExtractor, ParakeetForCTC, ParakeetTokenizer
+from transformers.convert_slow_tokenizer import ParakeetConverter
+from transformers.models.parakeet.configuration_parakeet import ParakeetEncoderConfig
+from transformers.models.parakeet.modeling_parakeet import ParakeetEncoder
+
+from tests.nemo import sentencepiece_model, vocabulary
+
+SAMPLE_RATE, MELS = 8000, 24
+ENCODER = {
+    "hidden_size": 16,  # whose root is 4, so that a scale is folded without rounding
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 40,
+    "conv_kernel_size": 5,
+    "subsampling_conv_channels": 6,
+    "num_mel_bins": MELS,
+}
+
+
+@torch.no_grad()
+def randomized(model: torch.nn.Module, seed: int = 0) -> Any:
+    """Every parameter and running statistic away from where it starts, and other outputs in each frame."""
+    generator = torch.Generator().manual_seed(seed)
+    for name, tensor in model.state_dict().items():
+        noise = torch.randn(tensor.shape, generator=generator)
+        if name.endswith("running_var"):
+            tensor.copy_(0.5 + noise.abs())
+        elif tensor.dim() > 1:
+            tensor.copy_(1.5 * noise / tensor[0].numel() ** 0.5)
+        elif tensor.is_floating_point():
+            tensor += 0.1 * noise
+    return model.eval()
+
+
+def encoder(**options: Any) -> ParakeetEncoder:
+    """The tiny encoder, in float32."""
+    config = ParakeetEncoderConfig(**ENCODER, **options, attn_implementation="sdpa")  # eager takes softmax in float32
+    return randomized(ParakeetEncoder(config))
+
+
+def tokenizer() -> ParakeetTokenizer:
+    """A SentencePiece tokenizer as transformers converts it, with the blank behind."""
+    with tempfile.TemporaryDirectory() as place:
+        Path(place, "tokenizer.model").write_bytes(sentencepiece_model())
+        converted = ParakeetConverter(f"{place}/tokenizer.model").converted()
+    made = ParakeetTokenizer(tokenizer_object=converted, clean_up_tokenization_spaces=False)
+    special = {name: AddedToken(name, normalized=False, special=True) for name in ("<pad>", "<unk>")}
+    made.add_tokens([special["<pad>"]])
+    made.add_special_tokens({"pad_token": special["<pad>"], "unk_token": special["<unk>"]})
+    return made
+
+
+def feature_extractor(**changes: Any) -> ParakeetFeatureExtractor:
+    """Of the tiny model."""
+    sizes = {"feature_size": MELS, "sampling_rate": SAMPLE_RATE, "hop_length": 80, "n_fft": 256, "win_length": 200}
+    return ParakeetFeatureExtractor(**sizes | changes)
+
+
+@cache
+def _saved(options: tuple[tuple[str, Any], ...]) -> Path:
+    folder = Path(tempfile.mkdtemp())
+    blank = len(vocabulary())
+    config = ParakeetCTCConfig(vocab_size=blank + 1, pad_token_id=blank, encoder_config={**ENCODER, **dict(options)})
+    randomized(ParakeetForCTC(config)).save_pretrained(folder)
+    tokenizer().save_pretrained(folder)
+    feature_extractor().save_pretrained(folder)
+    return folder
+
+
+def save(folder: Path, **options: Any) -> Path:
+    """Save the tiny model, its encoder with options, as transformers does."""
+    shutil.copytree(_saved(tuple(sorted(options.items()))), folder)
+    return folder
+
+
+def change(path: Path, **settings: Any) -> None:
+    """Change settings of a JSON file; a setting of an inner section is named by two keys with `__` between."""
+    config = json.loads(path.read_text())
+    for key, value in settings.items():
+        section, _, inner = key.rpartition("__")
+        (config[section] if section else config)[inner] = value
+    path.write_text(json.dumps(config))

@@ -1,0 +1,121 @@
+"""The Fast Conformer: against Parakeet's encoder in transformers, which is one, and its sizes against NeMo's table."""
+
+import itertools
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from transformers.models.parakeet.configuration_parakeet import ParakeetEncoderConfig
+from transformers.models.parakeet.modeling_parakeet import ParakeetEncoder
+
+from asr.build import component
+from asr.checkpoint.account import take
+from asr.checkpoint.huggingface.config import encoder_config, scale
+from asr.checkpoint.huggingface.weights import names
+from asr.encoder.conformer import Conformer
+from asr.encoder.subsampling.depthwise_conv import DepthwiseConv
+from asr.kernels.positions import relative_positions
+from tests import parakeet
+from tests.conftest import resolved
+from tests.test_slaney_fbank import slaney_fbank
+
+LENGTHS = [75, 64, 9, 1]  # frames
+OPTIONS = ("attention_bias", "convolution_bias", "scale_input")
+CHOICES = [dict(zip(OPTIONS, values, strict=True)) for values in itertools.product([True, False], repeat=3)]
+
+
+class Positions(nn.Module):
+    """Ours, for theirs are rounded to float32 whatever the net's type."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return relative_positions(x.shape[1], x.shape[2], x.device).to(x.dtype).expand(len(x), -1, -1)
+
+
+def with_the_weights_of(theirs: ParakeetEncoder) -> Conformer:
+    """Our encoder of their config."""
+    config = {"model_type": "parakeet_ctc", "encoder_config": theirs.config.to_diff_dict()}
+    ours = component("encoder", encoder_config(config))(parakeet.MELS)
+    shapes = {f"encoder.{name}": tensor.shape for name, tensor in ours.state_dict().items()}
+    tensors = {f"encoder.{name}": tensor for name, tensor in theirs.state_dict().items()}
+    weights, _ = take(tensors, shapes, names(0), slaney_fbank(), (), scale(config))
+    ours.load_state_dict({name.removeprefix("encoder."): weight for name, weight in weights.items()})
+    return ours.eval()
+
+
+@pytest.mark.parametrize("options", CHOICES, ids=lambda options: "".join("+-"[not on] for on in options.values()))
+@torch.no_grad()
+def test_it_equals_parakeets_encoder_in_transformers(options: dict[str, bool]) -> None:
+    theirs = parakeet.encoder(**options)
+    ours = with_the_weights_of(theirs).double()
+    theirs.double().encode_positions = Positions()
+    features = torch.randn(len(LENGTHS), max(LENGTHS), parakeet.MELS, dtype=torch.float64)
+    valid = torch.arange(max(LENGTHS)) < torch.tensor(LENGTHS)[:, None]
+    expected = theirs(features * valid[:, :, None], attention_mask=valid)
+    out, lengths, _ = ours(features, torch.tensor(LENGTHS))
+    assert lengths.tolist() == expected.attention_mask.sum(1).tolist() == [10, 8, 2, 1]
+    for number, length in enumerate(lengths.tolist()):
+        torch.testing.assert_close(out[number, :length], expected.last_hidden_state[number, :length], rtol=0, atol=1e-9)
+
+
+def test_its_positions_are_theirs_to_the_rounding_of_float32() -> None:
+    x = torch.zeros(1, 200, parakeet.ENCODER["hidden_size"])
+    torch.testing.assert_close(Positions()(x), parakeet.encoder().encode_positions(x), rtol=0, atol=1e-4)  # of 200 rad
+
+
+@pytest.mark.parametrize("options", [{}, dict.fromkeys(OPTIONS, False)], ids=["with biases", "without"])
+def test_it_has_as_many_parameters_as_theirs(options: dict[str, bool]) -> None:
+    theirs = parakeet.encoder(**options)
+    ours = with_the_weights_of(theirs)
+    assert sum(map(torch.numel, ours.parameters())) == sum(map(torch.numel, theirs.parameters()))
+
+
+@pytest.mark.parametrize(("name", "dim", "heads", "layers"), [("s", 176, 4, 16), ("m", 256, 4, 16), ("l", 512, 8, 17)])
+def test_its_sizes_are_those_of_nemos_table(name: str, dim: int, heads: int, layers: int) -> None:
+    """And, channels and kernels included, as many parameters as transformers' defaults give such an encoder."""
+    sizes = {
+        "hidden_size": dim,
+        "num_attention_heads": heads,
+        "num_hidden_layers": layers,
+        "intermediate_size": 4 * dim,
+    }
+    with torch.device("meta"):  # shapes without memory
+        ours = component("encoder", resolved(f"encoder=fast_conformer_{name}")["encoder"])(80)
+        theirs = ParakeetEncoder(ParakeetEncoderConfig(**sizes))
+    assert ours.stride == theirs.config.subsampling_factor == 8
+    assert sum(map(torch.numel, ours.parameters())) == sum(map(torch.numel, theirs.parameters()))
+
+
+def plainly(front_end: DepthwiseConv, features: Tensor, length: int) -> Tensor:
+    """One utterance, (T, F) to (T', D): sums over windows, channel by channel, zeros around what is there."""
+    x = features[None, :length]  # (channels, T, F)
+    for number, stage in enumerate(front_end.stages):
+        conv, pointwise = (stage, None) if number == 0 else stage
+        frames, bins = (x.shape[1] + 1) // 2, (x.shape[2] + 1) // 2
+        around = nn.functional.pad(x, (1, 1, 1, 1))
+        out = torch.empty(conv.out_channels, frames, bins, dtype=x.dtype)
+        for channel, frame, place in itertools.product(range(conv.out_channels), range(frames), range(bins)):
+            window = around[0 if number == 0 else channel, 2 * frame : 2 * frame + 3, 2 * place : 2 * place + 3]
+            out[channel, frame, place] = (window * conv.weight[channel, 0]).sum() + conv.bias[channel]
+        if pointwise is not None:
+            mixed = torch.einsum("oi,itf->otf", pointwise.weight[:, :, 0, 0], out)
+            out = mixed + pointwise.bias[:, None, None]
+        x = out.clamp(min=0)
+    return front_end.linear(x.transpose(0, 1).flatten(1))
+
+
+@settings(deadline=None, max_examples=15)
+@given(lengths=st.lists(st.integers(1, 30), min_size=1, max_size=3), more=st.integers(0, 5), dim=st.integers(1, 12))
+@torch.no_grad()
+def test_the_front_end_equals_sums_over_windows(lengths: list[int], more: int, dim: int) -> None:
+    torch.manual_seed(0)
+    front_end = DepthwiseConv(dim, 4, num_channels=3, dropout=0.0).double()
+    features = torch.randn(len(lengths), max(lengths) + more, dim, dtype=torch.float64)
+    out, out_lengths = front_end(features, torch.tensor(lengths))
+    assert out_lengths.tolist() == [front_end.output_lengths(length) for length in lengths]
+    assert out_lengths.tolist() == [(length + 7) // 8 for length in lengths]
+    for number, length in enumerate(lengths):
+        expected = plainly(front_end, features[number], length)
+        assert len(expected) == out_lengths[number]
+        torch.testing.assert_close(out[number, : len(expected)], expected, rtol=0, atol=1e-12)

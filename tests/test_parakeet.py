@@ -1,0 +1,323 @@
+"""Hugging Face's Parakeet-CTC as bundles and back: the same features, the same text, every tensor in its place."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors.torch
+import torch
+from torch import Tensor
+from transformers import AutoProcessor, ParakeetForCTC
+
+from asr.build import build_features, build_model, build_tokenizer
+from asr.checkpoint.bundle import Bundle, read_bundle, replace_bundle
+from asr.checkpoint.huggingface.config import features_config
+from asr.checkpoint.huggingface.convert import from_huggingface
+from asr.checkpoint.load import load_recognizer, model_config
+from asr.checkpoint.tensors import COUNTER
+from asr.convert import main
+from asr.errors import InputError
+from asr.interfaces import Tokenizer
+from tests import parakeet
+from tests.conftest import resolved
+from tests.parakeet import SAMPLE_RATE, change
+from tests.test_convert import assert_equal, assert_refused, log_probs_of
+
+OFF = {"attention_bias": False, "convolution_bias": False, "scale_input": False}
+OPTIONS = pytest.mark.parametrize("options", [{}, OFF], ids=["with biases and scale", "without"])
+
+
+SMALL = [
+    *("encoder=fast_conformer_s", "encoder.dim=16", "encoder.num_layers=2", "encoder.subsampling.num_channels=6"),
+    *("features=slaney_fbank", f"features.sample_rate={SAMPLE_RATE}", "features.num_mel_bins=24", "head=ctc"),
+]
+SUBWORDS = ["tokenizer=sentencepiece", "tokenizer.vocab_size=33"]
+TEXTS = [
+    *("the quick brown fox jumps over the lazy dog", "pack my box with five dozen liquor jugs"),
+    *("how vexingly quick daft zebras jump", "the five boxing wizards jump quickly"),
+]
+
+
+def bundle(folder: Path, *overrides: str) -> Tokenizer:
+    """Write a bundle as training here makes them, but for what it has learnt; give its tokenizer."""
+    config = resolved(*SMALL, *overrides)
+    tokenizer, features = build_tokenizer(config), build_features(config)
+    tokenizer.fit(TEXTS)
+    model = parakeet.randomized(build_model(config, tokenizer, features))
+    replace_bundle(folder, Bundle(model_config(config), tokenizer.files(), model.state_dict(), card=""))
+    return tokenizer
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return parakeet.save(tmp_path_factory.mktemp("tiny") / "parakeet")
+
+
+def sound(seconds: float, seed: int = 0) -> Tensor:
+    """Noise that comes and goes, (S,)."""
+    generator = torch.Generator().manual_seed(seed)
+    samples = int(seconds * SAMPLE_RATE)
+    return 0.2 * torch.randn(samples, generator=generator) * torch.linspace(0, 9, samples).sin()
+
+
+@torch.no_grad()
+def heard(folder: Path, waveforms: list[Tensor]) -> tuple[list[Tensor], list[str]]:
+    """What transformers' own model and processor make of waveforms: log_probs (T', V), and text."""
+    processor = AutoProcessor.from_pretrained(folder)
+    model = ParakeetForCTC.from_pretrained(folder).eval()
+    arrays = [waveform.numpy() for waveform in waveforms]
+    inputs = processor.feature_extractor(arrays, sampling_rate=SAMPLE_RATE, return_tensors="pt")
+    logits = model(**inputs).logits
+    lengths = model._get_subsampling_output_length(inputs["attention_mask"].sum(-1)).tolist()
+    log_probs = [row[:length].log_softmax(-1) for row, length in zip(logits, lengths, strict=True)]
+    return log_probs, [processor.tokenizer.decode(frames.argmax(-1)) for frames in log_probs]
+
+
+@pytest.mark.parametrize("sizes", [{}, {"hop_length": 100, "win_length": 256}, {"win_length": 151, "feature_size": 30}])
+@pytest.mark.parametrize("seconds", [1.5, 0.5001, 0.03])
+def test_features_are_those_of_parakeets_feature_extractor(sizes: dict[str, int], seconds: float) -> None:
+    theirs = parakeet.feature_extractor(**sizes)
+    config = {"model_type": "parakeet_ctc", "encoder_config": {"num_mel_bins": theirs.feature_size}}
+    ours = build_features({"features": features_config(config, theirs.to_dict(), "zeros")})
+    waveform = sound(seconds)
+    expected = theirs([waveform.numpy()], sampling_rate=SAMPLE_RATE, return_tensors="pt")
+    actual = ours(waveform)
+    assert len(actual) == expected["attention_mask"].sum()
+    # Both are float32: the logarithm of a bin that holds little is known to 1e-5 or so, before it is scaled.
+    torch.testing.assert_close(actual, expected["input_features"][0, : len(actual)], rtol=0, atol=1e-4)
+
+
+@OPTIONS
+def test_a_model_that_transformers_saved_gives_the_same_text_and_goes_back(
+    options: dict[str, bool], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    theirs, ours, back = (tmp_path / name for name in ("theirs", "ours", "back"))
+    waveforms = [sound(2.0), sound(0.7, seed=1), sound(1.3, seed=2)]
+    expected, texts = heard(parakeet.save(theirs, **options), waveforms)
+    assert all(len(text) > 4 for text in texts), "there is something to compare"
+
+    assert main([str(theirs), "-o", str(ours)]) == 0
+    tensors = safetensors.torch.load_file(theirs / "model.safetensors")
+    num_counters, num_folded = sum(name.endswith(COUNTER) for name in tensors), 0 if options else 2
+    account = f"{len(tensors)} tensors: {len(tensors) - num_counters - num_folded} taken"
+    assert capsys.readouterr().out.startswith(f"{ours}: theirs, {account}")
+    assert "theirs, written by transformers 5." in (ours / "README.md").read_text()
+    recognizer = load_recognizer(ours)
+    for waveform, log_probs in zip(waveforms, expected, strict=True):
+        blank_first = log_probs.roll(1, dims=1)
+        torch.testing.assert_close(log_probs_of(recognizer, waveform), blank_first, rtol=0, atol=1e-3)  # float32
+    assert [transcript.text for transcript in recognizer.transcribe(waveforms)] == texts
+
+    assert main([str(ours), "--to", "huggingface", "-o", str(back)]) == 0
+    log_probs_back, texts_back = heard(back, waveforms)
+    assert texts_back == texts
+    torch.testing.assert_close(log_probs_back, expected, rtol=0, atol=1e-3)
+    assert_equal(
+        safetensors.torch.load_file(back / "model.safetensors"), tensors | (recounted if options else folded)(tensors)
+    )
+    assert (back / "tokenizer.json").read_bytes() == (theirs / "tokenizer.json").read_bytes()
+    again, before = from_huggingface(back, "zeros").bundle, read_bundle(ours)
+    assert (again.config, again.files) == (before.config, before.files)
+    assert_equal(again.weights, before.weights)
+
+
+def recounted(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The counters as they come back."""
+    return {name: torch.tensor(0) for name in tensors if name.endswith(COUNTER)}
+
+
+def folded(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """And what the subsampling gives with the scale in it, which is the root of 16."""
+    scaled = {name: 4 * tensors[name] for name in tensors if name.startswith("encoder.subsampling.linear.")}
+    return scaled | recounted(tensors)
+
+
+def test_the_feature_extractor_may_be_a_section_of_the_processors_config(tiny: Path, tmp_path: Path) -> None:
+    """As transformers 5 writes it with the processor."""
+    folder = parakeet.save(tmp_path / "parakeet")
+    extractor = json.loads((folder / "preprocessor_config.json").read_text())
+    (folder / "preprocessor_config.json").unlink()
+    (folder / "processor_config.json").write_text(json.dumps({"decoder_type": "ctc", "feature_extractor": extractor}))
+    actual, expected = (from_huggingface(path, "zeros").bundle for path in (folder, tiny))
+    assert actual.config == expected.config
+
+
+def test_the_blank_may_be_any_of_the_pieces(tiny: Path, tmp_path: Path) -> None:
+    """Here the blank is moved to where piece 3 was, and that piece behind."""
+    folder = parakeet.save(tmp_path / "parakeet")
+    last = json.loads((folder / "config.json").read_text())["pad_token_id"]
+    change(folder / "config.json", pad_token_id=3)
+    tensors = safetensors.torch.load_file(folder / "model.safetensors")
+    order = [*range(3), last, *range(4, last), 3]
+    for name in ("ctc_head.weight", "ctc_head.bias"):
+        tensors[name] = tensors[name][order]
+    safetensors.torch.save_file(tensors, folder / "model.safetensors")
+    tokenizer = json.loads((folder / "tokenizer.json").read_text())
+    vocab = tokenizer["model"]["vocab"]
+    third = next(name for name, number in vocab.items() if number == 3)
+    vocab[third] = last
+    vocab["<pad>"] = 3
+    for added in tokenizer["added_tokens"]:
+        added["id"] = vocab[added["content"]]
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+
+    waveform = sound(2.0)
+    for path, name in ((tiny, "last"), (folder, "third")):
+        assert main([str(path), "-o", str(tmp_path / name)]) == 0
+    texts = [load_recognizer(tmp_path / name).transcribe([waveform])[0].text for name in ("last", "third")]
+    assert texts[0] == texts[1] != ""
+    assert main([str(tmp_path / "third"), "--to", "huggingface", "-o", str(tmp_path / "back")]) == 0
+    assert_equal(safetensors.torch.load_file(tmp_path / "back" / "model.safetensors"), tensors | folded(tensors))
+
+
+@pytest.mark.parametrize("algorithm", ["unigram", "bpe"])
+def test_a_model_with_a_sentencepiece_tokenizer_becomes_one_that_transformers_loads(
+    algorithm: str, tmp_path: Path
+) -> None:
+    tokenizer = bundle(tmp_path / "ours", *SUBWORDS, f"tokenizer.algorithm={algorithm}")
+    assert main([str(tmp_path / "ours"), "--to", "huggingface", "-o", str(tmp_path / "theirs")]) == 0
+    waveforms = [sound(2.0), sound(1.1, seed=1)]
+    _, expected = heard(tmp_path / "theirs", waveforms)
+    actual = [transcript.text for transcript in load_recognizer(tmp_path / "ours").transcribe(waveforms)]
+    assert actual == expected
+    assert all(len(text) > 4 for text in actual)
+    theirs = AutoProcessor.from_pretrained(tmp_path / "theirs").tokenizer
+    for text in TEXTS:
+        assert [number + 1 for number in theirs.encode(text)] == tokenizer.encode(text)
+
+
+REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
+    "another model": ("config", {"model_type": "parakeet_tdt"}, "model_type must be parakeet_ctc, .*'parakeet_tdt'"),
+    "a new key": (
+        "config",
+        {"encoder_config__window": 3},
+        r"encoder_config\.window must not be set: asr does not know",
+    ),
+    "an activation": ("config", {"encoder_config__hidden_act": "relu"}, r"hidden_act must be 'silu', .* got 'relu'"),
+    "a stride": ("config", {"encoder_config__subsampling_factor": 4}, "subsampling_factor must be 8, .* got 4"),
+    "few keys and values": (
+        "config",
+        {"encoder_config__num_key_value_heads": 2},
+        "num_key_value_heads must be .*; got 2",
+    ),
+    "a bias of words": ("config", {"encoder_config__attention_bias": "no"}, "attention_bias must be true or false"),
+    "biases that are not said": ("config", {"encoder_config__attention_bias": False}, r"linear1\.bias.* has none"),
+    "biases that are not there": ("config", {"encoder_config__hidden_size": 32}, r"must be \(32,.*as the config says"),
+    "no encoder": ("config", {"encoder_config": None}, "encoder_config must be a mapping of settings; got None"),
+    "a blank of nobody": (
+        "config",
+        {"pad_token_id": 41},
+        "pad_token_id must be the blank's number, from 0 to 40; got 41",
+    ),
+    "a blank before all": ("config", {"pad_token_id": -1}, "pad_token_id must be the blank's number"),
+    "a head of another size": ("config", {"vocab_size": 50}, r"vocab_size must be that of tokenizer\.json, 41; got 50"),
+    "other bins": ("config", {"encoder_config__num_mel_bins": 16}, r"num_mel_bins must be .*feature_size, 24; got 16"),
+    "no pre-emphasis": (
+        "preprocessor_config",
+        {"preemphasis": 0.0},
+        r"preemphasis must be 0\.97, which asr has; got 0\.0",
+    ),
+    "another FFT": ("preprocessor_config", {"n_fft": 512}, r"preprocessor\.n_fft must be 256, which asr has; got 512"),
+    "an endless window": (
+        "preprocessor_config",
+        {"win_length": 10**12},
+        "win_length must be samples, of a second at most",
+    ),
+    "another extractor": ("preprocessor_config", {"feature_extractor_type": "X"}, "must be ParakeetFeatureExtractor"),
+    "a new feature": ("preprocessor_config", {"mean": 1}, r"preprocessor\.mean must not be set: asr does not know"),
+    "another model of text": (
+        "tokenizer",
+        {"model__type": "WordPiece"},
+        r"model\.type must be BPE, .* got 'WordPiece'",
+    ),
+    "chance": ("tokenizer", {"model__dropout": 0.1}, r"model\.dropout must be None, which asr can take; got 0\.1"),
+    "bytes for text": (
+        "tokenizer",
+        {"decoder": {"type": "ByteLevel"}},
+        r"decoder must be \['Metaspace', .* got \['ByteL",
+    ),
+    "words for pieces": ("tokenizer", {"pre_tokenizer": None}, r"pre_tokenizer must be \['Metaspace', .* got None"),
+    "an expression without end": (
+        "tokenizer",
+        {"normalizer": {"type": "Replace", "pattern": {"Regex": "(a+)+$"}, "content": ""}},
+        r"normalizer must be of steps that asr can take; got .*\(a\+\)\+",
+    ),
+    "steps within steps": (
+        "tokenizer",
+        {"normalizer": {"type": "Sequence", "normalizers": [{"type": "Sequence", "normalizers": []}]}},
+        "normalizer must be of steps that asr can take",
+    ),
+    "nothing for the unknown": ("tokenizer", {"model__unk_token": None}, "the model must have an unknown piece"),
+    "a gap in the pieces": (
+        "tokenizer",
+        {"model__vocab": {"<unk>": 0, "a": 7}},
+        "must number its pieces from 0|must hold|damaged",
+    ),
+    "merges of nothing": (
+        "tokenizer",
+        {"model__merges": [["x", "y"]]},
+        r"tokenizer\.json must be a tokenizer; it is damaged",
+    ),
+    "a damaged map": (
+        "tokenizer",
+        {"normalizer": {"type": "Precompiled", "precompiled_charsmap": "AAAA"}},
+        r"tokenizer\.json must be a tokenizer; it is damaged",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_a_folder_asks_for_and_we_do_not_have_is_one_line(case: str, tmp_path: Path) -> None:
+    name, settings, message = REFUSED[case]
+    folder = parakeet.save(tmp_path / "parakeet")
+    change(folder / f"{name}.json", **settings)
+    assert_refused(folder, message, tmp_path)
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json", "preprocessor_config.json", "config.json"])
+@pytest.mark.parametrize("damage", ["gone", "empty", "half", "a link", "a folder", "a list"])
+def test_a_damaged_folder_is_one_line(name: str, damage: str, tmp_path: Path) -> None:
+    folder = parakeet.save(tmp_path / "parakeet")
+    content = (folder / name).read_bytes()
+    (folder / name).unlink()
+    if damage == "a link":
+        (folder / name).symlink_to("/etc/hostname")
+    elif damage == "a folder":
+        (folder / name).mkdir()
+    elif damage != "gone":
+        (folder / name).write_bytes({"empty": b"", "half": content[: len(content) // 2], "a list": b"[1]"}[damage])
+    assert_refused(folder, "must", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (
+            ["encoder/subsampling=strided_conv"],
+            r"^encoder\.subsampling must be depthwise_conv, to be written as Hugging Face's; got",
+        ),
+        (["tokenizer=char"], r"^tokenizer must be huggingface or sentencepiece, to be written as .*; got 'char'"),
+        (["features.num_mel_bins=20"], r"^features\.num_mel_bins must be a multiple of 8, as .*; got 20"),
+        (["features.pad_mode=reflect"], r"^features\.pad_mode must be zeros, as Hugging Face has it; got reflect"),
+        (["encoder.feed_forward_bias=false"], r"^encoder\.feed_forward_bias must be attention\.bias, .*; got false"),
+    ],
+)
+def test_what_parakeet_does_not_have_does_not_become_one(overrides: list[str], message: str, tmp_path: Path) -> None:
+    bundle(tmp_path / "ours", *([] if "tokenizer=char" in overrides else SUBWORDS), *overrides)
+    with pytest.raises(InputError, match=message):
+        main([str(tmp_path / "ours"), "--to", "huggingface", "-o", str(tmp_path / "theirs")])
+    assert [path.name for path in tmp_path.iterdir()] == ["ours"]
+
+
+def test_a_folder_that_holds_anything_else_is_not_replaced(tiny: Path, tmp_path: Path) -> None:
+    assert main([str(tiny), "-o", str(tmp_path / "ours")]) == 0
+    (tmp_path / "theirs").mkdir()
+    (tmp_path / "theirs" / "thesis.tex").touch()
+    with pytest.raises(
+        InputError, match=r"must be empty, or hold an older one of the kind alone; it holds thesis\.tex"
+    ):
+        main([str(tmp_path / "ours"), "--to", "huggingface", "-o", str(tmp_path / "theirs")])
+    (tmp_path / "theirs" / "thesis.tex").unlink()
+    for _ in range(2):
+        assert main([str(tmp_path / "ours"), "--to", "huggingface", "-o", str(tmp_path / "theirs")]) == 0
