@@ -19,8 +19,8 @@ from asr.checkpoint.bundle import read_bundle
 from asr.checkpoint.hub import download, is_address, parse, path_of
 from asr.convert import main
 from asr.errors import InputError
-from tests.conftest import ROOT
 from tests import parakeet
+from tests.conftest import ROOT
 from tests.nemo import as_nemo_3, nemo_files, write_tar
 
 constants = pytest.importorskip("huggingface_hub.constants", reason="needs huggingface_hub: pip install '.[hub]'")
