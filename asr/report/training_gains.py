@@ -10,7 +10,7 @@ from asr.web.figures import figure
 from asr.web.page import escape
 
 METHODS = (
-    "Before: the model that init.from names, with the decoder and the normaliser of this run; after: the run's bundle. "
+    "Before: the model that init.from names, with the decoder of this run; after: the run's bundle. "
     "Both recognised the same utterances. A negative difference is what was gained, a positive one what was lost, or, "
     "of speech that was not trained for, forgotten. Its interval of 95 % confidence and its p-value (two-sided) are "
     "of a paired bootstrap. asr.compare shows two models utterance by utterance."

@@ -13,6 +13,7 @@ from asr.evaluation.result import Evaluation, evaluate
 from asr.run.initialization import Initialization
 from asr.run.names import COMPARISON
 from asr.system.files import write_whole_text
+from asr.text.normalize import get_normalizer
 from asr.text.printable import printable
 
 logger = logging.getLogger(__name__)
@@ -28,8 +29,8 @@ def tell_gains(
 ) -> None:
     """Compare a run's results with those of the model that it started from; say and keep what was gained.
 
-    That model recognises with the run's decoder. Where it cannot, or reads other utterances than the run's bundle, this
-    is a warning, since the run itself is whole.
+    That model recognises with the run's decoder, or with its own where its head is of another kind, and is scored by
+    the run's normaliser. A comparison that cannot be made is a warning, since the run itself is whole.
 
     Args:
         run_dir: the run folder.
@@ -41,9 +42,10 @@ def tell_gains(
     """
     comparisons = {}
     try:
-        recognizer = start.recognizer(config, device)
+        recognizer = start.recognizer(config["decode"], device)
         for name, after in results.items():
-            comparisons[name] = compare(evaluate(recognizer, name, tests[name]).scored, after.scored)
+            before = evaluate(recognizer, name, tests[name], normalize=get_normalizer(after.normalizer))
+            comparisons[name] = compare(before.scored, after.scored)
             logger.info("%s: %s", printable(name), before_and_after(comparisons[name]))
     except InputError as error:
         logger.warning("what was gained is not known: %s", error)

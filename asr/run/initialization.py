@@ -133,18 +133,19 @@ class Initialization:
         if pieces.differ:
             logger.info("of %d tokens %d are the model's, the others begin near their spelling", *pieces.counts)
 
-    def recognizer(self, config: Mapping[str, Any], device: torch.device) -> Recognizer:
-        """Make the recogniser that the run starts from, with the decoder and the normaliser of the run.
+    def recognizer(self, decode: Mapping[str, Any], device: torch.device) -> Recognizer:
+        """Make the recogniser that the run starts from, with another decoder where that goes with its head.
 
         Args:
-            config: of the run.
+            decode: settings of the decoder.
             device: where to put the weights.
-
-        Raises:
-            InputError: the run's decoder does not go with the model's head.
         """
-        of_run = {key: config[key] for key in ("decode", "normalizer")}
-        return bundle_recognizer(replace(self.bundle, config=self.bundle.config | of_run), Path(self.source), device)
+        bundle = replace(self.bundle, config=self.bundle.config | {"decode": decode})
+        try:
+            return bundle_recognizer(bundle, Path(self.source), device)
+        except InputError as error:
+            logger.info("init.from %s recognises with its own decoder: %s", self.source, error)
+            return bundle_recognizer(self.bundle, Path(self.source), device)
 
     def _tokenizer(self) -> Tokenizer:
         tokenizer = build_tokenizer(self.bundle.config)
