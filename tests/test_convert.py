@@ -310,7 +310,7 @@ REFUSED: dict[str, dict[str, Any]] = {  # one value of each setting that asr has
         "conv_norm_type": "group_norm4",
         "conv_context_size": [4, 0],
         "conv_context_style": "dcc",
-        "use_bias": False,
+        "use_bias": "sometimes",
         "global_tokens": 1,
     },
     "preprocessor": {
@@ -343,7 +343,7 @@ def test_another_form_than_ours_is_one_line_that_names_the_setting(section: str,
 def test_every_setting_that_asr_has_in_one_form_only_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     checked: dict[str, set[str]] = {}
     monkeypatch.setattr(
-        "asr.checkpoint.nemo.config._check",
+        "asr.checkpoint.nemo.config.check",
         lambda settings, section, others, fixed: checked.setdefault(section, set()).update(fixed),
     )
     encoder_config(nemo_config())

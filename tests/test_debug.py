@@ -2,6 +2,8 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -42,13 +44,18 @@ def test_everything_runs_once(tones: Path, tmp_path: Path) -> None:
     assert {"bundle", "results.json", "report.html"} <= {path.name for path in run_dir.iterdir()}
 
 
+def results(counts: ErrorCounts) -> Any:
+    """Of a test on one manifest."""
+    return {"train": SimpleNamespace(counts=counts)}
+
+
 def test_what_was_not_learnt_is_an_error_that_says_what_to_look_at() -> None:
     must = r"must be learnt by heart, to a WER of 5\.0%; got 4 errors of 60 words\. Look at report\.html"
     with pytest.raises(InputError, match=must):
-        check_learnt(ErrorCounts(1, 1, 2, reference_length=60, utterances=8), max_wer=0.05)
-    check_learnt(ErrorCounts(3, 0, 0, reference_length=60, utterances=8), max_wer=0.05)
+        check_learnt(results(ErrorCounts(1, 1, 2, reference_length=60, utterances=8)), max_wer=0.05)
+    check_learnt(results(ErrorCounts(3, 0, 0, reference_length=60, utterances=8)), max_wer=0.05)
     with pytest.raises(InputError):
-        check_learnt(ErrorCounts(), max_wer=0.05)
+        check_learnt(results(ErrorCounts()), max_wer=0.05)
 
 
 @pytest.mark.parametrize("debug", ["overfit", "fast"])
