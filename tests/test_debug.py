@@ -1,6 +1,7 @@
 """debug=overfit and debug=fast: what they train, what they say, and that they lie over any experiment."""
 
 import json
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,12 +20,20 @@ EXPERIMENTS = sorted(path.stem for path in (CONF / "experiment").glob("*.yaml"))
 SMALL = [line for line in TINY if not line.startswith(("augment", "data", "checkpoint", "schedule"))]
 
 
-@pytest.mark.parametrize("encoder", ["conformer_xs", pytest.param("transformer", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "encoder",
+    [
+        "conformer_xs",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("transformer", "transformer_xl", "lstm", "gru")),
+    ],
+)
 def test_eight_utterances_are_learnt_by_heart_and_it_is_said(
     encoder: str, tones: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run_dir = tmp_path / "run"
-    small = [f"encoder={encoder}", *(line for line in SMALL if encoder == "conformer_xs" or "kernel_size" not in line)]
+    settings = resolved(f"encoder={encoder}")["encoder"]
+    lines = [line for line in SMALL if not line.startswith("encoder.") or re.split(r"[.=]", line)[1] in settings]
+    small = [f"encoder={encoder}", *lines]
     quick = ["trainer.max_steps=150", "optimizer.lr=4e-3", "trainer.check_val_every_n_epoch=75"]
     train(resolved("debug=overfit", *small, *tone_corpus(tones), f"run_dir={run_dir}", *quick))
     results = json.loads((run_dir / "results.json").read_text())

@@ -1,7 +1,6 @@
 """The Transformer encoder."""
 
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Annotated, Any
 
 import torch
@@ -61,7 +60,7 @@ class Transformer(nn.Module):
             TransformerBlock(dim, num_heads, feed_forward_dim, dropout, activation(), residual())
             for _ in range(num_layers)
         )
-        self.norm_output = residual().output_norm(dim)
+        self.norm_output = residual().last(dim)
 
     def forward(self, features: Tensor, feature_lengths: Tensor, taps: Mapping[int, Tap] = NO_TAPS) -> Encoded:
         """(B, T, F), (B,) to (B, T', D), (B,)."""
@@ -104,14 +103,13 @@ class TransformerBlock(nn.Module):
 
     def forward(self, x: Tensor, padding_mask: Tensor) -> Tensor:
         """(B, T', D), padding_mask (B, T') to (B, T', D)."""
-        x = self.residual(x, self.norm_attention, partial(self._attention, padding_mask=padding_mask))
-        return self.residual(x, self.norm_feed_forward, self._feed_forward)
+        branch = self._attention(self.residual.enter(x, self.norm_attention), padding_mask)
+        x = self.residual.leave(x, self.dropout(branch), self.norm_attention)
+        hidden = self.dropout(self.activation(self.linear1(self.residual.enter(x, self.norm_feed_forward))))
+        return self.residual.leave(x, self.dropout(self.linear2(hidden)), self.norm_feed_forward)
 
     def _attention(self, x: Tensor, padding_mask: Tensor) -> Tensor:
         qkv = self.qkv(x).unflatten(-1, (3, self.num_heads, -1))
         query, key, value = qkv.permute(2, 0, 3, 1, 4)  # each (B, H, T', D / H)
         out = attend(query, key, value, padding_mask[:, None], self.dropout)
-        return self.dropout(self.output(out.transpose(1, 2).flatten(2)))
-
-    def _feed_forward(self, x: Tensor) -> Tensor:
-        return self.dropout(self.linear2(self.dropout(self.activation(self.linear1(x)))))
+        return self.output(out.transpose(1, 2).flatten(2))

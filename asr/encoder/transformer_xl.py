@@ -1,7 +1,6 @@
 """The Transformer-XL encoder."""
 
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Annotated, Any
 
 import torch
@@ -85,7 +84,7 @@ class TransformerXL(nn.Module):
             )
             for _ in range(num_layers)
         )
-        self.norm_output = residual().output_norm(dim)
+        self.norm_output = residual().last(dim)
 
     def forward(self, features: Tensor, feature_lengths: Tensor, taps: Mapping[int, Tap] = NO_TAPS) -> Encoded:
         """(B, T, F), (B,) to (B, T', D), (B,)."""
@@ -165,10 +164,11 @@ class TransformerXLBlock(nn.Module):
 
     def forward(self, x: Tensor, memory: Tensor, positions: Tensor, hidden: Tensor) -> Tensor:
         """(B, Q, D), (B, M, D), what `MemoryAttention` takes, to (B, Q, D)."""
-        memory = self.residual.sublayer_input(memory, self.norm_attention)
-        attention = partial(self.attention, memory=memory, positions=positions, hidden=hidden)
-        x = self.residual(x, self.norm_attention, lambda x: self.dropout(attention(x)))
-        return self.residual(x, self.norm_feed_forward, lambda x: self.dropout(self.feed_forward(x)))
+        inner, memory = (self.residual.enter(frames, self.norm_attention) for frames in (x, memory))
+        branch = self.attention(inner, memory, positions, hidden)
+        x = self.residual.leave(x, self.dropout(branch), self.norm_attention)
+        branch = self.feed_forward(self.residual.enter(x, self.norm_feed_forward))
+        return self.residual.leave(x, self.dropout(branch), self.norm_feed_forward)
 
 
 class MemoryAttention(nn.Module):

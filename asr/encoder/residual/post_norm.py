@@ -1,24 +1,27 @@
-"""Residual connections that lead through the norms."""
-
-from collections.abc import Callable
+"""LayerNorm behind a sub-layer."""
 
 from torch import Tensor, nn
 
 
 class PostNorm:
-    """norm(x + f(x)); deep stacks need a low learning rate at the beginning.
+    """A residual branch whose sum is normalised: norm(x + sublayer(x)). It needs a long warm-up.
+
+    It holds no norm itself: those of a block keep the names that they have in older models.
 
     *Source*: Vaswani et al. 2017, arXiv:1706.03762, section 3.1.
     """
 
-    def __call__(self, x: Tensor, norm: nn.Module, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
-        """(B, T', D) to the same."""
-        return norm(x + sublayer(x))
-
-    def sublayer_input(self, x: Tensor, norm: nn.Module) -> Tensor:
-        """Compute what a sub-layer gets of x, (B, T', D) to the same."""
+    @staticmethod
+    def enter(x: Tensor, norm: nn.Module) -> Tensor:
+        """What the sub-layer gets of x."""
         return x
 
-    def output_norm(self, dim: int) -> nn.Module:
-        """Make what stands behind the last block: its own norm has been there."""
+    @staticmethod
+    def leave(x: Tensor, branch: Tensor, norm: nn.Module) -> Tensor:
+        """Join x and what the sub-layer gave."""
+        return norm(x + branch)
+
+    @staticmethod
+    def last(dim: int) -> nn.Module:
+        """Make what stands behind the last block: its output is normalised."""
         return nn.Identity()

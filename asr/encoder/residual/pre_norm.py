@@ -1,24 +1,27 @@
-"""Residual connections that the norms stand beside."""
-
-from collections.abc import Callable
+"""LayerNorm before a sub-layer."""
 
 from torch import Tensor, nn
 
 
 class PreNorm:
-    """x + f(norm(x)), and one norm behind the last block: trains without care.
+    """A residual branch whose input is normalised: x + sublayer(norm(x)). It trains without care.
 
-    *Source*: Xiong et al. 2020, arXiv:2002.04745.
+    It holds no norm itself: those of a block keep the names that they have in older models.
+
+    *Source*: Xiong et al. 2020, arXiv:2002.04745, figure 1 (b).
     """
 
-    def __call__(self, x: Tensor, norm: nn.Module, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
-        """(B, T', D) to the same."""
-        return x + sublayer(norm(x))
-
-    def sublayer_input(self, x: Tensor, norm: nn.Module) -> Tensor:
-        """Compute what a sub-layer gets of x, (B, T', D) to the same."""
+    @staticmethod
+    def enter(x: Tensor, norm: nn.Module) -> Tensor:
+        """What the sub-layer gets of x."""
         return norm(x)
 
-    def output_norm(self, dim: int) -> nn.Module:
-        """Make what stands behind the last block."""
+    @staticmethod
+    def leave(x: Tensor, branch: Tensor, norm: nn.Module) -> Tensor:
+        """Join x and what the sub-layer gave."""
+        return x + branch
+
+    @staticmethod
+    def last(dim: int) -> nn.Module:
+        """Make what stands behind the last block: nothing there is normalised yet."""
         return nn.LayerNorm(dim)
