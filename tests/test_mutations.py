@@ -31,6 +31,14 @@ CHOICES = [
     ["features/normalize=global_cmvn", "tokenizer=sentencepiece"],
     ["decode=beam", "schedule=noam", "head=ctc"],
     ["features=slaney_fbank", "head=ctc_self_conditioned", "head.num_intermediate=1"],
+    ["encoder=transformer_xl", "head=ctc_consistency"],
+    ["encoder/attention=rotary_attention", "encoder/convolution=plain_convolution", "encoder/norm=switchable_norm"],
+    ["encoder/convolution=dilated_convolution", "encoder/norm=group_norm", "encoder/activation=learnt_swish"],
+    ["head=ctc_attention", "decode=joint_beam"],
+    ["head=ctc_attention", "head/residual=post_norm", "decode=attention_rescoring"],
+    ["head=transducer", "decode=transducer_beam"],
+    ["head=transducer", "head/predictor=lstm"],
+    ["head=transducer", "head/predictor=gru"],
 ]
 SMALL = [
     *("encoder.dim=16", "encoder.num_layers=2", "encoder.num_heads=2", "encoder.feed_forward_factor=1"),

@@ -438,6 +438,7 @@ def test_a_click_on_a_word_jumps_to_it_and_marks_it(fresh: Visit, made: Made) ->
 def test_the_recording_plays_and_is_as_long_as_the_utterance(fresh: Visit, made: Made) -> None:
     page, line = fresh.page, find(made)
     open_line(page, line)
+    wait_until(page, "document.querySelector('.player audio').duration > 0")  # its head has been read
     seconds = page.evaluate("document.querySelector('.player audio').duration")
     assert seconds == pytest.approx(line["duration"], abs=0.03)
     page.locator(".player .play").click()
