@@ -46,7 +46,7 @@ def _tile(name: str, comparison: Mapping[str, Any], also_tested: bool) -> str:
 def _chart(comparisons: Mapping[str, Mapping[str, Any]]) -> str:
     columns = [
         Column(
-            f"{name}, {when}",
+            f"{when}, {name}",
             comparison[key]["rate"],
             comparison[key]["interval"],
             counted(comparison[key]["reference_length"], "word"),
