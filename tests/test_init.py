@@ -19,6 +19,7 @@ from asr.evaluation.result import evaluate
 from asr.report.training import read_record, training_page
 from asr.run.initialization import Initialization, with_parts
 from asr.run.validation_samples import read_samples
+from asr.system.settings import default_settings
 from asr.train import train
 from asr.training.frozen import Frozen
 from asr.training.task import RecognitionTask
@@ -216,6 +217,14 @@ def test_what_was_gained_and_forgotten_is_what_evaluate_and_compare_say(
     assert kept["test"]["difference"]["rate"] > 0.1, "three such steps must do harm"
     assert set(json.loads((run_dir / "results.json").read_text())) == {"test", "other"}
     assert page.count("not trained for: corpus.also_test") == 1
+
+
+def test_a_start_of_another_kind_of_head_recognises_with_its_own_decoder(fluent: Path) -> None:
+    start = Initialization.of(start_config(fluent / "run"))
+    assert start is not None
+    beam, transducer = (default_settings("decode", name) for name in ("beam", "transducer_greedy"))
+    assert type(start.recognizer(beam, torch.device("cpu")).decode).__name__ == "Beam"
+    assert type(start.recognizer(transducer, torch.device("cpu")).decode).__name__ == "Greedy"
 
 
 def test_the_config_alone_is_read_of_a_bundle_for_its_parts(fluent: Path, monkeypatch: pytest.MonkeyPatch) -> None:
