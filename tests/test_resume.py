@@ -47,7 +47,7 @@ def config(run_dir: Path, corpus: Path, *overrides: str) -> dict[str, Any]:
 
 
 @pytest.mark.timeout(900)  # a dozen starts, on a machine that may be slow
-@pytest.mark.parametrize("world_size", [1, 2])
+@pytest.mark.parametrize("world_size", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_run_killed_at_ten_random_moments_ends_with_the_bits_of_one_that_was_not(
     world_size: int, tones: Path, tmp_path: Path
 ) -> None:
