@@ -1,5 +1,6 @@
-"""A head that is not frame-wise, its decoder, and a loss behind a block in the middle come in as one file each."""
+"""A head that is not frame-wise, its decoder, and parts of a block come in as one Python file and one YAML each."""
 
+import json
 import shutil
 import subprocess
 import sys
@@ -82,15 +83,70 @@ def repeated(count, length):
 '''
 
 
+NORM = '''
+"""Each frame over its largest channel."""
+
+from typing import Annotated
+
+from torch import nn
+
+from asr.system.settings import above
+
+
+class LargestChannel(nn.Module):
+    def __init__(self, dim, *, floor: Annotated[float, above(0, 1)]):
+        super().__init__()
+        self.floor = floor
+
+    def forward(self, x, padding_mask):
+        return x / x.abs().amax(dim=-1, keepdim=True).clamp(min=self.floor)
+'''
+
+CONVOLUTION = '''
+"""Each frame beside the one before it."""
+
+from torch import cat, nn, zeros_like
+
+
+class FrameBefore(nn.Module):
+    def __init__(self, dim, norm, activation):
+        super().__init__()
+        self.linear, self.norm, self.activation = nn.Linear(2 * dim, dim), norm(dim), activation()
+
+    def forward(self, x, padding_mask):
+        before = cat([zeros_like(x[:, :1]), x[:, :-1]], dim=1)
+        return self.activation(self.norm(self.linear(cat([before, x], dim=-1)), padding_mask))
+'''
+
+ACTIVATION = '''
+"""Softsign."""
+
+from torch import nn
+
+
+class Softsign(nn.Module):
+    def forward(self, x):
+        return x / (1 + x.abs())
+'''
+
+PARTS = {
+    "head/token_count": (HEAD, ""),
+    "decode/repeated": (DECODER, ""),
+    "encoder/norm/largest_channel": (NORM, "floor: 1.0e-3\n"),
+    "encoder/convolution/frame_before": (CONVOLUTION, ""),
+    "encoder/activation/softsign": (ACTIVATION, ""),
+}
+
+
 @pytest.fixture(scope="module")
 def house(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the package with the head and its decoder; nothing else of it is touched."""
+    """A copy of the package with these parts; nothing else of it is touched."""
     folder = tmp_path_factory.mktemp("house")
     for name in ("asr", "conf"):
         shutil.copytree(ROOT / name, folder / name)
-    for group, name, code in (("head", "token_count", HEAD), ("decode", "repeated", DECODER)):
-        (folder / "asr" / group / f"{name}.py").write_text(code)
-        (folder / "conf" / group / f"{name}.yaml").write_text(f"name: {name}\n")
+    for path, (code, settings) in PARTS.items():
+        (folder / "asr" / f"{path}.py").write_text(code)
+        (folder / "conf" / f"{path}.yaml").write_text(f"name: {Path(path).name}\n{settings}")
     return folder
 
 
@@ -121,3 +177,14 @@ def test_a_decoder_that_its_head_cannot_serve_is_refused_by_name(house: Path, to
     assert ended.returncode == 1
     assert "decode=greedy must have a head with a frame_head; head=token_count has none." in ended.stderr
     assert not (house / "never").exists()
+
+
+def test_new_parts_of_a_block_train_and_are_in_the_bundle(house: Path, tones: Path) -> None:
+    tiny = [setting for setting in TINY if not setting.startswith("encoder.convolution")]
+    parts = [path.removeprefix("encoder/").split("/") for path in PARTS if path.startswith("encoder/")]
+    chosen = [f"encoder/{group}={name}" for group, name in parts]
+    chosen.append("~encoder.convolution.kernel_size")  # which conformer_* set, and this one has not
+    ended = run(house, "asr.train", *chosen, *tiny, *tone_corpus(tones), "run_dir=parts", "trainer.max_steps=2")
+    assert ended.returncode == 0, ended.stderr
+    config = json.loads((house / "parts" / "bundle" / "config.json").read_text())["encoder"]
+    assert {group: config[group]["name"] for group, _ in parts} == dict(parts)

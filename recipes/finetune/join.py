@@ -1,0 +1,100 @@
+"""Join the utterances of a manifest to one long recording, to try on it how long recordings are cut.
+
+    python -m recipes.finetune.join speech/test.jsonl --repeat 6 --wrong 3 --output-dir data/joined
+
+writes `joined.flac`, `joined.jsonl` (all of it as one utterance with one text) and `parts.jsonl` (each utterance as a
+stretch of it). The order is drawn anew for each repetition; there is no pause between utterances.
+"""
+
+import argparse
+import random
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import soundfile
+
+from asr.audio.load import load_waveform
+from asr.data.manifest import Utterance, read_manifest, write_manifest
+from asr.errors import InputError
+
+SAMPLE_RATE = 16_000  # Hz
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command; returns the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m recipes.finetune.join", description=(__doc__ or "").strip())
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("manifest", type=Path, metavar="MANIFEST", help="JSONL, one utterance a line")
+    parser.add_argument("--output-dir", type=Path, required=True, metavar="DIR", help="of the three files")
+    parser.add_argument("--repeat", type=int, default=1, metavar="N", help="times that each utterance comes (1)")
+    parser.add_argument("--wrong", type=int, default=0, metavar="N", help="utterances amid it with others' texts (0)")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="that draws the order (0)")
+    options = parser.parse_args(arguments)
+    try:
+        utterances = in_order(read_manifest(options.manifest), options.repeat, options.seed)
+        joined, parts = join(utterances, options.output_dir, options.wrong)
+    except InputError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except OSError as error:
+        print(f"error: {error.filename}: {error.strerror}. --output-dir must be writable.", file=sys.stderr)
+        return 1
+    print(f"joined.flac: {len(parts)} utterances, {joined.duration / 60:.1f} minutes")
+    return 0
+
+
+def in_order(utterances: Sequence[Utterance], repeat: int, seed: int) -> list[Utterance]:
+    """Draw the order of the utterances, and name their repetitions.
+
+    Raises:
+        InputError: there is to be no repetition.
+    """
+    if repeat < 1:
+        raise InputError(f"--repeat must be at least 1; got {repeat}.")
+    draw = random.Random(seed)
+    rounds = [draw.sample(utterances, len(utterances)) for _ in range(repeat)]
+    return [replace(each, id=f"{each.id}-{number}") for number, order in enumerate(rounds) for each in order]
+
+
+def join(utterances: Sequence[Utterance], output_dir: Path, num_wrong: int) -> tuple[Utterance, list[Utterance]]:
+    """Write the recording and its two manifests; return what is in these.
+
+    Args:
+        utterances: in the order in which they are to be heard.
+        output_dir: of the files.
+        num_wrong: this many in the middle get the texts of the first ones, in `joined.jsonl` alone.
+
+    Raises:
+        InputError: audio cannot be read, or there are too few utterances for so many wrong texts.
+        OSError: a file could not be written.
+    """
+    middle = len(utterances) // 2
+    if not 0 <= num_wrong <= middle:
+        raise InputError(
+            f"--wrong must be at least 0, and at most half of {len(utterances)} utterances; got {num_wrong}."
+        )
+    output_dir.mkdir(parents=True, exist_ok=True)
+    audio = output_dir / "joined.flac"
+    parts = []
+    num_samples = 0
+    with soundfile.SoundFile(audio, "w", SAMPLE_RATE, 1) as recording:
+        for utterance in utterances:
+            waveform = load_waveform(
+                utterance.audio_filepath, SAMPLE_RATE, offset=utterance.offset, duration=utterance.duration
+            )
+            recording.write(waveform.numpy())
+            offset, duration = num_samples / SAMPLE_RATE, len(waveform) / SAMPLE_RATE
+            parts.append(replace(utterance, audio_filepath=str(audio), offset=offset, duration=duration))
+            num_samples += len(waveform)
+    texts = [utterance.text for utterance in utterances]
+    texts[middle : middle + num_wrong] = texts[:num_wrong]
+    joined = Utterance(str(audio), num_samples / SAMPLE_RATE, " ".join(texts), id="joined")
+    write_manifest(output_dir / "joined.jsonl", [joined])
+    write_manifest(output_dir / "parts.jsonl", parts)
+    return joined, parts
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,75 @@
+"""Compare when words are said according to two files, for the words that both have.
+
+python -m asr.evaluate MODEL test.jsonl --output-dir out
+python -m asr.align MODEL test.jsonl > aligned.jsonl
+python -m recipes.finetune.word_times out/test.utterances.jsonl aligned.jsonl
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from asr.data.manifest import named_lines, parse_object
+from asr.errors import InputError
+from asr.evaluation.word_errors import align_words
+
+Words = Sequence[dict[str, Any]]  # text, start and end in seconds
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command; returns the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m recipes.finetune.word_times", description=(__doc__ or "").strip())
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("files", type=Path, nargs=2, metavar="JSONL", help="each line an utterance: its id and words")
+    options = parser.parse_args(arguments)
+    try:
+        first, second = (read_words(path) for path in options.files)
+        differences = [pair for name in first.keys() & second.keys() for pair in compare(first[name], second[name])]
+        if not differences:
+            names = ", ".join(map(str, options.files))
+            raise InputError(f"{names}: utterances of the same id must have words in common; there is none.")
+    except InputError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    print(f"{len(differences)} words in common")
+    for edge, seconds in zip(("starts", "ends"), np.abs(differences).T, strict=True):
+        median, most = np.quantile(seconds, (0.5, 0.95))
+        near = 100 * np.mean(seconds < 0.1)
+        print(f"{edge}: {median:.3f} s apart in the median, {most:.3f} s at 95 %, {near:.1f} % by less than 0.1 s")
+    return 0
+
+
+def read_words(path: Path) -> dict[str, Words]:
+    """Read the words of each utterance, by its id.
+
+    Raises:
+        InputError: a line has no id or no words.
+    """
+    utterances: dict[str, Words] = {}
+    for where, line in named_lines(path, "file of words"):
+        entry = parse_object(line, where)
+        if not {"id", "words"} <= entry.keys():
+            raise InputError(f"{where}: a line must have the keys id and words; it has {', '.join(entry)}.")
+        utterances[entry["id"]] = entry["words"]
+    return utterances
+
+
+def compare(first: Words, second: Words) -> list[tuple[float, float]]:
+    """Pair equal words in order, and say how much later the first's start and end are than the second's, in seconds."""
+    edits = align_words(*(" ".join(word["text"] for word in words) for words in (second, first)))
+    earlier, later = iter(second), iter(first)
+    pairs = []
+    for edit in edits:
+        expected = next(earlier) if edit.reference is not None else None
+        word = next(later) if edit.hypothesis is not None else None
+        if edit.kind == "equal" and word and expected:
+            pairs.append((word["start"] - expected["start"], word["end"] - expected["end"]))
+    return pairs
+
+
+if __name__ == "__main__":
+    sys.exit(main())
