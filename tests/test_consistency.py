@@ -1,5 +1,6 @@
 """CR-CTC: its loss against the paper's formula, the views that it is made of, and the batches that hold them."""
 
+import logging
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from asr.data.epoch_plan import PlanSettings, TrainingSet
 from asr.data.manifest import Utterance
 from asr.data.position import start_of_epoch
 from asr.interfaces import Encoded
+from asr.training.data_module import SpeechData
 from tests.conftest import resolved
 from tests.test_training_set import FEATURES, REFERENCE, SETTINGS, SPEED, utterances
 from tests.tones import SAMPLE_RATE, speak
@@ -162,3 +164,18 @@ def test_a_batch_of_two_views_holds_half_the_utterances(bound: dict[str, Any]) -
         assert 2 * len(batch) <= settings["max_utterances"]
         if settings["max_squared_seconds"]:
             assert 2 * longest**2 * len(batch) <= settings["max_squared_seconds"] + 1e-9
+
+
+@pytest.mark.parametrize(("overrides", "warnings"), [(["augment=[]"], 1), (["augment=[spec_augment]"], 0)])
+def test_views_that_nothing_masks_are_warned_of(
+    overrides: list[str], warnings: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    training_set = TrainingSet(utterances(8), FEATURES, TWO_VIEWS, None, 0, PlanSettings.of(SETTINGS))
+    augmentation = build_augmentation(resolved(*overrides), SAMPLE_RATE)
+    with caplog.at_level(logging.WARNING):
+        SpeechData(training_set, [], augmentation, start_of_epoch(0, 1), num_workers=0)
+    said = [record.getMessage() for record in caplog.records]
+    assert said == warnings * [
+        "the 2 views of an utterance are alike but for dropout, since no augmentation masks features; "
+        "add augment=[..., spec_augment]"
+    ]

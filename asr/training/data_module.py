@@ -53,6 +53,9 @@ class SpeechData(pl.LightningDataModule):
         self.waiting = Stopwatch()
         self._training_set, self._position, self._num_workers = training_set, position, num_workers
         features, reference = training_set.features, training_set.reference
+        if reference.views > 1 and not augmentation.features:
+            what = "are alike but for dropout, since no augmentation masks features; add augment=[..., spec_augment]"
+            logger.warning("the %d views of an utterance %s", reference.views, what)
         self._train = SpeechDataset(training_set.utterances, features, reference, augmentation, training_set.seed)
         self._valid = SpeechDataset(valid, features, reference.for_evaluation())
         self._planned: tuple[Position, EpochPlan] | None = None  # the last plan; several ask for the same
