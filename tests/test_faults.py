@@ -509,10 +509,11 @@ def ended(harm: dict[str, str], tones: Path, folder: Path, world_size: int) -> s
     [
         ({"IN_2": "os.kill(os.getpid(), signal.SIGKILL)"}, 2, "process 2 was ended by SIGKILL"),
         ({"IN_2": "raise ValueError('a bug')"}, 2, "process 2 has failed, with exit status 1"),
-        (
+        pytest.param(
             {"IN_3": "os.kill(os.getpid(), signal.SIGSEGV)", "IN_1": WAITS, "IN_2": WAITS},
             3,
             "process 3 was ended by SIGSEGV",
+            marks=pytest.mark.slow,
         ),
     ],
     ids=["killed", "a bug", "crashed while the others wait"],

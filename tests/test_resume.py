@@ -173,7 +173,11 @@ def write_ids(folder: Path) -> None:
     RecognitionTask.training_step = compute_and_write  # type: ignore[method-assign]
 
 
-@pytest.mark.parametrize("numbers", [(1, 2, 2), (2, 1, 1), (1, 2, 1)], ids=str)
+@pytest.mark.parametrize(
+    "numbers",
+    [(1, 2, 1), *(pytest.param(numbers, marks=pytest.mark.slow) for numbers in ((1, 2, 2), (2, 1, 1)))],
+    ids=str,
+)
 def test_another_number_of_processes_takes_the_rest_of_the_epoch_if_it_is_allowed(
     numbers: tuple[int, int, int], tones: Path, tmp_path: Path
 ) -> None:
@@ -267,16 +271,19 @@ def die_behind_the_first_checkpoint() -> None:
     "how",
     [
         ["trainer.max_epochs=2", "ema.decay=null"],
-        ["trainer.max_epochs=2", "+trainer.val_check_interval=4"],
         ["trainer.max_epochs=-1", "trainer.max_steps=13", "trainer.check_val_every_n_epoch=2"],
-        [
-            "trainer.max_epochs=1",
-            "trainer.check_val_every_n_epoch=null",
-            "+trainer.val_check_interval=3",
-            "trainer.accumulate_grad_batches=1",
-        ],
+        pytest.param(["trainer.max_epochs=2", "+trainer.val_check_interval=4"], marks=pytest.mark.slow),
+        pytest.param(
+            [
+                "trainer.max_epochs=1",
+                "trainer.check_val_every_n_epoch=null",
+                "+trainer.val_check_interval=3",
+                "trainer.accumulate_grad_batches=1",
+            ],
+            marks=pytest.mark.slow,
+        ),
     ],
-    ids=["validated at the end of an epoch", "within an epoch", "ending within an epoch", "every so many batches"],
+    ids=["validated at the end of an epoch", "ending within an epoch", "within an epoch", "every so many batches"],
 )
 def test_a_run_goes_on_from_every_checkpoint_that_it_writes(how: list[str], tones: Path, tmp_path: Path) -> None:
     whole, parts = tmp_path / "whole", tmp_path / "parts"
