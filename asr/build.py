@@ -170,6 +170,11 @@ def rules(cls: Callable[..., Any]) -> dict[str, Rule]:
     return {name: rule for name, marks in annotated.items() for rule in marks[1:] if isinstance(rule, Rule)}
 
 
+def rules_of(group: str, name: str) -> dict[str, Rule]:
+    """Collect them of the component asr/<group>/<name>.py."""
+    return rules(_find_class(group, name))
+
+
 def _find_class(group: str, name: object) -> Callable[..., Any]:
     folder = HERE / group
     here = group.replace("/", ".")

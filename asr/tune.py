@@ -38,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add_decoding(parser)
     options = parser.parse_args(arguments)
     from asr.checkpoint.bundle import check_replaceable, give_back, read_bundle, replace_bundle
-    from asr.checkpoint.load import BUNDLE, bundle_folder, bundle_recognizer, decoder_settings
+    from asr.checkpoint.load import BUNDLE, bundle_folder, bundle_recognizer, decoder_settings, with_values
     from asr.data.manifest import read_good_lines
     from asr.evaluation.tuning import encode
     from asr.text.normalize import get_normalizer
@@ -72,7 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not any(normalize(encoded.utterance.text) for encoded in dev_set):
         raise InputError(f"{options.manifest}: a dev set must hold texts, and audio that can be read; it holds none.")
     values = _tune_search(recognizer, dev_set)
-    settings |= values
+    settings = with_values(settings, values)
     confidence = _tune_confidence(recognizer, dev_set, values)
     replace_bundle(
         folder,

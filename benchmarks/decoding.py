@@ -17,10 +17,11 @@ import torch
 from torch import Tensor
 
 from asr import ngram
+from asr.build import component
 from asr.checkpoint.load import load_recognizer
 from asr.cli.command import run_command
 from asr.decode.beam import Beam
-from asr.decode.fusion import LARGEST_SCORE, LARGEST_WEIGHT
+from asr.decode.fusion.shallow_fusion import LARGEST_SCORE, LARGEST_WEIGHT
 from asr.decode.greedy import Greedy
 from asr.decode.lexicon import read_lexicon
 from asr.errors import InputError
@@ -42,8 +43,8 @@ TEXTS = "data/mini/train.jsonl"
 CONF = default_settings("decode", "beam")
 THEIR_PRUNING = {"beam_threshold": 10.0, "token_threshold": -5.0}  # pyctcdecode's defaults
 TUNABLE = {  # of a language model, whoever searches with it
-    "lm_weight": Tunable(CONF["lm_weight"], 0.0, LARGEST_WEIGHT, 0.4),
-    "word_score": Tunable(CONF["word_score"], -LARGEST_SCORE, LARGEST_SCORE, 1.0),
+    "lm_weight": Tunable(CONF["fusion"]["lm_weight"], 0.0, LARGEST_WEIGHT, 0.4),
+    "word_score": Tunable(CONF["fusion"]["word_score"], -LARGEST_SCORE, LARGEST_SCORE, 1.0),
 }
 NET = "net and reading"
 COLUMNS: dict[str, Callable[[Any], str]] = {
@@ -193,9 +194,11 @@ def families(recognizer: Recognizer, lm: str, beams: Sequence[int]) -> Iterator[
 
 def ours(recognizer: Recognizer, **settings: Any) -> Beam:
     """Make our search, of conf's settings but for these."""
-    settings = {**CONF, **settings}
-    del settings["name"]
-    return Beam(Written(), recognizer.model.tokenizer, recognizer.model.normalize, **settings)  # type: ignore[arg-type]
+    of_fusion = {key: value for key, value in settings.items() if key in CONF["fusion"]}
+    own = {key: value for key, value in settings.items() if key not in of_fusion}
+    make = component("decode", {**CONF, **own, "fusion": CONF["fusion"] | of_fusion})
+    search: Beam = make(Written(), recognizer.model.tokenizer, recognizer.model.normalize)
+    return search
 
 
 class Torchaudio:

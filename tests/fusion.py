@@ -4,6 +4,7 @@ import math
 import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 from torch import Tensor
 
 from asr.decode.beam import Beam
+from asr.decode.fusion.shallow_fusion import ShallowFusion
 from asr.errors import InputError
 from asr.system.settings import default_settings
 from asr.text.normalize import as_written
@@ -40,11 +42,25 @@ class Pieces:
         return []
 
 
+def search_config(name: str, **settings: Any) -> dict[str, Any]:
+    """The config of a search: conf's settings, but for these, of which it knows itself which are its fusion's."""
+    config = default_settings("decode", name)
+    of_fusion = {key: value for key, value in settings.items() if key in config["fusion"]}
+    own = {key: value for key, value in settings.items() if key not in of_fusion}
+    return {**config, **own, "fusion": config["fusion"] | of_fusion}
+
+
+def search_settings(name: str, **settings: Any) -> dict[str, Any]:
+    """The same, as the search is made with them; no rule is checked."""
+    config = search_config(name, **settings)
+    fusion = {key: value for key, value in config["fusion"].items() if key != "name"}
+    own = {key: value for key, value in config.items() if key != "name"}
+    return {**own, "fusion": partial(ShallowFusion, **fusion)}
+
+
 def beam(pieces: Sequence[str], **settings: Any) -> Beam:
     """Make a search of conf's settings, but for these."""
-    settings = {**default_settings("decode", "beam"), **settings}
-    del settings["name"]
-    return Beam(IDENTITY, Pieces(pieces), as_written, **settings)  # type: ignore[arg-type]
+    return Beam(IDENTITY, Pieces(pieces), as_written, **search_settings("beam", **settings))  # type: ignore[arg-type]
 
 
 def write_lines(path: Path, lines: Iterable[str]) -> str:

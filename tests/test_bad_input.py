@@ -119,7 +119,7 @@ def test_a_file_that_breaks_after_the_check_is_skipped_and_named(
             ["checkpoint.select=worst"],
             "checkpoint.select must be one of best, last, average_best, average_last; got 'worst'",
         ),
-        (["decode.name=fusion"], "decode.name must be a component; asr/decode/fusion.py holds only parts of one"),
+        (["decode.name=prefixes"], "decode.name must be a component; asr/decode/prefixes.py holds only parts of one"),
         (["+encoder.extra=1"], "encoder .conformer. must set exactly .*unknown: extra"),
         (["encoder.norm=layer_norm"], "encoder.norm must be a mapping with the key name; got 'layer_norm'"),
         (["trainer.accelerator=gpu"], "trainer must suit Lightning and this machine; Lightning says: No supported gpu"),

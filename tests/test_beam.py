@@ -19,9 +19,8 @@ from asr.decode.beam import Beam
 from asr.decode.greedy import Greedy
 from asr.errors import InputError
 from asr.interfaces import BLANK_ID, Hypothesis
-from asr.system.settings import default_settings
 from asr.text.normalize import as_written, basic
-from tests.fusion import NUMBERS, WIDE, Fusion, Pieces, Trigrams, beam, write_lines
+from tests.fusion import NUMBERS, WIDE, Fusion, Pieces, Trigrams, beam, search_config, search_settings, write_lines
 from tests.identity import IDENTITY, decoded
 
 needs_kenlm = pytest.mark.skipif(find_spec("flashlight") is None, reason="flashlight-text is not installed")
@@ -371,8 +370,10 @@ def test_a_lexicon_that_cannot_be_used_is_one_clear_error(tmp_path: Path, conten
     ],
 )
 def test_a_setting_that_does_not_hold_is_an_error_of_its_name(setting: str, value: Any, must: str) -> None:
-    with pytest.raises(InputError, match=rf"decode\.{setting} must be {must}; got {re.escape(repr(value))}\."):
-        component("decode", default_settings("decode", "beam") | {setting: value})
+    with pytest.raises(
+        InputError, match=rf"decode\.(fusion\.)?{setting} must be {must}; got {re.escape(repr(value))}\."
+    ):
+        component("decode", search_config("beam", **{setting: value}))
 
 
 NAMES = ["", " ", *"abcdefghijklmnopqrstuvwxyz"]
@@ -414,8 +415,7 @@ def arpa(path: Path, words: list[str]) -> str:
 
 
 def in_lower_case(**settings: Any) -> Beam:
-    numbers = {key: value for key, value in default_settings("decode", "beam").items() if key != "name"}
-    return Beam(IDENTITY, Pieces(NAMES), basic, **numbers | settings)  # type: ignore[arg-type]
+    return Beam(IDENTITY, Pieces(NAMES), basic, **search_settings("beam", **settings))  # type: ignore[arg-type]
 
 
 def test_a_language_model_in_capitals_is_an_error_and_not_a_bad_result(tmp_path: Path) -> None:

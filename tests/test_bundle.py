@@ -15,6 +15,7 @@ from asr.decode.beam import Beam
 from asr.errors import InputError
 from asr.ngram import main as ngram
 from asr.system.settings import default_settings
+from tests.fusion import search_config
 from tests.test_average import save
 
 FILES = {"lm": "lm.arpa", "lexicon": "lexicon.txt", "hotwords": "hotwords.txt"}
@@ -39,14 +40,14 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def bundle(checkpoint: Path, files: dict[str, Path], tmp_path: Path) -> Path:
     """Of an untrained net, with beam search and all its files; written as training does."""
-    settings = default_settings("decode", "beam") | {key: str(path) for key, path in files.items()}
+    settings = search_config("beam", **{key: str(path) for key, path in files.items()})
     write_bundle(tmp_path / "bundle", [checkpoint], "card", settings)
     return tmp_path / "bundle"
 
 
 def with_setting(bundle: Path, key: str, value: Any) -> None:
     config = json.loads((bundle / "config.json").read_text())
-    config["decode"][key] = value
+    config["decode"]["fusion"][key] = value
     (bundle / "config.json").write_text(json.dumps(config))
 
 
@@ -55,8 +56,8 @@ def test_the_decoders_files_are_in_the_bundle_which_can_be_moved(
 ) -> None:
     for key, name in FILES.items():
         assert (bundle / name).read_bytes() == files[key].read_bytes()
-    decode = json.loads((bundle / "config.json").read_text())["decode"]
-    assert {key: decode[key] for key in FILES} == FILES, "no path of the machine it was written on"
+    fusion = json.loads((bundle / "config.json").read_text())["decode"]["fusion"]
+    assert {key: fusion[key] for key in FILES} == FILES, "no path of the machine it was written on"
     moved = bundle.rename(tmp_path / "elsewhere")
     recognizer = load_recognizer(moved)
     assert isinstance(recognizer.decode, Beam)
@@ -68,7 +69,7 @@ def test_the_decoders_files_are_in_the_bundle_which_can_be_moved(
 
 
 def test_the_same_bundle_gives_the_same_bytes(bundle: Path, checkpoint: Path, files: dict[str, Path]) -> None:
-    settings = default_settings("decode", "beam") | {key: str(path) for key, path in files.items()}
+    settings = search_config("beam", **{key: str(path) for key, path in files.items()})
     write_bundle(bundle.with_name("again"), [checkpoint], "card", settings)
     for file in bundle.iterdir():
         assert (bundle.with_name("again") / file.name).read_bytes() == file.read_bytes()
@@ -82,14 +83,16 @@ def test_the_same_bundle_gives_the_same_bytes(bundle: Path, checkpoint: Path, fi
 def test_a_strangers_bundle_names_no_file_but_its_own(bundle: Path, key: str, path: Any) -> None:
     (bundle.parent / "lm.arpa").write_bytes((bundle / "lm.arpa").read_bytes())
     with_setting(bundle, key, path)
-    with pytest.raises(InputError, match=rf"^{bundle}: decode\.{key} must be the bundle's own file {FILES[key]}; got"):
+    with pytest.raises(
+        InputError, match=rf"^{bundle}: decode\.fusion\.{key} must be the bundle's own file {FILES[key]}; got"
+    ):
         load_recognizer(bundle)
 
 
 @pytest.mark.parametrize("key", FILES)
 def test_a_file_that_is_named_must_be_there(bundle: Path, key: str) -> None:
     (bundle / FILES[key]).unlink()
-    with pytest.raises(InputError, match=rf"decode\.{key} must be the bundle's own file {FILES[key]}; got"):
+    with pytest.raises(InputError, match=rf"decode\.fusion\.{key} must be the bundle's own file {FILES[key]}; got"):
         load_recognizer(bundle)
 
 
@@ -123,7 +126,7 @@ def test_a_binary_is_no_language_model_of_a_bundle_whatever_its_name(
     (bundle / "lm.arpa").write_bytes(content)
     with pytest.raises(InputError, match=r"lm\.arpa: a bundle's language model must be ARPA; it is not"):
         load_recognizer(bundle)
-    settings = default_settings("decode", "beam") | {"lm": str(bundle / "lm.arpa")}
+    settings = search_config("beam", lm=str(bundle / "lm.arpa"))
     with pytest.raises(InputError, match=r"lm\.arpa: a bundle's language model must be ARPA; it is not"):
         write_bundle(tmp_path / "new", [checkpoint], "card", settings)
     assert not (tmp_path / "new").exists()
@@ -133,7 +136,7 @@ def test_paths_in_a_checkpoint_are_not_followed(
     files: dict[str, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """They are of the machine where it was trained; and a stranger's could name any file."""
-    overrides = ["decode=beam", *(f"decode.{key}={path}" for key, path in files.items())]
+    overrides = ["decode=beam", *(f"decode.fusion.{key}={path}" for key, path in files.items())]
     checkpoint = save(tmp_path / "step=1.ckpt", *overrides, texts=["abc ba"])
     write_bundle(tmp_path / "trained", [checkpoint], "card", default_settings("decode", "beam"))
     assert caplog.text == "", "training names the files itself"
@@ -143,10 +146,11 @@ def test_paths_in_a_checkpoint_are_not_followed(
     assert isinstance(recognizer.decode, Beam)
     assert not recognizer.decode.fusion.has_model
     assert recognizer.decode.fusion.lexicon is None
-    assert recognizer.decode.hotwords.phrases == []
+    assert not recognizer.decode.hotwords.phrases
     write_bundle(tmp_path / "bundle", [checkpoint], "card")  # as asr.average does
     assert not any((tmp_path / "bundle" / name).exists() for name in FILES.values())
-    assert load_recognizer(checkpoint, decode={"lm": str(files["lm"])}).decode.fusion.has_model, "but the user's own is"
+    with_lm = {"fusion": {"lm": str(files["lm"])}}
+    assert load_recognizer(checkpoint, decode=with_lm).decode.fusion.has_model, "but the user's own is"
 
 
 @pytest.mark.parametrize(
@@ -163,7 +167,7 @@ def test_a_decoders_file_that_cannot_be_read_leaves_the_older_bundle(
 ) -> None:
     before = {path.name: path.read_bytes() for path in bundle.iterdir()}
     paths = {key: str(path) for key, path in files.items()} | {"lexicon": str(tmp_path / "gone")}
-    settings = default_settings("decode", "beam") | paths
+    settings = search_config("beam", **paths)
     with pytest.raises(InputError, match=r"bundle: a bundle must be written there; .*gone"):
         write_bundle(bundle, [checkpoint], "card", settings)
     assert {path.name: path.read_bytes() for path in bundle.iterdir()} == before
@@ -184,9 +188,9 @@ def test_reading_and_writing_again_changes_nothing(bundle: Path, tmp_path: Path)
 @pytest.mark.parametrize(
     ("own", "given", "name"),
     [
-        ("joint_beam", {"lm_weight": 0.7}, "joint_beam"),
-        ("greedy", {"lm_weight": 0.7}, "beam"),
-        ("attention_rescoring", {"name": "beam", "lm_weight": 0.7}, "beam"),
+        ("joint_beam", {"fusion": {"lm_weight": 0.7}}, "joint_beam"),
+        ("greedy", {"fusion": {"lm_weight": 0.7}}, "beam"),
+        ("attention_rescoring", {"name": "beam", "fusion": {"lm_weight": 0.7}}, "beam"),
         ("greedy", {}, "greedy"),
     ],
 )
@@ -196,4 +200,5 @@ def test_settings_without_a_name_are_of_the_models_decoder_or_else_of_beam_searc
     bundle = Bundle({"decode": default_settings("decode", own)}, {}, {}, "")
     bundle.config["decode"].update({"beam_size": 3} if own != "greedy" else {})
     expected = bundle.config["decode"] if name == own else default_settings("decode", name)
-    assert decoder_settings(bundle, given) == {**expected, **given}
+    fused = {"fusion": expected["fusion"] | given["fusion"]} if "fusion" in given else {}
+    assert decoder_settings(bundle, given) == {**expected, **given, **fused}

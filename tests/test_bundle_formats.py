@@ -41,7 +41,15 @@ def test_names_have_changed_with_format_3(was: dict[str, Any], today: dict[str, 
     assert of_today({"format": 2, **was}, "a bundle") == today
 
 
-@pytest.mark.parametrize("number", range(FORMAT))
+def test_up_to_format_3_a_search_had_the_settings_of_its_fusion_itself() -> None:
+    today = resolved("decode=joint_beam")["decode"]
+    fusion = {key: value for key, value in today["fusion"].items() if key != "name"}
+    written = {key: value for key, value in today.items() if key != "fusion"} | fusion
+    assert of_today({"format": 3, "decode": written}, "config.json") == {"decode": today}
+    assert of_today({"format": 3, "decode": {"name": "greedy"}}, "config.json") == {"decode": {"name": "greedy"}}
+
+
+@pytest.mark.parametrize("number", range(3))
 @pytest.mark.parametrize("encoder", ["conformer_s", "transformer"])
 def test_an_encoder_of_an_older_format_has_the_parts_that_it_was_made_of(encoder: str, number: int) -> None:
     today = resolved(f"encoder={encoder}")["encoder"]

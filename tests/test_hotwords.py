@@ -11,12 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from asr.decode.beam import Beam
-from asr.decode.fusion import ShallowFusion
 from asr.decode.hotwords import Matches, Phrases
 from asr.errors import InputError
-from asr.system.settings import default_settings
 from asr.text.normalize import basic
-from tests.fusion import NUMBERS, Fusion, Pieces, Trigrams, beam, write_lines
+from tests.fusion import NUMBERS, Fusion, Pieces, Trigrams, beam, search_settings, write_lines
 from tests.identity import IDENTITY, decoded
 
 LETTERS = ["", " ", *"acdeknoqrtwyz"]
@@ -25,7 +23,8 @@ NEW_YORK = ["new", "new york", "york city", "a new york"]
 
 def gains(phrases: list[str], text: str, score: float = 1.0) -> tuple[list[float], float]:
     """What a text has been given after each character, and what it keeps at the end."""
-    fusion = ShallowFusion(LETTERS, None, False, None, Phrases(phrases, score), 0.0, 0.0, 0.0)
+    fusion = beam(LETTERS).fusion
+    fusion.phrases = Phrases(phrases, score)
     context, given = fusion.start(), [0.0]
     for character in text:
         extended = fusion.extend(context, LETTERS.index(character))
@@ -117,7 +116,8 @@ def test_tokens_of_several_letters_and_words_match_as_their_letters_do() -> None
     plain = Fusion(
         pieces, hotwords=["new york", "york city", "a"], numbers=dict.fromkeys(NUMBERS, 0.0) | {"hotword_score": 1.0}
     )
-    fusion = ShallowFusion(pieces, None, False, None, Phrases(plain.hotwords, 1.0), 0.0, 0.0, 0.0)
+    fusion = beam(pieces).fusion
+    fusion.phrases = Phrases(plain.hotwords, 1.0)
     draw = random.Random(0)
     for tokens in [[1, 2, 3, 4], [5, 2, 3, 4], [5, 5], *([draw.randrange(1, 7) for _ in range(5)] for _ in range(200))]:
         context, given = fusion.start(), 0.0
@@ -171,10 +171,7 @@ def test_phrases_are_normalised_and_impossible_ones_are_named_with_the_reason(tm
 
 
 def test_a_phrase_of_which_nothing_is_left_is_impossible(tmp_path: Path) -> None:
-    settings = default_settings("decode", "beam") | {
-        "hotwords": write_lines(tmp_path / "names.txt", ["!!!", "New York!"])
-    }
-    del settings["name"]
+    settings = search_settings("beam", hotwords=write_lines(tmp_path / "names.txt", ["!!!", "New York!"]))
     search = Beam(IDENTITY, Pieces(LETTERS), basic, **settings)  # type: ignore[arg-type]
     assert search.hotwords.phrases == ["new york"]
     assert search.hotwords.impossible == {"!!!": "nothing is left of it when it is normalised"}

@@ -18,10 +18,9 @@ from asr.decode.joint_beam import JointBeam
 from asr.errors import InputError
 from asr.head.ctc_attention import CTCAttention
 from asr.interfaces import BOUNDARY_ID, Hypothesis
-from asr.system.settings import default_settings
 from asr.text.normalize import as_written
 from tests.conftest import resolved
-from tests.fusion import NUMBERS, WIDE, Fusion, Pieces, Trigrams, write_lines
+from tests.fusion import NUMBERS, WIDE, Fusion, Pieces, Trigrams, search_settings, write_lines
 from tests.test_beam import LETTERS, PHRASES, SOME_WORDS, SUBWORDS, needs_kenlm
 from tests.test_ctc import collapse
 from tests.test_ctc_attention import DIM, VOCAB_SIZE, joint_head
@@ -70,9 +69,8 @@ def test_prefixes_of_a_long_utterance_are_not_lost_in_rounding() -> None:
 
 
 def joint_beam(head: CTCAttention, pieces: Sequence[str], **settings: Any) -> JointBeam:
-    settings = {**default_settings("decode", "joint_beam"), **settings}
-    del settings["name"]
-    return JointBeam(head, Pieces(pieces), as_written, **settings)  # type: ignore[arg-type]
+    made = search_settings("joint_beam", **settings)
+    return JointBeam(head, Pieces(pieces), as_written, **made)  # type: ignore[arg-type]
 
 
 def decode_one(decoder: JointBeam | AttentionRescoring, frames: Tensor, **values: float) -> list[Hypothesis]:
@@ -173,9 +171,8 @@ def test_hypotheses_are_the_same_alone_and_in_any_batch() -> None:
 
 
 def rescorer(head: CTCAttention, **settings: Any) -> AttentionRescoring:
-    settings = {**default_settings("decode", "attention_rescoring"), **settings}
-    del settings["name"]
-    return AttentionRescoring(head, Pieces([*LETTERS, "d"]), as_written, **settings)  # type: ignore[arg-type]
+    made = search_settings("attention_rescoring", **settings)
+    return AttentionRescoring(head, Pieces([*LETTERS, "d"]), as_written, **made)  # type: ignore[arg-type]
 
 
 def test_rescoring_adds_the_decoders_log_probability_to_what_the_first_pass_gave() -> None:

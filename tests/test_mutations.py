@@ -16,9 +16,10 @@ import pytest
 from asr import build
 from asr.checkpoint.load import write_bundle
 from asr.errors import InputError
-from asr.system.settings import check_settings, default_settings
+from asr.system.settings import check_settings
 from asr.train import train
 from tests.conftest import CONF, ROOT, TINY, resolved, tone_corpus
+from tests.fusion import search_config
 from tests.mutations import WRONG, leaves, mutations
 
 # Which files of conf/ are in use: together all of them, but for those that only say how big.
@@ -238,7 +239,7 @@ def bundle(request: pytest.FixtureRequest, tones: Path, tmp_path_factory: pytest
     (folder / "words.txt").write_text("\n".join(sorted(words)))
     (folder / "names.txt").write_text(sorted(words)[0])
     attached = {"lm": "lm.arpa", "lexicon": "words.txt", "hotwords": "names.txt"}
-    decode = default_settings("decode", "beam") | {key: str(folder / name) for key, name in attached.items()}
+    decode = search_config("beam", **{key: str(folder / name) for key, name in attached.items()})
     write_bundle(folder / "bundle", [checkpoint], "card", decode)
     (folder / "bundle" / "confidence.json").write_text('{"slope": 1.0, "intercept": 0.0}\n')
     return folder / "bundle"

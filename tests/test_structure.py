@@ -165,10 +165,10 @@ def component_config(path: Path) -> tuple[str, dict[str, Any]]:
     if group.startswith("encoder/"):
         part = group.removeprefix("encoder/")
         return group, resolved(*with_part(part, name))["encoder"][part]
-    if group.startswith("head/"):
-        part = group.removeprefix("head/")
-        whole = next(file.stem for file in (CONF / "head").glob("*.yaml") if f"- {part}: " in file.read_text())
-        return group, resolved(f"head={whole}", f"{group}={name}")["head"][part]
+    if group.startswith(("head/", "decode/")):
+        mine, part = group.split("/")
+        whole = next(file.stem for file in sorted((CONF / mine).glob("*.yaml")) if f"- {part}: " in file.read_text())
+        return group, resolved(f"{mine}={whole}", f"{group}={name}")[mine][part]
     if group.startswith("features/"):
         return group, resolved(f"{group}={name}")["features"][group.removeprefix("features/")]
     return group, resolved(f"{group}={name}")[group]

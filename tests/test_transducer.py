@@ -19,10 +19,9 @@ from asr.decode.transducer_greedy import TransducerGreedy
 from asr.errors import InputError
 from asr.interfaces import Encoded
 from asr.kernels.transducer_loss import transducer_loss, transducer_loss_by_torchaudio, transducer_loss_plainly
-from asr.system.settings import default_settings
 from asr.text.normalize import as_written
 from tests.conftest import CONF, resolved
-from tests.fusion import NUMBERS, Fusion, Pieces, Trigrams, write_lines
+from tests.fusion import NUMBERS, Fusion, Pieces, Trigrams, search_settings, write_lines
 from tests.identity import decoded
 
 PREDICTORS = sorted(path.stem for path in (CONF / "head" / "predictor").glob("*.yaml"))
@@ -257,8 +256,7 @@ WIDE = {"beam_size": 10_000, "beam_threshold": math.inf, "tokens_per_frame": 100
 
 def beam(made: Any, **settings: Any) -> TransducerBeam:
     """Make a search of conf's settings, but for these."""
-    settings = {**default_settings("decode", "transducer_beam"), **settings}
-    del settings["name"]
+    settings = search_settings("transducer_beam", **settings)
     return TransducerBeam(made, Pieces(PIECES), as_written, **settings)  # type: ignore[arg-type]
 
 

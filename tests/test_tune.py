@@ -15,7 +15,7 @@ from asr.checkpoint import bundle as bundles
 from asr.checkpoint.bundle import read_bundle
 from asr.checkpoint.load import load_recognizer
 from asr.data.manifest import Utterance, read_manifest
-from asr.decode.fusion import LARGEST_SCORE, LARGEST_WEIGHT
+from asr.decode.fusion.shallow_fusion import LARGEST_SCORE, LARGEST_WEIGHT
 from asr.errors import InputError
 from asr.evaluation.tuning import EncodedUtterance, search_values
 from asr.interfaces import Tunable
@@ -155,8 +155,9 @@ def test_the_bundle_holds_weights_model_and_calibration_and_uses_them_wherever_i
     assert sorted(contents(bundle)) == TUNED
     assert (bundle / "lm.arpa").read_bytes() == lm.read_bytes()
     decode = decode_of(bundle)
-    assert (decode["name"], decode["lm"], decode["beam_size"]) == ("beam", "lm.arpa", 4)
-    assert (decode["lm_weight"], decode["word_score"], decode["unknown_score"]) == _weights(taken)
+    fusion = decode["fusion"]
+    assert (decode["name"], fusion["lm"], decode["beam_size"]) == ("beam", "lm.arpa", 4)
+    assert (fusion["lm_weight"], fusion["word_score"], fusion["unknown_score"]) == _weights(taken)
     card = (bundle / "README.md").read_text()
     assert card.count("Tuned on valid.jsonl: beam search, LM weight ") == 1
     assert "A speech recogniser trained by" in card

@@ -51,8 +51,7 @@ class Bundle:
     @property
     def attached(self) -> dict[str, Path]:
         """The files that the decoder reads, by setting."""
-        decode = self.config["decode"]
-        return {key: Path(decode[key]) for key in ATTACHED if decode.get(key) is not None}
+        return {key: Path(path) for key, path in fusion(self.config).items() if key in ATTACHED and path is not None}
 
     @property
     def names(self) -> set[str]:
@@ -89,15 +88,30 @@ def read_config(folder: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:  # ValueError: InputError is one
         raise InputError(f"{folder}: the bundle is damaged: {one_line(error)}") from None
     config = checked_config(config, folder)
+    own: dict[str, str] = {}
     for key, name in ATTACHED.items():
-        given = config["decode"].get(key)
+        given = fusion(config).get(key)
         if given is None:
             continue
         if given != name or not (folder / name).is_file():  # a stranger's bundle reads no file but its own
-            raise InputError(f"{folder}: decode.{key} must be the bundle's own file {name}; got {given!r}.")
-        config["decode"][key] = str(folder / name)
-    check_attachable(config["decode"])
+            raise InputError(f"{folder}: decode.fusion.{key} must be the bundle's own file {name}; got {given!r}.")
+        own[key] = str(folder / name)
+    config = with_fusion(config, own)
+    check_attachable(config)
     return config
+
+
+def fusion(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the settings of the decoder's fusion, where it has one."""
+    settings = config["decode"].get("fusion")
+    return settings if isinstance(settings, Mapping) else {}
+
+
+def with_fusion(config: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a config with other settings of the decoder's fusion, if there are any."""
+    if not settings:
+        return dict(config)
+    return {**config, "decode": config["decode"] | {"fusion": {**fusion(config), **settings}}}
 
 
 def _check_files(folder: Path) -> None:
@@ -127,7 +141,7 @@ def check_replaceable(folder: Path, bundle: Bundle, instead_of: Bundle | None = 
         InputError: as `replace_bundle`.
     """
     folder = folder.resolve()
-    check_attachable(bundle.config["decode"])
+    check_attachable(bundle.config)
     _check_replaceable(folder, bundle.names | (instead_of.names if instead_of else set()), OF_A_BUNDLE)
     if not os.access(folder.parent, os.W_OK | os.X_OK):
         raise InputError(f"{folder}: a bundle must be written there; {folder.parent}: Permission denied")
@@ -148,7 +162,7 @@ def replace_bundle(folder: Path, bundle: Bundle, instead_of: Bundle | None = Non
         InputError: the folder holds anything but a bundle of the kind, or cannot be written to; or the bundle's
             language model is not ARPA.
     """
-    check_attachable(bundle.config["decode"])
+    check_attachable(bundle.config)
     names = bundle.names | (instead_of.names if instead_of else set())
     replace_folder(folder, names, OF_A_BUNDLE, lambda unfinished: _write_files(unfinished, bundle))
 
@@ -192,17 +206,18 @@ def give_back(folder: Path) -> None:
         os.rename(replaced, folder)
 
 
-def check_attachable(decode: Mapping[str, Any]) -> None:
-    """Check that a bundle may hold the language model that a decoder's settings name, if they do.
+def check_attachable(config: Mapping[str, Any]) -> None:
+    """Check that a bundle may hold the language model that the decoder of a config names, if it does.
 
     KenLM maps its binaries into memory as they are: no format for what may come from a stranger.
 
     Raises:
         InputError: it is not ARPA, or cannot be read.
     """
-    if decode.get("lm") is None:
+    lm = fusion(config).get("lm")
+    if lm is None:
         return
-    path = Path(decode["lm"])
+    path = Path(lm)
     try:
         with path.open("rb") as file:
             head = file.read(64)
@@ -232,8 +247,7 @@ def _write_files(folder: Path, bundle: Bundle) -> None:
     folder.mkdir(parents=True)
     save_file({name: weight.contiguous() for name, weight in bundle.weights.items()}, folder / WEIGHTS)
     os.chmod(folder / WEIGHTS, 0o644)  # safetensors makes it private
-    own = {key: ATTACHED[key] for key in bundle.attached}
-    config = {KEY: FORMAT, **bundle.config, "decode": bundle.config["decode"] | own}
+    config = {KEY: FORMAT, **with_fusion(bundle.config, {key: ATTACHED[key] for key in bundle.attached})}
     (folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     (folder / CARD).write_text(bundle.card, encoding="utf-8")
     for name, content in bundle.files.items():

@@ -5,7 +5,7 @@ from typing import Any
 
 from asr.errors import InputError, shown
 
-FORMAT = 3  # of what this version writes
+FORMAT = 4  # of what this version writes
 KEY = "format"  # of a config: its number; a config of format 0 has none
 
 
@@ -93,8 +93,22 @@ def _names_and_parts(config: dict[str, Any]) -> dict[str, Any]:
     return _optional_biases(_cmvn(_activation_and_residual_groups(_as_written(config))))
 
 
+def _fusion_part(config: dict[str, Any]) -> dict[str, Any]:
+    """Up to format 3 each beam search had the settings of its fusion itself."""
+    decode = config.get("decode")
+    if not isinstance(decode, dict):
+        return config
+    named = ("lm", "lm_unit", "lm_weight", "word_score", "unknown_score", "lexicon", "hotwords", "hotword_score")
+    fusion = {key: decode[key] for key in named if key in decode}
+    if not fusion:
+        return config
+    others = {key: value for key, value in decode.items() if key not in fusion}
+    return config | {"decode": others | {"fusion": {"name": "shallow_fusion", **fusion}}}
+
+
 CHANGES: list[Callable[[dict[str, Any]], dict[str, Any]]] = [
     _relative_feed_forward,
     _convolution_group,
     _names_and_parts,
+    _fusion_part,
 ]  # from format 0, 1, … to the next

@@ -12,7 +12,16 @@ import torch
 from torch import Tensor
 
 from asr.build import MODEL_KEYS, Config, build_decoder, build_features, build_model, build_tokenizer
-from asr.checkpoint.bundle import ATTACHED, CONFIG, FIXED, Bundle, checked_config, one_line, read_bundle, replace_bundle
+from asr.checkpoint.bundle import (
+    CONFIG,
+    FIXED,
+    Bundle,
+    checked_config,
+    one_line,
+    read_bundle,
+    replace_bundle,
+    with_fusion,
+)
 from asr.checkpoint.formats import FORMAT, KEY
 from asr.checkpoint.hub import path_of
 from asr.checkpoint.saved import kept_checkpoints
@@ -38,9 +47,9 @@ def load_recognizer(
     Args:
         model: a run folder, a bundle, a `.ckpt`, or the address of a bundle, `hf://OWNER/NAME[@REVISION]`.
         device: where to put the weights.
-        decode: settings of the decoder to use instead of the model's, `{"name": "beam", "lm": "words.arpa"}` say; only
-            the settings, and it is the model's own, or the beam beside that. Of a decoder that is not the model's own,
-            the others are those of conf/decode.
+        decode: settings of the decoder to use instead of the model's, `{"name": "beam", "fusion": {"lm": "a.arpa"}}`,
+            say; only the settings, and it is the model's own, or the beam beside that. Of a decoder that is not the
+            model's own, the others are those of conf/decode.
 
     Raises:
         InputError: there is no such model, or it is damaged, or it asks for what is not ours to build.
@@ -97,7 +106,18 @@ def decoder_settings(bundle: Bundle, instead: Mapping[str, Any]) -> dict[str, An
     if instead.keys() - own.keys() and isinstance(name, str):
         name = name.replace("greedy", "beam")
     name = instead.get("name", name)
-    return {**(own if name == own.get("name") else default_settings("decode", name)), **instead}
+    settings = own if name == own.get("name") else default_settings("decode", name)
+    parts = {
+        key: settings[key] | part for key, part in instead.items() if isinstance(part, Mapping) and key in settings
+    }
+    return {**settings, **instead, **parts}
+
+
+def with_values(settings: Mapping[str, Any], values: Mapping[str, float]) -> dict[str, Any]:
+    """Return a decoder's settings with values of what it can tune: its own, and those of its fusion."""
+    own = {key: value for key, value in values.items() if key in settings}
+    of_fusion = {key: value for key, value in values.items() if key not in settings}
+    return {**settings, **own, **({"fusion": settings["fusion"] | of_fusion} if of_fusion else {})}
 
 
 def model_config(config: Config) -> dict[str, Any]:
@@ -229,13 +249,12 @@ def checkpoint_bundle(path: Path) -> Bundle:
 
 def _without_files(bundle: Bundle, checkpoint: Path) -> Bundle:
     """Take a checkpoint's decoder without the files it read: paths of where it was trained, if not of a stranger's."""
-    decode = bundle.config["decode"]
-    files = {key: decode[key] for key in ATTACHED if decode.get(key) is not None}
+    files = bundle.attached
     if not files:
         return bundle
-    named = ", ".join(f"{key}={name}" for key, name in files.items())
+    named = ", ".join(f"{key}={path}" for key, path in files.items())
     logger.warning("%s: its decoder goes without %s; give what it is to have", checkpoint, named)
-    return replace(bundle, config=bundle.config | {"decode": decode | dict.fromkeys(files)})
+    return replace(bundle, config=with_fusion(bundle.config, dict.fromkeys(files)))
 
 
 def _to_tensor(content: bytes) -> Tensor:

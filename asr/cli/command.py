@@ -27,17 +27,10 @@ PRECISIONS = ("float32", "bfloat16", "float16")
 PRECISION_HELP = "of its products (default float32); in others a text may hang on the recordings beside it in a batch"
 SHORTEST_CHUNK = 1.0  # seconds; in less there is no word to be heard
 DECODERS = sorted(file.stem for file in (CONF / "decode").glob("*.yaml"))
-BEAM_OPTIONS = {  # that stand for settings of decode=beam, and of the other searches that have them
-    "beam": "beam_size",
-    "lm": "lm",
-    "lm_unit": "lm_unit",
-    "lm_weight": "lm_weight",
-    "word_score": "word_score",
-    "unknown_score": "unknown_score",
-    "lexicon": "lexicon",
-    "hotwords": "hotwords",
-    "hotword_score": "hotword_score",
-}
+FUSION_OPTIONS = (  # that stand for settings of decode.fusion
+    *("lm", "lm_unit", "lm_weight", "word_score", "unknown_score"),
+    *("lexicon", "hotwords", "hotword_score"),
+)
 
 
 def model_parser(
@@ -139,7 +132,9 @@ def place(recognizer: "Recognizer", options: argparse.Namespace) -> "Recognizer"
 
 def decoder(options: argparse.Namespace) -> dict[str, Any]:
     """Collect the decoder's settings that were given."""
-    given = {key: value for key, value in vars(options).items() if key in BEAM_OPTIONS and value is not None}
+    fusion = {key: getattr(options, key) for key in FUSION_OPTIONS if getattr(options, key, None) is not None}
+    beam = getattr(options, "beam", None)
+    given = fusion if beam is None else {"beam": beam, **fusion}
     name = getattr(options, "decode", None)
     if name and name.endswith("greedy") and given:
         raise InputError(
@@ -149,12 +144,13 @@ def decoder(options: argparse.Namespace) -> dict[str, Any]:
         if value == "":
             raise InputError(f"{_named(key)} must be a file; got an empty name.")
     if given:
-        from asr.build import rules
-        from asr.decode.beam import Beam
+        from asr.build import rules_of
 
+        rule_of = {"beam": rules_of("decode", "beam")["beam_size"], **rules_of("decode/fusion", "shallow_fusion")}
         for key, value in given.items():
-            rules(Beam)[BEAM_OPTIONS[key]].check(_named(key), value)
-    return ({"name": name} if name else {}) | {BEAM_OPTIONS[key]: value for key, value in given.items()}
+            rule_of[key].check(_named(key), value)
+    settings = {"name": name, "beam_size": beam, "fusion": fusion}
+    return {key: value for key, value in settings.items() if value}
 
 
 def inference(options: argparse.Namespace) -> "Inference":

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from asr.decode.beam import Beam
-from asr.decode.fusion import Bonus, Path, Score, Unit
+from asr.decode.fusion.shallow_fusion import Bonus, Score, ShallowFusion
 from asr.interfaces import AttentionHead, Head, Hypothesis, Tokenizer, Tunable
 from asr.system.settings import above, number, whole
 
@@ -44,14 +44,7 @@ class AttentionRescoring:
         beam_threshold: hypotheses that score less than the best one by more than this are not kept.
         tokens_per_frame: the most likely tokens, which are tried in a frame.
         token_threshold: of those, the ones with a smaller log-probability are not tried.
-        lm: path of an n-gram language model; None: none.
-        lm_unit: "word", or "token".
-        lm_weight: factor of the language model's log-probability.
-        word_score: added for each word.
-        unknown_score: added for each word that is not known.
-        lexicon: path of a list of words; None: any word.
-        hotwords: path of a list of phrases; None: none.
-        hotword_score: bonus for each word of a phrase.
+        fusion: makes what is added to the acoustic score, given tokenizer and normalize.
 
     Raises:
         InputError: a setting does not hold, or a file cannot be used.
@@ -71,14 +64,7 @@ class AttentionRescoring:
         beam_threshold: Bonus,
         tokens_per_frame: Annotated[int, whole(1, 10_000)],
         token_threshold: Score,
-        lm: Path,
-        lm_unit: Unit,
-        lm_weight: Bonus,
-        word_score: Score,
-        unknown_score: Score,
-        lexicon: Path,
-        hotwords: Path,
-        hotword_score: Bonus,
+        fusion: Callable[[Tokenizer, Callable[[str], str]], ShallowFusion],
     ) -> None:
         self._decoder = cast(AttentionHead, head).token_decoder
         self.attention_weight = attention_weight
@@ -91,14 +77,7 @@ class AttentionRescoring:
             beam_threshold=beam_threshold,
             tokens_per_frame=tokens_per_frame,
             token_threshold=token_threshold,
-            lm=lm,
-            lm_unit=lm_unit,
-            lm_weight=lm_weight,
-            word_score=word_score,
-            unknown_score=unknown_score,
-            lexicon=lexicon,
-            hotwords=hotwords,
-            hotword_score=hotword_score,
+            fusion=fusion,
         )
         self.max_hypotheses = self.beam.max_hypotheses
         self.hotwords = self.beam.hotwords

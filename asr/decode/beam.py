@@ -9,7 +9,7 @@ from typing import Annotated, cast
 
 from torch import Tensor
 
-from asr.decode.fusion import NEVER, Bonus, Path, Score, ShallowFusion, Unit, read_fusion
+from asr.decode.fusion.shallow_fusion import NEVER, Bonus, Score, ShallowFusion
 from asr.decode.prefixes import Prefix, finish
 from asr.interfaces import BLANK_ID, FrameHead, Head, Hypothesis, Tokenizer, Tunable
 from asr.system.settings import whole
@@ -38,14 +38,7 @@ class Beam:
         beam_threshold: those that score less than the best one by more than this are not kept (natural logarithm).
         tokens_per_frame: the most likely tokens, which are tried in a frame, as blank always is.
         token_threshold: of those, the ones with a smaller log-probability are not tried, but for the first.
-        lm: path of an n-gram language model, ARPA or KenLM's binary; None: none.
-        lm_unit: "word", or "token" for a model made by `asr.ngram --tokens`.
-        lm_weight: factor of the language model's log-probability.
-        word_score: added for each word, in return for what the language model takes; without one nothing is.
-        unknown_score: added for each word that neither language model, lexicon nor hotwords know (natural logarithm).
-        lexicon: path of a list of words, a line each, or of an ARPA model, whose words it is; None: any word.
-        hotwords: path of a list of phrases, a line each; None: none.
-        hotword_score: bonus for each word of a phrase (natural logarithm).
+        fusion: makes what is added to the acoustic score, given tokenizer and normalize.
 
     Raises:
         InputError: a setting does not hold, or a file cannot be used.
@@ -64,32 +57,15 @@ class Beam:
         beam_threshold: Bonus,
         tokens_per_frame: Annotated[int, whole(1, 10_000)],
         token_threshold: Score,
-        lm: Path,
-        lm_unit: Unit,
-        lm_weight: Bonus,
-        word_score: Score,
-        unknown_score: Score,
-        lexicon: Path,
-        hotwords: Path,
-        hotword_score: Bonus,
+        fusion: Callable[[Tokenizer, Callable[[str], str]], ShallowFusion],
     ) -> None:
         self._log_probs = cast(FrameHead, head.frame_head).log_probs
         self.beam_size = self.max_hypotheses = beam_size
         self.beam_threshold = beam_threshold
         self.tokens_per_frame = min(tokens_per_frame, tokenizer.vocab_size)
         self.token_threshold = token_threshold
-        self.fusion, self.hotwords = read_fusion(
-            tokenizer,
-            normalize,
-            lm=lm,
-            lm_unit=lm_unit,
-            lm_weight=lm_weight,
-            word_score=word_score,
-            unknown_score=unknown_score,
-            lexicon=lexicon,
-            hotwords=hotwords,
-            hotword_score=hotword_score,
-        )
+        self.fusion = fusion(tokenizer, normalize)
+        self.hotwords = self.fusion.hotwords
 
     @property
     def tunable(self) -> dict[str, Tunable]:
@@ -99,8 +75,7 @@ class Beam:
     @property
     def description(self) -> str:
         """The search, and what takes part in it."""
-        parts = self.fusion.described(len(self.hotwords.phrases))
-        return ", ".join([f"beam search, {self.beam_size} hypotheses", *parts])
+        return ", ".join([f"beam search, {self.beam_size} hypotheses", *self.fusion.description])
 
     def evidence(self, encoder_out: Tensor, lengths: Tensor) -> list[list[Frame]]:
         """Find the tokens of each frame that are tried, utterance by utterance."""

@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from asr.errors import InputError
-from asr.interfaces import Tokenizer
+from asr.interfaces import Hotwords, Tokenizer
 from asr.system.files import bounded_lines
 
 LONGEST_PHRASE = 1000  # characters; names and terms have some ten
@@ -110,7 +110,7 @@ def _follow(matches: Iterable[Match], character: str) -> Matches:
     return Matches(tuple(still_open), max(0.0, *(node.bonus - paid for node, paid in still_open)))
 
 
-def read_phrases(path: str, tokenizer: Tokenizer, normalize: Callable[[str], str]) -> tuple[list[str], dict[str, str]]:
+def read_phrases(path: str, tokenizer: Tokenizer, normalize: Callable[[str], str]) -> Hotwords:
     """Read hotwords; return those that can be written, normalised, and why the others cannot.
 
     Raises:
@@ -133,7 +133,7 @@ def read_phrases(path: str, tokenizer: Tokenizer, normalize: Callable[[str], str
             impossible[line.strip()] = "nothing is left of it when it is normalised"
     if not phrases and not impossible:
         raise InputError(f"{path}: hotwords must be phrases, one a line; the file holds none.")
-    return list(phrases), impossible
+    return Hotwords(list(phrases), impossible)
 
 
 def _lines(path: str) -> Iterator[str]:

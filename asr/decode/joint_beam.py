@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from asr.decode.ctc_prefix import PrefixScores
-from asr.decode.fusion import NEVER, Bonus, Path, Score, ShallowFusion, Unit, read_fusion
+from asr.decode.fusion.shallow_fusion import NEVER, Bonus, ShallowFusion
 from asr.decode.prefixes import Prefix
 from asr.interfaces import (
     BOUNDARY_ID,
@@ -54,14 +54,7 @@ class JointBeam:
         tokens_per_step: the tokens that the decoder holds most likely, which are tried behind a hypothesis.
         ctc_weight: factor of CTC's log-probability; the decoder's has the rest.
         max_seconds: of audio that is searched at once; longer recordings are cut at silences.
-        lm: path of an n-gram language model, ARPA or KenLM's binary; None: none.
-        lm_unit: "word", or "token" for a model made by `asr.ngram --tokens`.
-        lm_weight: factor of the language model's log-probability.
-        word_score: added for each word, in return for what the language model takes; without one nothing is.
-        unknown_score: added for each word that neither language model, lexicon nor hotwords know (natural logarithm).
-        lexicon: path of a list of words, a line each, or of an ARPA model, whose words it is; None: any word.
-        hotwords: path of a list of phrases, a line each; None: none.
-        hotword_score: bonus for each word of a phrase (natural logarithm).
+        fusion: makes what is added to the acoustic score, given tokenizer and normalize.
 
     Raises:
         InputError: a setting does not hold, or a file cannot be used.
@@ -80,14 +73,7 @@ class JointBeam:
         tokens_per_step: Annotated[int, whole(1, 10_000)],
         ctc_weight: Annotated[float, FRACTION],
         max_seconds: Annotated[float, above(0)],
-        lm: Path,
-        lm_unit: Unit,
-        lm_weight: Bonus,
-        word_score: Score,
-        unknown_score: Score,
-        lexicon: Path,
-        hotwords: Path,
-        hotword_score: Bonus,
+        fusion: Callable[[Tokenizer, Callable[[str], str]], ShallowFusion],
     ) -> None:
         self._head = cast(AttentionHead, head)
         self.beam_size = self.max_hypotheses = beam_size
@@ -95,18 +81,8 @@ class JointBeam:
         self.tokens_per_step = min(tokens_per_step, tokenizer.vocab_size - 1)
         self.ctc_weight = ctc_weight
         self.max_seconds = max_seconds
-        self.fusion, self.hotwords = read_fusion(
-            tokenizer,
-            normalize,
-            lm=lm,
-            lm_unit=lm_unit,
-            lm_weight=lm_weight,
-            word_score=word_score,
-            unknown_score=unknown_score,
-            lexicon=lexicon,
-            hotwords=hotwords,
-            hotword_score=hotword_score,
-        )
+        self.fusion = fusion(tokenizer, normalize)
+        self.hotwords = self.fusion.hotwords
 
     @property
     def tunable(self) -> dict[str, Tunable]:
@@ -116,8 +92,9 @@ class JointBeam:
     @property
     def description(self) -> str:
         """The search, and what takes part in it."""
-        parts = self.fusion.described(len(self.hotwords.phrases))
-        return ", ".join([f"joint beam search, {self.beam_size} hypotheses, CTC {self.ctc_weight:g}", *parts])
+        return ", ".join(
+            [f"joint beam search, {self.beam_size} hypotheses, CTC {self.ctc_weight:g}", *self.fusion.description]
+        )
 
     def evidence(self, encoder_out: Tensor, lengths: Tensor) -> list[Frames]:
         """Keep the frames, and what CTC says of them, utterance by utterance."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from weakref import ref
 
-from asr.decode.fusion import Context, ShallowFusion
+from asr.decode.fusion.shallow_fusion import Context, ShallowFusion
 from asr.interfaces import Hypothesis
 
 

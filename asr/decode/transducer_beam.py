@@ -7,7 +7,7 @@ from typing import Annotated, cast
 import torch
 from torch import Tensor
 
-from asr.decode.fusion import NEVER, Bonus, Path, Score, ShallowFusion, Unit, read_fusion
+from asr.decode.fusion.shallow_fusion import NEVER, Bonus, ShallowFusion
 from asr.decode.prefixes import Prefix, finish
 from asr.interfaces import BLANK_ID, Head, Hypothesis, Tokenizer, TransducerHead, Tunable
 from asr.system.settings import whole
@@ -31,14 +31,7 @@ class TransducerBeam:
         beam_threshold: those that score less than the best one by more than this are not kept (natural logarithm).
         tokens_per_frame: the most likely tokens, which are tried behind a prefix, as blank always is.
         max_symbols: tokens in a frame, at most.
-        lm: path of an n-gram language model; None: none.
-        lm_unit: "word", or "token".
-        lm_weight: factor of the language model's log-probability.
-        word_score: added for each word, in return for what the language model takes; without one nothing is.
-        unknown_score: added for each word that neither language model, lexicon nor hotwords know.
-        lexicon: path of a list of words; None: any word.
-        hotwords: path of a list of phrases; None: none.
-        hotword_score: bonus for each word of a phrase.
+        fusion: makes what is added to the acoustic score, given tokenizer and normalize.
 
     Raises:
         InputError: a setting does not hold, or a file cannot be used.
@@ -57,32 +50,15 @@ class TransducerBeam:
         beam_threshold: Bonus,
         tokens_per_frame: Annotated[int, whole(1, 10_000)],
         max_symbols: Annotated[int, whole(1, 1_000)],
-        lm: Path,
-        lm_unit: Unit,
-        lm_weight: Bonus,
-        word_score: Score,
-        unknown_score: Score,
-        lexicon: Path,
-        hotwords: Path,
-        hotword_score: Bonus,
+        fusion: Callable[[Tokenizer, Callable[[str], str]], ShallowFusion],
     ) -> None:
         self.head = cast(TransducerHead, head)
         self.beam_size = self.max_hypotheses = beam_size
         self.beam_threshold = beam_threshold
         self.tokens_per_frame = min(tokens_per_frame, tokenizer.vocab_size)
         self.max_symbols = max_symbols
-        self.fusion, self.hotwords = read_fusion(
-            tokenizer,
-            normalize,
-            lm=lm,
-            lm_unit=lm_unit,
-            lm_weight=lm_weight,
-            word_score=word_score,
-            unknown_score=unknown_score,
-            lexicon=lexicon,
-            hotwords=hotwords,
-            hotword_score=hotword_score,
-        )
+        self.fusion = fusion(tokenizer, normalize)
+        self.hotwords = self.fusion.hotwords
 
     @property
     def tunable(self) -> dict[str, Tunable]:
@@ -92,8 +68,7 @@ class TransducerBeam:
     @property
     def description(self) -> str:
         """The search, and what takes part in it."""
-        parts = self.fusion.described(len(self.hotwords.phrases))
-        return ", ".join([f"beam search, {self.beam_size} hypotheses", *parts])
+        return ", ".join([f"beam search, {self.beam_size} hypotheses", *self.fusion.description])
 
     def evidence(self, encoder_out: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         """What the joiner takes of each frame, (B, T', J), and the lengths."""

@@ -9,7 +9,7 @@ from asr.data.batch import Rejected
 from asr.data.manifest import Utterance
 from asr.errors import InputError
 from asr.evaluation.calibration import auc
-from asr.evaluation.word_errors import ErrorCounts, count_errors, right_words, total
+from asr.evaluation.word_errors import ErrorCounts, count_characters, count_errors, right_words, total
 from asr.interfaces import Tunable
 from asr.recognition.confidence import UNCALIBRATED, Calibration, calibrate
 from asr.recognition.inference import Inference
@@ -53,6 +53,8 @@ def search_values(
 ) -> dict[str, float]:
     """Find the values with the fewest errors: by steps along each of them, halved where none is an improvement.
 
+    Of values with as many word errors, those with fewer errors in characters are better: a small dev set has many.
+
     Args:
         recognizer: whose decoder's tunable values are searched for, and whose normaliser counts.
         dev_set: to count errors on.
@@ -62,14 +64,16 @@ def search_values(
     evidence = [
         (encoded.utterance, [_evidence(recognizer, segment) for segment in encoded.segments]) for encoded in dev_set
     ]
-    trials: dict[tuple[float, ...], ErrorCounts] = {}
+    trials: dict[tuple[float, ...], tuple[int, int]] = {}
 
-    def errors(values: tuple[float, ...]) -> int:
+    def errors(values: tuple[float, ...]) -> tuple[int, int]:
         if values not in trials:
             named = dict(zip(tunable, values, strict=True))
-            trials[values] = total(_count(recognizer, *pair, named) for pair in evidence)
-            on_trial(named, trials[values])
-        return trials[values].errors
+            texts = [_texts(recognizer, *pair, named) for pair in evidence]
+            words = total(count_errors(*pair) for pair in texts)
+            trials[values] = words.errors, total(count_characters(*pair) for pair in texts).errors
+            on_trial(named, words)
+        return trials[values]
 
     best = tuple(number.value for number in tunable.values())
     errors(best)
@@ -98,10 +102,11 @@ def _evidence(recognizer: Recognizer, segment: Segment) -> object:
     return recognizer.evidence(out[None], torch.tensor([len(out)], device=out.device))
 
 
-def _count(recognizer: Recognizer, utterance: Utterance, evidence: Sequence[object], values: Values) -> ErrorCounts:
+def _texts(recognizer: Recognizer, utterance: Utterance, evidence: Sequence[object], values: Values) -> tuple[str, str]:
+    """What was said, and what is recognised with these values, both as they are scored."""
     texts = [recognizer.text(recognizer.search(segment, values)[0][0]) for segment in evidence]
     normalize = recognizer.model.scored_by
-    return count_errors(normalize(utterance.text), normalize(" ".join(filter(None, texts))))
+    return normalize(utterance.text), normalize(" ".join(filter(None, texts)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -122,7 +122,7 @@ def prepare(config: dict[str, Any], rank: int, world_size: int) -> Prepared:
         InputError: the corpus, the folder, or what lies in it does not allow the run.
     """
     run_dir, first = Path(config["run_dir"]), rank == 0
-    check_attachable(config["decode"])  # before the training whose bundle it would not fit into
+    check_attachable(config)  # before the training whose bundle it would not fit into
     if first:
         prepare_if_absent(config["corpus"])
         folder.open_run_dir(run_dir)

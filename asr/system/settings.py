@@ -21,7 +21,7 @@ MAX_NAME_BYTES = 255  # of a file or a folder, on nearly every file system
 
 
 def default_settings(group: str, name: str) -> dict[str, Any]:
-    """Read the settings that conf/<group>/<name>.yaml gives a component without parts.
+    """Read the settings that conf/<group>/<name>.yaml gives a component, with those of its parts.
 
     Raises:
         InputError: there is no such component.
@@ -30,7 +30,9 @@ def default_settings(group: str, name: str) -> dict[str, Any]:
 
     one_of(*sorted(file.stem for file in (CONF / group).glob("*.yaml"))).check(f"{group}.name", name)
     settings: dict[str, Any] = yaml.safe_load((CONF / group / f"{name}.yaml").read_text(encoding="utf-8"))
-    return settings
+    chosen = [entry for entry in settings.pop("defaults", []) if isinstance(entry, dict)]
+    parts = {key: default_settings(f"{group}/{key}", part) for entry in chosen for key, part in entry.items()}
+    return {**settings, **{key: part | settings.get(key, {}) for key, part in parts.items()}}
 
 
 class Rule(NamedTuple):

@@ -8,6 +8,7 @@ python -m recipes.finetune.word_times out/test.utterances.jsonl aligned.jsonl
 import argparse
 import sys
 from collections.abc import Sequence
+from difflib import SequenceMatcher
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,6 @@ import numpy as np
 
 from asr.data.manifest import named_lines, parse_object
 from asr.errors import InputError
-from asr.evaluation.word_errors import align_words
 
 Words = Sequence[dict[str, Any]]  # text, start and end in seconds
 
@@ -60,15 +60,10 @@ def read_words(path: Path) -> dict[str, Words]:
 
 def compare(first: Words, second: Words) -> list[tuple[float, float]]:
     """Pair equal words in order, and say how much later the first's start and end are than the second's, in seconds."""
-    edits = align_words(*(" ".join(word["text"] for word in words) for words in (second, first)))
-    earlier, later = iter(second), iter(first)
-    pairs = []
-    for edit in edits:
-        expected = next(earlier) if edit.reference is not None else None
-        word = next(later) if edit.hypothesis is not None else None
-        if edit.kind == "equal" and word and expected:
-            pairs.append((word["start"] - expected["start"], word["end"] - expected["end"]))
-    return pairs
+    texts, other_texts = ([word["text"] for word in words] for words in (first, second))
+    blocks = SequenceMatcher(None, texts, other_texts, autojunk=False).get_matching_blocks()
+    pairs = [(first[a + number], second[b + number]) for a, b, length in blocks for number in range(length)]
+    return [(word["start"] - other["start"], word["end"] - other["end"]) for word, other in pairs]
 
 
 if __name__ == "__main__":

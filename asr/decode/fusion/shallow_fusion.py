@@ -2,20 +2,18 @@
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from copy import copy
 from typing import Annotated, Any
 
 from asr.decode.hotwords import NOWHERE, Matches, Phrases, read_phrases
 from asr.decode.lexicon import Words, writable
 from asr.errors import InputError
-from asr.interfaces import Hotwords, Tokenizer, Tunable
+from asr.interfaces import NO_HOTWORDS, Tokenizer, Tunable
 from asr.language_model.kenlm import NgramModel
 from asr.system.settings import TEXT, number, one_of, or_null
 
-# What the settings of every beam search are.
 Path = Annotated[str | None, or_null(TEXT)]
-Unit = Annotated[str, one_of("word", "token")]
 Score = Annotated[float, number(-1_000, 1_000)]  # natural logarithm
 Bonus = Annotated[float, number(0, 1_000)]
 
@@ -38,39 +36,51 @@ class ShallowFusion:
     *Source*: Gulcehre et al. 2015, arXiv:1503.03535, section 4.1; word score: Hannun et al. 2014, arXiv:1408.2873.
 
     Args:
-        pieces: what each token id spells.
-        model: the language model, if there is one.
-        over_tokens: whether it is over tokens (named as `asr.ngram --tokens` does), or else over words.
-        lexicon: the words there are; None: any.
-        hotwords: phrases with a bonus.
+        tokenizer: says what tokens spell.
+        normalize: as texts are normalised that the hotwords have to fit.
+        lm: path of an n-gram language model, ARPA or KenLM's binary; None: none.
+        lm_unit: "word", or "token" for a model made by `asr.ngram --tokens`.
         lm_weight: factor of the language model's log-probability.
-        word_score: added for each word that the language model weighs (natural logarithm).
-        unknown_score: added for each word that neither model, lexicon nor hotwords know.
+        word_score: added for each word, in return for what the language model takes; without one nothing is.
+        unknown_score: added for each word that neither language model, lexicon nor hotwords know (natural logarithm).
+        lexicon: path of a list of words, a line each, or of an ARPA model, whose words it is; None: any word.
+        hotwords: path of a list of phrases, a line each; None: none.
+        hotword_score: bonus for each word of a phrase (natural logarithm).
+
+    Raises:
+        InputError: a file cannot be used.
     """
 
     def __init__(
         self,
-        pieces: Sequence[str],
-        model: NgramModel | None,
-        over_tokens: bool,
-        lexicon: Words | None,
-        hotwords: Phrases,
-        lm_weight: float,
-        word_score: float,
-        unknown_score: float,
+        tokenizer: Tokenizer,
+        normalize: Callable[[str], str],
+        *,
+        lm: Path,
+        lm_unit: Annotated[str, one_of("word", "token")],
+        lm_weight: Bonus,
+        word_score: Score,
+        unknown_score: Score,
+        lexicon: Path,
+        hotwords: Path,
+        hotword_score: Bonus,
     ) -> None:
-        self._names = [token_name(piece) for piece in pieces]
-        self._parts = [WHITE_SPACE.split(piece) for piece in pieces]  # of a word, and of those that follow it
-        self.token_model = model if over_tokens else None
-        self.word_model = None if over_tokens else model
-        self.lexicon = lexicon
-        self.hotwords = hotwords
+        model = NgramModel(lm) if lm else None
+        if model is not None:
+            _check_spelling(model, str(lm), lm_unit, tokenizer, normalize)
+        self._names = [token_name(piece) for piece in tokenizer.pieces]
+        self._parts = [WHITE_SPACE.split(piece) for piece in tokenizer.pieces]  # of a word, and of those that follow it
+        self.token_model = model if lm_unit == "token" else None
+        self.word_model = model if lm_unit == "word" else None
+        self.hotwords = read_phrases(hotwords, tokenizer, normalize) if hotwords else NO_HOTWORDS
+        self.phrases = Phrases(self.hotwords.phrases, hotword_score)
+        self.lexicon = Words([*writable(lexicon, tokenizer, normalize), *self.phrases.words]) if lexicon else None
         self.lm_weight = lm_weight
         self.word_score = word_score
-        if lexicon is not None:
-            self._known, self.unknown_score = lexicon, NEVER
+        if self.lexicon is not None:
+            self._known, self.unknown_score = self.lexicon, NEVER
         elif self.word_model is not None:
-            self._known, self.unknown_score = Words([*self.word_model.words, *hotwords.words]), unknown_score
+            self._known, self.unknown_score = Words([*self.word_model.words, *self.phrases.words]), unknown_score
         else:
             self._known, self.unknown_score = Words([]), 0.0
 
@@ -92,11 +102,13 @@ class ShallowFusion:
             tunable["unknown_score"] = Tunable(self.unknown_score, -LARGEST_SCORE, LARGEST_SCORE, 4.0)
         return tunable
 
-    def described(self, num_hotwords: int) -> list[str]:
-        """Say what takes part."""
+    @property
+    def description(self) -> list[str]:
+        """What takes part, each by a phrase."""
         parts = [f"language model, weight {self.lm_weight:g}"] if self.has_model else []
         parts += ["lexicon"] if self.lexicon is not None else []
-        return [*parts, f"{num_hotwords} hotwords"] if num_hotwords else parts
+        count = len(self.hotwords.phrases)
+        return [*parts, f"{count} hotwords"] if count else parts
 
     def weighed(self, **weights: float) -> "ShallowFusion":
         """The same, with other values of what is tunable; weights of others are left alone."""
@@ -106,7 +118,7 @@ class ShallowFusion:
 
     def at_most(self) -> list[float]:
         """Say for each token what a hypothesis gains at most by it."""
-        anywhere = self.hotwords.most + max(self.unknown_score, 0.0)
+        anywhere = self.phrases.most + max(self.unknown_score, 0.0)
         ending = max(self.word_score, 0.0) if self.has_model else 0.0
         return [len(parts) * anywhere + (len(parts) - 1) * ending for parts in self._parts]
 
@@ -129,7 +141,7 @@ class ShallowFusion:
             if not part:
                 continue
             if matches.open or not word:
-                matches, bonus = self.hotwords.spell(matches, part, begins_word=not word)
+                matches, bonus = self.phrases.spell(matches, part, begins_word=not word)
                 gain += bonus
             word += part
             if (
@@ -161,7 +173,7 @@ class ShallowFusion:
         unknown = self.unknown_score if is_open and word not in self._known else 0.0
         if unknown == NEVER:
             return None
-        matches, gain = self.hotwords.end_word(matches)
+        matches, gain = self.phrases.end_word(matches)
         gain += unknown
         if self.has_model:
             gain += self.word_score
@@ -169,36 +181,6 @@ class ShallowFusion:
             log_prob, history = self.word_model.score(history, word)
             gain += self.lm_weight * log_prob
         return history, matches, gain
-
-
-def read_fusion(
-    tokenizer: Tokenizer,
-    normalize: Callable[[str], str],
-    *,
-    lm: str | None,
-    lm_unit: str,
-    lm_weight: float,
-    word_score: float,
-    unknown_score: float,
-    lexicon: str | None,
-    hotwords: str | None,
-    hotword_score: float,
-) -> tuple[ShallowFusion, Hotwords]:
-    """Read the files that the settings of a beam search name (`asr.decode.beam.Beam` has what they mean).
-
-    Raises:
-        InputError: a file cannot be used.
-    """
-    model = NgramModel(lm) if lm else None
-    if model is not None:
-        _check_spelling(model, str(lm), lm_unit, tokenizer, normalize)
-    phrases, impossible = read_phrases(hotwords, tokenizer, normalize) if hotwords else ([], {})
-    boosted = Phrases(phrases, hotword_score)
-    words = Words([*writable(lexicon, tokenizer, normalize), *boosted.words]) if lexicon else None
-    is_of_tokens = lm_unit == "token"
-    weights = (lm_weight, word_score, unknown_score)
-    fusion = ShallowFusion(tokenizer.pieces, model, is_of_tokens, words, boosted, *weights)
-    return fusion, Hotwords(phrases, impossible)
 
 
 def token_name(piece: str) -> str:
