@@ -1,12 +1,10 @@
 """python -m asr.align MODEL MANIFEST: find when each word of the reference texts is said, and which texts are wrong."""
 
 import argparse
-import math
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,8 +24,6 @@ from asr.system.files import check_output, message_stream
 from asr.text.numbers import counted
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from asr.data.manifest import Utterance
     from asr.recognition.aligned_segments import Aligned, AlignedSegment, SegmentRules
     from asr.recognition.inference import Inference
@@ -169,6 +165,7 @@ def _outcomes(
     import torch
 
     from asr.data.batch import Rejected
+    from asr.recognition.aligned_segments import aligned_reference
 
     for result in recognizer.segments(utterances, how):
         if isinstance(result, Rejected):
@@ -184,53 +181,6 @@ def _outcomes(
         except InputError as error:
             yield utterance, str(error)
         advance(utterance.duration)
-
-
-def aligned_reference(recognizer: "Recognizer", utterance: "Utterance", log_probs: "Tensor") -> "Aligned":
-    """Make an utterance's reference text a transcript: each word with the time at which it is said.
-
-    A word's score is the log-probability of the best path that spells the text less that of the best path of all, over
-    the frames from the word's start to the next word's: 0 where the net hears the same, and far below where it hears
-    something else. A word's confidence is the exponential of it; the text's score is that of its worst word, which
-    one wrong, missing or superfluous word is enough to lower, in a text of any length.
-
-    Args:
-        recognizer: whose normaliser, tokenizer and stride count.
-        utterance: with its text as written.
-        log_probs: (T', V).
-
-    Raises:
-        InputError: the text is empty, cannot be spelled, or is too long for its audio.
-    """
-    from asr.recognition.aligned_segments import Aligned
-    from asr.recognition.alignment import frame_deficits, token_spans
-    from asr.recognition.transcript import Alternative, Transcript, Word
-    from asr.text.words import spell
-
-    text = recognizer.model.normalize(utterance.text)
-    tokens = recognizer.model.tokenizer.encode(text)
-    words = spell(tokens, recognizer.model.tokenizer.pieces)
-    if not words:
-        raise InputError(f"the text must hold words, to be aligned; got {utterance.text!r}.")
-    needed = recognizer.model.head.min_frames(tokens)
-    if needed > len(log_probs):
-        raise InputError(f"the text must fit its audio: {needed} frames are needed, {len(log_probs)} are there.")
-    spans = token_spans(log_probs, tokens)
-    deficits = frame_deficits(log_probs, tokens, spans)
-    bounds = [0, *(spans[word.first].start for word in words[1:]), len(log_probs)]
-    scores = [float(deficits[start:end].sum()) for start, end in pairwise(bounds)]
-    frame_seconds = recognizer.model.frame_seconds
-    timed = [
-        Word(
-            word.text,
-            spans[word.first].start * frame_seconds,
-            min(spans[word.last].end * frame_seconds, utterance.duration),
-            math.exp(score),
-        )
-        for word, score in zip(words, scores, strict=True)
-    ]
-    transcript = Transcript(tuple(timed), (Alternative(text, min(scores)),), utterance.duration)
-    return Aligned(transcript, deficits)
 
 
 if __name__ == "__main__":

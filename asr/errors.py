@@ -22,6 +22,10 @@ class AudioError(InputError):
     """One file, or one stretch of it, that cannot be used; the message is one line and names the file."""
 
 
+class TruncatedError(AudioError):
+    """A file of which a part is missing, or damaged."""
+
+
 def is_out_of_memory(error: BaseException) -> bool:
     """Tell whether an exception says that memory was not enough, on whatever device."""
     texts = ("can't allocate memory", "out of memory", "ALLOC_FAILED", "std::bad_alloc")  # torch's, a RuntimeError

@@ -4,7 +4,7 @@ Hydra's overrides are those of asr.train. Nothing is written, but for a corpus t
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,7 +27,7 @@ def plan(config: dict[str, Any]) -> None:
     from asr import build
     from asr.data.corpus import prepare_if_absent, read_corpus
     from asr.data.epoch_plan import PlanSettings, RunBounds, TrainingSet
-    from asr.data.position import start_of_epoch
+    from asr.data.position import num_processes, start_of_epoch
     from asr.run.folder import fitted_front_end
     from asr.run.initialization import Initialization
     from asr.text.normalize import get_normalizer
@@ -56,30 +56,6 @@ def plan(config: dict[str, Any]) -> None:
     given = f"trainer.max_epochs={bounds.max_epochs}, trainer.max_steps={bounds.max_steps}"
     print(f"the whole run: {steps} optimizer steps, from {given}")
     print(f"validation: {_validation(corpus.valid, settings.batches, processes)}")
-
-
-def num_processes(trainer: Mapping[str, Any]) -> tuple[int, str]:
-    """Tell on how many processes a trainer config trains from here, and why.
-
-    Args:
-        trainer: devices (a number, -1 or "auto" for all there are, or a list of them), num_nodes, accelerator.
-    """
-    import torch
-
-    devices, nodes = trainer["devices"], trainer["num_nodes"]
-    given = f"trainer.devices={devices}, trainer.num_nodes={nodes}"
-    if isinstance(devices, str) and devices not in ("auto", "-1"):
-        listed = [part for part in devices.split(",") if part.strip()]
-        devices = listed if "," in devices else int(devices)
-    if isinstance(devices, list):
-        return len(devices) * nodes, given
-    if devices not in (-1, "-1", "auto"):
-        return devices * nodes, given
-    gpus = torch.cuda.device_count() if trainer["accelerator"] != "cpu" else 0
-    here = (
-        f"this machine has {gpus or 'no'} GPU{'s' * (gpus != 1)}" if trainer["accelerator"] != "cpu" else "on the CPU"
-    )
-    return max(1, gpus) * nodes, f"{given}, and {here}"
 
 
 def _selection(training_set: "TrainingSet") -> str:

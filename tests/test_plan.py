@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from asr.plan import num_processes, plan
+from asr.data.position import num_processes
+from asr.plan import plan
 from asr.train import train
 from asr.training.data_module import SpeechData
 from tests.conftest import ROOT, TINY, resolved, tone_corpus

@@ -36,7 +36,7 @@ LAYERS = [
     ["evaluation", "build"],
     ["checkpoint"],
     ["run"],
-    ["cli"],
+    ["cli", "diagnosis"],
     ["report"],
     ["server", "training"],
 ]

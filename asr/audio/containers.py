@@ -5,7 +5,7 @@ import re
 import struct
 from typing import NamedTuple
 
-from asr.errors import AudioError
+from asr.errors import AudioError, TruncatedError
 
 
 class Container(NamedTuple):
@@ -32,8 +32,8 @@ def read_container(file: io.FileIO, size: int, name: str) -> Container:
     return Container()  # FLAC declares its length to libsndfile
 
 
-def truncated(name: str, finding: str) -> AudioError:
-    return AudioError(f"{name}: must be whole; it is truncated or damaged: {finding}. Copy or make it anew.")
+def truncated(name: str, finding: str) -> TruncatedError:
+    return TruncatedError(f"{name}: must be whole; it is truncated or damaged: {finding}. Copy or make it anew.")
 
 
 class _Chunks(NamedTuple):

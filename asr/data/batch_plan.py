@@ -24,6 +24,8 @@ from asr.system.settings import check_fields
 # padded by 1.8 %, and changes 94 % of mates; by 8, it were 2.5 % and 96 %.
 MAX_JITTER = 0.4
 
+LESS_MEMORY = "Lower data.batch_seconds, data.max_seconds or data.max_cells, or set gradient_checkpointing=true"
+
 
 @dataclass(frozen=True)
 class BatchBounds:

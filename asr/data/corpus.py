@@ -4,7 +4,7 @@ import importlib.util
 import logging
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -81,8 +81,15 @@ class Corpus:
                     raise InputError(f"{split}: {error} (id {utterance.id!r}).") from None
 
 
-def read_corpus(config: Mapping[str, Any], normalize: Normalizer) -> Corpus:
+def read_corpus(
+    config: Mapping[str, Any], normalize: Normalizer, read: Callable[[Path], list[Utterance]] = read_manifest
+) -> Corpus:
     """Read the manifests of a corpus config and normalise their texts: from here on there is no other text.
+
+    Args:
+        config: of the corpus.
+        normalize: a text as written to what is learnt and scored.
+        read: a manifest.
 
     Raises:
         InputError: a manifest is not there or not right, or two test manifests have the same name.
@@ -93,10 +100,9 @@ def read_corpus(config: Mapping[str, Any], normalize: Normalizer) -> Corpus:
         must = "corpus.test and corpus.also_test must name manifests of different file names"
         raise InputError(f"{must}; got {repeated[0]} twice.")
     tests, also_tests = (
-        {path.stem: _normalized(read_manifest(path), normalize) for path in _manifests(config, split)}
-        for split in TESTS
+        {path.stem: _normalized(read(path), normalize) for path in _manifests(config, split)} for split in TESTS
     )
-    train, valid = (_normalized(_read_all(config, split), normalize) for split in ("train", "valid"))
+    train, valid = (_normalized(_read_all(config, split, read), normalize) for split in ("train", "valid"))
     return Corpus(train, valid, tests, also_tests)
 
 
@@ -140,12 +146,12 @@ def _manifests(config: Mapping[str, Any], split: str) -> list[Path]:
     return [Path(config["dir"], path) for path in paths]
 
 
-def _read_all(config: Mapping[str, Any], split: str) -> list[Utterance]:
+def _read_all(config: Mapping[str, Any], split: str, read: Callable[[Path], list[Utterance]]) -> list[Utterance]:
     """Read the manifests of one split as one."""
     paths = _manifests(config, split)
     if not paths:
         raise InputError(f"corpus.{split} must name at least one manifest; it is empty.")
-    utterances = [utterance for path in paths for utterance in read_manifest(path)]
+    utterances = [utterance for path in paths for utterance in read(path)]
     repeated = len(utterances) - len({utterance.id for utterance in utterances})
     if repeated:
         raise InputError(f"corpus.{split}: ids must be unique over its manifests; {repeated} are in more than one.")

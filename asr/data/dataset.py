@@ -184,7 +184,12 @@ def _stretch(utterance: Utterance) -> float | None:
     return None if utterance.offset is None else utterance.duration
 
 
+def is_as_long(utterance: Utterance, actual: float) -> bool:
+    """Tell whether the manifest is right about an utterance's duration, as it turned out in seconds."""
+    return abs(actual - utterance.duration) <= DURATION_TOLERANCE_SECONDS + 0.01 * utterance.duration
+
+
 def _check_duration(utterance: Utterance, actual: float) -> None:
-    if abs(actual - utterance.duration) > DURATION_TOLERANCE_SECONDS + 0.01 * utterance.duration:
+    if not is_as_long(utterance, actual):
         given = f"the manifest says {utterance.duration:.2f} s, the audio has {actual:.2f} s (id {utterance.id!r})"
         raise AudioError(f"{utterance.audio_filepath}: duration must be that of the audio; {given}.")

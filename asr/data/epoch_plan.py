@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Sampler
 
+from asr.data.batch import Batch, Example, collate
 from asr.data.batch_plan import BatchBounds, BatchOrder, Plan, Texts, draw_factors, plan_training
 from asr.data.dataset import Item, Reference, SpeedPerturbation
 from asr.data.manifest import Utterance
@@ -276,6 +277,15 @@ class TrainingSet:
         if self._speed is not None:
             num_samples = self._speed.num_samples(num_samples, item.factor)
         return self.features.num_frames(num_samples)
+
+    def made_up(self, items: Sequence[Item], noise: torch.Generator) -> Batch:
+        """Make up a batch of the sizes and texts that these utterances have, of noise: no audio is read."""
+        return collate([self._made_up(item, noise) for item in items])
+
+    def _made_up(self, item: Item, noise: torch.Generator) -> Example:
+        utterance = self.utterances[item.position]
+        features, *views = torch.randn(self.reference.views, self.num_frames(item), self.features.dim, generator=noise)
+        return Example(utterance, features, torch.tensor(self.reference.encode(utterance.text)), tuple(views))
 
     def _cells(self, seconds: Tensor, num_tokens: Tensor) -> Tensor:
         """Numbers in the head's largest tensor for an utterance of so many seconds and tokens."""

@@ -1,4 +1,4 @@
-"""Training segments out of a long recording and its transcript: cut at silences, each with a score."""
+"""A reference text on its audio, and training segments out of a long recording: cut at silences, each with a score."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -11,8 +11,12 @@ from torch import Tensor
 
 from asr.data.dataset import stream_utterance
 from asr.data.manifest import Utterance
+from asr.errors import InputError
+from asr.recognition.alignment import frame_deficits, token_spans
+from asr.recognition.recognizer import Recognizer
 from asr.recognition.silence import cut_at_silences
-from asr.recognition.transcript import Transcript
+from asr.recognition.transcript import Alternative, Transcript, Word
+from asr.text.words import spell
 
 MARGIN_SECONDS = 0.5  # of silence that a segment keeps at either end: CTC marks a word somewhere within it
 SCORED_SECONDS = 2.0  # over which a mean is taken: about five words
@@ -56,6 +60,48 @@ class AlignedSegment(NamedTuple):
     utterance: Utterance
     score: float
     problem: str | None
+
+
+def aligned_reference(recognizer: Recognizer, utterance: Utterance, log_probs: Tensor) -> Aligned:
+    """Make an utterance's reference text a transcript: each word with the time at which it is said.
+
+    A word's score is the log-probability of the best path that spells the text less that of the best path of all, over
+    the frames from the word's start to the next word's: 0 where the net hears the same, and far below where it hears
+    something else. A word's confidence is the exponential of it; the text's score is that of its worst word, which
+    one wrong, missing or superfluous word is enough to lower, in a text of any length.
+
+    Args:
+        recognizer: whose normaliser, tokenizer and stride count.
+        utterance: with its text as written.
+        log_probs: (T', V).
+
+    Raises:
+        InputError: the text is empty, cannot be spelled, or is too long for its audio.
+    """
+    text = recognizer.model.normalize(utterance.text)
+    tokens = recognizer.model.tokenizer.encode(text)
+    words = spell(tokens, recognizer.model.tokenizer.pieces)
+    if not words:
+        raise InputError(f"the text must hold words, to be aligned; got {utterance.text!r}.")
+    needed = recognizer.model.head.min_frames(tokens)
+    if needed > len(log_probs):
+        raise InputError(f"the text must fit its audio: {needed} frames are needed, {len(log_probs)} are there.")
+    spans = token_spans(log_probs, tokens)
+    deficits = frame_deficits(log_probs, tokens, spans)
+    bounds = [0, *(spans[word.first].start for word in words[1:]), len(log_probs)]
+    scores = [float(deficits[start:end].sum()) for start, end in pairwise(bounds)]
+    frame_seconds = recognizer.model.frame_seconds
+    timed = [
+        Word(
+            word.text,
+            spans[word.first].start * frame_seconds,
+            min(spans[word.last].end * frame_seconds, utterance.duration),
+            math.exp(score),
+        )
+        for word, score in zip(words, scores, strict=True)
+    ]
+    transcript = Transcript(tuple(timed), (Alternative(text, min(scores)),), utterance.duration)
+    return Aligned(transcript, deficits)
 
 
 def cut_segments(

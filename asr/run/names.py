@@ -10,3 +10,4 @@ FAULTS = "faults"  # folder: batches whose loss is not finite
 RESULTS = "results.json"
 COMPARISON = "comparison.json"  # with the model that the run started from
 REPORT = "report.html"
+DOCTOR = "doctor.html"  # what asr.doctor found before the run

@@ -22,6 +22,7 @@ FREE = (
     "resume",
     "checkpoint",
     "gradient_checkpointing",
+    "doctor",
     "corpus",
     "init.from",  # its weights are compared, and its parts are in the config
     "data.num_workers",

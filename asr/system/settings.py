@@ -185,6 +185,7 @@ RULES: dict[str, Rule | dict[str, Rule]] = {
     },
     "resume": {"allow": list_of(TEXT, "such as [world_size]"), "requeue": SWITCH},
     "debug": {"same_utterances": SWITCH, "max_wer": or_null(number(0))},
+    "doctor": {"report": or_null(PATH), "listen_hours": or_null(above(0)), "model": or_null(TEXT)},
     "ema": {"decay": DECAY},
     "early_stopping": {"patience": or_null(whole(1))},
 }

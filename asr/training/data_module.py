@@ -9,7 +9,7 @@ import lightning.pytorch as pl
 import torch
 from torch.utils.data import DataLoader, Sampler
 
-from asr.data.batch import Batch, Example, collate
+from asr.data.batch import Batch, collate
 from asr.data.batch_plan import BatchSampler, plan_evaluation
 from asr.data.dataset import Augmentation, Item, SpeechDataset
 from asr.data.epoch_plan import EpochPlan, EpochSampler, TrainingSet
@@ -112,13 +112,7 @@ class SpeechData(pl.LightningDataModule):
         plan = self._plan(self._stretch(self._position.epoch))
         noise = torch.Generator().manual_seed(derive_seed(self._training_set.seed, "worst batches"))
         steps = [plan.items(step, self.trainer.global_rank) for step in plan.largest()]
-        return [collate([self._made_up(item, noise) for item in items]) for items in steps]
-
-    def _made_up(self, item: Item, noise: torch.Generator) -> Example:
-        data = self._training_set
-        utterance = data.utterances[item.position]
-        features, *views = torch.randn(data.reference.views, data.num_frames(item), data.features.dim, generator=noise)
-        return Example(utterance, features, torch.tensor(data.reference.encode(utterance.text)), tuple(views))
+        return [self._training_set.made_up(items, noise) for items in steps]
 
     def _stretch(self, epoch: int) -> Position:
         """Tell where this run begins in an epoch, with the trainer's number of ranks."""

@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING
 import lightning.pytorch as pl
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 
+from asr.data.batch_plan import LESS_MEMORY
 from asr.errors import InputError, is_out_of_memory
 from asr.training.data_module import SpeechData
 from asr.training.distributed import is_lost_connection, report_lost_connection, stop_others, take_leave
-from asr.training.memory_check import HINT, describe
+from asr.training.memory_check import describe
 from asr.training.signals import Stopped, StopRequest
 from asr.training.task import RecognitionTask
 
@@ -55,7 +56,7 @@ def fit(
             raise Stopped(stop.signum) from None
         if is_out_of_memory(error):
             batch = describe(task.batch, task.model.features) if task.batch else "one that does not"
-            raise InputError(f"a batch must fit into memory; got {batch}. {HINT}.") from None
+            raise InputError(f"a batch must fit into memory; got {batch}. {LESS_MEMORY}.") from None
         if "DataLoader worker" in str(error) or is_lost_worker(error):
             reason = (str(error) or type(error).__name__).splitlines()[0]
             what = f"a process that reads audio has died: {reason}"

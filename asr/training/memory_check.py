@@ -14,8 +14,6 @@ from asr.interfaces import Features
 
 logger = logging.getLogger(__name__)
 
-HINT = "Lower data.batch_seconds, data.max_seconds or data.max_cells, or set gradient_checkpointing=true"
-
 
 class LargestBatchFirst(pl.callbacks.Callback):
     """Take an optimizer step on the largest batches of the plan, and undo it.

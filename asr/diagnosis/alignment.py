@@ -1,0 +1,68 @@
+"""Texts that a model hears otherwise."""
+
+import math
+from collections.abc import Iterator, Sequence
+
+import torch
+
+from asr.checkpoint.load import load_recognizer
+from asr.data.batch import Rejected
+from asr.data.manifest import Utterance
+from asr.diagnosis.finding import Advance, Case, Finding, Progress, Severity
+from asr.diagnosis.sound import Heard
+from asr.errors import InputError
+from asr.recognition.aligned_segments import aligned_reference, segment_score
+from asr.recognition.recognizer import Recognizer
+
+MIN_SCORE = -1.0  # as asr.align --min-score
+MOST_HOURS = 1.0  # of audio that the model hears: on a processor it takes minutes
+
+
+def alignment_findings(source: str, heard: Heard, progress: Progress) -> list[Finding]:
+    """Say which texts do not fit what a model hears.
+
+    Args:
+        source: of a trained model with a frame head: a run folder, a bundle, or hf://OWNER/NAME.
+        heard: utterances that can be read, by split.
+        progress: shows how far it has come, in seconds of audio.
+    """
+    recognizer = load_recognizer(source)
+    sample = to_align(heard)
+    advance = progress("aligning", sum(one.duration for utterances in sample.values() for one in utterances))
+    cases: list[tuple[float, Case]] = []
+    total = 0
+    for split, utterances in sample.items():
+        for utterance, score in _scores(recognizer, utterances, advance):
+            total += 1
+            if score < MIN_SCORE:
+                cases.append((score, Case(split, utterance, f"score {score:.2f}: {utterance.text}")))
+    if not cases:
+        return []
+    ordered = [case for _, case in sorted(cases, key=lambda pair: pair[0])]
+    what = f"{len(cases):,} of {total:,} texts aligned score below {MIN_SCORE:g}: the model hears something else there."
+    advice = "Listen to the worst; asr.align names all. Where the model is poor, so are its scores."
+    return [Finding("texts unlike what is heard", Severity.WARNING, what, advice, ordered)]
+
+
+def to_align(heard: Heard) -> dict[str, list[Utterance]]:
+    """Choose, of what was listened to, as much as a model is to hear: every so many utterances of each split."""
+    hours = sum(utterance.duration for pairs in heard.values() for utterance, _ in pairs) / 3600
+    stride = max(1, math.ceil(hours / MOST_HOURS))
+    return {split: [utterance for utterance, _ in pairs[::stride]] for split, pairs in heard.items()}
+
+
+def _scores(
+    recognizer: Recognizer, utterances: Sequence[Utterance], advance: Advance
+) -> Iterator[tuple[Utterance, float]]:
+    for result in recognizer.segments(utterances):
+        if isinstance(result, Rejected):
+            advance(result.utterance.duration)
+            continue
+        utterance, segments = result
+        try:
+            log_probs = torch.cat([recognizer.log_probs(encoder_out) for _, encoder_out in segments])
+            aligned = aligned_reference(recognizer, utterance, log_probs)
+            yield utterance, segment_score(aligned.deficits, recognizer.model.frame_seconds)
+        except InputError:  # empty, or too long for its audio, which is said elsewhere
+            pass
+        advance(utterance.duration)

@@ -1,0 +1,185 @@
+"""What a training will need: which utterances it drops, the memory of its largest batch, its time, and its disk."""
+
+import logging
+import math
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from asr import build
+from asr.checkpoint.saved import NEWEST
+from asr.data.batch_plan import LESS_MEMORY
+from asr.data.epoch_plan import EpochPlan, PlanSettings, RunBounds, TrainingSet
+from asr.data.manifest import Utterance
+from asr.data.position import num_processes, start_of_epoch
+from asr.diagnosis.finding import Case, Finding, Severity
+from asr.diagnosis.trial import Steps, Trial, padded_seconds
+from asr.errors import is_out_of_memory
+from asr.recognition.model import Model
+from asr.text.numbers import counted
+
+GIGABYTE = 1e9
+NEARLY_FULL = 0.9  # of a memory
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """What a training will need, by name, and what is to be said against it."""
+
+    facts: list[tuple[str, str]] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+
+
+def forecast(
+    config: Mapping[str, Any],
+    utterances: Sequence[Utterance],
+    model: Model,
+    announce: Callable[[Forecast], object],
+) -> Forecast:
+    """Plan a training, and try its batches.
+
+    Args:
+        config: resolved, of the training.
+        utterances: to train on, which the model's tokenizer can spell.
+        model: fresh; it is of no use behind this.
+        announce: gets what was found before the batches are tried: memory may end the process.
+
+    Raises:
+        InputError: nothing is left to train on.
+    """
+    augmentation = build.build_augmentation(config, model.features.sample_rate)
+    settings = PlanSettings.of(config["data"])
+    training_set = TrainingSet(
+        utterances, model.features, model.reference, augmentation.speed, config["seed"], settings
+    )
+    found = Forecast(findings=dropped_findings(training_set, utterances))
+    start = start_of_epoch(0, num_processes(config["trainer"])[0])
+    plan = training_set.epoch(start)
+    bounds = RunBounds.of(config["trainer"])
+    total = training_set.total_steps(start, 0, bounds)
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    found.facts.append(("model", f"{type(model.encoder).__name__}, {parameters:,} parameters"))
+    per_epoch = math.ceil(len(plan) / bounds.accumulate)
+    found.facts.append(("steps", f"{per_epoch:,} of the optimizer in an epoch, {total:,} in the run"))
+    announce(found)
+    device = torch.device("cuda" if config["trainer"]["accelerator"] != "cpu" and torch.cuda.is_available() else "cpu")
+    logger.info("trying a batch of median size, and the largest of an epoch, on this machine's %s", device.type)
+    model.to(device).train()
+    optimizer = build.build_optimizer(config, model.named_parameters())
+    trial = Trial(model, optimizer, training_set, device, config["trainer"]["precision"])
+    tried = Forecast()
+    try:
+        steps = trial.steps(plan, augmentation)
+    except (RuntimeError, MemoryError) as error:
+        tried.findings.append(memory_finding(error))
+        return tried
+    tried.facts.extend(time_facts(steps, plan, config["data"]["num_workers"], total * bounds.accumulate))
+    tried.findings.extend(memory_findings(steps))
+    facts, findings = disk(steps.state, weight_bytes(model), config)
+    return Forecast([*tried.facts, *facts], [*tried.findings, *findings])
+
+
+def dropped_findings(training_set: TrainingSet, utterances: Sequence[Utterance]) -> list[Finding]:
+    """Say which training utterances are dropped, but for empty ones and those beyond data.max_train_utterances.
+
+    Args:
+        training_set: which has dropped them.
+        utterances: that it was given.
+    """
+    by_id = {one.id: one for one in utterances}
+    findings = []
+    for reason, ids in training_set.dropped.items():
+        cases = [Case("train", by_id[name], f"{by_id[name].duration:.2f} s: {by_id[name].text}") for name in ids]
+        if "max_train_utterances" in reason or not all(case.utterance.text for case in cases):
+            continue
+        seconds = sum(case.utterance.duration for case in cases)
+        what = f"{len(ids):,} of {counted(len(utterances), 'utterance')} ({seconds / 3600:.2f} h): {reason}."
+        advice = "Cut them into parts (asr.align --segments), correct their texts, or leave it at that."
+        findings.append(Finding("dropped from training", Severity.WARNING, what, advice, cases))
+    return findings
+
+
+def memory_finding(error: BaseException) -> Finding:
+    """Say that the largest batch does not fit; other errors are raised again."""
+    if not is_out_of_memory(error):
+        raise error
+    what = f"the largest batch of an epoch does not fit: {str(error).splitlines()[0]}"
+    return Finding("memory", Severity.ERROR, what, f"{LESS_MEMORY}.")
+
+
+def time_facts(steps: Steps, plan: EpochPlan, num_workers: int, batches: int) -> list[tuple[str, str]]:
+    """Say how long an epoch will take, and the run.
+
+    Args:
+        steps: what was timed.
+        plan: of an epoch.
+        num_workers: `data.num_workers`.
+        batches: of each process in the whole run.
+    """
+    slowest = padded_seconds(plan).amax(dim=1).tolist()  # processes wait for each other
+    computing = sum(map(steps.of, slowest))
+    audio = float(plan.durations[plan.plan.order].sum()) / padded_seconds(plan).shape[1]
+    reading = steps.reading * audio
+    epoch = computing + reading if num_workers == 0 else max(computing, reading / num_workers)
+    share = reading / (computing + reading)
+    how = "which data.num_workers could do meanwhile" if num_workers == 0 else f"in {num_workers} processes beside"
+    what = f"batches: {len(plan):,}; reading audio is {share:.0%} of the work, {how}; validation comes on top"
+    facts = [("an epoch", f"about {duration(epoch)} here ({what})")]
+    total = epoch * batches / len(plan)
+    facts.append(("the run", f"about {duration(total)} here"))
+    longest = max(steps.seconds)
+    facts.append(("largest batch", f"{longest:.1f} s of audio with padding, {steps.seconds[longest]:.2f} s a step"))
+    facts.append(
+        ("memory", f"{steps.peak / GIGABYTE:.2f} GB at most, of {steps.available / GIGABYTE:.1f} GB that there are")
+    )
+    return facts
+
+
+def memory_findings(steps: Steps) -> list[Finding]:
+    """Say whether memory is nearly used up."""
+    if steps.peak <= NEARLY_FULL * steps.available:
+        return []
+    what = f"the largest batch takes {steps.peak / GIGABYTE:.1f} GB of {steps.available / GIGABYTE:.1f} GB."
+    return [Finding("memory", Severity.WARNING, what, f"{LESS_MEMORY}.")]
+
+
+def disk(state: float, weights: float, config: Mapping[str, Any]) -> tuple[list[tuple[str, str]], list[Finding]]:
+    """Say what checkpoints and bundle take on the disk, and whether there is room.
+
+    Args:
+        state: bytes of a checkpoint without a moving average.
+        weights: bytes of the weights.
+        config: of the training.
+    """
+    ema = weights if config["ema"]["decay"] is not None else 0.0
+    kept = NEWEST + config["checkpoint"]["keep"] + 1  # one more while it is written
+    needed = kept * (state + ema) + weights
+    folder = Path(config["run_dir"]).absolute()
+    while not folder.is_dir():
+        folder = folder.parent
+    free = shutil.disk_usage(folder).free
+    said = f"{needed / GIGABYTE:.2f} GB for up to {kept} checkpoints and the bundle; {free / GIGABYTE:.1f} GB are free"
+    if needed <= free:
+        return [("disk", said)], []
+    advice = "Make room, give another run_dir, or lower checkpoint.keep."
+    return [("disk", said)], [Finding("disk", Severity.ERROR, f"{config['run_dir']} takes {said}.", advice)]
+
+
+def weight_bytes(model: nn.Module) -> float:
+    """Count the bytes of a model's parameters and buffers."""
+    return float(sum(tensor.numel() * tensor.element_size() for tensor in model.state_dict().values()))
+
+
+def duration(seconds: float) -> str:
+    """Write a duration as a person says it."""
+    if seconds < 60:
+        return f"{max(1, round(seconds))} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"

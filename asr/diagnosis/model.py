@@ -1,0 +1,43 @@
+"""The model that a training would begin with."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from asr.build import build_model
+from asr.data.corpus import Corpus
+from asr.data.manifest import Utterance
+from asr.diagnosis.examination import splits_of
+from asr.diagnosis.finding import Finding
+from asr.diagnosis.texts import coverage_findings
+from asr.recognition.model import Model
+from asr.run.folder import fitted_front_end
+from asr.run.initialization import Initialization
+
+
+class Fresh(NamedTuple):
+    """A model that knows nothing yet.
+
+    Args:
+        model: with fitted tokenizer and features, and weights that do not matter.
+        utterances: to train on, that its tokenizer can spell.
+        findings: of those that it cannot.
+    """
+
+    model: Model
+    utterances: list[Utterance]
+    findings: list[Finding]
+
+
+def fresh_model(config: Mapping[str, Any], corpus: Corpus) -> Fresh:
+    """Fit tokenizer and features, and make the model; nothing is kept in the run folder.
+
+    Raises:
+        InputError: the settings do not allow it.
+    """
+    start = Initialization.of(config)
+    tokenizer, features = fitted_front_end(config, corpus, Path(config["run_dir"]), False, start)
+    uncovered = coverage_findings(splits_of(corpus), tokenizer, list(corpus.also_tests))
+    unspelled = {id(case.utterance) for finding in uncovered for case in finding.cases}
+    utterances = [utterance for utterance in corpus.train if id(utterance) not in unspelled]
+    return Fresh(build_model(config, tokenizer, features), utterances, uncovered)

@@ -1,0 +1,90 @@
+"""python -m asr.doctor [overrides]: look over a corpus, and a plan to train on it, before any training.
+
+Hydra's overrides are those of asr.train. What is found is printed, each finding with the utterances concerned and what
+to do; it lies on a page, too, doctor.html in run_dir, where the worst can be listened to. The exit status is 0 where
+training may start, with warnings or without, and 1 where it should not.
+"""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from asr.errors import InputError
+from asr.training.hydra_command import experiment_command
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+    from asr.data.corpus import Corpus
+    from asr.diagnosis.finding import Advance
+    from asr.report.diagnosis import Diagnosis
+
+
+def doctor(config: dict[str, Any]) -> None:
+    """Examine a corpus and forecast a training, from the resolved config of the training."""
+    from asr.data.corpus import prepare_if_absent, read_corpus
+    from asr.diagnosis.examination import Manifests
+    from asr.report.diagnosis import Diagnosis
+    from asr.run.names import DOCTOR
+    from asr.text.normalize import get_normalizer
+
+    run_dir = Path(config["run_dir"])
+    diagnosis = Diagnosis(config["corpus"]["name"], Path(config["doctor"]["report"] or run_dir / DOCTOR), run_dir)
+    prepare_if_absent(config["corpus"])
+    manifests = Manifests()
+    corpus = read_corpus(config["corpus"], get_normalizer(config["normalizer"]), manifests)
+    if not corpus.train or not corpus.valid:
+        raise manifests.problems[0]
+    diagnosis.tell(manifests.findings())
+    _examine(config, corpus, diagnosis)
+    try:
+        _forecast(config, corpus, diagnosis)
+    except InputError as error:
+        diagnosis.refuse(error)
+    diagnosis.conclude()
+
+
+def _examine(config: dict[str, Any], corpus: "Corpus", diagnosis: "Diagnosis") -> None:
+    """Examine the corpus, and with a model its texts, under a bar."""
+    from asr.cli.command import progress_bar
+    from asr.diagnosis.alignment import alignment_findings
+    from asr.diagnosis.examination import Bounds, examine
+
+    with progress_bar() as bar:
+
+        def progress(what: str, total: float) -> "Advance":
+            return _task(bar, what, total)
+
+        examination = examine(corpus, Bounds.of(config), progress)
+        findings = examination.findings
+        if (source := config["doctor"]["model"]) is not None:
+            findings = [*findings, *alignment_findings(source, examination.heard, progress)]
+    diagnosis.tell(findings, examination.facts)
+
+
+def _task(bar: "Progress", what: str, total: float) -> "Advance":
+    task = bar.add_task(what, total=total)
+    return lambda done: bar.advance(task, done)
+
+
+def _forecast(config: dict[str, Any], corpus: "Corpus", diagnosis: "Diagnosis") -> None:
+    """Make the model, try it, and say what a training will need."""
+    import torch
+
+    from asr.diagnosis.forecast import forecast
+    from asr.diagnosis.model import fresh_model
+    from asr.training.gradient_checkpointing import recompute_blocks
+
+    torch.set_num_threads(config["num_threads"])
+    torch.manual_seed(config["seed"])
+    model, utterances, findings = fresh_model(config, corpus)
+    diagnosis.tell(findings)
+    if config["gradient_checkpointing"]:
+        recompute_blocks(model.encoder)
+    tried = forecast(config, utterances, model, lambda planned: diagnosis.tell(planned.findings, planned.facts))
+    diagnosis.tell(tried.findings, tried.facts)
+
+
+main = experiment_command(doctor)
+
+if __name__ == "__main__":
+    main()

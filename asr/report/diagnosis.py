@@ -1,0 +1,137 @@
+"""What asr.doctor tells: on the terminal as it comes, and on a page with recordings of the worst."""
+
+from collections.abc import Iterator, Sequence
+from itertools import zip_longest
+from pathlib import Path
+
+from asr.data.manifest import Utterance
+from asr.diagnosis.finding import Case, Fact, Finding, Severity
+from asr.errors import InputError
+from asr.report.clips import Clips, record
+from asr.system.files import check_output, write_output
+from asr.text.numbers import counted
+from asr.text.printable import printable
+from asr.web.figures import facts, figure
+from asr.web.page import escape, page
+from asr.web.utterances import attachments
+
+SHOWN = 20  # cases of a finding; the others are counted
+AUDIO_BYTES = 20_000_000  # of recordings in a page: half an hour of speech
+
+
+class Diagnosis:
+    """What was found so far; it is printed as it comes, as the last that is tried, memory, may end the process.
+
+    Args:
+        name: of the corpus.
+        path: of the page.
+        run_dir: which need not be there yet.
+
+    Raises:
+        InputError: the page could not be written.
+    """
+
+    def __init__(self, name: str, path: Path, run_dir: Path) -> None:
+        check_output("doctor.report", path, path.name, made_later=run_dir)
+        self._name, self._path = name, path
+        self._findings: list[Finding] = []
+        self._facts: list[Fact] = []
+
+    def tell(self, findings: Sequence[Finding], facts: Sequence[Fact] = ()) -> None:
+        """Print findings, the worst first, and keep them; facts are printed at the end."""
+        for finding in sorted(findings, key=lambda finding: finding.severity):
+            print("\n".join(finding.lines()), end="\n\n", flush=True)
+        self._findings += findings
+        self._facts += facts
+
+    def refuse(self, error: InputError) -> None:
+        """Tell that there can be no training."""
+        self.tell([Finding("training", Severity.ERROR, str(error), "Without this nothing can be trained.")])
+
+    def conclude(self) -> None:
+        """Print the facts, write the page, and say whether training should start.
+
+        Raises:
+            InputError: it should not.
+        """
+        for key, said in self._facts:
+            print(printable(f"{key}: {said}"))
+        findings = sorted(self._findings, key=lambda finding: finding.severity)
+        counts = [sum(finding.severity == severity for finding in findings) for severity in Severity]
+        parts = [counted(count, severity.name.lower()) for severity, count in zip(Severity, counts, strict=True)]
+        errors = counts[Severity.ERROR]
+        verdict = f"{', '.join(parts)}: training {'should not' if errors else 'may'} start"
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        write_output("doctor.report", self._path, diagnosis_page(self._name, verdict, findings, self._facts))
+        print("\n" + printable(f"{verdict}; with recordings: {self._path}"), flush=True)
+        if errors:
+            kinds = ", ".join(finding.kind for finding in findings[:errors])
+            raise InputError(f"training should not start; {counted(errors, 'finding')} above must be mended: {kinds}.")
+
+
+def diagnosis_page(name: str, verdict: str, findings: Sequence[Finding], pairs: Sequence[Fact]) -> str:
+    """Make the page.
+
+    Args:
+        name: of the corpus.
+        verdict: whether training should start.
+        findings: the worst first.
+        pairs: what was looked at, and what the training will need, by name.
+    """
+    utterances = list(_worst_first(findings))
+    positions = {id(utterance): position for position, utterance in enumerate(utterances)}
+    clips = record(utterances, range(len(utterances)), AUDIO_BYTES)
+    counts = [sum(finding.severity == severity for finding in findings) for severity in Severity]
+    tiles = [
+        figure(f"{severity.name.lower()}s", f"{severity.name.capitalize()}s", f"{count:,}", [], main=not severity)
+        for severity, count in zip(Severity, counts, strict=True)
+    ]
+    title = f"Doctor: {name}"
+    body = [
+        f'<main><header><h1>{escape(title)}</h1><p>{escape(verdict)}</p><div class="headline">{"".join(tiles)}</div>',
+        f"{facts(pairs)}</header><section><h2>Findings</h2>",
+        "" if findings else "<p>None.</p>",
+        *(_section(finding, positions, clips) for finding in findings),
+        "</section></main>",
+    ]
+    return page(title, "\n".join(body), ["listen.js"], attachments=attachments({"clip": clips.audio}))
+
+
+def _worst_first(findings: Sequence[Finding]) -> Iterator[Utterance]:
+    """Yield each utterance that is shown once: the worst of all findings, then the second of each, and so on."""
+    seen: set[int] = set()
+    for cases in zip_longest(*(finding.cases[:SHOWN] for finding in findings)):
+        for case in cases:
+            if case is not None and id(case.utterance) not in seen:
+                seen.add(id(case.utterance))
+                yield case.utterance
+
+
+def _section(finding: Finding, positions: dict[int, int], clips: Clips) -> str:
+    severity = finding.severity.name.lower()
+    parts = [
+        f'<h3><span class="severity {severity}">{severity}</span>{escape(finding.kind)}</h3>',
+        f"<p>{escape(finding.what)}</p><p>{escape(finding.advice)}</p>",
+    ]
+    if finding.cases:
+        rows = "".join(_row(case, positions[id(case.utterance)], clips) for case in finding.cases[:SHOWN])
+        heads = "".join(f'<th scope="col">{head}</th>' for head in ("split", "id", "what", "text", "audio"))
+        parts.append(
+            f'<div class="table-scroll cases" tabindex="0"><table><thead><tr>{heads}</tr></thead>'
+            f"<tbody>{rows}</tbody></table></div>"
+        )
+    if (more := len(finding.cases) - SHOWN) > 0:
+        parts.append(f'<p class="note">and {more:,} more</p>')
+    return "".join(parts)
+
+
+def _row(case: Case, position: int, clips: Clips) -> str:
+    utterance = case.utterance
+    cells = (case.split, utterance.id, case.detail, utterance.text)
+    texts = "".join(f"<td><bdi>{escape(cell)}</bdi></td>" for cell in cells)
+    if position in clips.audio:
+        label = escape(f"Play {utterance.id}")
+        audio = f'<button type="button" class="listen" data-clip="clip-{position}" aria-label="{label}">Play</button>'
+    else:
+        audio = '<span class="note">cannot be played</span>' if position in clips.problems else ""
+    return f"<tr>{texts}<td>{audio}</td></tr>"

@@ -1,0 +1,109 @@
+"""Make a manifest of a corpus in another toolkit's format.
+
+    python -m recipes.convert kaldi data/train train.jsonl
+    python -m recipes.convert common_voice cv-corpus/en/validated.tsv train.jsonl
+    python -m recipes.convert audio_folder corpus/train train.jsonl
+    python -m recipes.convert parquet corpus/data train.jsonl --audio-dir audio
+    python -m recipes.convert nemo train_manifest.json train.jsonl
+    python -m recipes.convert lhotse cuts.jsonl.gz train.jsonl
+    python -m recipes.convert lhotse supervisions.jsonl.gz train.jsonl --recordings recordings.jsonl.gz
+    python -m recipes.convert ljspeech LJSpeech-1.1 train.jsonl
+
+Audio stays where it is, but for Parquet files, which hold it. What cannot be taken over is named by file and line, and
+there is no manifest then, unless --skip-bad leaves it out. Texts stay as they are: asr.train normalises them.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+from asr.data.manifest import write_manifest
+from asr.errors import InputError
+from asr.system.files import check_output
+from asr.text.numbers import counted
+from asr.text.printable import printable
+from recipes.convert import audio_folder, common_voice, kaldi, lhotse, ljspeech, nemo, parquet
+from recipes.convert.entry import Options, Problems, Reader, utterances
+
+FORMATS: dict[str, Reader] = {
+    "kaldi": kaldi.read,
+    "common_voice": common_voice.read,
+    "audio_folder": audio_folder.read,
+    "parquet": parquet.read,
+    "nemo": nemo.read,
+    "lhotse": lhotse.read,
+    "ljspeech": ljspeech.read,
+}
+MAX_NAMED = 10  # problems
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command; returns the exit status."""
+    options = _parse(arguments)
+    try:
+        return _convert(options)
+    except InputError as error:
+        _complain(str(error))
+    except OSError as error:
+        named = f"{error.filename}: " if error.filename else ""
+        _complain(f"{named}{error.strerror or error}.")
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+    return 1
+
+
+def _convert(options: argparse.Namespace) -> int:
+    check_output("MANIFEST", options.manifest, "train.jsonl")
+    problems = Problems()
+    given = Options(options.root, options.audio_dir, options.text_column, options.recordings)
+    converted = list(utterances(FORMATS[options.format](options.source, given, problems), problems))
+    for message in problems.messages[:MAX_NAMED]:
+        _complain(message)
+    count = len(problems.messages)
+    if count > MAX_NAMED:
+        _complain(f"and {count - MAX_NAMED:,} more")
+    if count and not options.skip_bad:
+        _complain(f"{counted(count, 'problem')}: no manifest was written. Mend them, or leave them out by --skip-bad.")
+        return 1
+    if not converted:
+        raise InputError(f"{options.source}: must hold at least one utterance; none was found.")
+    write_manifest(options.manifest, converted)
+    hours = sum(one.duration for one in converted) / 3600
+    speakers = len({one.speaker for one in converted} - {None})
+    left_out = f"; {count:,} left out" if count else ""
+    print(
+        printable(
+            f"{options.manifest}: {counted(len(converted), 'utterance')}, {hours:.2f} h, "
+            f"{counted(speakers, 'known speaker')}{left_out}"
+        )
+    )
+    return 0
+
+
+def _complain(message: str) -> None:
+    print(f"error: {printable(message)}", file=sys.stderr)
+
+
+def _parse(arguments: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m recipes.convert", description=(__doc__ or "").strip())
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    add = parser.add_argument
+    add("format", choices=FORMATS, metavar="FORMAT", help=f"one of {', '.join(FORMATS)}")
+    add("source", type=Path, metavar="SOURCE", help="file or folder, as above")
+    add("manifest", type=Path, metavar="MANIFEST", help="to write, JSONL")
+    add(
+        "--root",
+        type=Path,
+        metavar="DIR",
+        help="of relative audio paths (that of SOURCE; Kaldi's often are of another)",
+    )
+    add("--audio-dir", type=Path, metavar="DIR", help="gets the audio of Parquet files")
+    add("--text-column", metavar="NAME", help="of audio_folder and parquet (text, transcription, sentence, ...)")
+    add("--recordings", type=Path, metavar="FILE", help="of lhotse's supervisions")
+    add("--skip-bad", action="store_true", help="leave out what cannot be taken over")
+    return parser.parse_args(arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

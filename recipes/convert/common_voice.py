@@ -1,0 +1,33 @@
+"""Common Voice: validated.tsv, train.tsv, ..., beside the folder clips."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from asr.data.manifest import named_lines
+from asr.errors import InputError
+from recipes.convert.entry import Entry, Options, Problems, below
+
+NEEDED = ("client_id", "path", "sentence")
+
+
+def read(source: Path, options: Options, problems: Problems) -> Iterator[Entry]:
+    """Read a table of Common Voice; texts are as written, with case and punctuation.
+
+    Raises:
+        InputError: it is not one.
+    """
+    clips = options.root or source.parent / "clips"
+    lines = named_lines(source, "a table of Common Voice")
+    where, head = next(lines, (str(source), ""))
+    columns = head.rstrip("\r\n").split("\t")
+    if missing := [name for name in NEEDED if name not in columns]:
+        raise InputError(f"{where}: the first line must name the columns {', '.join(NEEDED)}; missing {missing[0]}.")
+    for where, line in lines:
+        values = line.rstrip("\r\n").split("\t")
+        if len(values) != len(columns):
+            problems.add(where, f"must have {len(columns)} columns, as the first line; got {len(values)}")
+            continue
+        row = dict(zip(columns, values, strict=True))
+        name = row["path"] if Path(row["path"]).suffix else f"{row['path']}.mp3"  # as the first releases had it
+        if audio := below(clips, name, where, problems):
+            yield Entry(where, audio, row["sentence"], speaker=row["client_id"] or None)

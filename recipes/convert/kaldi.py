@@ -1,0 +1,96 @@
+"""Kaldi data directories: wav.scp, text, and if need be segments and utt2spk.
+
+A wav.scp may hold commands ("flac -dc x.flac |") and places in archives; they are refused, as a converter runs nothing.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from asr.data.manifest import named_lines
+from asr.errors import InputError
+from recipes.convert.entry import Entry, Options, Problems
+
+Table = dict[str, tuple[str, str]]  # key to its place (file:line), and the rest of the line
+
+
+class Stretch(NamedTuple):
+    """A line of segments."""
+
+    where: str
+    recording: str
+    start: float | None
+    duration: float | None
+
+
+def read(source: Path, options: Options, problems: Problems) -> Iterator[Entry]:
+    """Read a data directory; utterances are in the order of `text`.
+
+    Raises:
+        InputError: wav.scp or text is not there.
+    """
+    if not source.is_dir():
+        raise InputError(f"{source}: must be a Kaldi data directory, with wav.scp and text; it is no folder.")
+    recordings = _table(source / "wav.scp", problems)
+    speakers = _table(source / "utt2spk", problems) if (source / "utt2spk").exists() else {}
+    has_segments = (source / "segments").exists()
+    stretches = _stretches(source / "segments", problems) if has_segments else {}
+    root = options.root or source
+    for name, (where, text) in _table(source / "text", problems, may_be_empty=True).items():
+        stretch = stretches.get(name) if has_segments else Stretch(where, name, None, None)
+        if stretch is None:
+            problems.add(where, f"utterance {name!r} is not in segments")
+            continue
+        if stretch.recording not in recordings:
+            problems.add(stretch.where, f"recording {stretch.recording!r} is not in wav.scp")
+            continue
+        scp, value = recordings[stretch.recording]
+        if audio := _audio(value, root, scp, problems):
+            speaker = speakers[name][1] if name in speakers else None
+            yield Entry(where, audio, text, name, speaker, stretch.start, stretch.duration)
+
+
+def _table(path: Path, problems: Problems, may_be_empty: bool = False) -> Table:
+    """Read lines of a key and a value."""
+    table: Table = {}
+    for where, line in named_lines(path, "a file of a Kaldi data directory"):
+        key, *rest = line.split(maxsplit=1)
+        value = rest[0].strip() if rest else ""
+        if not value and not may_be_empty:
+            problems.add(where, f"must be a key and a value; got {key!r} alone")
+        elif key in table:
+            problems.add(where, f"keys must be unique; {key!r} is at {table[key][0]}")
+        else:
+            table[key] = where, value
+    return table
+
+
+def _audio(value: str, root: Path, where: str, problems: Problems) -> Path | None:
+    """Find the file that a line of wav.scp names; whoever wrote it may name any place on the disk."""
+    if value.endswith("|"):
+        problems.add(where, f"must name a file; commands are not run: {value!r}. Write its output to a file first")
+        return None
+    if value == "-" or value.rpartition(":")[2].isdigit():
+        problems.add(where, f"must name a file; got a place in a stream or an archive: {value!r}")
+        return None
+    return root / value
+
+
+def _stretches(path: Path, problems: Problems) -> dict[str, Stretch]:
+    stretches: dict[str, Stretch] = {}
+    for where, line in named_lines(path, "Kaldi's segments"):
+        fields = line.split()
+        try:
+            name, recording, *times = fields
+            start, end = map(float, times)
+        except ValueError:
+            problems.add(where, f"must be UTTERANCE RECORDING START END; got {line.strip()!r}")
+            continue
+        if not (start >= 0 and (end > start or end == -1)):  # -1: to the end of the recording
+            problems.add(where, f"END must be beyond START, which is not negative; got {start:g} and {end:g}")
+        elif name in stretches:
+            problems.add(where, f"utterances must be unique; {name!r} is at {stretches[name].where}")
+        else:
+            duration = None if end == -1 else round(end - start, 6)
+            stretches[name] = Stretch(where, recording, start, duration)
+    return stretches

@@ -1,0 +1,100 @@
+"""lhotse's manifests, JSONL with or without gzip: cuts, or supervisions beside their recordings."""
+
+import gzip
+import zlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from asr.data.manifest import LONGEST_LINE, named_lines, parse_object
+from asr.errors import InputError
+from asr.system.files import bounded_lines
+from recipes.convert.entry import Entry, Options, Problems
+
+PLAIN = ("MonoCut", "MultiCut", None)  # others are mixed or padded when they are loaded
+
+
+def read(source: Path, options: Options, problems: Problems) -> Iterator[Entry]:
+    """Read cuts, or with `options.recordings` supervisions; a cut's text is that of its supervisions, joined."""
+    root = options.root or source.parent
+    recordings = {}
+    if options.recordings is not None:
+        for where, row in _rows(options.recordings, problems):
+            recordings[row.get("id")] = (where, row)
+    for where, row in _rows(source, problems):
+        try:
+            if "supervisions" in row:
+                yield _cut(row, where, root)
+            elif "recording_id" in row:
+                yield _supervision(row, where, root, recordings)
+            else:
+                raise InputError("must be a cut or a supervision; it has neither supervisions nor recording_id")
+        except InputError as error:
+            problems.add(where, str(error))
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            problems.add(where, f"must have lhotse's keys; {type(error).__name__}: {error}")
+
+
+def _cut(row: Mapping[str, Any], where: str, root: Path) -> Entry:
+    if row.get("type") not in PLAIN:
+        raise InputError(f"must be a plain cut; got {row['type']}. Write its audio first: CutSet.save_audios")
+    supervisions = sorted(row["supervisions"], key=lambda one: float(one["start"]))
+    text = " ".join(filter(None, ((one.get("text") or "").strip() for one in supervisions)))
+    speakers = {one["speaker"] for one in supervisions if one.get("speaker")}
+    start, duration = float(row["start"]), float(row["duration"])
+    speaker = speakers.pop() if len(speakers) == 1 else None
+    return _entry(where, row["recording"], root, text, str(row["id"]), speaker, start, duration)
+
+
+def _supervision(row: Mapping[str, Any], where: str, root: Path, recordings: Mapping[Any, Any]) -> Entry:
+    if row["recording_id"] not in recordings:
+        raise InputError(f"recording {row['recording_id']!r} is not known. Give --recordings recordings.jsonl.gz")
+    recording = recordings[row["recording_id"]][1]
+    start, duration = float(row["start"]), float(row["duration"])
+    return _entry(where, recording, root, row.get("text") or "", str(row["id"]), row.get("speaker"), start, duration)
+
+
+def _entry(
+    where: str,
+    recording: Mapping[str, Any],
+    root: Path,
+    text: str,
+    identity: str,
+    speaker: str | None,
+    start: float,
+    duration: float,
+) -> Entry:
+    """Make an entry of a stretch of a recording; one that is all of it has no offset."""
+    if recording.get("transforms"):
+        raise InputError("audio must be as it is in its file; this recording is changed when it is loaded (transforms)")
+    sources = recording["sources"]
+    if len(sources) != 1 or sources[0].get("type") != "file":
+        kinds = ", ".join(str(one.get("type")) for one in sources)
+        raise InputError(
+            f"a recording must be one file; got {kinds or 'none'}: commands and addresses are not followed"
+        )
+    whole = start == 0 and abs(duration - float(recording["duration"])) < 1e-3
+    return Entry(where, root / sources[0]["source"], text, identity, speaker, None if whole else start, duration)
+
+
+def _rows(path: Path, problems: Problems) -> Iterator[tuple[str, dict[str, Any]]]:
+    for where, line in _lines(path):
+        try:
+            yield where, parse_object(line, where)
+        except InputError as error:
+            problems.messages.append(str(error))
+
+
+def _lines(path: Path) -> Iterator[tuple[str, str]]:
+    if path.suffix != ".gz":
+        yield from named_lines(path, "a manifest of lhotse")
+        return
+    where = str(path)
+    try:
+        with gzip.open(path, "rt", encoding="utf-8", errors="surrogateescape") as file:
+            for where, line in bounded_lines(file.readline, LONGEST_LINE, str(path)):
+                if line.strip():
+                    yield where, line
+    except (OSError, EOFError, zlib.error) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise InputError(f"{where}: must be a whole gzip file that can be read; {reason}.") from None

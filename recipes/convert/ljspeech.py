@@ -1,0 +1,25 @@
+"""LJSpeech, and the many corpora in its layout: metadata.csv with ID|text|normalised text, beside the folder wavs."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from asr.audio.load import AUDIO_SUFFIXES
+from asr.data.manifest import named_lines
+from recipes.convert.entry import Entry, Options, Problems, below
+
+SUFFIXES = (".wav", *(suffix for suffix in AUDIO_SUFFIXES if suffix != ".wav"))
+
+
+def read(source: Path, options: Options, problems: Problems) -> Iterator[Entry]:
+    """Read a metadata.csv, or that of a folder; the text is the last column, with numbers spelled out."""
+    table = source / "metadata.csv" if source.is_dir() else source
+    wavs = options.root or table.parent / "wavs"
+    for where, line in named_lines(table, "LJSpeech's metadata.csv"):
+        name, *texts = line.rstrip("\r\n").split("|")
+        if len(texts) not in (1, 2):
+            problems.add(where, f"must be ID|TEXT or ID|TEXT|NORMALISED; got {1 + len(texts)} columns")
+            continue
+        base = below(wavs, name, where, problems)
+        if base is not None:
+            audio = next((path for suffix in SUFFIXES if (path := base.with_name(base.name + suffix)).is_file()), None)
+            yield Entry(where, audio or base.with_name(f"{base.name}.wav"), texts[-1] or texts[0], name)

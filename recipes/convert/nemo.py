@@ -1,0 +1,34 @@
+"""NeMo's manifests, which have the keys of ours; what they have beyond, tarred audio, is refused."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from asr.data.manifest import named_lines, parse_object, parse_utterance
+from asr.errors import InputError
+from recipes.convert.entry import Entry, Options, Problems
+
+SHARDS = re.compile(r"_OP_|_CL_|\.tar\b")
+
+
+def read(source: Path, options: Options, problems: Problems) -> Iterator[Entry]:
+    """Read a manifest."""
+    root = options.root or source.parent
+    for where, line in named_lines(source, "a manifest of NeMo"):
+        try:
+            row = parse_object(line, where)
+            if "shard_id" in row or SHARDS.search(str(row.get("audio_filepath"))):
+                raise InputError(f"{where}: audio must be in files; this manifest is of tarred audio. Unpack it first.")
+            utterance = parse_utterance(row, where, root)
+        except InputError as error:
+            problems.messages.append(str(error))
+            continue
+        yield Entry(
+            where,
+            Path(utterance.audio_filepath),
+            utterance.text,
+            utterance.id,
+            utterance.speaker,
+            utterance.offset,
+            utterance.duration,
+        )

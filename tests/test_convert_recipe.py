@@ -1,0 +1,331 @@
+"""recipes.convert: a small corpus in each format becomes the same manifest; what is broken is named by its place."""
+
+import csv
+import gzip
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import soundfile
+
+from asr.data.manifest import Utterance, read_manifest
+from asr.plan import plan
+from recipes.convert.__main__ import FORMATS, main
+from tests.conftest import TINY, resolved, tone_corpus
+from tests.tones import SAMPLE_RATE, sentences, speak
+
+TEXTS = sentences(6, seed=4, words=(2, 3))
+NAMES = [f"utterance-{number}" for number in range(len(TEXTS))]
+SECONDS = [len(speak(text)) / SAMPLE_RATE for text in TEXTS]
+
+
+def write_audio(folder: Path, suffix: str = "wav") -> list[Path]:
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = [folder / f"{name}.{suffix}" for name in NAMES]
+    for path, text in zip(paths, TEXTS, strict=True):
+        soundfile.write(path, speak(text), SAMPLE_RATE)
+    return paths
+
+
+def convert(kind: str, source: Path, *more: str) -> list[Utterance]:
+    manifest = source.parent / "converted.jsonl"
+    assert main([kind, str(source), str(manifest), *more]) == 0
+    return read_manifest(manifest)
+
+
+def kaldi(folder: Path) -> Path:
+    paths = write_audio(folder / "audio")
+    data = folder / "data"
+    data.mkdir()
+    write = lambda name, values: (data / name).write_text("".join(map("{} {}\n".format, NAMES, values)))  # noqa: E731
+    write("wav.scp", paths)
+    write("text", TEXTS)
+    write("utt2spk", [name[-1] for name in NAMES])
+    return data
+
+
+def common_voice(folder: Path) -> Path:
+    write_audio(folder / "clips", "mp3")
+    rows = [f"{name[-1]}\t{name}.mp3\t{text}\t2\n" for name, text in zip(NAMES, TEXTS, strict=True)]
+    (folder / "validated.tsv").write_text("client_id\tpath\tsentence\tup_votes\n" + "".join(rows))
+    return folder / "validated.tsv"
+
+
+def audio_folder(folder: Path) -> Path:
+    write_audio(folder / "train")
+    with (folder / "train" / "metadata.csv").open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["file_name", "transcription", "speaker_id"])
+        writer.writerows([f"{name}.wav", text, name[-1]] for name, text in zip(NAMES, TEXTS, strict=True))
+    return folder / "train"
+
+
+def audio_folder_jsonl(folder: Path) -> Path:
+    write_audio(folder / "train" / "a")
+    rows = [
+        {"file_name": f"a/{name}.wav", "text": text, "speaker": name[-1]}
+        for name, text in zip(NAMES, TEXTS, strict=True)
+    ]
+    (folder / "train" / "metadata.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    return folder / "train"
+
+
+def nemo(folder: Path) -> Path:
+    paths = write_audio(folder / "audio")
+    rows = [
+        {"audio_filepath": str(path), "duration": seconds, "text": text, "speaker": name[-1], "lang": "en"}
+        for path, seconds, text, name in zip(paths, SECONDS, TEXTS, NAMES, strict=True)
+    ]
+    (folder / "manifest.json").write_text("\n".join(map(json.dumps, rows)))
+    return folder / "manifest.json"
+
+
+def lhotse(folder: Path) -> Path:
+    paths = write_audio(folder / "audio")
+    rows = []
+    for path, seconds, text, name in zip(paths, SECONDS, TEXTS, NAMES, strict=True):
+        source = {"type": "file", "channels": [0], "source": str(path)}
+        recording = {"id": f"r-{name}", "sources": [source], "sampling_rate": SAMPLE_RATE, "duration": seconds}
+        supervision = {"id": f"s-{name}", "recording_id": f"r-{name}", "start": 0.0, "duration": seconds, "text": text}
+        cut = {"id": name, "start": 0, "duration": seconds, "channel": 0, "type": "MonoCut", "recording": recording}
+        rows.append(cut | {"supervisions": [supervision | {"speaker": name[-1]}]})
+    with gzip.open(folder / "cuts.jsonl.gz", "wt") as file:
+        file.write("\n".join(map(json.dumps, rows)))
+    return folder / "cuts.jsonl.gz"
+
+
+def ljspeech(folder: Path) -> Path:
+    write_audio(folder / "wavs")
+    rows = [f"{name}|As written: {text}|{text}\n" for name, text in zip(NAMES, TEXTS, strict=True)]
+    (folder / "metadata.csv").write_text("".join(rows))
+    return folder
+
+
+SOURCES: dict[str, tuple[str, Callable[[Path], Path]]] = {
+    "kaldi": ("kaldi", kaldi),
+    "common_voice": ("common_voice", common_voice),
+    "audio_folder": ("audio_folder", audio_folder),
+    "audio_folder_jsonl": ("audio_folder", audio_folder_jsonl),
+    "nemo": ("nemo", nemo),
+    "lhotse": ("lhotse", lhotse),
+    "ljspeech": ("ljspeech", ljspeech),
+}
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_each_format_becomes_the_same_manifest(source: str, tmp_path: Path) -> None:
+    kind, make = SOURCES[source]
+    utterances = convert(kind, make(tmp_path))
+    assert [one.text for one in utterances] == TEXTS
+    assert [one.duration for one in utterances] == pytest.approx(SECONDS, abs=0.06 if kind == "common_voice" else 1e-6)
+    assert [Path(one.audio_filepath).stem for one in utterances] == NAMES
+    assert all(Path(one.audio_filepath).is_file() and one.offset is None for one in utterances)
+    assert [one.speaker for one in utterances] == [None if kind == "ljspeech" else name[-1] for name in NAMES]
+    if kind != "nemo":  # has no ids
+        assert [one.id for one in utterances] == NAMES
+
+
+def test_what_was_converted_can_be_trained_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    utterances = convert("kaldi", kaldi(tmp_path))
+    manifest = tmp_path / "converted.jsonl"
+    everywhere = [f"corpus.{split}=[{manifest.name}]" for split in ("train", "valid", "test")]
+    plan(resolved(*TINY, *tone_corpus(tmp_path), *everywhere, "run_dir=/nowhere/run"))
+    assert f"{len(utterances)} of {len(utterances)} training utterances" in capsys.readouterr().out
+
+
+def test_the_segments_of_kaldi_are_stretches_of_recordings(tmp_path: Path) -> None:
+    data = kaldi(tmp_path)
+    (data / "wav.scp").write_text("long ../audio/utterance-0.wav\n")
+    (data / "text").write_text("a one\nb two\n")
+    (data / "segments").write_text("a long 0.1 0.25\nb long 0.3 -1\n")
+    a, b = convert("kaldi", data)
+    assert (a.offset, a.duration, a.text) == (0.1, 0.15, "one")
+    assert (b.offset, b.duration) == (0.3, pytest.approx(SECONDS[0] - 0.3))
+
+
+def test_supervisions_of_lhotse_find_their_recordings(tmp_path: Path) -> None:
+    with gzip.open(lhotse(tmp_path), "rt") as file:
+        cuts = [json.loads(line) for line in file]
+    for name, rows in (
+        ("recordings", [cut["recording"] for cut in cuts]),
+        ("supervisions", [cut["supervisions"][0] | {"start": 0.05, "duration": 0.2} for cut in cuts]),
+    ):
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    found = convert("lhotse", tmp_path / "supervisions.jsonl", "--recordings", str(tmp_path / "recordings.jsonl"))
+    assert [(one.id, one.offset, one.duration, one.text) for one in found] == [
+        (f"s-{name}", 0.05, 0.2, text) for name, text in zip(NAMES, TEXTS, strict=True)
+    ]
+
+
+def test_a_data_set_that_hugging_faces_library_wrote_is_converted(tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets", reason="needs Hugging Face's datasets: pip install datasets")
+    audio = [{"bytes": path.read_bytes(), "path": path.name} for path in write_audio(tmp_path / "audio")]
+    speakers = [int(name[-1]) for name in NAMES]
+    made = datasets.Dataset.from_dict({"audio": audio, "transcription": TEXTS, "speaker_id": speakers})
+    made = made.cast_column("audio", datasets.Audio(decode=False))
+    (tmp_path / "data").mkdir()
+    made.to_parquet(tmp_path / "data" / "train-00000-of-00001.parquet")
+    utterances = convert("parquet", tmp_path / "data", "--audio-dir", str(tmp_path / "out"))
+    assert [one.text for one in utterances] == TEXTS
+    assert [one.duration for one in utterances] == pytest.approx(SECONDS)
+    assert [one.speaker for one in utterances] == [name[-1] for name in NAMES]
+
+
+def test_an_audio_folder_is_read_as_hugging_faces_library_reads_it(tmp_path: Path) -> None:
+    pytest.importorskip("torchcodec", reason="needs torchcodec, by which datasets reads audio", exc_type=Exception)
+    datasets = pytest.importorskip("datasets", reason="needs Hugging Face's datasets: pip install datasets")
+    folder = audio_folder(tmp_path)
+    loaded = datasets.load_dataset("audiofolder", data_dir=str(folder), cache_dir=str(tmp_path / "cache"))["train"]
+    loaded = loaded.cast_column("audio", datasets.Audio(decode=False))
+    rows = sorted((Path(row["audio"]["path"]).name, row["transcription"]) for row in loaded)
+    assert rows == [(Path(one.audio_filepath).name, one.text) for one in convert("audio_folder", folder)]
+
+
+def test_parquet_files_that_pyarrow_wrote_are_converted(tmp_path: Path) -> None:
+    pyarrow = pytest.importorskip("pyarrow", reason="needs pyarrow: pip install '.[convert]'")
+    import pyarrow.parquet as parquet
+
+    audio = [{"bytes": path.read_bytes(), "path": path.name} for path in write_audio(tmp_path / "audio", "flac")]
+    audio[3]["bytes"] = b"a page of an error"
+    table = pyarrow.table({"audio": audio, "sentence": TEXTS, "id": NAMES})
+    parquet.write_table(table, tmp_path / "x.parquet")
+    arguments = ["parquet", str(tmp_path / "x.parquet"), str(tmp_path / "converted.jsonl")]
+    assert main(arguments) == 1  # where to?
+    assert main([*arguments, "--audio-dir", str(tmp_path / "out"), "--skip-bad"]) == 0
+    utterances = read_manifest(tmp_path / "converted.jsonl")
+    assert [one.id for one in utterances] == [name for name in NAMES if name != NAMES[3]]
+    assert Path(utterances[0].audio_filepath).read_bytes() == audio[0]["bytes"]
+
+
+def test_manifests_that_lhotse_wrote_are_converted(tmp_path: Path) -> None:
+    lhotse = pytest.importorskip("lhotse", reason="needs lhotse: pip install lhotse")
+    recordings = lhotse.RecordingSet.from_recordings(map(lhotse.Recording.from_file, write_audio(tmp_path / "audio")))
+    supervisions = lhotse.SupervisionSet.from_segments(
+        lhotse.SupervisionSegment(name, name, 0, seconds, text=text, speaker=name[-1])
+        for name, seconds, text in zip(NAMES, SECONDS, TEXTS, strict=True)
+    )
+    cuts = lhotse.CutSet.from_manifests(recordings, supervisions)
+    cuts.to_file(tmp_path / "cuts.jsonl.gz")
+    recordings.to_file(tmp_path / "recordings.jsonl.gz")
+    supervisions.to_file(tmp_path / "supervisions.jsonl.gz")
+    whole = convert("lhotse", tmp_path / "cuts.jsonl.gz")
+    given = ("--recordings", str(tmp_path / "recordings.jsonl.gz"))
+    separate = convert("lhotse", tmp_path / "supervisions.jsonl.gz", *given)
+    for utterances in (whole, separate):
+        assert [(one.text, one.speaker) for one in utterances] == [
+            (text, name[-1]) for name, text in zip(NAMES, TEXTS, strict=True)
+        ]
+        assert [one.duration for one in utterances] == pytest.approx(SECONDS)
+    cuts.perturb_speed(1.1).to_file(tmp_path / "fast.jsonl")
+    assert main(["lhotse", str(tmp_path / "fast.jsonl"), str(tmp_path / "no.jsonl")]) == 1
+
+
+def edit(path: Path, line: int, change: Callable[[str], str]) -> None:
+    """Change a line, counted from 1."""
+    lines = path.read_text().splitlines()
+    lines[line - 1] = change(lines[line - 1])
+    path.write_text("\n".join(lines) + "\n")
+
+
+def changed(**values: Any) -> Callable[[str], str]:
+    return lambda line: json.dumps(json.loads(line) | values)
+
+
+BROKEN = {  # source, file and line to change, how, and what is said of the place
+    "a command": ("kaldi", "wav.scp", 2, lambda _: "utterance-1 sox x.wav - |", r"commands are not run"),
+    "a place in an archive": ("kaldi", "wav.scp", 2, lambda _: "utterance-1 raw.ark:17", r"an archive"),
+    "a key alone": ("kaldi", "wav.scp", 3, lambda _: "utterance-2", r"a key and a value"),
+    "audio that is not there": (
+        "nemo",
+        "manifest.json",
+        1,
+        changed(audio_filepath="/nowhere/a.wav"),
+        r"no such audio file",
+    ),
+    "a lost recording": ("kaldi", "text", 4, lambda _: "utterance-9 abc", r"not in wav.scp"),
+    "a column too many": ("common_voice", "validated.tsv", 3, lambda line: f"{line}\tx", r"4 columns"),
+    "a way out": ("common_voice", "validated.tsv", 4, lambda _: "1\t../../../etc/passwd\tabc\t1", r"lie below"),
+    "an absolute path": ("audio_folder", "metadata.csv", 2, lambda _: "/etc/passwd,abc,1", r"lie below"),
+    "no text": ("audio_folder_jsonl", "metadata.jsonl", 2, changed(text=None), r"must be texts"),
+    "no JSON": ("audio_folder_jsonl", "metadata.jsonl", 2, lambda _: "{", r"one JSON object"),
+    "tarred audio": ("nemo", "manifest.json", 5, changed(audio_filepath="audio__OP_0..9_CL_.tar"), r"tarred"),
+    "a duration below zero": ("nemo", "manifest.json", 5, changed(duration=-1), r"must be positive"),
+    "four columns": ("ljspeech", "metadata.csv", 6, lambda _: "utterance-5|a|b|c", r"4 columns"),
+    "an id twice": ("ljspeech", "metadata.csv", 2, lambda _: "utterance-0|abc|abc", r"unique"),
+}
+
+
+@pytest.mark.parametrize("fault", BROKEN)
+def test_a_broken_line_is_named_and_no_manifest_written_unless_it_is_left_out(
+    fault: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, name, line, change, said = BROKEN[fault]
+    kind, make = SOURCES[source]
+    path = make(tmp_path)
+    file = path / name if path.is_dir() else path
+    edit(file, line, change)
+    manifest = tmp_path / "converted.jsonl"
+    assert main([kind, str(path), str(manifest)]) == 1
+    printed = capsys.readouterr().err
+    assert re.search(rf"^error: {re.escape(str(file))}:{line}: .*{said}", printed, re.MULTILINE), printed
+    assert not manifest.exists()
+    assert main([kind, str(path), str(manifest), "--skip-bad"]) == 0
+    assert len(read_manifest(manifest)) == len(TEXTS) - 1
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"type": "MixedCut"}, "plain cut"),
+        ({"recording": {"sources": [{"type": "command", "source": "rm -r /"}]}}, "one file"),
+        ({"recording": {"sources": [], "transforms": [{"name": "Speed"}]}}, "transforms"),
+        ({"recording": "r-1"}, "lhotse's keys"),
+        ({"supervisions": [{"text": "a"}]}, "lhotse's keys"),
+    ],
+)
+def test_cuts_that_are_no_stretch_of_a_file_are_named(
+    change: dict[str, Any], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with gzip.open(lhotse(tmp_path), "rt") as file:
+        (tmp_path / "cuts.jsonl").write_text(file.read())
+    edit(tmp_path / "cuts.jsonl", 3, changed(**change))
+    assert main(["lhotse", str(tmp_path / "cuts.jsonl"), str(tmp_path / "converted.jsonl")]) == 1
+    assert re.search(rf"cuts.jsonl:3: .*{said}", capsys.readouterr().err)
+
+
+@pytest.mark.parametrize("kind", sorted({kind for kind, _ in SOURCES.values()}))
+@pytest.mark.parametrize("content", [b"", b"\x00\xff\xfe\x1f\x8b", b"[1]\n"], ids=["empty", "bytes", "other"])
+def test_a_source_that_is_none_is_a_line_of_error(
+    kind: str, content: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "source.jsonl"
+    path.write_bytes(content)
+    assert main([kind, str(path), str(tmp_path / "converted.jsonl")]) == 1
+    assert all(line.startswith("error: ") for line in capsys.readouterr().err.splitlines())
+    assert main([kind, str(tmp_path / "nowhere"), str(tmp_path / "converted.jsonl")]) == 1
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_a_torn_gzip_file_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = lhotse(tmp_path)
+    path.write_bytes(path.read_bytes()[:-20])
+    assert main(["lhotse", str(path), str(tmp_path / "converted.jsonl")]) == 1
+    assert "cuts.jsonl.gz" in capsys.readouterr().err
+
+
+def test_every_format_is_in_the_help(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    printed = capsys.readouterr().out
+    assert all(f"python -m recipes.convert {kind} " in printed for kind in FORMATS)
+
+
+def test_audio_folders_with_a_text_of_their_own_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = audio_folder(tmp_path)
+    edit(folder / "metadata.csv", 1, lambda _: "file_name,lyrics,speaker_id")
+    assert main(["audio_folder", str(folder), str(tmp_path / "converted.jsonl")]) == 1
+    assert "Give --text-column" in capsys.readouterr().err
+    assert [one.text for one in convert("audio_folder", folder, "--text-column", "lyrics")] == TEXTS

@@ -1,0 +1,268 @@
+"""asr.doctor: faults of every kind that are planted in a corpus are found, and a sound corpus has none."""
+
+import io
+import re
+import shutil
+from contextlib import redirect_stdout
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import soundfile
+import torch
+
+from asr.data.corpus import read_corpus
+from asr.data.manifest import Utterance, read_manifest, write_manifest
+from asr.diagnosis.alignment import alignment_findings
+from asr.diagnosis.examination import Bounds, examine, splits_of
+from asr.diagnosis.finding import Severity
+from asr.diagnosis.forecast import disk, memory_finding
+from asr.diagnosis.parallel import in_parallel
+from asr.diagnosis.sound import Sound, measure
+from asr.diagnosis.trial import Steps
+from asr.doctor import doctor
+from asr.errors import InputError
+from tests.browser import browser, visit  # noqa: F401
+from tests.conftest import TINY, resolved, tone_corpus
+from tests.tones import SAMPLE_RATE, sentences, speak
+
+KINDS = {  # of each planted fault: the utterances that must be named, and no others
+    "manifest": [],
+    "missing audio": ["missing"],
+    "unreadable audio": ["unreadable"],
+    "truncated audio": ["truncated-flac", "truncated-wav"],
+    "wrong duration": ["wrong-duration"],
+    "mixed sample rates": ["rate"],
+    "clipping": ["clipped"],
+    "DC offset": ["offset"],
+    "silence": ["silent"],
+    "band-limited audio": ["telephone"],
+    "test audio in train": ["test-leaked"],
+    "duplicate audio": ["twin"],
+    "empty texts": ["empty"],
+    "repeated texts": ["repeated"],
+    "texts that do not fit": ["crowded", "few-words"],
+    "speakers in train and test": ["test-speaker"],
+    "sentences in train and test": ["test-sentence"],
+    "characters without a token": ["test-letter"],
+    "dropped from training": ["crowded", "endless"],
+}
+
+
+class Corpus:
+    """A corpus of tones over noise, to which utterances are added one by one."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.noise = folder, np.random.default_rng(0)
+        self.splits: dict[str, list[Utterance]] = {"train": [], "valid": [], "test": []}
+        for split, count, seed in (("train", 30, 1), ("valid", 4, 2), ("test", 4, 3)):
+            for number, text in enumerate(sentences(count, seed, words=(3, 5))):
+                self.add(split, f"{split}-{number}", text)
+
+    def sound(self, text: str) -> np.ndarray:
+        waveform = speak(text)
+        return waveform + 0.01 * self.noise.standard_normal(len(waveform)).astype(np.float32)
+
+    def add(
+        self,
+        split: str,
+        name: str,
+        text: str,
+        waveform: np.ndarray | None = None,
+        rate: int = SAMPLE_RATE,
+        suffix: str = "flac",
+        **others: object,
+    ) -> Path:
+        path = self.folder / f"{name}.{suffix}"
+        waveform = self.sound(text) if waveform is None else waveform
+        soundfile.write(path, waveform, rate)
+        utterance = Utterance(str(path), len(waveform) / rate, text, name, speaker=f"{split}-speaker")
+        self.splits[split].append(replace(utterance, **others))
+        return path
+
+    def write(self) -> list[str]:
+        for split, utterances in self.splits.items():
+            write_manifest(self.folder / f"{split}.jsonl", utterances)
+        return tone_corpus(self.folder)
+
+
+def plant(corpus: Corpus) -> None:
+    """Add an utterance for each fault."""
+    draw = iter(sentences(20, seed=9, words=(5, 5)))
+    corpus.add("train", "missing", next(draw)).unlink()
+    corpus.add("train", "unreadable", next(draw)).write_text("not audio, but a page of an error of a server")
+    for suffix in ("flac", "wav"):
+        path = corpus.add("train", f"truncated-{suffix}", next(draw), suffix=suffix)
+        path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    corpus.add("train", "wrong-duration", next(draw), duration=6.0)
+    text = next(draw)
+    corpus.add("train", "rate", text, corpus.sound(text)[::2], rate=SAMPLE_RATE // 2)
+    text = next(draw)
+    corpus.add("train", "clipped", text, (3 * corpus.sound(text)).clip(-0.6, 0.6))
+    text = next(draw)
+    corpus.add("train", "offset", text, corpus.sound(text) + 0.1)
+    corpus.add("train", "silent", next(draw), np.zeros(2 * SAMPLE_RATE))
+    text = next(draw)
+    narrow = np.fft.rfft(corpus.sound(text))
+    narrow[len(narrow) * 2 // 5 :] = 0
+    corpus.add("train", "telephone", text, np.fft.irfft(narrow))
+    learnt = corpus.splits["train"][0]
+    corpus.add("test", "test-leaked", "abc", soundfile.read(learnt.audio_filepath)[0])
+    twin = corpus.splits["train"][1]
+    corpus.add("train", "twin", "fed", soundfile.read(twin.audio_filepath)[0])
+    corpus.add("train", "empty", "", corpus.sound("abc"))
+    corpus.add("train", "repeated", corpus.splits["train"][-4].text)  # of the narrow one
+    corpus.add("train", "few-words", "ab", corpus.sound("ab" * 25))
+    corpus.add("test", "test-speaker", next(draw), speaker="train-speaker")
+    corpus.add("test", "test-sentence", corpus.splits["train"][2].text)
+    corpus.add("test", "test-letter", "abz")
+    corpus.add("train", "crowded", next(draw) * 3, corpus.sound("a"))
+    corpus.add("train", "endless", "ab cd " * 30)
+
+
+def findings(printed: str) -> dict[str, tuple[str, list[str]]]:
+    """Severity and utterances of the findings, by their kind."""
+    found: dict[str, tuple[str, list[str]]] = {}
+    pattern = r"^(error|warning|note): ([^:]+):(.*?)^  -> ."
+    for severity, kind, lines in re.findall(pattern, printed, re.MULTILINE | re.DOTALL):
+        found.setdefault(kind, (severity, []))[1].extend(re.findall(r"^  \w+: ([\w-]+)", lines, re.MULTILINE))
+    return found
+
+
+@pytest.fixture(scope="module")
+def sick(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A corpus with all the faults, and what the doctor prints of it."""
+    corpus = Corpus(tmp_path_factory.mktemp("sick"))
+    plant(corpus)
+    overrides = corpus.write()
+    with (corpus.folder / "train.jsonl").open("a") as manifest:
+        manifest.write('{"id": "line", "audio_filepath": "line.flac", "duration": -1, "text": "abc"}\n')
+    printed = io.StringIO()
+    with pytest.raises(InputError, match="training should not start; 7 findings"), redirect_stdout(printed):
+        doctor(resolved(*TINY, *overrides, f"run_dir={corpus.folder / 'run'}"))
+    return corpus.folder, printed.getvalue()
+
+
+def test_each_of_nineteen_planted_faults_is_found_in_its_utterance_and_in_no_other(sick: tuple[Path, str]) -> None:
+    found = {kind: sorted(named) for kind, (_, named) in findings(sick[1]).items()}
+    assert found == KINDS
+    errors = {kind for kind, (severity, _) in findings(sick[1]).items() if severity == "error"}
+    unusable = {"missing audio", "unreadable audio", "truncated audio", "wrong duration"}  # 5 of 49: more than 1 %
+    assert errors == unusable | {"manifest", "test audio in train", "characters without a token"}
+
+
+def test_a_sound_corpus_has_no_findings_and_training_may_start(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    overrides = Corpus(tmp_path).write()
+    doctor(resolved(*TINY, *overrides, f"run_dir={tmp_path / 'run'}"))
+    printed = capsys.readouterr().out
+    assert findings(printed) == {}
+    assert "0 errors, 0 warnings, 0 notes: training may start" in printed
+    for name in ("steps", "an epoch", "the run", "largest batch", "memory", "disk"):
+        assert re.search(rf"^{name}: .*\d", printed, re.MULTILINE), name
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["doctor.html"]
+
+
+def test_the_page_names_the_faults_and_plays_the_worst(sick: tuple[Path, str], browser: Any) -> None:  # noqa: F811
+    seen = visit(browser, sick[0] / "run" / "doctor.html")
+    headings = [heading.partition("\n")[0] for heading in seen.page.locator("h3").all_inner_texts()]
+    assert [re.sub(r"^(error|warning|note)", "", heading) for heading in headings[:1]] == ["manifest"]
+    assert {kind for kind in KINDS if any(kind in heading for heading in headings)} == set(KINDS)
+    assert seen.page.locator('[data-figure="errors"]').inner_text() == "7"
+    row = seen.page.locator("tr", has_text="nothing above")
+    row.locator("button").click()
+    row.locator("audio").wait_for()
+    seen.page.wait_for_function("document.querySelector('audio').duration > 1")
+    assert seen.page.locator("tr", has_text="page of an error").count() == 0  # what it holds is nobody's business
+    assert seen.complaints == []
+    assert [address for address in seen.requests if not address.startswith("blob:")] == [seen.page.url]
+
+
+def test_of_a_large_corpus_an_equal_part_of_each_split_is_listened_to_and_it_is_said(tones: Path) -> None:
+    corpus = read_corpus(resolved(*tone_corpus(tones))["corpus"], str)
+    splits = splits_of(corpus)
+    hours = sum(one.duration for utterances in splits.values() for one in utterances) / 3600
+    bounds = Bounds(sample_rate=16000, max_bad_fraction=0.0, listen_hours=hours / 2, seed=0)
+    done: dict[str, float] = {}
+    examination = examine(
+        corpus, bounds, lambda what, total: lambda more: done.update({what: done.get(what, 0) + more})
+    )
+    assert {split: len(pairs) for split, pairs in examination.heard.items()} == {"train": 24, "valid": 4, "test": 4}
+    assert ("looked at", "the headers of 64 files, the audio of 32 of 64 utterances") in examination.facts
+    heard = sum(one.duration for pairs in examination.heard.values() for one, _ in pairs)
+    assert done == {"reading headers": 64, "listening": pytest.approx(heard)}
+
+
+def test_a_model_finds_the_texts_that_were_swapped(fluent: Path) -> None:
+    utterances = read_manifest(fluent / "test.jsonl")[:12]
+    swapped = [replace(utterances[0], text=utterances[1].text), replace(utterances[1], text=utterances[0].text)]
+    heard = {"train": [(one, Sound(SAMPLE_RATE)) for one in (*swapped, *utterances[2:])]}
+    seconds: list[float] = []
+    (finding,) = alignment_findings(str(fluent / "run"), heard, lambda what, total: seconds.append)
+    assert {case.utterance.id for case in finding.cases} == {one.id for one in swapped}
+    assert sum(seconds) == pytest.approx(sum(one.duration for one in utterances))
+    sound = {"train": heard["train"][2:]}
+    assert alignment_findings(str(fluent / "run"), sound, lambda what, total: seconds.append) == []
+
+
+def tone(amplitude: float) -> np.ndarray:
+    return amplitude * np.sin(2 * np.pi * 97.0 * np.arange(SAMPLE_RATE) / SAMPLE_RATE)
+
+
+def clipped(waveform: np.ndarray) -> float:
+    return measure(torch.from_numpy(waveform.astype(np.float32)), SAMPLE_RATE).clipped
+
+
+def test_only_what_was_cut_off_is_clipped_neither_a_pure_tone_nor_coarse_samples() -> None:
+    noise = np.random.default_rng(0).normal(0, 0.1, SAMPLE_RATE)
+    assert clipped(tone(0.9)) == clipped(noise) == 0.0
+    assert clipped((tone(0.5) * 16).round() / 16) == 0.0
+    assert clipped((noise * 16).round() / 16) == 0.0
+    beyond = np.abs(tone(1.0)) >= 0.7
+    assert clipped(tone(1.0).clip(-0.7, 0.7)) == pytest.approx(beyond.mean(), abs=0.01)
+    assert clipped(tone(1.2).clip(-1, 1)) == pytest.approx((np.abs(tone(1.2)) >= 0.999).mean(), abs=0.01)
+
+
+def test_processes_give_the_results_in_order() -> None:
+    things = list(range(-450, 450))
+    assert list(in_parallel(abs, things)) == [abs(thing) for thing in things]
+
+
+def test_the_time_of_a_step_lies_on_the_line_through_those_that_were_timed() -> None:
+    steps = Steps({10.0: 0.5, 30.0: 1.5}, reading=0.0, peak=0.0, available=1.0, state=0.0)
+    assert [steps.of(padded) for padded in (10.0, 20.0, 30.0)] == pytest.approx([0.5, 1.0, 1.5])
+    assert Steps({20.0: 1.0}, 0.0, 0.0, 1.0, 0.0).of(10.0) == pytest.approx(0.5)
+
+
+def test_too_full_a_disk_is_an_error_and_a_folder_need_not_be_there(tmp_path: Path) -> None:
+    config = resolved(f"run_dir={tmp_path / 'a' / 'b'}", "checkpoint.keep=3")
+    free = shutil.disk_usage(tmp_path).free
+    assert disk(free / 100, 0.0, config)[1] == []
+    (finding,) = disk(free / 3, 0.0, config)[1]  # six checkpoints
+    assert finding.severity == Severity.ERROR
+    assert "up to 6 checkpoints" in finding.what
+
+
+def test_memory_that_does_not_suffice_is_an_error_that_says_what_to_lower() -> None:
+    finding = memory_finding(RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"))
+    assert finding.severity == Severity.ERROR
+    assert "data.batch_seconds" in finding.advice
+    with pytest.raises(RuntimeError, match="shapes"):
+        memory_finding(RuntimeError("shapes do not fit"))
+
+
+def test_a_model_that_cannot_be_made_is_told_beside_what_is_wrong_with_the_corpus(
+    tones: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    impossible = ["tokenizer=sentencepiece", "tokenizer.vocab_size=5000", "doctor.listen_hours=0.001"]
+    with pytest.raises(InputError, match="1 finding above must be mended: training"):
+        doctor(resolved(*TINY, *tone_corpus(tones), f"run_dir={tmp_path / 'run'}", *impossible))
+    assert "vocab_size" in findings_text(capsys.readouterr().out, "training")
+
+
+def findings_text(printed: str, kind: str) -> str:
+    (text,) = re.findall(rf"^error: {kind}: (.*)$", printed, re.MULTILINE)
+    return str(text)
