@@ -34,6 +34,7 @@ LAYERS = [
     ["data"],
     ["recognition"],
     ["evaluation", "build"],
+    ["onnx"],
     ["checkpoint"],
     ["run"],
     ["cli", "diagnosis"],

@@ -28,6 +28,8 @@ WEIGHTS, CONFIG, CARD = "weights.safetensors", "config.json", "README.md"
 FIXED = (WEIGHTS, CONFIG, CARD)  # names in every bundle
 OF_A_BUNDLE = (WEIGHTS, CONFIG)
 ATTACHED = {"lm": "lm.arpa", "lexicon": "lexicon.txt", "hotwords": "hotwords.txt"}  # files the decoder's settings name
+PROGRAM = "model.onnx"  # instead of weights, in the folder of an exported model: see asr/checkpoint/exported.py
+ONNX = ".onnx"  # the end of such a program's name
 UNBOUNDED = (WEIGHTS, ATTACHED["lm"], ATTACHED["lexicon"])  # in size; what they hold is checked as it is read
 REPLACED = ".replaced"  # the end of an older bundle's name while it is replaced
 
@@ -41,12 +43,14 @@ class Bundle:
         files: what was learnt, by name.
         weights: by name.
         card: text of the model card.
+        program: an ONNX file that stands for net and weights, if the model is an exported one.
     """
 
     config: dict[str, Any]
     files: dict[str, bytes]
     weights: dict[str, Tensor]
     card: str
+    program: Path | None = None
 
     @property
     def attached(self) -> dict[str, Path]:
@@ -63,17 +67,45 @@ def read_bundle(folder: Path) -> Bundle:
     """Read a bundle.
 
     Raises:
-        InputError: it is damaged, or names files that do not lie in it.
+        InputError: it is damaged, or names files that do not lie in it, or is an exported model.
     """
+    if is_exported(folder):
+        must = f"{folder}: a model exported to ONNX can be run, and no more"
+        raise InputError(f"{must}. Give the bundle that it was exported from.")
     config = read_config(folder)
     try:
         weights = load_file(folder / WEIGHTS)
-        card = (folder / CARD).read_text(encoding="utf-8") if (folder / CARD).is_file() else ""
-        learnt = [file for file in sorted(folder.iterdir()) if file.name not in {*FIXED, *ATTACHED.values()}]
-        files = {file.name: file.read_bytes() for file in learnt if file.is_file()}
     except (OSError, ValueError, SafetensorError) as error:
         raise InputError(f"{folder}: the bundle is damaged: {one_line(error)}") from None
+    files, card = _read_texts(folder)
     return Bundle(config, files, weights, card)
+
+
+def is_exported(folder: Path) -> bool:
+    """Tell the folder of an exported model from a bundle."""
+    return (folder / PROGRAM).is_file() and not (folder / WEIGHTS).exists()
+
+
+def read_exported(folder: Path) -> Bundle:
+    """Read what lies in the folder of an exported model.
+
+    Raises:
+        InputError: as `read_bundle`.
+    """
+    config = read_config(folder)
+    files, card = _read_texts(folder)
+    return Bundle(config, files, {}, card, folder / PROGRAM)
+
+
+def _read_texts(folder: Path) -> tuple[dict[str, bytes], str]:
+    """Read the files that were learnt, by name, and the model card."""
+    try:
+        card = (folder / CARD).read_text(encoding="utf-8") if (folder / CARD).is_file() else ""
+        learnt = [file for file in sorted(folder.iterdir()) if file.name not in {*FIXED, *ATTACHED.values()}]
+        files = {file.name: file.read_bytes() for file in learnt if file.is_file() and file.suffix != ONNX}
+    except (OSError, ValueError) as error:
+        raise InputError(f"{folder}: the bundle is damaged: {one_line(error)}") from None
+    return files, card
 
 
 def read_config(folder: Path) -> dict[str, Any]:
@@ -127,7 +159,8 @@ def _check_files(folder: Path) -> None:
             if not (file.is_file() or file.is_dir()):
                 raise InputError(f"{folder}: a bundle must hold files alone; {file.name} is a device or a pipe.")
             size = file.stat().st_size
-            if file.is_file() and size > MAX_BYTES and file.name not in UNBOUNDED:
+            is_unbounded = file.name in UNBOUNDED or file.suffix == ONNX
+            if file.is_file() and size > MAX_BYTES and not is_unbounded:
                 must = f"{folder}: a bundle's files must have at most {MAX_BYTES:,} bytes, but for the weights"
                 raise InputError(f"{must} and the language model; {file.name} has {size:,}.")
     except (OSError, RuntimeError) as error:  # RuntimeError: links in a circle
@@ -140,10 +173,19 @@ def check_replaceable(folder: Path, bundle: Bundle, instead_of: Bundle | None = 
     Raises:
         InputError: as `replace_bundle`.
     """
-    folder = folder.resolve()
     check_attachable(bundle.config)
-    _check_replaceable(folder, bundle.names | (instead_of.names if instead_of else set()), OF_A_BUNDLE)
-    if not os.access(folder.parent, os.W_OK | os.X_OK):
+    check_replaceable_folder(folder, bundle.names | (instead_of.names if instead_of else set()), OF_A_BUNDLE)
+
+
+def check_replaceable_folder(folder: Path, names: Collection[str], always: Collection[str]) -> None:
+    """Check what can be checked of a replacement beforehand; the arguments are those of `replace_folder`.
+
+    Raises:
+        InputError: as `replace_folder`.
+    """
+    folder = folder.resolve()
+    _check_replaceable(folder, names, always)
+    if folder.parent.exists() and not os.access(folder.parent, os.W_OK | os.X_OK):
         raise InputError(f"{folder}: a bundle must be written there; {folder.parent}: Permission denied")
 
 
@@ -247,6 +289,11 @@ def _write_files(folder: Path, bundle: Bundle) -> None:
     folder.mkdir(parents=True)
     save_file({name: weight.contiguous() for name, weight in bundle.weights.items()}, folder / WEIGHTS)
     os.chmod(folder / WEIGHTS, 0o644)  # safetensors makes it private
+    write_texts(folder, bundle)
+
+
+def write_texts(folder: Path, bundle: Bundle) -> None:
+    """Write what a bundle has beside its weights."""
     config = {KEY: FORMAT, **with_fusion(bundle.config, {key: ATTACHED[key] for key in bundle.attached})}
     (folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     (folder / CARD).write_text(bundle.card, encoding="utf-8")

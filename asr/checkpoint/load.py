@@ -17,8 +17,10 @@ from asr.checkpoint.bundle import (
     FIXED,
     Bundle,
     checked_config,
+    is_exported,
     one_line,
     read_bundle,
+    read_exported,
     replace_bundle,
     with_fusion,
 )
@@ -28,6 +30,7 @@ from asr.checkpoint.saved import kept_checkpoints
 from asr.errors import InputError
 from asr.interfaces import Features, Tokenizer
 from asr.recognition.confidence import load_calibration
+from asr.recognition.model import Model
 from asr.recognition.recognizer import Recognizer
 from asr.system.settings import default_settings
 
@@ -45,7 +48,8 @@ def load_recognizer(
     """Load a recogniser, ready to recognise.
 
     Args:
-        model: a run folder, a bundle, a `.ckpt`, or the address of a bundle, `hf://OWNER/NAME[@REVISION]`.
+        model: a run folder, a bundle, a `.ckpt`, the folder of an exported model, or the address of a bundle,
+            `hf://OWNER/NAME[@REVISION]`.
         device: where to put the weights.
         decode: settings of the decoder to use instead of the model's, `{"name": "beam", "fusion": {"lm": "a.arpa"}}`,
             say; only the settings, and it is the model's own, or the beam beside that. Of a decoder that is not the
@@ -55,12 +59,21 @@ def load_recognizer(
         InputError: there is no such model, or it is damaged, or it asks for what is not ours to build.
     """
     path = path_of(model)
-    if path.suffix == ".ckpt":
-        bundle = _without_files(checkpoint_bundle(path), path)
-    else:
-        bundle = read_bundle(bundle_folder(path))
+    bundle = read_model(path)
     settings = decoder_settings(bundle, decode or {})
     return bundle_recognizer(replace(bundle, config=bundle.config | {"decode": settings}), path, device)
+
+
+def read_model(path: Path) -> Bundle:
+    """Read what a recogniser is made of, from any of the forms of a model that lie on a disk.
+
+    Raises:
+        InputError: there is no such model, or it is damaged.
+    """
+    if path.suffix == ".ckpt":
+        return _without_files(checkpoint_bundle(path), path)
+    folder = bundle_folder(path)
+    return read_exported(folder) if is_exported(folder) else read_bundle(folder)
 
 
 def bundle_recognizer(bundle: Bundle, path: Path, device: str | torch.device = "cpu") -> Recognizer:
@@ -81,9 +94,12 @@ def bundle_recognizer(bundle: Bundle, path: Path, device: str | torch.device = "
         features(torch.zeros(features.sample_rate))  # statistics of another number of bins are a RuntimeError
         with torch.device("meta"):  # no memory for a net of which the weights know nothing
             model = build_model(bundle.config, tokenizer, features)
-        dtypes = {name: weight.dtype for name, weight in model.state_dict().items()}
-        weights = {name: weight.to(dtypes.get(name), copy=True) for name, weight in bundle.weights.items()}
-        model.load_state_dict(weights, assign=True)
+        if bundle.program is None:
+            _load_weights(model, bundle.weights)
+        else:
+            from asr.onnx.runtime import exported
+
+            model = exported(model, bundle.program)
         decode = build_decoder(bundle.config, model)
         calibration = load_calibration(bundle.files)
     except KeyError as error:
@@ -93,6 +109,13 @@ def bundle_recognizer(bundle: Bundle, path: Path, device: str | torch.device = "
     except RuntimeError as error:  # load_state_dict: names or shapes that do not fit the config
         raise InputError(f"{path}: the weights must fit the config; {one_line(error)}") from None
     return Recognizer(model.to(device).eval(), decode, calibration)
+
+
+def _load_weights(model: Model, weights: Mapping[str, Tensor]) -> None:
+    """Give a model, which has no memory for them yet, its weights."""
+    dtypes = {name: weight.dtype for name, weight in model.state_dict().items()}
+    copies = {name: weight.to(dtypes.get(name), copy=True) for name, weight in weights.items()}
+    model.load_state_dict(copies, assign=True)
 
 
 def decoder_settings(bundle: Bundle, instead: Mapping[str, Any]) -> dict[str, Any]:

@@ -117,6 +117,11 @@ def place(recognizer: "Recognizer", options: argparse.Namespace) -> "Recognizer"
     import torch
 
     device = options.device
+    if recognizer.model.is_program:
+        for option, good in (("device", ("auto", "cpu")), ("precision", ("float32",))):
+            if (value := getattr(options, option)) not in good:
+                raise InputError(f"--{option} must be {good[-1]} with a model exported to ONNX; got {value!r}.")
+        return recognizer
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     try:

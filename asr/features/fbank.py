@@ -46,9 +46,9 @@ class Fbank:
         self.normalize = normalize()
         self.window = int(sample_rate * frame_length_seconds + 1e-6)  # samples; Kaldi rounds down
         self.hop = int(sample_rate * frame_shift_seconds + 1e-6)
-        self._fft_points = 1 << (self.window - 1).bit_length()  # the next power of 2
-        self._povey = torch.hann_window(self.window, periodic=False, dtype=torch.float64).pow(0.85).float()
-        self._mel = _triangles(sample_rate, self._fft_points, num_mel_bins).float()
+        self.fft_points = 1 << (self.window - 1).bit_length()  # the next power of 2
+        self.povey = torch.hann_window(self.window, periodic=False, dtype=torch.float64).pow(0.85).float()
+        self.mel = _triangles(sample_rate, self.fft_points, num_mel_bins).float()
 
     def __call__(self, waveform: Tensor) -> Tensor:
         """Waveform (S,) in [-1, 1], or up to `asr.audio.load.MAX_SAMPLE`, to normalised features (T, F)."""
@@ -70,9 +70,9 @@ class Fbank:
         """(T, window) to (T, F)."""
         frames = frames - frames.mean(dim=1, keepdim=True)
         frames[:, 1:] -= PREEMPHASIS * frames[:, :-1]  # whatever the first is, the window is 0 there
-        spectrum = torch.fft.rfft(frames * self._povey, n=self._fft_points)
+        spectrum = torch.fft.rfft(frames * self.povey, n=self.fft_points)
         power = spectrum.real.square() + spectrum.imag.square()  # (T, FFT bins); abs() would take a root
-        return (power @ self._mel.to(power)).clamp(min=FLOOR).log()
+        return (power @ self.mel.to(power)).clamp(min=FLOOR).log()
 
 
 def _triangles(sample_rate: int, fft_points: int, num_mel_bins: int) -> Tensor:

@@ -55,7 +55,7 @@ class SlaneyFbank:
         self.fft_points = 1 << (self.window - 1).bit_length()  # the next power of 2
         self.hann = torch.hann_window(self.window, periodic=False)
         self.mel = _triangles(sample_rate, self.fft_points, num_mel_bins).float()  # (FFT bins, F)
-        self._pad = PADS[pad_mode]
+        self.pad_mode = pad_mode
 
     def __call__(self, waveform: Tensor) -> Tensor:
         """Waveform (S,) in [-1, 1], or up to `asr.audio.load.MAX_SAMPLE`, to normalised features (T, F)."""
@@ -70,7 +70,8 @@ class SlaneyFbank:
         sharper[1:] -= PREEMPHASIS * waveform[:-1]
         before = (self.window + 1) // 2
         behind = max(0, (num_frames - 1) * self.hop + self.window - before - len(waveform))
-        frames = self._pad(sharper, before, behind).unfold(0, self.window, self.hop)[:num_frames]  # (T, window)
+        padded = PADS[self.pad_mode](sharper, before, behind)
+        frames = padded.unfold(0, self.window, self.hop)[:num_frames]  # (T, window)
         return torch.cat([self._log_mel(block) for block in frames.split(BLOCK_FRAMES)])
 
     def num_frames(self, num_samples: Lengths) -> Lengths:

@@ -45,9 +45,14 @@ class Model(nn.Module):
         return scored_by(self.normalize)
 
     @property
+    def is_program(self) -> bool:
+        """Whether another library runs the net, on the processor: then torch has no weights of it."""
+        return next(self.parameters(), None) is None
+
+    @property
     def device(self) -> torch.device:
         """Where the weights are."""
-        return next(self.parameters()).device
+        return torch.device("cpu") if self.is_program else next(self.parameters()).device
 
     @property
     def frame_samples(self) -> int:

@@ -1,0 +1,152 @@
+"""Whether a program computes what the model does: log_probs, and texts, of the same audio."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from asr.errors import InputError
+from asr.interfaces import Features
+from asr.onnx.program import FEATURE_LENGTHS, FEATURES, SAMPLE_COUNTS, SHERPA_INPUTS, WAVEFORMS, Net
+from asr.onnx.runtime import run, session
+from asr.recognition.recognizer import Recognizer
+
+TOLERANCE = 0.01  # of log_probs: ten times of what float32 differs by from float64 in a net of 16 blocks
+SECONDS = (0.3, 1.0, 3.7, 11.2)  # of made audio
+MOST_SECONDS = 30.0  # of a recording that are compared
+JUNK = float("nan")  # behind an utterance's end
+
+
+class Form(NamedTuple):
+    """What a program is given.
+
+    Args:
+        inputs: names of the batch and of its lengths.
+        of_waveform: (S,) to what stands in the batch, time first.
+        arranged: what is done to the batch.
+    """
+
+    inputs: tuple[str, str]
+    of_waveform: Callable[[Features, Tensor], Tensor]
+    arranged: Callable[[Tensor], Tensor]
+
+
+OF_FEATURES = Form((FEATURES, FEATURE_LENGTHS), lambda features, waveform: features(waveform), lambda batch: batch)
+OF_WAVEFORMS = Form((WAVEFORMS, SAMPLE_COUNTS), lambda features, waveform: waveform, lambda batch: batch)
+OF_SHERPA = Form(SHERPA_INPUTS, lambda features, waveform: features(waveform), lambda batch: batch.transpose(1, 2))
+
+
+class Difference(NamedTuple):
+    """Where a program differs most from the model.
+
+    Args:
+        largest: of two log_probs.
+        where: which recording, alone or in a batch, and at which second.
+        texts: how many are others.
+        recordings: that were compared, each alone and in a batch.
+    """
+
+    largest: float
+    where: str
+    texts: int
+    recordings: int
+
+
+def made_audio(sample_rate: int) -> dict[str, Tensor]:
+    """Sounds of several lengths, by name: a voice's harmonics that swell and fade, and noise."""
+    generator = torch.Generator().manual_seed(0)
+    made = {}
+    for seconds in SECONDS:
+        time = torch.arange(round(seconds * sample_rate)) / sample_rate
+        pitch = 100 + 100 * torch.rand(1, generator=generator)
+        voice = sum((6.2832 * pitch * harmonic * time).sin() / harmonic for harmonic in range(1, 12))
+        loudness = (6.2832 * 3 * time).sin().square()
+        made[f"made audio of {seconds:g} s"] = (
+            0.1 * loudness * voice + 0.01 * torch.randn(len(time), generator=generator)
+        ).clamp(-1, 1)
+    return made
+
+
+@torch.inference_mode()
+def difference(
+    expected: Recognizer,
+    actual: Recognizer,
+    program: bytes,
+    form: Form,
+    audio: Mapping[str, Tensor],
+    on_run: Callable[[], None] = lambda: None,
+) -> Difference:
+    """Compare a program with the model that it was written down of.
+
+    Args:
+        expected: has the model.
+        actual: has the decoder of log_probs.
+        program: is run on each recording alone, and on all of them in a batch with junk behind their ends.
+        form: what it is given.
+        audio: waveforms (S,) by name.
+        on_run: told of each time that it was run.
+    """
+    opened = session(program, form.inputs)
+    features, net = expected.model.features, Net(expected.model)
+    given = [form.of_waveform(features, waveform) for waveform in audio.values()]
+    worst = Difference(0.0, "nowhere", 0, len(audio))
+    batches = [[number] for number in range(len(given))] + ([list(range(len(given)))] if len(given) > 1 else [])
+    references: list[Tensor] = []
+    for members in batches:
+        batch = pad_sequence([given[number] for number in members], batch_first=True, padding_value=JUNK)
+        lengths = torch.tensor([len(given[number]) for number in members])
+        outs, out_lengths = run(opened, form.arranged(batch).contiguous(), lengths)
+        for number, out, length in zip(members, outs, out_lengths.tolist(), strict=True):
+            if len(members) == 1:
+                references.append(_reference(net, features(list(audio.values())[number])))
+            name = list(audio)[number] + ("" if len(members) == 1 else f", in a batch of {len(members)}")
+            worst = _worse(worst, name, references[number], out[:length], actual)
+        on_run()
+    return worst
+
+
+def check(program: str, found: Difference) -> None:
+    """Check that a program computes what its model does.
+
+    Raises:
+        InputError: it does not, and where.
+    """
+    if not (found.largest <= TOLERANCE and found.texts == 0):  # which NaN is not, either
+        must = f"{program} must give the log_probs of the model within {TOLERANCE}, and its texts"
+        raise InputError(
+            f"{must}; they differ by {found.largest:.3g} ({found.where}), and {found.texts} texts do. Nothing was "
+            f"written: this is a fault of asr, of torch, or of ONNX Runtime."
+        )
+
+
+def _reference(net: Net, features: Tensor) -> Tensor:
+    """Features (T, F) to the model's log_probs (T', V)."""
+    log_probs, lengths = net(features[None], torch.tensor([len(features)]))
+    return log_probs[0, : int(lengths[0])]
+
+
+def _worse(worst: Difference, name: str, expected: Tensor, out: Tensor, recognizer: Recognizer) -> Difference:
+    """Add what differs in one recording."""
+    if out.shape != expected.shape:
+        return worst._replace(largest=float("inf"), where=f"{name}: {len(out)} frames, not {len(expected)}")
+    texts = [_text(recognizer, log_probs) for log_probs in (expected, out)]
+    worst = worst._replace(texts=worst.texts + (texts[0] != texts[1]))
+    by_frame = (out - expected).abs().nan_to_num(float("inf")).amax(dim=1) if len(out) else out.new_zeros(1)
+    largest = float(by_frame.max())
+    if largest <= worst.largest:
+        return worst
+    seconds = int(by_frame.argmax()) * recognizer.model.frame_seconds
+    return worst._replace(largest=largest, where=f"{name}, at {seconds:.2f} s")
+
+
+def _text(recognizer: Recognizer, log_probs: Tensor) -> str:
+    [hypotheses] = recognizer.hypotheses(log_probs[None], torch.tensor([len(log_probs)]))
+    return recognizer.text(hypotheses[0])
+
+
+def tokens_text(pieces: Sequence[str]) -> str:
+    """Write a tokenizer's pieces as others read them: a piece and its id a line, ▁ for a space."""
+    spelled = ["<blk>", *(piece.replace(" ", "▁") for piece in pieces[1:])]
+    return "".join(f"{piece} {number}\n" for number, piece in enumerate(spelled))

@@ -1,0 +1,138 @@
+"""Features of a padded batch of waveforms: what an exported program computes instead of `asr.features`.
+
+Those compute one utterance at a time, and know no padding. Here the same is done to a batch, with masks, by operations
+that every runtime has: the Fourier transform is a product by a matrix. The numbers agree as far as float32 goes.
+"""
+
+import math
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from asr.errors import InputError
+from asr.features.fbank import FLOOR, INT16_SCALE, PREEMPHASIS, Fbank
+from asr.features.slaney_fbank import FLOOR as SLANEY_FLOOR
+from asr.features.slaney_fbank import PREEMPHASIS as SLANEY_PREEMPHASIS
+from asr.features.slaney_fbank import SlaneyFbank
+from asr.interfaces import Features
+from asr.lengths import padding_mask
+from asr.onnx.normalization import NORMALIZATIONS
+
+
+class FrontEnd(nn.Module):
+    """Waveforms (B, S), sample_counts (B,) to features (B, T, F), feature_lengths (B,).
+
+    Whatever stands behind an utterance's last sample, NaN included, changes nothing.
+
+    Args:
+        features: of which it is the form for a batch.
+
+    Raises:
+        InputError: there is no such form of them.
+    """
+
+    def __init__(self, features: Features) -> None:
+        super().__init__()
+        self.energies = _batched(ENERGIES, features)
+        self.normalize = _batched(NORMALIZATIONS, features.normalize)
+        self.num_frames = features.num_frames
+
+    def forward(self, waveforms: Tensor, sample_counts: Tensor) -> tuple[Tensor, Tensor]:
+        """As above; there is at least one frame, if only of padding."""
+        padding = padding_mask(sample_counts, waveforms.shape[1])
+        energies = self.energies(waveforms.masked_fill(padding, 0.0), sample_counts)  # (B, T, F)
+        lengths = self.num_frames(sample_counts)
+        return self.normalize(energies, padding_mask(lengths, energies.shape[1])), lengths
+
+
+class BatchedFbank(nn.Module):
+    """Log-mel energies as `Fbank` has them."""
+
+    fourier: Tensor
+    mel: Tensor
+
+    def __init__(self, features: Fbank) -> None:
+        super().__init__()
+        self.window, self.hop = features.window, features.hop
+        self.register_buffer("fourier", fourier(features.povey, features.fft_points))
+        self.register_buffer("mel", features.mel)
+
+    def forward(self, waveforms: Tensor, sample_counts: Tensor) -> Tensor:
+        """Waveforms (B, S), 0 where they are padding, to (B, T, F)."""
+        frames = framed(waveforms * INT16_SCALE, self.window, self.hop)  # (B, T, window)
+        frames = frames - frames.mean(dim=-1, keepdim=True)
+        sharper = frames - PREEMPHASIS * F.pad(frames, (1, 0))[..., :-1]  # the window is 0 where the first sample is
+        return (power(sharper @ self.fourier) @ self.mel).clamp(min=FLOOR).log()
+
+
+class BatchedSlaneyFbank(nn.Module):
+    """Log-mel energies as `SlaneyFbank` has them."""
+
+    fourier: Tensor
+    mel: Tensor
+
+    def __init__(self, features: SlaneyFbank) -> None:
+        super().__init__()
+        self.window, self.hop = features.window, features.hop
+        self.pad = PADS[features.pad_mode]
+        self.register_buffer("fourier", fourier(features.hann, features.fft_points))
+        self.register_buffer("mel", features.mel)
+
+    def forward(self, waveforms: Tensor, sample_counts: Tensor) -> Tensor:
+        """Waveforms (B, S), 0 where they are padding, to (B, T, F)."""
+        sharper = waveforms - SLANEY_PREEMPHASIS * F.pad(waveforms, (1, 0))[:, :-1]
+        centred = self.pad(sharper, sample_counts, (self.window + 1) // 2)
+        return (power(framed(centred, self.window, self.hop) @ self.fourier) @ self.mel + SLANEY_FLOOR).log()
+
+
+def framed(waveforms: Tensor, window: int, hop: int) -> Tensor:
+    """(B, S) to frames (B, T, window): each hop's samples, with those of the next hops behind them.
+
+    Behind the last sample are zeros; there is a frame wherever one begins.
+    """
+    hops = math.ceil(window / hop)
+    count = waveforms.shape[1] // hop + 1
+    padded = F.pad(waveforms, (0, hops * hop))[:, : (count + hops - 1) * hop]
+    stretches = padded.unflatten(1, (count + hops - 1, hop))
+    return torch.cat([stretches[:, first : first + count] for first in range(hops)], dim=2)[..., :window]
+
+
+def fourier(window: Tensor, points: int) -> Tensor:
+    """Windowed samples' transform as a matrix: (window, 2 * FFT bins), the real parts first."""
+    sample = torch.arange(len(window), dtype=torch.float64)[:, None]
+    angle = 2 * math.pi * (sample * torch.arange(points // 2 + 1) % points) / points
+    return (window.double()[:, None] * torch.cat([angle.cos(), -angle.sin()], dim=1)).float()
+
+
+def power(spectrum: Tensor) -> Tensor:
+    """(..., 2 * FFT bins) to (..., FFT bins)."""
+    real, imaginary = spectrum.square().chunk(2, dim=-1)
+    return real + imaginary
+
+
+def _zeros(waveforms: Tensor, sample_counts: Tensor, before: int) -> Tensor:
+    """`before` zeros in front, and zeros for what is padding."""
+    padding = padding_mask(sample_counts, waveforms.shape[1])
+    return F.pad(waveforms.masked_fill(padding, 0.0), (before, 0))
+
+
+def _reflected(waveforms: Tensor, sample_counts: Tensor, before: int) -> Tensor:
+    """Each waveform mirrored at its first and its last sample, again and again if it is short."""
+    place = torch.arange(-before, waveforms.shape[1] + before)
+    period = (2 * (sample_counts - 1)).clamp(min=1)[:, None]
+    inside = place % period  # (B, before + S + before)
+    return F.pad(waveforms, (0, 1)).gather(1, torch.minimum(inside, period - inside))
+
+
+PADS: dict[str, Callable[[Tensor, Tensor, int], Tensor]] = {"zeros": _zeros, "reflect": _reflected}
+ENERGIES: dict[type, Callable[..., nn.Module]] = {Fbank: BatchedFbank, SlaneyFbank: BatchedSlaneyFbank}
+
+
+def _batched(forms: dict[type, Callable[..., nn.Module]], component: object) -> nn.Module:
+    if type(component) not in forms:
+        there = ", ".join(sorted(form.__name__ for form in forms))
+        must = f"features inside an exported program must be of a kind that asr/onnx has for a batch ({there})"
+        raise InputError(f"{must}; got {type(component).__name__}.")
+    return forms[type(component)](component)

@@ -1,0 +1,318 @@
+"""Models as ONNX: the programs compute what the model does, run without torch, and are refused where they do not."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import soundfile
+import torch
+from torch import Tensor
+
+pytest.importorskip("onnx", reason="the extra onnx is not installed")
+pytest.importorskip("onnxscript", reason="the extra onnx is not installed")
+pytest.importorskip("onnxruntime", reason="the extra onnx is not installed")
+
+import onnx
+
+from asr.build import component
+from asr.checkpoint.bundle import read_bundle, replace_bundle
+from asr.checkpoint.load import load_recognizer, write_bundle
+from asr.errors import InputError
+from asr.export import main as export
+from asr.features.slaney_fbank import PADS
+from asr.interfaces import Features
+from asr.onnx import agreement, program
+from asr.onnx.front_end import FrontEnd
+from asr.onnx.runtime import run, session
+from asr.transcribe import main as transcribe
+from asr.tune import main as tune
+from tests.conftest import CONF, resolved
+from tests.test_average import save
+from tests.tones import write_corpus
+
+FEATURES = sorted(path.stem for path in (CONF / "features").glob("*.yaml"))
+NORMALIZATIONS = sorted(path.stem for path in (CONF / "features" / "normalize").glob("*.yaml"))
+TEXTS = ["ab ba", "a cab"]
+
+
+# ---- features of a batch
+
+
+def made_features(name: str, normalize: str, **settings: Any) -> Features:
+    config = resolved(f"features={name}", f"features/normalize={normalize}")["features"]
+    features: Features = component("features", config | settings)()
+    if normalize == "global_cmvn":
+        features.normalize.fit([torch.randn(50, features.dim) * 3 - 8])
+    return features
+
+
+def sound(num_samples: int) -> Tensor:
+    """Noise that swells and fades, as speech does; silence in it."""
+    time = torch.arange(num_samples) / 16000
+    waveform = 0.1 * (12 * time).sin().abs() * torch.randn(num_samples)
+    waveform[num_samples // 2 : num_samples // 2 + 2000] = 0.0
+    return waveform
+
+
+@pytest.mark.parametrize("normalize", NORMALIZATIONS)
+@pytest.mark.parametrize("name", FEATURES)
+@torch.no_grad()
+def test_features_of_a_batch_are_those_of_each_utterance_whatever_stands_behind_it(name: str, normalize: str) -> None:
+    """2e-4: the fast transform is off by 1e-4 from float64, the one by a matrix by half as much."""
+    for settings in [{"pad_mode": mode} for mode in PADS] if name == "slaney_fbank" else [{}]:
+        features = made_features(name, normalize, **settings)
+        waveforms = [sound(length) for length in (16000, 1, 159, 160, 401, 0, 5, 24001)]
+        batch = torch.full((len(waveforms), 25_001), float("nan"))
+        for row, waveform in zip(batch, waveforms, strict=True):
+            row[: len(waveform)] = waveform
+        out, lengths = FrontEnd(features)(batch, torch.tensor([len(waveform) for waveform in waveforms]))
+        for waveform, found, length in zip(waveforms, out, lengths.tolist(), strict=True):
+            expected = features(waveform)
+            assert len(expected) == length
+            short = len(expected) < 3  # of which a deviation is as good as 0: what is divided by it, is noise
+            torch.testing.assert_close(found[:length], expected, rtol=1e-3, atol=0.01 if short else 2e-4)
+
+
+def test_features_without_a_form_for_a_batch_are_refused_by_name() -> None:
+    features = made_features("fbank", "per_utterance")
+    features.normalize = print  # type: ignore[assignment]
+    with pytest.raises(InputError, match=r"must be of a kind that asr/onnx has for a batch \(GlobalCMVN, .*; got"):
+        FrontEnd(features)
+
+
+# ---- an exported folder
+
+
+def texts_of(folder: Path, waveforms: list[Tensor]) -> list[str]:
+    return [transcript.text for transcript in load_recognizer(folder).transcribe(waveforms)]
+
+
+def tiny_bundle(folder: Path, *overrides: str) -> Path:
+    """An untrained net that says a lot: its head is sure of whatever differs from what is heard on average."""
+    checkpoint = save(folder / "step=1.ckpt", *overrides, texts=TEXTS)
+    write_bundle(folder / "bundle", [checkpoint], "# tiny\n\nHears nothing.\n")
+    bundle, model = read_bundle(folder / "bundle"), load_recognizer(folder / "bundle").model
+    with torch.no_grad():
+        average = model(model.features(sound(48000))[None], torch.tensor([298])).out[0].mean(dim=0)
+    [name] = [name for name in bundle.weights if name.startswith("head.") and name.endswith("linear.weight")]
+    bundle.weights[name] *= 100
+    bundle.weights[name.replace("weight", "bias")][:] = -bundle.weights[name] @ average
+    replace_bundle(folder / "bundle", bundle)
+    return folder / "bundle"
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_bundle(tmp_path_factory.mktemp("tiny"), "features=slaney_fbank")
+
+
+@pytest.fixture(scope="module", params=[pytest.param("", marks=pytest.mark.slow)])
+def exported(bundle: Path) -> Path:
+    """To write a program down takes a quarter of a minute; whatever asks for it is slow."""
+    folder = bundle.with_name("exported")
+    assert export([str(bundle), "-o", str(folder)]) == 0
+    return folder
+
+
+@pytest.fixture(scope="module")
+def speech(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Recordings of tones."""
+    folder = tmp_path_factory.mktemp("speech")
+    write_corpus(folder, {"test": ["abc ba", "fa", "cab deaf bad face"]})
+    return sorted((folder / "audio").iterdir())
+
+
+def waveform_of(path: Path) -> Tensor:
+    return torch.from_numpy(soundfile.read(path, dtype="float32")[0])
+
+
+def test_an_export_is_programs_for_any_batch_and_length_and_what_goes_with_them(exported: Path) -> None:
+    files = {file.name for file in exported.iterdir()}
+    programs = {"model.onnx", "model-waveform.onnx", "model-sherpa.onnx"}
+    assert files == programs | {"README.md", "characters.json", "config.json", "tokens.txt"}
+    inputs = {}
+    for name in programs:
+        model = onnx.load(exported / name)
+        onnx.checker.check_model(model)
+        assert [(opset.domain, opset.version) for opset in model.opset_import] == [("", 18)]
+        inputs[name] = {
+            value.name: [size.dim_param or size.dim_value for size in value.type.tensor_type.shape.dim]
+            for value in model.graph.input
+        }
+        assert [value.name for value in model.graph.output] == ["log_probs", "log_probs_lengths"]
+    assert inputs == {
+        "model.onnx": {"features": ["batch", "frames", 80], "feature_lengths": ["batch"]},
+        "model-waveform.onnx": {"waveforms": ["batch", "samples"], "sample_counts": ["batch"]},
+        "model-sherpa.onnx": {"audio_signal": ["batch", 80, "frames"], "length": ["batch"]},
+    }
+    characters = sorted(set("".join(TEXTS)) - {" "})
+    lines = ["<blk> 0", "▁ 1", *(f"{character} {number}" for number, character in enumerate(characters, start=2))]
+    assert (exported / "tokens.txt").read_text(encoding="utf-8").splitlines() == lines
+
+
+def test_a_program_says_nothing_of_where_it_was_made(exported: Path) -> None:
+    for path in exported.glob("*.onnx"):
+        content = path.read_bytes()
+        assert b".py" not in content
+        assert str(Path(program.__file__).parents[2]).encode() not in content
+
+
+def test_the_export_is_a_model_that_says_what_the_one_it_was_made_of_says(
+    exported: Path, bundle: Path, speech: list[Path]
+) -> None:
+    waveforms = [waveform_of(path) for path in speech]
+    before, after = (load_recognizer(folder).transcribe(waveforms) for folder in (bundle, exported))
+    for expected, actual in zip(before, after, strict=True):
+        assert len(expected.text) > 3
+        assert [(word.text, word.start, word.end) for word in actual.words] == [
+            (word.text, word.start, word.end) for word in expected.words
+        ]
+        for word, other in zip(expected.words, actual.words, strict=True):
+            assert other.confidence == pytest.approx(word.confidence, abs=1e-4)
+
+
+def test_features_inside_the_program_give_the_same_log_probs(exported: Path, bundle: Path, speech: list[Path]) -> None:
+    opened = session(exported / "model-waveform.onnx", ("waveforms", "sample_counts"))
+    model = load_recognizer(bundle).model
+    for path in speech:
+        waveform = waveform_of(path)
+        padded = torch.cat([waveform, torch.full((999,), float("inf"))])[None]
+        log_probs, lengths = run(opened, padded, torch.tensor([len(waveform)]))
+        features = model.features(waveform)[None]
+        with torch.no_grad():
+            encoded = model(features, torch.tensor([features.shape[1]]))
+            expected = model.head.frame_head.log_probs(encoded.out)  # type: ignore[union-attr]
+        assert torch.equal(lengths, encoded.lengths)
+        torch.testing.assert_close(log_probs[:, : lengths[0]], expected, rtol=0, atol=2e-3)  # of 30-fold logits
+
+
+WITHOUT_TORCH = "import sys\nsys.modules['torch'] = None\n"  # importing it fails
+
+
+def follow(folder: Path, number: int, recording: Path, tmp_path: Path) -> str:
+    """Run a program of the README as it says, beside the files, where there is no torch."""
+    programs = re.findall(r"```python\n(.*?)```", (folder / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+    (tmp_path / "program.py").write_text(WITHOUT_TORCH + programs[number], encoding="utf-8")
+    command = [sys.executable, "-P", str(tmp_path / "program.py"), str(recording)]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+def test_the_readmes_program_needs_no_torch_and_says_the_same(
+    exported: Path, bundle: Path, speech: list[Path], tmp_path: Path
+) -> None:
+    [expected] = texts_of(bundle, [waveform_of(speech[0])])
+    assert follow(exported, 0, speech[0], tmp_path) == expected
+
+
+def test_the_commands_take_the_folder_as_a_model(
+    exported: Path, bundle: Path, speech: list[Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert transcribe([str(exported), str(speech[2])]) == 0
+    [expected] = texts_of(bundle, [waveform_of(speech[2])])
+    assert expected in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        (["--device", "cuda"], "--device must be cpu with a model exported to ONNX; got 'cuda'."),
+        (["--precision", "bfloat16"], "--precision must be float32 with a model exported to ONNX; got 'bfloat16'."),
+    ],
+)
+def test_what_only_torch_can_do_is_refused(exported: Path, speech: list[Path], option: list[str], message: str) -> None:
+    with pytest.raises(InputError, match=re.escape(message)):
+        transcribe([str(exported), str(speech[0]), *option])
+
+
+def test_what_needs_weights_is_refused(exported: Path, tmp_path: Path) -> None:
+    (tmp_path / "empty.jsonl").touch()
+    with pytest.raises(InputError, match=r"a model exported to ONNX can be run, and no more\. Give the bundle that"):
+        tune([str(exported), str(tmp_path / "empty.jsonl")])
+    with pytest.raises(InputError, match=r"must have its weights; this one is exported already\."):
+        export([str(exported), "-o", str(tmp_path / "again")])
+    assert not (tmp_path / "again").exists()
+
+
+def copied(exported: Path, folder: Path, names: dict[str, str]) -> Path:
+    """The folder with some of its files in the places of others."""
+    folder.mkdir()
+    for file in exported.iterdir():
+        (folder / file.name).write_bytes((exported / names.get(file.name, file.name)).read_bytes())
+    return folder
+
+
+def test_a_damaged_program_and_one_of_another_kind_are_refused_in_a_line(exported: Path, tmp_path: Path) -> None:
+    other = copied(exported, tmp_path / "other", {"model.onnx": "model-waveform.onnx"})
+    with pytest.raises(InputError, match=r"must have the inputs features, feature_lengths .*; got waveforms"):
+        load_recognizer(other)
+    (other / "model.onnx").write_bytes((exported / "model.onnx").read_bytes()[:1000])
+    with pytest.raises(InputError, match=r"^\S+model\.onnx: must be a program that ONNX Runtime can open; .+$"):
+        load_recognizer(other)
+    characters = json.loads((other / "characters.json").read_text())
+    (other / "model.onnx").write_bytes((exported / "model.onnx").read_bytes())
+    (other / "characters.json").write_text(json.dumps([*characters, "x"]))
+    with pytest.raises(InputError, match=r"must give as many log_probs as the model has tokens, 6; got \["):
+        load_recognizer(other)
+
+
+def test_nothing_is_written_where_a_program_differs_or_a_folder_is_somebody_elses(
+    bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").touch()
+    with pytest.raises(InputError, match=r"empty, or hold an older one of the kind alone; it holds thesis\.txt"):
+        export([str(bundle), "-o", str(tmp_path / "mine")])
+    found = agreement.Difference(0.3, "made audio of 1 s, at 0.40 s", 2, 4)
+    with pytest.raises(InputError, match=r"model\.onnx must give .*; they differ by 0\.3 \(made audio of"):
+        agreement.check("model.onnx", found)
+
+
+def test_a_head_that_says_nothing_of_frames_is_refused(bundle: Path) -> None:
+    model = load_recognizer(bundle).model
+    del model.head
+    model.head = type("Words", (), {"frame_head": None})()
+    with pytest.raises(InputError, match=r"must have a head that says which token each frame spells \(CTC\); Words"):
+        program.Net(model)
+
+
+def test_a_program_that_hears_what_stands_behind_an_utterance_is_found_out(exported: Path, bundle: Path) -> None:
+    """The program is one whose lengths are those of the whole batch."""
+    model = onnx.load(exported / "model.onnx")
+    for node in model.graph.node:
+        node.input[:] = ["all" if name == "feature_lengths" else name for name in node.input]
+    shape = [onnx.helper.make_node("Shape", ["features"], ["frames"], start=1, end=2)]
+    shape += [onnx.helper.make_node("Mul", ["feature_lengths", "none"], ["nothing"])]
+    shape += [onnx.helper.make_node("Add", ["nothing", "frames"], ["all"])]
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.zeros(1, dtype=np.int64), "none"))
+    for node in reversed(shape):
+        model.graph.node.insert(0, node)
+    expected, actual = load_recognizer(bundle), load_recognizer(exported)
+    audio = {f"{seconds} s": sound(round(seconds * 16000)) for seconds in (0.5, 2.5)}
+    right = agreement.difference(expected, actual, (exported / "model.onnx").read_bytes(), agreement.OF_FEATURES, audio)
+    wrong = agreement.difference(expected, actual, model.SerializeToString(), agreement.OF_FEATURES, audio)
+    agreement.check("model.onnx", right)
+    assert wrong.where.startswith("0.5 s")
+    assert "in a batch of 2" in wrong.where or "frames, not" in wrong.where
+    with pytest.raises(InputError, match="Nothing was written"):
+        agreement.check("model.onnx", wrong)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["head=transducer", "decode=transducer_greedy"], "decode=transducer_greedy needs a joiner, which is not"),
+        (["head=ctc_attention", "decode=joint_beam"], "decode=joint_beam needs a token_decoder, which is not exported"),
+    ],
+)
+def test_what_is_not_exported_yet_is_refused(tmp_path: Path, overrides: list[str], message: str) -> None:
+    write_bundle(tmp_path / "bundle", [save(tmp_path / "step=1.ckpt", *overrides, texts=TEXTS)], "card")
+    bundle = tmp_path / "bundle"
+    with pytest.raises(InputError, match=message):
+        export([str(bundle), "-o", str(tmp_path / "exported")])
+    assert not (tmp_path / "exported").exists()
