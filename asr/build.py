@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from asr.data.dataset import Augmentation
+from asr.data.recordings import RecordingList
 from asr.errors import InputError, shown
 from asr.interfaces import Decoder, Features, Head, OptimizerMaker, Schedule, Tokenizer
 from asr.recognition.confidence import UNCALIBRATED, Calibration
@@ -80,6 +81,7 @@ def build_features(config: Config) -> Features:
 def build_augmentation(config: Config, sample_rate: int) -> Augmentation:
     """Make what changes training utterances, each part at its stage: plan (speed), waveform, features."""
     stages: dict[str, list[Any]] = {"plan": [], "waveform": [], "features": []}
+    recordings: dict[str, RecordingList] = {}
     chosen = config.get("augment") or {}
     if not isinstance(chosen, Mapping) or not all(isinstance(settings or {}, Mapping) for settings in chosen.values()):
         raise InputError(
@@ -89,10 +91,14 @@ def build_augmentation(config: Config, sample_rate: int) -> Augmentation:
         make = component("augment", {"name": name, **(settings or {})}, f"augment.{name}")
         stage: str = getattr(make.func, "stage", "")
         one_of(*stages).check(f"stage of asr/augment/{name}.py", stage)
+        if "recordings" in make.keywords:
+            setting = f"augment.{name}.recordings"
+            recordings[setting] = RecordingList(make.keywords["recordings"], setting)
+            make = partial(make, recordings=recordings[setting])
         stages[stage].append(make() if stage == "features" else make(sample_rate))
     if len(stages["plan"]) > 1:
         raise InputError(f"augment must hold one change of speed at most; got {len(stages['plan'])}.")
-    return Augmentation(next(iter(stages["plan"]), None), stages["waveform"], stages["features"])
+    return Augmentation(next(iter(stages["plan"]), None), stages["waveform"], stages["features"], recordings)
 
 
 def build_schedule(config: Config) -> Schedule:

@@ -2,7 +2,6 @@
 
 import json
 import math
-import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,28 +13,23 @@ from asr.cli.command import (
     inference,
     load_model,
     model_parser,
-    printable,
     run_command,
 )
+from asr.cli.conditions import add_conditions, check_conditions, conditions, conditions_table, evaluate_harder
+from asr.cli.evaluation_table import table
 from asr.cli.output import make_output_dir
 from asr.cli.report_options import add_report, audio_budget
-from asr.cli.table import lay_out, short_name
 from asr.errors import InputError
 from asr.system.files import message_stream, write_output, write_whole, write_whole_text
 from asr.text.normalize import NORMALIZERS, get_normalizer
-from asr.text.numbers import interval, rate
 
 if TYPE_CHECKING:
+    from asr.evaluation.conditions import Harder
     from asr.evaluation.result import Evaluation
     from asr.recognition.inference import Inference
     from asr.recognition.recognizer import Recognizer
 
-WIDTH = 100  # columns of a terminal
 ALL = "all manifests"
-TITLES = (
-    *("manifest", "utterances", "words", "WER %", "95 % interval", "raw %", "CER %"),
-    *("subst.", "ins.", "del."),
-)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -47,9 +41,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--normalizer", metavar="NAME", help=f"of the texts to be scored: {', '.join(NORMALIZERS)} (the model's own)"
     )
     add_report(parser)
+    add_conditions(parser)
     add_decoding(parser)
     options = parser.parse_args(arguments)
     budget = audio_budget(options)
+    check_conditions(options)
     normalize = None if options.normalizer is None else get_normalizer(options.normalizer)
     from asr.data.manifest import read_manifest
 
@@ -63,25 +59,40 @@ def main(arguments: Sequence[str] | None = None) -> int:
     recognizer = load_model(options)
     from asr.evaluation.result import evaluate, together
 
+    ways = conditions(options, recognizer.model.features.sample_rate)
     evaluations: dict[str, Evaluation] = {}
+    harder: dict[str, list[Harder]] = {}
     summaries: list[tuple[str, dict[str, Any]]] = []
     for name, utterances in manifests.items():
         with audio_progress(name, utterances) as advance:
             evaluations[name] = evaluate(recognizer, name, utterances, how, advance, normalize)
+        seed = options.noise_seed or 0
+        harder[name] = evaluate_harder(ways, seed, recognizer, name, utterances, how, normalize)
         row = summary(evaluations[name])
         summaries.append((name, row))
         if options.output_dir:
-            write(options.output_dir, evaluations[name], name, row)
+            under = {"noise_seed": seed, "conditions": [each.as_dict() for each in harder[name]]} if ways else {}
+            write(options.output_dir, evaluations[name], name, row | under)
     if len(evaluations) > 1:
         summaries.append((ALL, summary(together(list(evaluations.values())))))
-    print(table(summaries), file=message_stream(options.report), flush=True)
-    for name, evaluation in evaluations.items():
-        for rejected in evaluation.rejected:
-            complain(f"{name}: not scored: {rejected.reason}")
+    tables = [table(summaries), *([conditions_table(evaluations, harder)] if ways else [])]
+    print("\n\n".join(tables), file=message_stream(options.report), flush=True)
+    complaints = [
+        f"{name}: not scored: {rejected.reason}" for name, each in evaluations.items() for rejected in each.rejected
+    ]
+    complaints += [
+        f"{name}, {each.condition.name}: not scored: {rejected.reason}"
+        for name, results in harder.items()
+        for each in results
+        for rejected in each.evaluation.rejected
+    ]
+    for complaint in complaints:
+        complain(complaint)
     if options.report:
         facts = [("Model", str(options.model)), ("Manifests", ", ".join(options.manifests))]
-        write_output("--report", options.report, report(recognizer, evaluations, facts, budget, how))
-    return 1 if any(evaluation.rejected for evaluation in evaluations.values()) else 0
+        page = report(recognizer, evaluations, facts, budget, how, harder)
+        write_output("--report", options.report, page)
+    return 1 if complaints else 0
 
 
 def summary(evaluation: "Evaluation") -> dict[str, Any]:
@@ -110,6 +121,7 @@ def report(
     facts: Sequence[tuple[str, str]],
     budget: float,
     how: "Inference",
+    harder: "Mapping[str, Sequence[Harder]]",
 ) -> str:
     """Make the page, with recordings of the utterances with the most errors as far as the budget (bytes) goes."""
     from asr.evaluation.result import together
@@ -124,45 +136,7 @@ def report(
     more = [("Texts normalised by", everything.normalizer), ("Decoder", recognizer.decode.description)]
     missing = [f"{name}: {rejected.reason}" for name, each in evaluations.items() for rejected in each.rejected]
     title = f"Evaluation of {Path(facts[0][1]).resolve().name}"
-    return evaluation_report(everything.scored, About(title, [*facts, *more], missing), clips)
-
-
-def table(summaries: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
-    """Lay the results out, a line a manifest, and say below what the columns mean."""
-    rows: list[tuple[str, ...]] = [TITLES]
-    for name, row in summaries:
-        edits = (str(row[kind]) for kind in ("substitutions", "insertions", "deletions"))
-        sizes = (str(row["utterances"]), str(row["reference_words"]))
-        scores = (
-            rate(row["wer"]),
-            interval(row["wer_interval"]),
-            rate(row["raw_wer"]),
-            rate(row["cer"]),
-        )
-        rows.append((short_name(printable(name)), *sizes, *scores, *edits))
-    return "\n".join([*lay_out(rows), "", *notes(summaries)])
-
-
-def notes(summaries: Sequence[tuple[str, Mapping[str, Any]]]) -> list[str]:
-    """Say how texts were normalised, what the intervals are of, and how long it took."""
-    _, last = summaries[-1]  # of all
-    said = [
-        f"Texts are normalised by {last['normalizer']!r}; raw: the WER of texts as written, with case and punctuation."
-    ]
-    said.append("95 % interval: bootstrap over utterances.")
-    if any(row["utterances"] and row["wer_interval"] is None for _, row in summaries):
-        said[-1] = f"{said[-1][:-1]} (-: too few of them, or no errors)."
-    overs = [
-        f"{short_name(printable(name))} {interval(row['wer_speaker_interval'])} ({row['speakers']} speakers)"
-        for name, row in summaries
-        if row["wer_speaker_interval"]
-    ]
-    if overs:
-        said[-1] = f"{said[-1][:-1]}; over speakers: {', '.join(overs)}."
-    if last["real_time_factor"] is not None:
-        hours = last["audio_seconds"] / 3600
-        said.append(f"{hours:.2f} h of audio, in {last['real_time_factor']:.4f} of the time it lasts.")
-    return [textwrap.fill(one, WIDTH, subsequent_indent="  ", break_on_hyphens=False) for one in said]
+    return evaluation_report(everything.scored, About(title, [*facts, *more], missing), clips, harder)
 
 
 if __name__ == "__main__":

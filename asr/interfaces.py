@@ -53,11 +53,22 @@ class Features(Protocol):
     def num_frames(self, num_samples: Lengths) -> Lengths: ...
 
 
+class Recordings(Protocol):
+    """Audio that an augmentation mixes in: a folder or a manifest, decoded as it is drawn."""
+
+    def __len__(self) -> int: ...
+    def whole(self, place: int, sample_rate: int) -> Tensor: ...
+    def stretch(self, place: int, sample_rate: int, num_samples: int, begin: float) -> Tensor:
+        """(S,), from a share of what is left of a longer one; a shorter one goes round."""
+
+
 class Augment(Protocol):
     """One utterance changed at random, drawing from torch's CPU generator: its waveform (S,) or its features (T, F).
 
-    The length stays. `stage` says which: "waveform" (made with the sample rate), "features", or "plan" for a change of
-    speed (`asr.data.dataset.SpeedPerturbation`, made with the sample rate, too).
+    `stage` says which: "waveform" (made with the sample rate), "features", or "plan" for a change of speed
+    (`asr.data.dataset.SpeedPerturbation`, made with the sample rate, too). A setting `recordings` is the path of a
+    folder or a manifest, and comes as Recordings. The length stays, unless there is a number `max_added_seconds`: then
+    a waveform may grow by so much, which the batch plan leaves room for.
     """
 
     stage: ClassVar[str]

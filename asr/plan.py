@@ -40,8 +40,9 @@ def plan(config: dict[str, Any]) -> None:
     model = build.build_model(config, tokenizer, features)
     corpus.check_coverage(tokenizer)
     settings = PlanSettings.of(config["data"])
-    speed = build.build_augmentation(config, features.sample_rate).speed
-    training_set = TrainingSet(corpus.train, features, model.reference, speed, config["seed"], settings)
+    augmentation = build.build_augmentation(config, features.sample_rate)
+    speed, added = augmentation.speed, augmentation.max_added_seconds
+    training_set = TrainingSet(corpus.train, features, model.reference, speed, config["seed"], settings, added)
     if config["debug"]["same_utterances"]:
         corpus = corpus.only(training_set.utterances)
     processes, why = num_processes(config["trainer"])

@@ -39,8 +39,9 @@ def train(config: dict[str, Any]) -> None:
         recompute_blocks(model.encoder)
     corpus.check_coverage(prepared.tokenizer)
 
-    settings, augmentation = PlanSettings.of(config["data"]), build.build_augmentation(config, features.sample_rate)
-    training_set = TrainingSet(corpus.train, features, model.reference, augmentation.speed, seed, settings)
+    settings, augmentation = PlanSettings.of(config["data"]), prepared.augmentation
+    speed, added = augmentation.speed, augmentation.max_added_seconds
+    training_set = TrainingSet(corpus.train, features, model.reference, speed, seed, settings, added)
     if config["debug"]["same_utterances"]:
         corpus = corpus.only(training_set.utterances)
     prepared.describe(model, corpus)

@@ -25,6 +25,7 @@ from tests.mutations import WRONG, leaves, mutations
 # Which files of conf/ are in use: together all of them, but for those that only say how big.
 CHOICES = [
     ["augment=[speed_perturb,spec_augment]"],
+    ["augment=[edges,noise,reverberation,simulated_room,gain,codec]"],
     ["encoder=transformer"],
     ["encoder=fast_conformer_s", "tokenizer=huggingface"],
     ["encoder/attention=local_attention", "encoder/norm=layer_norm"],

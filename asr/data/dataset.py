@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol
 
@@ -13,6 +13,7 @@ from torch.utils.data import Dataset
 from asr.audio.load import load_waveform, stream_waveform
 from asr.data.batch import Example, Rejected
 from asr.data.manifest import Utterance
+from asr.data.recordings import RecordingList
 from asr.data.seeds import derive_seed, seeded
 from asr.errors import AudioError
 from asr.interfaces import Augment, Features
@@ -40,11 +41,24 @@ class SpeedPerturbation(Protocol):
 
 @dataclass(frozen=True)
 class Augmentation:
-    """What changes training utterances; the default changes nothing."""
+    """What changes training utterances; the default changes nothing.
+
+    Args:
+        speed: drawn by the batch plan.
+        waveform: one after the other.
+        features: the same.
+        recordings: that are mixed in, by the setting that names them.
+    """
 
     speed: SpeedPerturbation | None = None
     waveform: Sequence[Augment] = field(default=())
     features: Sequence[Augment] = field(default=())
+    recordings: Mapping[str, RecordingList] = field(default_factory=dict)
+
+    @property
+    def max_added_seconds(self) -> float:
+        """By how much an utterance may grow, at most."""
+        return sum(getattr(augment, "max_added_seconds", 0.0) for augment in self.waveform)
 
 
 @dataclass(frozen=True)
@@ -108,23 +122,24 @@ class SpeechDataset(Dataset[Example | Rejected]):
         utterance = self.utterances[item.position]
         try:
             waveform = self.load(utterance, self.features.sample_rate)
-        except AudioError as error:
+            with seeded(self.seed, item.epoch, utterance.id):
+                return self._example(utterance, waveform, item)
+        except AudioError as error:  # of the utterance, or of what is mixed into it
             return Rejected(utterance, str(error))
-        with seeded(self.seed, item.epoch, utterance.id):
-            features, *views = self._views(waveform, item)
-            if self.reference is None:
-                return Example(utterance, features, torch.zeros(0, dtype=torch.int64))
-            tokens = self.reference.encode(utterance.text)
-            needed = self.reference.min_frames(tokens)
-            if self.reference.output_lengths(len(features)) < needed and item.factor != 1.0:
-                # the manifest's duration was rounded up
-                features, *views = self._views(waveform, item._replace(factor=1.0))
-            frames = self.reference.output_lengths(len(features))
-            if frames < needed:
-                return Rejected(
-                    utterance, f"the text is too long for its audio: {needed} frames needed, {frames} there"
-                )
-            return Example(utterance, features, torch.tensor(tokens, dtype=torch.int64), tuple(views))
+
+    def _example(self, utterance: Utterance, waveform: Tensor, item: Item) -> Example | Rejected:
+        features, *views = self._views(waveform, item)
+        if self.reference is None:
+            return Example(utterance, features, torch.zeros(0, dtype=torch.int64))
+        tokens = self.reference.encode(utterance.text)
+        needed = self.reference.min_frames(tokens)
+        if self.reference.output_lengths(len(features)) < needed and item.factor != 1.0:
+            # the manifest's duration was rounded up
+            features, *views = self._views(waveform, item._replace(factor=1.0))
+        frames = self.reference.output_lengths(len(features))
+        if frames < needed:
+            return Rejected(utterance, f"the text is too long for its audio: {needed} frames needed, {frames} there")
+        return Example(utterance, features, torch.tensor(tokens, dtype=torch.int64), tuple(views))
 
     def _views(self, waveform: Tensor, item: Item) -> Iterator[Tensor]:
         """Yield the views of an utterance; those behind the first have seeds of their own."""

@@ -64,7 +64,7 @@ class EpochPlan:
     Args:
         epoch: from 0.
         plan: which utterances are in which batch.
-        durations: seconds of every utterance of the training set at its factor, (N,) float64.
+        durations: seconds of every utterance of the training set at its factor, at most, (N,) float64.
         factors: of speed, (N,) float64.
         kept_speed: utterances of the epoch that keep speed 1.0, since at the factor drawn their frames would be too
             few or their batch too long.
@@ -178,6 +178,7 @@ class TrainingSet:
         speed: draws from its factors; None: everything at its own speed.
         seed: of speeds and plans.
         settings: which utterances are chosen, and how they are batched.
+        added_seconds: by which augmentation makes each longer, at most.
 
     Raises:
         InputError: nothing is left to train on; why.
@@ -191,13 +192,18 @@ class TrainingSet:
         speed: SpeedPerturbation | None,
         seed: int,
         settings: PlanSettings,
+        added_seconds: float = 0.0,
     ) -> None:
         self.features, self.reference, self.seed, self.settings = features, reference, seed, settings
         self._speed = speed
         self._bounds = settings.batches.shared(reference.views)
-        longest, max_cells = self._bounds.longest_utterance(), self._bounds.max_cells
+        self._added_seconds = added_seconds
+        longest, max_cells = self._bounds.longest_utterance() - added_seconds, self._bounds.max_cells
+        if longest <= 0:
+            must = "a batch must have room for what augment.edges adds to an utterance"
+            raise InputError(f"{must}; it adds up to {added_seconds:g} s. Raise data.batch_seconds.")
         bounds = replace(settings.selection, max_seconds=min(settings.selection.max_seconds, longest))
-        selection = select(utterances, features, reference, bounds, max_cells)
+        selection = select(utterances, features, reference, bounds, max_cells, added_seconds)
         self.num_given = len(utterances)
         self.utterances = selection.utterances
         self.dropped = selection.dropped
@@ -212,10 +218,10 @@ class TrainingSet:
             durations = self._durations[:, None] / torch.tensor(self._factors)
             small_enough = durations <= longest
             if max_cells is not None:
-                small_enough &= self._cells(durations, selection.num_tokens[:, None]) <= max_cells
+                small_enough &= self._cells(durations + added_seconds, selection.num_tokens[:, None]) <= max_cells
             self._feasible = feasible_factors(selection, features, reference, speed) & small_enough
         # Planning asks for cells only where they may matter: it takes twice as long.
-        most = self._cells(self._durations.max() / min(self._factors), selection.num_tokens.max())
+        most = self._cells(self._durations.max() / min(self._factors) + added_seconds, selection.num_tokens.max())
         self._texts = None
         if max_cells is not None and most * self._bounds.max_utterances > max_cells:
             self._texts = Texts(selection.num_tokens.double(), self._cells)
@@ -233,7 +239,7 @@ class TrainingSet:
             InputError: the position is not one of this training set, or fewer utterances are left than ranks.
         """
         factors, kept_speed = draw_factors(self._factors, self._feasible, seed=self.seed, epoch=position.epoch)
-        durations = self._durations / factors
+        durations = self._durations / factors + self._added_seconds
         left = torch.arange(len(self))
         for part, share in enumerate(position.shares):
             plan = self._plan(left, durations, position.epoch, share.world_size, part)
@@ -272,11 +278,11 @@ class TrainingSet:
         return min(step, max_steps)
 
     def num_frames(self, item: Item) -> int:
-        """Count the feature frames that an utterance has at its factor, by the manifest."""
+        """Count the feature frames that an utterance has at its factor, by the manifest, at most."""
         num_samples = round(self.utterances[item.position].duration * self.features.sample_rate)
         if self._speed is not None:
             num_samples = self._speed.num_samples(num_samples, item.factor)
-        return self.features.num_frames(num_samples)
+        return self.features.num_frames(num_samples + round(self._added_seconds * self.features.sample_rate))
 
     def made_up(self, items: Sequence[Item], noise: torch.Generator) -> Batch:
         """Make up a batch of the sizes and texts that these utterances have, of noise: no audio is read."""

@@ -59,19 +59,29 @@ def select(
     reference: Reference,
     bounds: SelectionBounds,
     max_cells: float | None = None,
+    added_seconds: float = 0.0,
 ) -> Selection:
-    """Keep what can be trained on: some text, a bearable size, and tokens that fit the frames at speed 1.0."""
+    """Keep what can be trained on: some text, a bearable size, and tokens that fit the frames at speed 1.0.
+
+    What augmentation adds, up to `added_seconds`, counts for the size.
+    """
     kept: list[Utterance] = []
     needed: list[int] = []
     num_tokens: list[int] = []
     dropped: dict[str, list[str]] = defaultdict(list)
+
+    def num_frames(seconds: float) -> int:
+        """Count the encoder's."""
+        frames: int = reference.output_lengths(features.num_frames(round(seconds * features.sample_rate)))
+        return frames
+
     views = f"; its {reference.views} views share a batch" if reference.views > 1 else ""
     for utterance in utterances:
         if len(kept) == bounds.max_train_utterances:
             dropped[f"beyond the first data.max_train_utterances={len(kept)}"].append(utterance.id)
             continue
         tokens = reference.encode(utterance.text)
-        frames = reference.output_lengths(features.num_frames(round(utterance.duration * features.sample_rate)))
+        frames = num_frames(utterance.duration)
         if not tokens:
             reason = "the text is empty once normalised"
         elif utterance.duration > bounds.max_seconds:
@@ -80,7 +90,10 @@ def select(
             reason = f"shorter than data.min_seconds={bounds.min_seconds:g}"
         elif frames < reference.min_frames(tokens):
             reason = "the text is too long for its audio: CTC needs a frame for each token and between equal ones"
-        elif max_cells is not None and reference.cells(frames, len(tokens)) > max_cells:
+        elif (
+            max_cells is not None
+            and reference.cells(num_frames(utterance.duration + added_seconds), len(tokens)) > max_cells
+        ):
             reason = f"the head's largest tensor has more than {max_cells:,.0f} numbers for it (data.max_cells{views})"
         else:
             kept.append(utterance)

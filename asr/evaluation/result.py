@@ -58,11 +58,23 @@ class Evaluation:
             "characters": {key: characters[key] for key in CHARACTER_COUNTS},
             "raw_wer": raw["rate"],
             "raw_wer_interval": raw["interval"],
+            "wordless": self.wordless,
             "normalizer": self.normalizer,
             "utterances": len(self.scored),
             "speakers": len({result.utterance.speaker for result in self.scored} - {None}),
             "not_scored": len(self.rejected),
         }
+
+    @property
+    def wordless(self) -> dict[str, Any] | None:
+        """Count the words that were written where none is said, also by the hour; None: there is no such utterance."""
+        results = [result for result in self.scored if result.counts.reference_length == 0]
+        if not results:
+            return None
+        words = sum(result.counts.insertions for result in results)
+        seconds = sum(result.utterance.duration for result in results)
+        sums = {"utterances": len(results), "seconds": seconds, "words": words}
+        return sums | {"words_an_hour": 3600 * words / seconds}
 
     def summary(self) -> str:
         """Write the WER, that of texts as written if it is another, and how many utterances they leave out."""

@@ -1,6 +1,6 @@
 """The encoder over recordings: short ones in batches, long ones in chunks, in bounded memory."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
@@ -21,6 +21,8 @@ from asr.recognition.model import Model
 BATCHES = BatchBounds(batch_seconds=200, max_utterances=64)
 CHUNKS = ChunkBounds(chunk_seconds=30, context_seconds=4)
 
+Load = Callable[[Utterance, int], Tensor]
+
 
 @dataclass(frozen=True)
 class Inference:
@@ -32,6 +34,7 @@ class Inference:
         segmenter: what becomes of those, out of `asr.recognition.long_form`; None: as the model can.
         nbest: how many alternatives a transcript has, at most.
         num_workers: processes that read audio.
+        load: utterance and sample rate to its waveform (S,), however long it is; None: from its file.
     """
 
     batches: BatchBounds = BATCHES
@@ -39,6 +42,7 @@ class Inference:
     segmenter: Segmenter | None = None
     nbest: int = 1
     num_workers: int = 0
+    load: Load | None = None
 
 
 INFERENCE = Inference()
@@ -69,6 +73,7 @@ class RecordingEncoder:
         chunks: ChunkBounds,
         segmenter: Segmenter,
         num_workers: int,
+        load: Load | None,
         waveforms: Mapping[str, Tensor],
     ) -> Iterator[tuple[Utterance, Segments] | Rejected]:
         """Yield what the encoder gives of each utterance, in one segment or, if it is long, in several.
@@ -78,13 +83,13 @@ class RecordingEncoder:
 
         Args:
             utterances: in any order.
-            batches, chunks, segmenter, num_workers: of `Inference`.
+            batches, chunks, segmenter, num_workers, load: of `Inference`.
             waveforms: of the utterances that need not be read, by id.
         """
         short = [utterance for utterance in utterances if utterance.duration <= chunks.chunk_seconds]
         planned = plan_evaluation([utterance.duration for utterance in short], batches, rank=0, world_size=1)
         loader = DataLoader(
-            SpeechDataset(short, self.model.features, load=partial(_load, waveforms)),
+            SpeechDataset(short, self.model.features, load=partial(_load, waveforms, load or load_utterance)),
             batch_sampler=BatchSampler(planned),
             collate_fn=collate,
             num_workers=num_workers,
@@ -100,8 +105,7 @@ class RecordingEncoder:
         encode = partial(self._stream, bounds=batches)
         for utterance in utterances:
             if utterance.duration > chunks.chunk_seconds:
-                waveform = waveforms.get(utterance.id)
-                blocks = stream_utterance(utterance, sample_rate) if waveform is None else iter([waveform])
+                blocks = _blocks(waveforms, load, utterance, sample_rate)
                 segments = segmenter(blocks, encode, sample_rate, self.model.frame_samples, chunks)
                 yield utterance, _checked(segments, utterance)
 
@@ -139,6 +143,16 @@ def _checked(segments: Segments, utterance: Utterance) -> Segments:
         yield segment
 
 
-def _load(waveforms: Mapping[str, Tensor], utterance: Utterance, sample_rate: int) -> Tensor:
+def _load(waveforms: Mapping[str, Tensor], load: Load, utterance: Utterance, sample_rate: int) -> Tensor:
     waveform = waveforms.get(utterance.id)
-    return load_utterance(utterance, sample_rate) if waveform is None else waveform
+    return load(utterance, sample_rate) if waveform is None else waveform
+
+
+def _blocks(
+    waveforms: Mapping[str, Tensor], load: Load | None, utterance: Utterance, sample_rate: int
+) -> Iterator[Tensor]:
+    """Yield a long recording in parts that follow each other; only from its file it comes in small ones."""
+    if load is None and utterance.id not in waveforms:
+        yield from stream_utterance(utterance, sample_rate)
+    else:
+        yield _load(waveforms, load or load_utterance, utterance, sample_rate)

@@ -164,7 +164,8 @@ class Recognizer:
         # Chunks that overlap are one stream, whose pauses only a frame head can tell.
         can_join = self.model.head.frame_head is not None and most is None
         segmenter = how.segmenter or (partial(in_chunks, log_probs=self.log_probs) if can_join else at_silences)
-        return self.encoder.segments(utterances, how.batches, chunks, segmenter, how.num_workers, waveforms)
+        bounds = how.batches, chunks, segmenter
+        return self.encoder.segments(utterances, *bounds, how.num_workers, how.load, waveforms)
 
     def transcript(
         self,

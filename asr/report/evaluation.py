@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from asr.evaluation.analysis import figures
 from asr.evaluation.utterances import Scored
 from asr.evaluation.word_errors import align_words
+from asr.report.conditions import conditions_section
 from asr.text.numbers import counted, interval, percent
 from asr.web import utterances
 from asr.web.chart import Axis, Column, Series, column_chart, histogram, interval_chart, line_chart
@@ -16,6 +18,7 @@ from asr.web.figures import facts, figure, frequent
 from asr.web.page import escape, page, visible
 
 if TYPE_CHECKING:
+    from asr.evaluation.conditions import Harder
     from asr.report.clips import Clips
 
 WER = Axis("word error rate", percent)
@@ -52,14 +55,24 @@ class About:
     not_scored: Sequence[str] = ()
 
 
-def evaluation_report(scored: Sequence[Scored], about: About, clips: Clips) -> str:
-    """Make the page: all figures are those of `analysis.figures`, and so of the scored utterances alone."""
+def evaluation_report(
+    scored: Sequence[Scored], about: About, clips: Clips, harder: Mapping[str, Sequence[Harder]] = MappingProxyType({})
+) -> str:
+    """Make the page: all figures are those of `analysis.figures`, and so of the scored utterances alone.
+
+    Args:
+        scored: as they were recorded.
+        about: what it is of.
+        clips: recordings of some of them.
+        harder: what became of each manifest in noise and in rooms.
+    """
     analysis = figures(scored)
     body = "".join(
         [
             f"<main><header><h1>{escape(about.title)}</h1>{headline(analysis)}{facts(about.facts)}",
             missing(about.not_scored),
             f"</header><section><h2>Where the errors are</h2>{_charts(analysis)}</section>",
+            conditions_section(analysis["by"]["subset"], harder),
             f"<section><h2>What is confused</h2>{_confusions(analysis['confusions'])}</section>",
             utterances.section(KINDS, len(analysis["by"]["subset"]) > 1, bool(analysis["by"]["speaker"])),
             f'<p class="note">{escape(recordings(len(scored), clips))}</p>',

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from asr.build import build_augmentation
 from asr.checkpoint.bundle import check_attachable
 from asr.checkpoint.load import CHECKPOINTS, checkpoint_extra, fitted_files
 from asr.data.corpus import Corpus, prepare_if_absent, read_corpus
 from asr.data.position import Position, start_of_epoch
-from asr.interfaces import Features, Tokenizer
 from asr.run import folder
 from asr.run.events import EventsFile, Started
 from asr.run.initialization import Initialization
@@ -21,8 +21,10 @@ from asr.run.validation_samples import SamplesFile, choose_samples
 from asr.text.normalize import get_normalizer
 
 if TYPE_CHECKING:
+    from asr.data.dataset import Augmentation
     from asr.data.epoch_plan import RunBounds, TrainingSet
     from asr.data.manifest import Utterance
+    from asr.interfaces import Features, Tokenizer
     from asr.recognition.model import Model
 
 logger = logging.getLogger(__name__)
@@ -38,6 +40,7 @@ class Prepared:
         corpus: what to train on.
         tokenizer: fitted.
         features: fitted.
+        augmentation: of the training utterances.
         extra: what a checkpoint keeps beside the weights.
         position: in the training data.
         settings: what must stay the same for the run to be resumed.
@@ -49,8 +52,9 @@ class Prepared:
     run_dir: Path
     writes: bool
     corpus: Corpus
-    tokenizer: Tokenizer
-    features: Features
+    tokenizer: "Tokenizer"
+    features: "Features"
+    augmentation: "Augmentation"
     extra: dict[str, Any]
     position: Position
     settings: dict[str, Any]
@@ -136,7 +140,10 @@ def prepare(config: dict[str, Any], rank: int, world_size: int) -> Prepared:
     tokenizer, features = folder.fitted_front_end(config, corpus, run_dir, first, start)
     files = fitted_files(tokenizer, features)
     compared = files | ({"init.from": start.fingerprint} if start else {})
-    settings = run_settings(config, {"train": corpus.train, "valid": corpus.valid}, compared, world_size)
+    augmentation = build_augmentation(config, features.sample_rate)
+    mixed_in = {name: recordings.utterances for name, recordings in augmentation.recordings.items()}
+    heard = {"train": corpus.train, "valid": corpus.valid, **mixed_in}
+    settings = run_settings(config, heard, compared, world_size)
     changed = changes(resume.run.settings, settings) if resume else {}
     if first:
         check_allowed(changed, run_dir, config["resume"]["allow"])
@@ -144,5 +151,6 @@ def prepare(config: dict[str, Any], rank: int, world_size: int) -> Prepared:
     position = resume.position.on(world_size) if resume else start_of_epoch(0, world_size)
     extra = checkpoint_extra(config, files)
     return Prepared(
-        run_dir, first, corpus, tokenizer, features, extra, position, settings, resume, bool(changed), start
+        *(run_dir, first, corpus, tokenizer, features, augmentation, extra, position, settings, resume),
+        *(bool(changed), start),
     )

@@ -95,7 +95,7 @@ def run_settings(
 
     Args:
         config: the resolved config.
-        splits: `train` and `valid`, texts normalised.
+        splits: `train` and `valid`, texts normalised; and what is mixed in, by the setting that names it.
         fitted: files that tokenizer and features learnt.
         world_size: number of processes.
     """
@@ -106,7 +106,8 @@ def run_settings(
 
 def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, str]:
     """Map each setting that a run's results depend on and that is not what it was to `key: old -> new`."""
-    return {key: change for key, change in differences(old, new).items() if not _under(key, FREE)}
+    by_content = (*old["manifests"], *new["manifests"])  # and not by the place that a setting of this name says
+    return {key: change for key, change in differences(old, new).items() if not _under(key, (*FREE, *by_content))}
 
 
 def check_allowed(changed: Mapping[str, str], run_dir: Path, allow: Sequence[str]) -> None:

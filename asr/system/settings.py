@@ -73,6 +73,18 @@ def above(least: float, most: float = MANY) -> Rule:
     return Rule(words, lambda value: _is_number(value) and least < value <= most)
 
 
+def span(least: float, most: float) -> Rule:
+    """Make the rule for two numbers within bounds, from the lower to the upper, between which one is drawn."""
+    words = f"a list of two numbers from {least:,} to {most:,}, the lower one first"
+    inside = number(least, most)
+    return Rule(
+        words,
+        lambda value: (
+            isinstance(value, list) and len(value) == 2 and all(map(inside.holds, value)) and value[0] <= value[1]
+        ),
+    )
+
+
 def one_of(*names: str) -> Rule:
     """Make the rule for one of these names."""
     return Rule(f"one of {', '.join(names)}", lambda value: isinstance(value, str) and value in names)

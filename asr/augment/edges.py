@@ -1,0 +1,58 @@
+"""Edges: silence, or low noise, before and behind the utterance, in which nothing is said."""
+
+from typing import Annotated
+
+import torch
+from torch import Tensor
+
+from asr.augment.draws import happens, uniform
+from asr.system.settings import FRACTION, number, span
+
+
+class Edges:
+    """Put silence or low white noise before and behind an utterance.
+
+    The utterance grows by up to twice `max_seconds`, which the batch plan leaves room for.
+
+    Args:
+        sample_rate: Hz.
+        probability: of edges, for each utterance.
+        max_seconds: of each edge, from nothing to this.
+        noise_probability: of low noise, for each edge; otherwise it is digital silence.
+        noise_db: between which the loudness of the noise is drawn, in dB of a mean square of 1.
+    """
+
+    stage = "waveform"
+
+    def __init__(
+        self,
+        sample_rate: int,
+        *,
+        probability: Annotated[float, FRACTION],
+        max_seconds: Annotated[float, number(0, 60)],
+        noise_probability: Annotated[float, FRACTION],
+        noise_db: Annotated[list[float], span(-120, 0)],
+    ) -> None:
+        self.sample_rate = sample_rate
+        self.probability = probability
+        self.max_seconds = max_seconds
+        self.noise_probability = noise_probability
+        self.noise_db = noise_db
+
+    @property
+    def max_added_seconds(self) -> float:
+        """By how much an utterance may grow."""
+        return 2 * self.max_seconds if self.probability else 0.0
+
+    def __call__(self, waveform: Tensor) -> Tensor:
+        """(S,) to (S',), longer by both edges."""
+        if not happens(self.probability):
+            return waveform
+        before, behind = self._edge(), self._edge()
+        return torch.cat([before, waveform, behind])
+
+    def _edge(self) -> Tensor:
+        edge = torch.zeros(int(uniform((0, self.max_seconds)) * self.sample_rate))
+        if happens(self.noise_probability):
+            edge = torch.randn(len(edge)) * 10 ** (uniform(self.noise_db) / 20)
+        return edge

@@ -1,0 +1,58 @@
+"""Noise: recordings mixed in at a random ratio of speech to noise."""
+
+from typing import Annotated
+
+import torch
+from torch import Tensor
+
+from asr.augment.draws import below, happens, uniform
+from asr.interfaces import Recordings
+from asr.system.settings import FRACTION, PATH, span, whole
+
+
+class Noise:
+    """Add a stretch of a recording, or of several at once, which is babble if they are speech.
+
+    The ratio of speech to noise is that of the mean squares over the whole utterance, its pauses included. Several
+    recordings are equally loud. Nothing is clipped. An utterance of zeros, and noise of zeros, stay what they are.
+
+    *Source*: Ko et al. 2017, "A study on data augmentation of reverberant speech", section 3; babble of 3 to 7
+    speakers: Snyder et al. 2018, "X-vectors", section 3.3.
+
+    Args:
+        sample_rate: Hz.
+        recordings: a folder of audio, or a manifest. A recording that is shorter than the utterance goes round.
+        probability: of noise, for each utterance.
+        snr_db: between which the ratio of speech to noise is drawn, in dB.
+        max_recordings: at once; how many is drawn from 1 to this.
+    """
+
+    stage = "waveform"
+
+    def __init__(
+        self,
+        sample_rate: int,
+        *,
+        recordings: Annotated[Recordings, PATH],
+        probability: Annotated[float, FRACTION],
+        snr_db: Annotated[list[float], span(-50, 100)],
+        max_recordings: Annotated[int, whole(1, 100)],
+    ) -> None:
+        self.sample_rate = sample_rate
+        self.recordings = recordings
+        self.probability = probability
+        self.snr_db = snr_db
+        self.max_recordings = max_recordings
+
+    def __call__(self, waveform: Tensor) -> Tensor:
+        """(S,) to (S,)."""
+        if not happens(self.probability):
+            return waveform
+        noise = torch.zeros_like(waveform)
+        for _ in range(1 + below(self.max_recordings)):
+            place, begin = below(len(self.recordings)), uniform((0, 1))
+            stretch = self.recordings.stretch(place, self.sample_rate, len(waveform), begin)
+            noise += stretch / stretch.square().mean().sqrt().clamp(min=torch.finfo(stretch.dtype).tiny)
+        power = waveform.square().mean() / 10 ** (uniform(self.snr_db) / 10)
+        loudness = noise.square().mean()
+        return waveform + noise * (power / loudness).sqrt() if loudness > 0 else waveform

@@ -1,0 +1,45 @@
+"""Reverberation: the utterance as it is heard in rooms whose impulse responses were recorded."""
+
+from typing import Annotated
+
+from torch import Tensor
+
+from asr.audio.reverberate import reverberate
+from asr.augment.draws import below, happens
+from asr.interfaces import Recordings
+from asr.system.settings import FRACTION, PATH
+
+
+class Reverberation:
+    """Convolve an utterance with a recorded impulse response.
+
+    The direct sound, which is the largest sample of the response, is not delayed, and the utterance stays as loud as
+    it is.
+
+    *Source*: Ko et al. 2017, "A study on data augmentation of reverberant speech".
+
+    Args:
+        sample_rate: Hz.
+        recordings: of impulse responses: a folder of audio, or a manifest.
+        probability: of a room, for each utterance.
+    """
+
+    stage = "waveform"
+
+    def __init__(
+        self,
+        sample_rate: int,
+        *,
+        recordings: Annotated[Recordings, PATH],
+        probability: Annotated[float, FRACTION],
+    ) -> None:
+        self.sample_rate = sample_rate
+        self.recordings = recordings
+        self.probability = probability
+
+    def __call__(self, waveform: Tensor) -> Tensor:
+        """(S,) to (S,)."""
+        if not happens(self.probability):
+            return waveform
+        response = self.recordings.whole(below(len(self.recordings)), self.sample_rate)
+        return reverberate(waveform, response, int(response.abs().argmax()))

@@ -1,0 +1,113 @@
+"""The options --noise, --snr, --noise-seed and --reverb, and the table of what they measure."""
+
+import argparse
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from asr.cli.command import audio_progress, finite
+from asr.cli.table import lay_out, short_name
+from asr.errors import InputError
+from asr.system.settings import number, whole
+from asr.text.numbers import interval, rate
+from asr.text.printable import printable
+
+if TYPE_CHECKING:
+    from asr.data.manifest import Utterance
+    from asr.evaluation.conditions import Condition, Harder
+    from asr.evaluation.result import Evaluation
+    from asr.recognition.inference import Inference
+    from asr.recognition.recognizer import Recognizer
+    from asr.text.normalize import Normalizer
+
+SNRS_DB = (20.0, 10.0, 5.0, 0.0)
+CLEAN = "clean"
+TITLES = ("manifest", "condition", "WER %", "95 % interval", "subst.", "ins.", "del.")
+
+
+def add_conditions(parser: argparse.ArgumentParser) -> None:
+    """Add the options."""
+    harder = parser.add_argument_group("how the model stands noise and rooms")
+    harder.add_argument("--noise", metavar="PATH", help="a folder of noise, or a manifest of it, to mix in")
+    harder.add_argument(
+        "--snr", metavar="DB", type=finite, nargs="+", help="at each of these ratios of speech to it (20 10 5 0)"
+    )
+    harder.add_argument(
+        "--reverb", metavar="SECONDS|PATH", help="rooms in which sound fades so long, or a folder of impulse responses"
+    )
+    harder.add_argument("--noise-seed", metavar="N", type=int, help="that noise and rooms are drawn by (0)")
+
+
+def conditions(options: argparse.Namespace, sample_rate: int) -> "list[Condition]":
+    """Make the conditions that the options ask for; none without them.
+
+    Raises:
+        InputError: an option does not hold, or what it names cannot be read.
+    """
+    from asr.data.recordings import RecordingList
+    from asr.evaluation.conditions import in_noise, in_rooms, in_simulated_rooms
+
+    made: list[Condition] = []
+    if options.noise is not None:
+        recordings = RecordingList(options.noise, "--noise")
+        len(recordings)  # they are looked for now
+        made += in_noise(recordings, options.snr or SNRS_DB, sample_rate)
+    if options.reverb is not None:
+        try:
+            seconds = float(options.reverb)
+        except ValueError:
+            responses = RecordingList(options.reverb, "--reverb")
+            len(responses)
+            made.append(in_rooms(responses, sample_rate))
+        else:
+            number(0.05, 1.5).check("--reverb", seconds)
+            made.append(in_simulated_rooms(seconds, sample_rate))
+    return made
+
+
+def check_conditions(options: argparse.Namespace) -> None:
+    """Check the options before the model is loaded.
+
+    Raises:
+        InputError: one of them is not what it must be, or is of no use without another.
+    """
+    if options.snr is not None and options.noise is None:
+        raise InputError("--snr must go with --noise; add --noise PATH, a folder of noise.")
+    for snr_db in options.snr or ():
+        number(-50, 100).check("--snr", snr_db)
+    if options.noise_seed is not None:
+        if options.noise is None and options.reverb is None:
+            raise InputError("--noise-seed must go with --noise or --reverb; add one of them.")
+        whole(0).check("--noise-seed", options.noise_seed)
+
+
+def evaluate_harder(
+    harder: "Sequence[Condition]",
+    seed: int,
+    recognizer: "Recognizer",
+    name: str,
+    utterances: "Sequence[Utterance]",
+    how: "Inference",
+    normalize: "Normalizer | None",
+) -> "list[Harder]":
+    """Evaluate a manifest under each condition."""
+    from asr.evaluation.conditions import evaluate_in
+
+    results = []
+    for condition in harder:
+        with audio_progress(f"{name}, {condition.name}", utterances) as advance:
+            results.append(evaluate_in(condition, seed, recognizer, name, utterances, how, advance, normalize))
+    return results
+
+
+def conditions_table(clean: "Mapping[str, Evaluation]", harder: "Mapping[str, Sequence[Harder]]") -> str:
+    """Lay the results out, a line a manifest and condition, the clean ones first."""
+    rows: list[tuple[str, ...]] = [TITLES]
+    for name, evaluation in clean.items():
+        every = [(CLEAN, evaluation), *((each.condition.name, each.evaluation) for each in harder[name])]
+        for condition, result in every:
+            figures = result.as_dict()
+            edits = (str(figures[kind]) for kind in ("substitutions", "insertions", "deletions"))
+            scores = rate(figures["wer"]), interval(figures["wer_interval"])
+            rows.append((short_name(printable(name)), condition, *scores, *edits))
+    note = "Noise: mean square of the utterance over that of the noise, drawn by --noise-seed and the utterance's id."
+    return "\n".join([*lay_out(rows), "", note])

@@ -1,0 +1,61 @@
+"""The results of asr.evaluate as a table."""
+
+import textwrap
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from asr.cli.table import lay_out, short_name
+from asr.text.numbers import counted, interval, number, rate
+from asr.text.printable import printable
+
+WIDTH = 100  # columns of a terminal
+TITLES = (
+    *("manifest", "utterances", "words", "WER %", "95 % interval", "raw %", "CER %"),
+    *("subst.", "ins.", "del."),
+)
+
+
+def table(summaries: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
+    """Lay the results out, a line a manifest, and say below what the columns mean."""
+    rows: list[tuple[str, ...]] = [TITLES]
+    for name, row in summaries:
+        edits = (str(row[kind]) for kind in ("substitutions", "insertions", "deletions"))
+        sizes = (str(row["utterances"]), str(row["reference_words"]))
+        scores = (
+            rate(row["wer"]),
+            interval(row["wer_interval"]),
+            rate(row["raw_wer"]),
+            rate(row["cer"]),
+        )
+        rows.append((short_name(printable(name)), *sizes, *scores, *edits))
+    return "\n".join([*lay_out(rows), "", *notes(summaries)])
+
+
+def notes(summaries: Sequence[tuple[str, Mapping[str, Any]]]) -> list[str]:
+    """Say how texts were normalised, what the intervals are of, and how long it took."""
+    _, last = summaries[-1]  # of all
+    said = [
+        f"Texts are normalised by {last['normalizer']!r}; raw: the WER of texts as written, with case and punctuation."
+    ]
+    said.append("95 % interval: bootstrap over utterances.")
+    if any(row["utterances"] and row["wer_interval"] is None for _, row in summaries):
+        said[-1] = f"{said[-1][:-1]} (-: too few of them, or no errors)."
+    overs = [
+        f"{short_name(printable(name))} {interval(row['wer_speaker_interval'])} ({row['speakers']} speakers)"
+        for name, row in summaries
+        if row["wer_speaker_interval"]
+    ]
+    if overs:
+        said[-1] = f"{said[-1][:-1]}; over speakers: {', '.join(overs)}."
+    wordless = [_wordless(name, row["wordless"]) for name, row in summaries if row["wordless"]]
+    if wordless:
+        said.append(f"Written where nothing is said: {'; '.join(wordless)}.")
+    if last["real_time_factor"] is not None:
+        hours = last["audio_seconds"] / 3600
+        said.append(f"{hours:.2f} h of audio, in {last['real_time_factor']:.4f} of the time it lasts.")
+    return [textwrap.fill(one, WIDTH, subsequent_indent="  ", break_on_hyphens=False) for one in said]
+
+
+def _wordless(name: str, written: Mapping[str, Any]) -> str:
+    words, seconds = counted(written["words"], "word"), written["seconds"]
+    return f"{short_name(printable(name))} {words} in {seconds:.0f} s, {number(written['words_an_hour'])} an hour"

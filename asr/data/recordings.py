@@ -1,0 +1,86 @@
+"""Recordings that are mixed into others: noise, other people's speech, impulse responses of rooms."""
+
+from functools import cached_property
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from asr.audio.load import audio_info, find_audio, load_waveform
+from asr.data.manifest import Utterance, read_good_lines
+from asr.errors import InputError
+
+MANIFEST_SUFFIXES = (".json", ".jsonl")
+
+
+class RecordingList:
+    """The audio files of a folder, at any depth, or the lines of a manifest; each is decoded as it is drawn.
+
+    Args:
+        path: of the folder, or of the manifest, whose lines need no text.
+        setting: that named it, for errors.
+    """
+
+    def __init__(self, path: str | Path, setting: str) -> None:
+        self.path = Path(path)
+        self.setting = setting
+
+    @cached_property
+    def utterances(self) -> list[Utterance]:
+        """All of them, without texts; of files the headers are read, and nothing is decoded.
+
+        Raises:
+            InputError: there is no such folder or manifest, or it cannot be used.
+        """
+        try:
+            if self.path.suffix in MANIFEST_SUFFIXES:
+                utterances, problems = read_good_lines(self.path, required=("audio_filepath", "duration"))
+                if problems:
+                    raise problems[0]
+                return utterances
+            folder = self.path if self.path.is_dir() else self.path.parent
+            return [_whole_file(path, str(path.relative_to(folder))) for path in find_audio(self.path)]
+        except InputError as error:
+            must = f"{self.setting} must be a folder of audio, or a manifest"
+            raise InputError(f"{must}; {error}") from None
+
+    def __len__(self) -> int:
+        return len(self.utterances)
+
+    def whole(self, place: int, sample_rate: int) -> Tensor:
+        """Decode one of them, (S,).
+
+        Raises:
+            AudioError: it cannot be read.
+        """
+        utterance = self.utterances[place]
+        duration = None if utterance.offset is None else utterance.duration
+        return load_waveform(utterance.audio_filepath, sample_rate, offset=utterance.offset, duration=duration)
+
+    def stretch(self, place: int, sample_rate: int, num_samples: int, begin: float) -> Tensor:
+        """Decode so much of one of them; a shorter one goes round.
+
+        Args:
+            place: which one.
+            sample_rate: of the result, in Hz.
+            num_samples: of the result.
+            begin: where it begins, from 0 to below 1: as a share of where it can, or of a shorter one's length.
+
+        Raises:
+            AudioError: it cannot be read.
+        """
+        utterance = self.utterances[place]
+        spare = utterance.duration - num_samples / sample_rate
+        if spare > 0:
+            offset = (utterance.offset or 0.0) + begin * spare
+            path, duration = utterance.audio_filepath, num_samples / sample_rate
+            waveform, start = load_waveform(path, sample_rate, offset=offset, duration=duration), 0
+        else:
+            waveform = self.whole(place, sample_rate)
+            start = int(begin * len(waveform))
+        return waveform[(start + torch.arange(num_samples)) % len(waveform)]
+
+
+def _whole_file(path: Path, name: str) -> Utterance:
+    sample_rate, _, num_samples = audio_info(path)
+    return Utterance(str(path), num_samples / sample_rate, "", name)

@@ -1,0 +1,109 @@
+"""How a model stands noise and rooms: the same utterances, made worse in known ways."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from torch import Tensor
+
+from asr.augment.noise import Noise
+from asr.augment.reverberation import Reverberation
+from asr.augment.simulated_room import SimulatedRoom
+from asr.data.dataset import load_utterance
+from asr.data.manifest import Utterance
+from asr.data.recordings import RecordingList
+from asr.data.seeds import seeded
+from asr.evaluation.result import Evaluation, evaluate
+from asr.recognition.inference import Inference
+from asr.recognition.recognizer import Recognizer
+from asr.text.normalize import Normalizer
+
+ROOM_METRES, ROOM_HEIGHT_METRES = (3.0, 8.0), (2.4, 3.5)  # of simulated rooms, as people live and work in
+
+
+Change = Callable[[Tensor], Tensor]  # of a waveform (S,); an augmentation
+
+
+@dataclass(frozen=True)
+class Condition:
+    """One way to make utterances worse.
+
+    Args:
+        name: in tables.
+        change: of each waveform.
+        snr_db: of noise; None: it is a room.
+    """
+
+    name: str
+    change: Change
+    snr_db: float | None = None
+
+
+@dataclass(frozen=True)
+class Changed:
+    """Loads utterances and changes them, each as a function of the seed and its id.
+
+    So an utterance has the same stretch of noise at each ratio, and a comparison of two models, or of two ratios, is
+    one of the same sounds.
+    """
+
+    change: Change
+    seed: int
+
+    def __call__(self, utterance: Utterance, sample_rate: int) -> Tensor:
+        """Return its waveform (S,)."""
+        waveform = load_utterance(utterance, sample_rate)
+        with seeded(self.seed, utterance.id):
+            return self.change(waveform)
+
+
+def in_noise(recordings: RecordingList, snrs_db: Sequence[float], sample_rate: int) -> list[Condition]:
+    """Mix one of the recordings into each utterance, at these ratios of their mean squares."""
+    return [
+        Condition(
+            f"noise, {snr_db:g} dB",
+            Noise(sample_rate, recordings=recordings, probability=1.0, snr_db=[snr_db, snr_db], max_recordings=1),
+            snr_db,
+        )
+        for snr_db in snrs_db
+    ]
+
+
+def in_rooms(responses: RecordingList, sample_rate: int) -> Condition:
+    """Convolve each utterance with one of the impulse responses."""
+    return Condition("rooms", Reverberation(sample_rate, recordings=responses, probability=1.0))
+
+
+def in_simulated_rooms(rt60_seconds: float, sample_rate: int) -> Condition:
+    """Put each utterance into a simulated room in which sound takes so long to lose 60 dB."""
+    metres, height = list(ROOM_METRES), list(ROOM_HEIGHT_METRES)
+    rt60 = [rt60_seconds, rt60_seconds]
+    room = SimulatedRoom(sample_rate, probability=1.0, width_metres=metres, height_metres=height, rt60_seconds=rt60)
+    return Condition(f"rooms, {rt60_seconds:g} s", room)
+
+
+@dataclass(frozen=True)
+class Harder:
+    """An evaluation under a condition."""
+
+    condition: Condition
+    evaluation: Evaluation
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return what NAME.wer.json holds of it."""
+        return {"condition": self.condition.name, "snr_db": self.condition.snr_db, **self.evaluation.as_dict()}
+
+
+def evaluate_in(
+    condition: Condition,
+    seed: int,
+    recognizer: Recognizer,
+    subset: str,
+    utterances: Sequence[Utterance],
+    options: Inference,
+    advance: Callable[[float], None],
+    normalize: Normalizer | None,
+) -> Harder:
+    """Evaluate as `asr.evaluation.result.evaluate` does, under a condition that the seed draws."""
+    options = replace(options, load=Changed(condition.change, seed))
+    return Harder(condition, evaluate(recognizer, subset, utterances, options, advance, normalize))

@@ -1,0 +1,172 @@
+"""Make recordings in which nothing is to be understood: noise to mix into speech, and what should give no words.
+
+    python -m recipes.noise.make --output-dir data/noise/train --speech train.jsonl
+    python -m recipes.noise.make --output-dir data/noise/test --speech dev.jsonl --seed 1
+    python -m recipes.noise.make --output-dir data/nothing --kinds silence white pink hum tones band
+
+Each kind gets a folder, for `augment=[noise]` and `asr.evaluate --noise`, and a manifest beside it with empty texts, on
+which `asr.evaluate` tells how many words a model writes of nothing. The same options give the same bytes. Babble is
+other people's speech: for tests, give speech and a seed that training has not seen.
+"""
+
+import argparse
+import sys
+import zlib
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import soundfile
+
+from asr.audio.load import load_waveform
+from asr.data.manifest import Utterance, read_manifest, write_manifest
+from asr.errors import InputError
+
+SAMPLE_RATE = 16_000
+LOUDNESS_DB = (-35, -20)  # of a recording: its mean square, where 1 is 0 dB
+VOICES = (3, 8)  # of babble
+PEAK = 0.99
+
+Random = np.random.Generator
+Maker = Callable[[int, Random], np.ndarray]  # number of samples to so many
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command; returns the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m recipes.noise.make", description=(__doc__ or "").strip())
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("--output-dir", type=Path, required=True, metavar="DIR", help="of KIND/*.flac and KIND.jsonl")
+    parser.add_argument("--speech", type=Path, metavar="MANIFEST", help="of the utterances that babble is made of")
+    parser.add_argument(
+        "--kinds",
+        nargs="+",
+        choices=(*MAKERS, "babble"),
+        default=["white", "pink", "hum", "babble"],
+        metavar="KIND",
+        help=f"of {', '.join(MAKERS)}, babble (white pink hum babble)",
+    )
+    parser.add_argument("--number", type=int, default=20, metavar="N", help="of recordings of each kind (20)")
+    parser.add_argument("--seconds", type=float, default=30.0, metavar="S", help="of each recording (30)")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="that everything is drawn by (0)")
+    options = parser.parse_args(arguments)
+    try:
+        if options.number < 1 or not 0.1 <= options.seconds <= 3600:
+            raise InputError(
+                f"--number must be at least 1, --seconds from 0.1 to 3600; got {options.number}, {options.seconds}."
+            )
+        if "babble" in options.kinds and options.speech is None:
+            raise InputError("--speech must name a manifest to make babble of; give one, or --kinds without babble.")
+        makers = MAKERS | ({"babble": partial(babble, read_manifest(options.speech))} if options.speech else {})
+        for kind in options.kinds:
+            write(options.output_dir, kind, makers[kind], options.number, options.seconds, options.seed)
+            print(f"{options.output_dir / kind}: {options.number} recordings of {options.seconds:g} s")
+    except InputError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except (OSError, soundfile.LibsndfileError) as error:
+        print(f"error: --output-dir must be a folder that can be written to; {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def write(folder: Path, kind: str, make: Maker, number: int, seconds: float, seed: int) -> None:
+    """Write the recordings of a kind, and their manifest; each is a function of seed, kind and its own number."""
+    (folder / kind).mkdir(parents=True, exist_ok=True)
+    utterances = []
+    for place in range(number):
+        random = np.random.default_rng([seed, zlib.crc32(kind.encode()), place])
+        waveform = make(round(seconds * SAMPLE_RATE), random)
+        path = folder / kind / f"{place:03}.flac"
+        soundfile.write(path, levelled(waveform, random), SAMPLE_RATE)
+        utterances.append(Utterance(str(path), len(waveform) / SAMPLE_RATE, "", f"{kind}-{place:03}"))
+    write_manifest(folder / f"{kind}.jsonl", utterances)
+
+
+def levelled(waveform: np.ndarray, random: Random) -> np.ndarray:
+    """The waveform at a random loudness, and nowhere beyond full scale; silence stays what it is."""
+    loudness = 10 ** (random.uniform(*LOUDNESS_DB) / 20)
+    largest = np.abs(waveform).max()
+    if largest < 1e-2:
+        return waveform
+    return waveform * min(loudness / np.sqrt(np.mean(waveform**2)), PEAK / largest)
+
+
+def silence(num_samples: int, random: Random) -> np.ndarray:
+    """Digital silence, or the noise of an open line, far below any speech."""
+    level = random.choice([0.0, 10 ** (random.uniform(-90, -65) / 20)])
+    return level * random.standard_normal(num_samples)
+
+
+def white(num_samples: int, random: Random) -> np.ndarray:
+    """As much power at each frequency."""
+    return random.standard_normal(num_samples)
+
+
+def pink(num_samples: int, random: Random) -> np.ndarray:
+    """As much power in each octave from 20 Hz on."""
+    frequency = np.maximum(np.fft.rfftfreq(num_samples, 1 / SAMPLE_RATE), 20)
+    return np.fft.irfft(np.fft.rfft(random.standard_normal(num_samples)) / np.sqrt(frequency), num_samples)
+
+
+def hum(num_samples: int, random: Random) -> np.ndarray:
+    """Mains of 50 or 60 Hz with harmonics, the higher the weaker, and a little hiss."""
+    time = np.arange(num_samples) / SAMPLE_RATE
+    mains = random.choice([50.0, 60.0]) * random.uniform(0.999, 1.001)
+    waveform = 0.01 * random.standard_normal(num_samples)
+    for harmonic in range(1, 16):
+        strength, phase = random.uniform(0.2, 1) / harmonic, random.uniform(0, 2 * np.pi)
+        waveform += strength * np.sin(2 * np.pi * mains * harmonic * time + phase)
+    return waveform
+
+
+def tones(num_samples: int, random: Random) -> np.ndarray:
+    """Notes of a scale that follow each other and fade, several at once, each with overtones: music, of a kind."""
+    waveform = np.zeros(num_samples)
+    beat = random.uniform(0.15, 0.5)
+    scale = 110 * 2 ** (random.integers(12) / 12) * 2 ** (np.array([0, 2, 4, 7, 9, 12, 14, 16, 19, 21]) / 12)
+    for start in range(0, num_samples, round(beat * SAMPLE_RATE)):
+        time = np.arange(min(num_samples - start, 2 * SAMPLE_RATE)) / SAMPLE_RATE
+        for pitch in random.choice(scale, size=random.integers(1, 4), replace=False):
+            overtones = sum(np.sin(2 * np.pi * pitch * n * time) / n**1.5 for n in range(1, 6))
+            waveform[start : start + len(time)] += overtones * np.exp(-time / random.uniform(0.1, 0.6))
+    return waveform
+
+
+def band(num_samples: int, random: Random) -> np.ndarray:
+    """Noise of a narrow band that speech has little in, switched on and off as syllables are."""
+    low = random.uniform(3500, 6500)
+    frequency = np.fft.rfftfreq(num_samples, 1 / SAMPLE_RATE)
+    spectrum = np.fft.rfft(random.standard_normal(num_samples)) * ((frequency > low) & (frequency < low + 1000))
+    lengths = random.uniform(0.05, 0.4, size=int(num_samples / SAMPLE_RATE / 0.05) + 1)
+    switches = np.repeat(np.arange(len(lengths)) % 2, np.round(lengths * SAMPLE_RATE).astype(int))[:num_samples]
+    return np.fft.irfft(spectrum, num_samples) * switches
+
+
+def babble(utterances: Sequence[Utterance], num_samples: int, random: Random) -> np.ndarray:
+    """Several voices at once, each of utterances that follow each other, and equally loud."""
+    mixed = np.zeros(num_samples)
+    for _ in range(random.integers(VOICES[0], VOICES[1] + 1)):
+        voice = np.zeros(0)
+        before = int(random.integers(SAMPLE_RATE))  # so that the voices do not begin together
+        while len(voice) < before + num_samples:
+            utterance = utterances[int(random.integers(len(utterances)))]
+            duration = None if utterance.offset is None else utterance.duration
+            spoken = load_waveform(utterance.audio_filepath, SAMPLE_RATE, offset=utterance.offset, duration=duration)
+            voice = np.concatenate([voice, spoken.numpy()])
+        voice = voice[before : before + num_samples]
+        mixed += voice / max(np.sqrt(np.mean(voice**2)), 1e-9)
+    return mixed
+
+
+MAKERS: dict[str, Maker] = {
+    "silence": silence,
+    "white": white,
+    "pink": pink,
+    "hum": hum,
+    "tones": tones,
+    "band": band,
+}
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,129 @@
+"""asr.evaluate --noise and --reverb: the table that tells how a model stands noise, and words where nothing is said."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+import torch
+
+from asr.data.dataset import load_utterance
+from asr.data.manifest import Utterance, read_manifest, write_manifest
+from asr.data.recordings import RecordingList
+from asr.evaluate import main as evaluate
+from asr.evaluation.conditions import Changed, in_noise, in_simulated_rooms
+from asr.recognition.inference import INFERENCE
+
+SAMPLE_RATE = 16000
+
+
+@pytest.fixture(scope="module")
+def noise(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("noise")
+    random = np.random.default_rng(0)
+    for number in range(3):
+        soundfile.write(folder / f"{number}.flac", random.uniform(-0.3, 0.3, 3 * SAMPLE_RATE), SAMPLE_RATE)
+    return folder
+
+
+def test_the_rows_are_clean_and_each_condition_and_the_same_seed_gives_the_same(
+    fluent: Path, noise: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    few = tmp_path / "few.jsonl"
+    write_manifest(few, read_manifest(fluent / "test.jsonl")[:12])
+    rows = {}
+    for name, more in (("a", []), ("b", ["--num-workers", "1"]), ("c", ["--noise-seed", "1"])):
+        options = ["--noise", str(noise), "--snr", "30", "-10", "--reverb", "0.3", "--device", "cpu"]
+        page = ["--report", str(tmp_path / name / "report.html")]
+        assert (
+            evaluate([str(fluent / "run"), str(few), *options, "--output-dir", str(tmp_path / name), *page, *more]) == 0
+        )
+        rows[name] = json.loads((tmp_path / name / "few.wer.json").read_text())
+    assert rows["a"]["conditions"] == rows["b"]["conditions"]
+    assert rows["a"]["conditions"] != rows["c"]["conditions"]
+    assert [rows[name]["noise_seed"] for name in "abc"] == [0, 0, 1]
+    conditions = {row["condition"]: row for row in rows["a"]["conditions"]}
+    assert [(name, row["snr_db"]) for name, row in conditions.items()] == [
+        ("noise, 30 dB", 30),
+        ("noise, -10 dB", -10),
+        ("rooms, 0.3 s", None),
+    ]
+    assert rows["a"]["wer"] <= conditions["noise, 30 dB"]["wer"] + 0.1 < 0.3
+    assert conditions["noise, -10 dB"]["wer"] > 0.5
+    assert conditions["noise, -10 dB"]["wer_interval"] is not None
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("few")][:5]
+    assert [name in line for name, line in zip(["12", "clean", *conditions], lines, strict=True)] == [True] * 5
+    html = (tmp_path / "a" / "report.html").read_text()
+    assert "few in noise" in html
+    assert "few in rooms" in html
+
+
+def test_an_utterance_has_the_same_noise_at_each_ratio_and_the_decoder_hears_it(noise: Path, fluent: Path) -> None:
+    utterance = read_manifest(fluent / "test.jsonl")[0]
+    clean = load_utterance(utterance, SAMPLE_RATE)
+    heard = [
+        Changed(condition.change, 5)(utterance, SAMPLE_RATE) - clean
+        for condition in in_noise(RecordingList(noise, "--noise"), [20, 0], SAMPLE_RATE)
+    ]
+    assert torch.allclose(heard[1], 10 * heard[0], atol=1e-5), "20 dB"
+    room = Changed(in_simulated_rooms(0.3, SAMPLE_RATE).change, 5)
+    assert torch.equal(room(utterance, SAMPLE_RATE), room(utterance, SAMPLE_RATE))
+
+
+def test_a_long_recording_is_changed_as_a_whole(fluent: Path, noise: Path, tmp_path: Path) -> None:
+    """In chunks of a second, what is heard is what one loaded waveform of the same sound gives."""
+    from dataclasses import replace
+
+    from asr.checkpoint.load import load_recognizer
+    from asr.recognition.chunks import ChunkBounds
+
+    recognizer = load_recognizer(fluent / "run")
+    utterance = read_manifest(fluent / "test.jsonl")[0]
+    [condition] = in_noise(RecordingList(noise, "--noise"), [10], SAMPLE_RATE)
+    changed = Changed(condition.change, 0)
+    how = replace(INFERENCE, chunks=ChunkBounds(1.0, 0.25), load=changed)
+    [(_, transcript)] = recognizer.recognize([utterance], how)  # type: ignore[misc]
+    [expected] = recognizer.transcribe([changed(utterance, SAMPLE_RATE)], replace(how, load=None))
+    assert utterance.duration > 1.0
+    assert transcript.text == expected.text
+
+
+def test_words_where_nothing_is_said_are_counted_by_the_hour(
+    fluent: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = read_manifest(fluent / "test.jsonl")[:3]
+    nothing = [Utterance(each.audio_filepath, each.duration, "", each.id) for each in said]
+    write_manifest(tmp_path / "nothing.jsonl", nothing)
+    write_manifest(tmp_path / "said.jsonl", said)
+    manifests = [str(tmp_path / "nothing.jsonl"), str(tmp_path / "said.jsonl")]
+    assert evaluate([str(fluent / "run"), *manifests, "--output-dir", str(tmp_path), "--device", "cpu"]) == 0
+    rows = {name: json.loads((tmp_path / f"{name}.wer.json").read_text()) for name in ("nothing", "said")}
+    assert rows["said"]["wordless"] is None
+    words = sum(len(each.text.split()) for each in said)
+    seconds = sum(each.duration for each in said)
+    assert rows["nothing"]["wordless"] == {
+        "utterances": 3,
+        "seconds": pytest.approx(seconds),
+        "words": words,
+        "words_an_hour": pytest.approx(3600 * words / seconds),
+    }, "the model hears the tones without an error"
+    assert f"Written where nothing is said: nothing {words} words in {seconds:.0f} s," in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--snr", "10"], r"--snr must go with --noise; add --noise PATH, a folder of noise\."),
+        (["--noise-seed", "1"], r"--noise-seed must go with --noise or --reverb; add one of them\."),
+        (["--noise", "nowhere"], r"--noise must be a folder of audio, or a manifest; nowhere: "),
+        (["--noise", ".", "--snr", "200"], r"--snr must be a number from -50 to 100; got 200\.0\."),
+        (["--reverb", "60"], r"--reverb must be a number from 0\.05 to 1\.5; got 60\.0\."),
+        (["--reverb", "nowhere"], r"--reverb must be a folder of audio, or a manifest; nowhere: "),
+    ],
+)
+def test_what_cannot_be_is_one_line(options: list[str], message: str, fluent: Path) -> None:
+    from asr.errors import InputError
+
+    with pytest.raises(InputError, match=message):
+        evaluate([str(fluent / "run"), str(fluent / "test.jsonl"), *options, "--device", "cpu"])
