@@ -33,6 +33,8 @@ class Tokenizer(Protocol):
 class Normalization(Protocol):
     """(T, F) to (T, F): the last step of the features."""
 
+    framewise: ClassVar[bool]  # whether a frame comes out the same without the others, as streams need it
+
     def __call__(self, features: Tensor) -> Tensor: ...
     def fit(self, features: Iterable[Tensor]) -> None: ...
     def files(self) -> dict[str, bytes]: ...
@@ -77,6 +79,8 @@ class Subsampling(Protocol):
 class MaskedNorm(Protocol):
     """(B, T', D), padding_mask (B, T') to (B, T', D)."""
 
+    framewise: ClassVar[bool]  # whether, but for training, a frame comes out the same without the others
+
     def __call__(self, x: Tensor, padding_mask: Tensor) -> Tensor: ...
 
 
@@ -119,6 +123,24 @@ class Encoder(Protocol):
 
     def __call__(self, features: Tensor, feature_lengths: Tensor, taps: Mapping[int, Tap] = NO_TAPS) -> Encoded: ...
     def output_lengths(self, feature_lengths: Lengths) -> Lengths: ...
+
+
+State = dict[str, Tensor]  # of streams, by name, batch first: streams join and leave a batch by indexing
+
+
+class StreamingEncoder(Encoder, Protocol):
+    """An encoder that gives of chunks, one after another, what it gives of the whole.
+
+    Each but the last of a stream has `chunk_frames` times `stride` feature frames, or another number of times that.
+    """
+
+    chunk_frames: int | None  # encoder frames of a chunk; None: it sees all of an utterance at once
+    left_frames: int  # encoder frames before a chunk that are seen from it
+
+    def initial_state(self, batch: int, left_frames: int | None = None) -> State: ...
+    def step(
+        self, features: Tensor, feature_lengths: Tensor, state: State, taps: Mapping[int, Tap] = NO_TAPS
+    ) -> tuple[Encoded, State]: ...
 
 
 class Head(Protocol):
