@@ -48,6 +48,8 @@ class Features(Protocol):
     sample_rate: int
     window: int  # samples of a frame
     hop: int  # samples from one frame to the next
+    samples_ahead: int  # of the first sample of a frame's hop, that the frame needs; at the waveform's end it is padded
+    frames_before: int  # whose hops a frame needs, too
     normalize: Normalization
 
     def __call__(self, waveform: Tensor) -> Tensor: ...
@@ -264,12 +266,14 @@ class Hypothesis(NamedTuple):
         score: as the decoder ranks hypotheses (natural logarithm).
         frames: that spell each token; None: as the frame head aligns them.
         confidences: of each token, from 0 to 1; None: as the frame head's entropy tells.
+        num_final: of a stream: tokens that change no more.
     """
 
     tokens: list[int]
     score: float
     frames: list[Span] | None = None
     confidences: list[float] | None = None
+    num_final: int = 0
 
 
 class Tunable(NamedTuple):
@@ -317,6 +321,22 @@ class Decoder(Protocol):
     def description(self) -> str: ...
     def evidence(self, encoder_out: Tensor, lengths: Tensor) -> Any: ...
     def search(self, evidence: Any, **values: float) -> list[list[Hypothesis]]: ...
+
+
+class StreamingDecoder(Decoder, Protocol):
+    """A decoder that goes on from chunk to chunk. A state is one stream's, and is used once."""
+
+    def initial_state(self) -> Any: ...
+    def step(
+        self, encoder_out: Tensor, lengths: Tensor, states: Sequence[Any]
+    ) -> tuple[list[list[Hypothesis]], list[Any]]:
+        """Go on by a chunk of each stream, (B, T', D), (B,): its hypotheses so far, the best first, and its state."""
+
+    def forget(self, state: Any, num_tokens: int) -> Any:
+        """Leave out the first tokens of all hypotheses, which are final: what a stream keeps does not grow."""
+
+    def settle(self, state: Any) -> tuple[Hypothesis, Any]:
+        """Take the best hypothesis for good, and go on behind it, with no tokens so far."""
 
 
 class Moment(NamedTuple):
