@@ -26,14 +26,19 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from asr.checkpoint.load import load_recognizer
+    from asr.recognition.streaming import Stream
 
-__all__ = ["load_recognizer"]
+__all__ = ["Stream", "load_recognizer"]
 
 
 def __getattr__(name: str) -> Any:
-    """Import `load_recognizer` when it is first asked for: torch takes seconds."""
+    """Import a name when it is first asked for: torch takes seconds."""
     if name == "load_recognizer":
         from asr.checkpoint.load import load_recognizer
 
         return load_recognizer
+    if name == "Stream":
+        from asr.recognition.streaming import Stream
+
+        return Stream
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -39,8 +39,16 @@ def build_recognizer(
 
 
 def build_model(config: Config, tokenizer: Tokenizer, features: Features) -> Model:
-    """Make a model with fresh weights around a fitted tokenizer and fitted features."""
+    """Make a model with fresh weights around a fitted tokenizer and fitted features.
+
+    Raises:
+        InputError: a setting does not hold, or the encoder hears speech while it is spoken and the features do not.
+    """
     encoder = component("encoder", config["encoder"])(features.dim)
+    if hasattr(encoder, "initial_state") and not features.normalize.framewise:
+        must = f"features.normalize must need no frames to come for encoder={config['encoder']['name']}"
+        given = config["features"]["normalize"]["name"]
+        raise InputError(f"{must}; {given} does. Take features/normalize=global_cmvn.")
     head = component("head", config["head"])(encoder.output_dim, encoder.num_blocks, tokenizer.vocab_size)
     return Model(get_normalizer(config["normalizer"]), tokenizer, features, encoder, head)
 

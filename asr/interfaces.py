@@ -33,6 +33,8 @@ class Tokenizer(Protocol):
 class Normalization(Protocol):
     """(T, F) to (T, F): the last step of the features."""
 
+    framewise: ClassVar[bool]  # whether a frame comes out the same without the others, as streams need it
+
     def __call__(self, features: Tensor) -> Tensor: ...
     def fit(self, features: Iterable[Tensor]) -> None: ...
     def files(self) -> dict[str, bytes]: ...
@@ -46,6 +48,8 @@ class Features(Protocol):
     sample_rate: int
     window: int  # samples of a frame
     hop: int  # samples from one frame to the next
+    samples_ahead: int  # of the first sample of a frame's hop, that the frame needs; at the waveform's end it is padded
+    frames_before: int  # whose hops a frame needs, too
     normalize: Normalization
 
     def __call__(self, waveform: Tensor) -> Tensor: ...
@@ -87,6 +91,8 @@ class Subsampling(Protocol):
 
 class MaskedNorm(Protocol):
     """(B, T', D), padding_mask (B, T') to (B, T', D)."""
+
+    framewise: ClassVar[bool]  # whether, but for training, a frame comes out the same without the others
 
     def __call__(self, x: Tensor, padding_mask: Tensor) -> Tensor: ...
 
@@ -130,6 +136,24 @@ class Encoder(Protocol):
 
     def __call__(self, features: Tensor, feature_lengths: Tensor, taps: Mapping[int, Tap] = NO_TAPS) -> Encoded: ...
     def output_lengths(self, feature_lengths: Lengths) -> Lengths: ...
+
+
+State = dict[str, Tensor]  # of streams, by name, batch first: streams join and leave a batch by indexing
+
+
+class StreamingEncoder(Encoder, Protocol):
+    """An encoder that gives of chunks, one after another, what it gives of the whole.
+
+    Each but the last of a stream has `chunk_frames` times `stride` feature frames, or another number of times that.
+    """
+
+    chunk_frames: int | None  # encoder frames of a chunk; None: it sees all of an utterance at once
+    left_frames: int  # encoder frames before a chunk that are seen from it
+
+    def initial_state(self, batch: int, left_frames: int | None = None) -> State: ...
+    def step(
+        self, features: Tensor, feature_lengths: Tensor, state: State, taps: Mapping[int, Tap] = NO_TAPS
+    ) -> tuple[Encoded, State]: ...
 
 
 class Head(Protocol):
@@ -253,12 +277,14 @@ class Hypothesis(NamedTuple):
         score: as the decoder ranks hypotheses (natural logarithm).
         frames: that spell each token; None: as the frame head aligns them.
         confidences: of each token, from 0 to 1; None: as the frame head's entropy tells.
+        num_final: of a stream: tokens that change no more.
     """
 
     tokens: list[int]
     score: float
     frames: list[Span] | None = None
     confidences: list[float] | None = None
+    num_final: int = 0
 
 
 class Tunable(NamedTuple):
@@ -306,6 +332,22 @@ class Decoder(Protocol):
     def description(self) -> str: ...
     def evidence(self, encoder_out: Tensor, lengths: Tensor) -> Any: ...
     def search(self, evidence: Any, **values: float) -> list[list[Hypothesis]]: ...
+
+
+class StreamingDecoder(Decoder, Protocol):
+    """A decoder that goes on from chunk to chunk. A state is one stream's, and is used once."""
+
+    def initial_state(self) -> Any: ...
+    def step(
+        self, encoder_out: Tensor, lengths: Tensor, states: Sequence[Any]
+    ) -> tuple[list[list[Hypothesis]], list[Any]]:
+        """Go on by a chunk of each stream, (B, T', D), (B,): its hypotheses so far, the best first, and its state."""
+
+    def forget(self, state: Any, num_tokens: int) -> Any:
+        """Leave out the first tokens of all hypotheses, which are final: what a stream keeps does not grow."""
+
+    def settle(self, state: Any) -> tuple[Hypothesis, Any]:
+        """Take the best hypothesis for good, and go on behind it, with no tokens so far."""
 
 
 class Moment(NamedTuple):

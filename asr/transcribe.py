@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from asr.cli.captions import add_captions, caption, check_captions
 from asr.cli.command import (
     add_decoding,
     audio_progress,
@@ -37,17 +38,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "paths",
         metavar="PATH",
         nargs="+",
-        help="audio file, folder of them at any depth, or manifest (.jsonl, .json)",
+        help="audio file, folder of them at any depth, or manifest (.jsonl, .json); - with --stream: standard input",
     )
     add_output(parser, default="txt")
     parser.add_argument("--nbest", type=int, default=1, metavar="N", help="alternatives, in json and jsonl (default 1)")
     add_decoding(parser)
+    add_captions(parser)
     options = parser.parse_args(arguments)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="surrogateescape")  # a file name need not be UTF-8
 
     how = inference(options)
+    check_captions(options)
     recognizer = load_model(options)
+    if options.stream:
+        return caption(recognizer, options)
     recordings, problems = _find(options.paths)
     recordings = arrange(recordings, options)
     _check_nbest(recognizer, how.nbest)

@@ -65,18 +65,33 @@ ENCODERS = {path.stem: OmegaConf.load(path) for path in sorted((CONF / "encoder"
 SMALLEST_ENCODERS = sorted(  # one of each class
     {file.name: name for name, file in sorted(ENCODERS.items(), key=lambda item: -item[1].num_layers)}.values()
 )
+NOT_CHUNK_BY_CHUNK = (  # parts that a streaming encoder refuses
+    *("rotary_attention", "dilated_convolution", "plain_convolution"),
+    *("group_norm", "instance_norm", "switchable_norm"),
+)
+
+
+def takes(encoder: str, part: str) -> bool:
+    """Whether an encoder takes a part."""
+    return "streaming" not in encoder or part not in NOT_CHUNK_BY_CHUNK
+
+
 OTHER_PARTS = [
     OtherPart(encoder, group, path.stem)
     for encoder in SMALLEST_ENCODERS
     for group, default in (next(iter(entry.items())) for entry in ENCODERS[encoder].defaults if entry != "_self_")
     for path in sorted((CONF / "encoder" / group).glob("*.yaml"))
-    if path.stem != default
+    if path.stem != default and takes(encoder, path.stem)
 ]
 
 
 def with_part(group: str, name: str) -> list[str]:
     """Choose a part, and an encoder that has parts of this group."""
-    encoder = next(name for name in SMALLEST_ENCODERS if any(group in entry for entry in ENCODERS[name].defaults))
+    encoder = next(
+        encoder
+        for encoder in SMALLEST_ENCODERS
+        if any(group in entry for entry in ENCODERS[encoder].defaults) and takes(encoder, name)
+    )
     return OtherPart(encoder, group, name).overrides
 
 

@@ -64,6 +64,18 @@ def test_every_tensor_is_taken_and_training_goes_on_from_there(fluent: Path, ton
     assert losses(tmp_path / "run")[0] < 0.5, "it hears the tones from the first step on"
 
 
+def test_a_streaming_encoder_takes_every_tensor_of_a_conformer(fluent: Path, caplog: pytest.LogCaptureFixture) -> None:
+    named = ["encoder=conformer_streaming_xs", *(line for line in TINY if line.startswith("encoder"))]
+    config = start_config(fluent / "run", *named, "features/normalize=global_cmvn")
+    assert config["features"]["normalize"]["name"] == "global_cmvn"
+    start = Initialization.of(config)
+    assert start is not None
+    model = fresh(config, [line.text for line in read_manifest(fluent / "train.jsonl")])
+    with caplog.at_level(logging.INFO, "asr"):
+        start.load(model)
+    assert f"{len(start.bundle.weights)} tensors taken, 0 fresh, 0 not used" in caplog.text
+
+
 def test_a_new_tokenizer_keeps_the_rows_of_the_pieces_that_both_have(
     fluent: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -26,6 +26,8 @@ NARROW = {**SHALLOW, "dim": 16, "feed_forward_factor": 2}  # where gradients wou
 FEW_CHANNELS = {"num_channels": 4, "dropout": 0.0}
 NEAR = {"context": 3}  # an utterance is several times as long
 SEGMENTS = {"segment": 4, "training_memory": 3, "memory": 5}
+CHUNKS = {"chunk_frames": 3, "left_frames": 4, "training_chunk_frames": [3], "training_left_frames": [4]}
+SIZES = SEGMENTS | CHUNKS
 JUNK = torch.tensor([math.nan, math.inf, -math.inf, 1e30, -1e30])
 # Of the largest number compared, where that is above 1. A rounding is 6e-8 and 1e-16.
 TOLERANCES = {torch.float32: 1e-5, torch.float64: 1e-10}
@@ -70,7 +72,7 @@ class Net(nn.Module):
 def make_net(case: Case, dtype: torch.dtype, size: dict[str, Any]) -> Net:
     """A small net, every parameter and running statistic moved away from where it starts."""
     torch.manual_seed(0)
-    config = overridden(encoder_config(case), size | SEGMENTS | {"subsampling": FEW_CHANNELS, "attention": NEAR})
+    config = overridden(encoder_config(case), size | SIZES | {"subsampling": FEW_CHANNELS, "attention": NEAR})
     encoder = component("encoder", config)(NUM_MEL_BINS)
     net = Net(encoder, component("head", {"name": "ctc"})(encoder.output_dim, encoder.num_blocks, VOCAB_SIZE)).to(dtype)
     with torch.no_grad():

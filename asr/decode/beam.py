@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from heapq import heapify, heappush, heappushpop
+from itertools import takewhile
 from operator import itemgetter
-from typing import Annotated, cast
+from typing import Annotated, NamedTuple, cast
 
 from torch import Tensor
 
@@ -97,22 +98,77 @@ class Beam:
             values: of what is tunable, instead of its own.
         """
         search = _Search(self.fusion.weighed(**values), self.beam_size, self.beam_threshold)
-        return [search(frames) for frames in evidence]
+        return [search.hypotheses(search.advance(search.start(), frames)) for frames in evidence]
+
+    def initial_state(self) -> Grown:
+        """Begin a stream."""
+        return self._search.start()
+
+    def step(
+        self, encoder_out: Tensor, lengths: Tensor, states: Sequence[Grown]
+    ) -> tuple[list[list[Hypothesis]], list[Grown]]:
+        """Go on with streams by encoder_out (B, T', D), (B,); tokens that all of a beam begin with change no more."""
+        search = self._search
+        pairs = zip(self.evidence(encoder_out, lengths), states, strict=True)
+        new = [search.advance(state, frames) for frames, state in pairs]
+        return [
+            [each._replace(num_final=_shared(state.beams)) for each in search.hypotheses(state)] for state in new
+        ], new
+
+    @staticmethod
+    def forget(state: Grown, num_tokens: int) -> Grown:
+        """Leave out the first tokens, which all of the beam begin with."""
+        root = [*next(iter(state.beams)).back()][-1 - num_tokens]
+        root.uproot()
+        return Grown(root, state.beams)
+
+    def settle(self, state: Grown) -> tuple[Hypothesis, Grown]:
+        """Take the best hypothesis, and go on behind it; where no word is at its end, from the start."""
+        best, *_ = self._search.hypotheses(state)
+        for prefix, paths in state.beams.items():
+            if prefix.tokens() == best.tokens:
+                prefix.uproot()
+                return best, Grown(prefix, {prefix: paths})
+        return best, self.initial_state()
+
+    @property
+    def _search(self) -> _Search:
+        return _Search(self.fusion, self.beam_size, self.beam_threshold)
+
+
+class Grown(NamedTuple):
+    """What a search has come to.
+
+    Args:
+        root: the prefix that all grew from; they live as long as it does.
+        beams: see there.
+    """
+
+    root: Prefix
+    beams: Beams
 
 
 class _Search:
-    """The search in one utterance's frames."""
+    """The search in the frames of an utterance or a stream."""
 
     def __init__(self, fusion: ShallowFusion, beam_size: int, beam_threshold: float) -> None:
         self.fusion = fusion
         self.beam_size = beam_size
         self.beam_threshold = beam_threshold
 
-    def __call__(self, frames: Iterable[Frame]) -> list[Hypothesis]:
-        """Find the hypotheses, the best first."""
-        at_most = self.fusion.at_most()
+    def start(self) -> Grown:
+        """Begin with nothing written."""
         empty = Prefix(None, BLANK_ID, self.fusion.start(), 0.0)
-        beams: Beams = {empty: (0.0, NEVER)}
+        return Grown(empty, {empty: (0.0, NEVER)})
+
+    def hypotheses(self, state: Grown) -> list[Hypothesis]:
+        """Close the hypotheses, the best first."""
+        return finish(self.fusion, {prefix: max(paths) for prefix, paths in state.beams.items()})
+
+    def advance(self, state: Grown, frames: Iterable[Frame]) -> Grown:
+        """Go through frames."""
+        at_most = self.fusion.at_most()
+        beams = state.beams
         for blank, count, values, tokens in frames:
             pairs = zip(tokens[:count], values, strict=False)
             tried = {token: (value, value + at_most[token]) for token, value in pairs if token != BLANK_ID}
@@ -123,7 +179,7 @@ class _Search:
             floor = reached[0][0] - self.beam_threshold
             kept = reached[: self.beam_size]
             beams = {prefix: (in_blank, in_token) for score, prefix, in_blank, in_token in kept if score >= floor}
-        return finish(self.fusion, {prefix: max(paths) for prefix, paths in beams.items()})
+        return Grown(state.root, beams)
 
     def _grow(self, beams: Beams, tried: Tried, reached: Reached) -> None:
         """Add to those reached the prefixes that are longer by a token, but for those that cannot be kept.
@@ -160,6 +216,13 @@ class _Search:
             else:
                 heappushpop(scores, score)
                 floor = max(floor, scores[0])
+
+
+def _shared(beams: Beams) -> int:
+    """How many tokens all of a beam begin with."""
+    tokens = [prefix.tokens() for prefix in beams]
+    pairs = zip(min(tokens), max(tokens), strict=False)  # of lists in order the first and the last differ soonest
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
 def _stay(beams: Beams, blank: float, tried: Tried) -> Reached:

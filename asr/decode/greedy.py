@@ -1,8 +1,8 @@
 """Greedy (best path) CTC decoding."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import cast
+from typing import NamedTuple, cast
 
 from torch import Tensor
 
@@ -42,7 +42,51 @@ class Greedy:
             for path, length, score in zip(paths.tolist(), lengths.tolist(), scores, strict=True)
         ]
 
+    def initial_state(self) -> "BestPath":
+        """Begin a stream."""
+        return BestPath([], BLANK_ID, 0.0)
 
-def _collapse(path: list[int]) -> list[int]:
-    previous = [BLANK_ID, *path]
+    def step(
+        self, encoder_out: Tensor, lengths: Tensor, states: "Sequence[BestPath]"
+    ) -> "tuple[list[list[Hypothesis]], list[BestPath]]":
+        """Go on with streams by encoder_out (B, T', D), (B,): no token of a best path ever changes."""
+        best, paths, _ = self.evidence(encoder_out, lengths)
+        new = [
+            BestPath(
+                [*state.tokens, *_collapse(path[:length], state.last)],
+                path[length - 1] if length else state.last,
+                state.score + sum(scores[:length]),
+            )
+            for path, scores, length, state in zip(paths.tolist(), best.tolist(), lengths.tolist(), states, strict=True)
+        ]
+        return [[Hypothesis(state.tokens, state.score, num_final=len(state.tokens))] for state in new], new
+
+    @staticmethod
+    def forget(state: "BestPath", num_tokens: int) -> "BestPath":
+        """Leave out the first tokens."""
+        return state._replace(tokens=state.tokens[num_tokens:])
+
+    @staticmethod
+    def settle(state: "BestPath") -> "tuple[Hypothesis, BestPath]":
+        """Take what there is, and go on behind it."""
+        return Hypothesis(state.tokens, state.score, num_final=len(state.tokens)), state._replace(tokens=[])
+
+
+class BestPath(NamedTuple):
+    """Where the best path of a stream has come to.
+
+    Args:
+        tokens: that were not forgotten.
+        last: token of its last frame.
+        score: of all its frames.
+    """
+
+    tokens: list[int]
+    last: int
+    score: float
+
+
+def _collapse(path: list[int], last: int = BLANK_ID) -> list[int]:
+    """Merge repeats and drop blanks; `last` is the token of the frame before."""
+    previous = [last, *path]
     return [token for token, before in zip(path, previous, strict=False) if token not in (before, BLANK_ID)]

@@ -35,6 +35,10 @@ class Prefix:
         """The tokens in order."""
         return [prefix.token for prefix in self.back()][-2::-1]
 
+    def uproot(self) -> None:
+        """Make this the prefix that others grew from, with no tokens of its own; those before it may go."""
+        self.before = lambda: None
+
     def extend(self, fusion: ShallowFusion, token: int) -> Prefix | None:
         """Return the prefix that is longer by a token; None: fusion allows none."""
         if token not in self.children:

@@ -46,6 +46,8 @@ class Fbank:
         self.normalize = normalize()
         self.window = int(sample_rate * frame_length_seconds + 1e-6)  # samples; Kaldi rounds down
         self.hop = int(sample_rate * frame_shift_seconds + 1e-6)
+        self.samples_ahead = max(self.window, self.hop)
+        self.frames_before = 0
         self.fft_points = 1 << (self.window - 1).bit_length()  # the next power of 2
         self.povey = torch.hann_window(self.window, periodic=False, dtype=torch.float64).pow(0.85).float()
         self.mel = _triangles(sample_rate, self.fft_points, num_mel_bins).float()

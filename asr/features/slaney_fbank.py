@@ -52,6 +52,9 @@ class SlaneyFbank:
         self.normalize = normalize()
         self.window = int(sample_rate * frame_length_seconds + 1e-6)  # samples; NeMo rounds down
         self.hop = int(sample_rate * frame_shift_seconds + 1e-6)
+        before = (self.window + 1) // 2
+        self.samples_ahead = max(self.window - before, before + 1, self.hop)  # those that are mirrored, too
+        self.frames_before = before // self.hop + 1  # of which one sample is there for the pre-emphasis alone
         self.fft_points = 1 << (self.window - 1).bit_length()  # the next power of 2
         self.hann = torch.hann_window(self.window, periodic=False)
         self.mel = _triangles(sample_rate, self.fft_points, num_mel_bins).float()  # (FFT bins, F)

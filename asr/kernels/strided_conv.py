@@ -62,6 +62,22 @@ def halved(lengths: Lengths) -> Lengths:
     return strided_lengths(lengths, kernel_size=KERNEL_SIZE, stride=STRIDE, padding=PADDING)
 
 
+def convolve_on(x: Tensor, before: Tensor, weight: Tensor, bias: Tensor | None, groups: int = 1) -> Tensor:
+    """Convolve one of the times, from where the frames before have come to.
+
+    Args:
+        x: (B, C, T, F), T even.
+        before: the frame before them, zero at the start, (B, C, 1, F).
+        weight: (C', C / groups, 3, 3).
+        bias: (C',).
+        groups: of channels.
+
+    Returns:
+        (B, C', T / 2, F / 2): none of these sees a frame behind the T.
+    """
+    return F.conv2d(torch.cat([before, x], dim=2), weight, bias, STRIDE, (0, PADDING), groups=groups)
+
+
 def _windows(features: Tensor, lengths: Tensor) -> Tensor:
     """Lay out what the first convolution sees: the 3x3 features under each of its places, and a 1 for its bias.
 

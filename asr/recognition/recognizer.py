@@ -190,12 +190,12 @@ class Recognizer:
             log_probs = None if self.model.head.frame_head is None else self.log_probs(encoder_out)
             length = torch.tensor([len(encoder_out)], device=encoder_out.device)
             [hypotheses] = self.search(self.evidence(encoder_out[None], length), values)
-            words += self._words(with_times(hypotheses[0], log_probs), start, duration)
+            words += self.words(with_times(hypotheses[0], log_probs), start, duration)
             alternatives = _combine(alternatives, self._alternatives(hypotheses, nbest), nbest)
             advance(len(encoder_out) * self.model.frame_seconds)
         return Transcript(tuple(words), tuple(alternatives), duration)
 
-    def _words(self, hypothesis: Hypothesis, start: float, duration: float) -> Iterator[Word]:
+    def words(self, hypothesis: Hypothesis, start: float, duration: float) -> Iterator[Word]:
         """Give words the times and the confidence of their tokens.
 
         A word is as sure as all of its tokens together (arXiv:2212.08703, section 3.4: product).

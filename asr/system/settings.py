@@ -139,6 +139,8 @@ PRECISION = Rule(
     "one that Lightning has, such as 32-true or bf16-mixed", lambda value: TEXT.holds(value) or _is_whole(value)
 )
 
+CHUNK_SECONDS = above(0, 3_600)  # of a stream, that are recognised at once
+LEFT_SECONDS = number(0, 3_600)  # that are seen before a chunk
 THREADS = whole(1, 1_024)
 WORKERS = whole(0, 1_024)  # processes that read audio
 

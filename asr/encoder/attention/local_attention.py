@@ -2,6 +2,7 @@
 
 from typing import Annotated
 
+import torch
 from torch import Tensor
 
 from asr.encoder.attention.relative_attention import RelativeAttention
@@ -50,3 +51,9 @@ class LocalAttention(RelativeAttention):
         distance = self._heads(self.position(positions))  # (H, 4W - 1, D / H)
         out = attend_near(query + self.u, query + self.v, key, value, distance, padding_mask, self.dropout)
         return self.output(out.transpose(1, 2).flatten(2))
+
+    def extend(self, x: Tensor, before: Tensor | None, positions: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
+        """As in `RelativeAttention`, to those that are near."""
+        key = torch.arange(hidden.shape[2], device=x.device)
+        apart = key[hidden.shape[2] - x.shape[1] :, None] - key  # (Q, M + Q), query less key
+        return super().extend(x, before, positions, hidden | (apart.abs() > self.context))

@@ -46,11 +46,28 @@ class RelativeAttention(nn.Module):
         Returns:
             (B, T, D); finite at padded frames.
         """
-        query, key, value = (self._heads(part) for part in self.qkv(x).chunk(3, dim=-1))  # (B, H, T, D / H)
-        distance = self._heads(self.position(positions))  # (H, 2T - 1, D / H)
-        hidden = padding_mask[:, None]
+        return self.extend(x, None, positions, padding_mask[:, None])[0]
+
+    def extend(self, x: Tensor, before: Tensor | None, positions: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
+        """Attend from frames to themselves, and to those before them by what was kept of these.
+
+        Args:
+            x: (B, Q, D).
+            before: keys and values of the M frames before, (B, M, 2D); None: there are none.
+            positions: encodings of the distances Q+M-1 .. -(Q-1), (2Q + M - 1, D).
+            hidden: True where a key must not be seen, (B, Q or 1, M + Q).
+
+        Returns:
+            (B, Q, D), finite at padded frames; and keys and values of all frames, (B, M + Q, 2D).
+        """
+        dim = x.shape[2]
+        query, keys_values = self.qkv(x).split([dim, 2 * dim], dim=-1)
+        if before is not None:
+            keys_values = torch.cat([before, keys_values], dim=1)
+        query, key, value = (self._heads(part) for part in (query, *keys_values.chunk(2, dim=-1)))  # (B, H, Q, D / H)
+        distance = self._heads(self.position(positions))  # (H, 2Q + M - 1, D / H)
         out = attend(query + self.u, query + self.v, key, value, distance, hidden, self.dropout)
-        return self.output(out.transpose(1, 2).flatten(2))
+        return self.output(out.transpose(1, 2).flatten(2)), keys_values
 
     def _heads(self, x: Tensor) -> Tensor:
         return x.unflatten(-1, (self.num_heads, -1)).transpose(-2, -3)

@@ -2,10 +2,11 @@
 
 from collections.abc import Callable
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from asr.kernels.depthwise import depthwise
+from asr.kernels.depthwise import depthwise, depthwise_in_chunks
 from asr.system.settings import Bias, KernelSize
 
 
@@ -34,6 +35,7 @@ class DepthwiseConvolution(nn.Module):
         bias: Bias,
     ) -> None:
         super().__init__()
+        self.num_kept = kernel_size // 2  # frames that those behind them see
         self.pointwise1 = nn.Linear(dim, 2 * dim, bias)
         self.depthwise = nn.Conv1d(dim, dim, kernel_size, padding=kernel_size // 2, groups=dim, bias=bias)
         self.norm = norm(dim)
@@ -47,3 +49,22 @@ class DepthwiseConvolution(nn.Module):
         x = depthwise(x, self.depthwise.weight, self.depthwise.bias)
         x = self.activation(self.norm(x, padding_mask))
         return self.pointwise2(x)
+
+    def extend(
+        self, x: Tensor, before: Tensor | None, padding_mask: Tensor, chunk: int | None
+    ) -> tuple[Tensor, Tensor]:
+        """Convolve chunk by chunk: a frame sees those before it, and behind it none but of its own chunk.
+
+        Args:
+            x: (B, T, D).
+            before: what was kept of the frames before, (B, kernel // 2, D); None: there are none.
+            padding_mask: (B, T).
+            chunk: frames of each; None: one for all.
+
+        Returns:
+            (B, T, D), and what is to be kept for the frames behind, (B, kernel // 2, D).
+        """
+        x = F.glu(self.pointwise1(x)).masked_fill(padding_mask[:, :, None], 0.0)
+        x = F.pad(x, (0, 0, self.num_kept, 0)) if before is None else torch.cat([before, x], dim=1)
+        out = depthwise_in_chunks(x, self.depthwise.weight, self.depthwise.bias, chunk)
+        return self.pointwise2(self.activation(self.norm(out, padding_mask))), x[:, x.shape[1] - self.num_kept :]

@@ -21,6 +21,8 @@ class GroupNorm(nn.Module):
         eps: added to the variance.
     """
 
+    framewise = False
+
     def __init__(self, dim: int, *, num_groups: Annotated[int, whole(1, 65_536)], eps: Eps) -> None:
         super().__init__()
         if dim % num_groups:

@@ -17,6 +17,8 @@ class InstanceNorm(nn.Module):
         eps: added to the variance.
     """
 
+    framewise = False
+
     def __init__(self, dim: int, *, eps: Eps) -> None:
         super().__init__()
         self.eps = eps

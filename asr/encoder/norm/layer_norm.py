@@ -13,6 +13,8 @@ class LayerNorm(nn.Module):
         eps: added to the variance.
     """
 
+    framewise = True
+
     def __init__(self, dim: int, *, eps: Eps) -> None:
         super().__init__()
         self.norm = nn.LayerNorm(dim, eps=eps)

@@ -22,6 +22,7 @@ class MaskedBatchNorm(nn.Module):
         eps: added to the variance.
     """
 
+    framewise = True
     running_mean: Tensor
     running_var: Tensor
 

@@ -26,6 +26,7 @@ class SwitchableNorm(nn.Module):
         eps: added to the variance.
     """
 
+    framewise = False
     running_mean: Tensor
     running_var: Tensor
 

@@ -1,10 +1,14 @@
 """The front-end of the Fast Conformer: eight feature frames to one encoder frame, with depthwise convolutions."""
 
+from collections.abc import Iterable
+from typing import cast
+
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from asr.interfaces import State
 from asr.kernels.dropout import Dropout
-from asr.kernels.strided_conv import KERNEL_SIZE, PADDING, STRIDE, halved
+from asr.kernels.strided_conv import KERNEL_SIZE, PADDING, STRIDE, convolve_on, halved
 from asr.lengths import Lengths, padding_mask
 from asr.system.settings import Dim, Probability
 
@@ -30,6 +34,7 @@ class DepthwiseConv(nn.Module):
 
     def __init__(self, input_dim: int, output_dim: int, *, num_channels: Dim, dropout: Probability) -> None:
         super().__init__()
+        self.input_dim, self.num_channels = input_dim, num_channels
         self.stages = nn.ModuleList([nn.Conv2d(1, num_channels, KERNEL_SIZE, STRIDE, PADDING)])
         for _ in range(NUM_STAGES - 1):
             depthwise = nn.Conv2d(num_channels, num_channels, KERNEL_SIZE, STRIDE, PADDING, groups=num_channels)
@@ -44,6 +49,30 @@ class DepthwiseConv(nn.Module):
             x = x.masked_fill(padding_mask(lengths, x.shape[2])[:, None, :, None], 0.0)
             x, lengths = F.relu(stage(x)), halved(lengths)  # (B, C, T / 2, F / 2), then / 4, / 8
         return self.dropout(self.linear(x.transpose(1, 2).flatten(2))), lengths
+
+    def initial_state(self, batch: int) -> State:
+        """Begin streams: the frame before the first is zero for each convolution."""
+        state: State = {}
+        channels, dim = 1, self.input_dim
+        for number in range(NUM_STAGES):
+            state[f"stages.{number}"] = self.linear.weight.new_zeros(batch, channels, 1, dim)
+            channels, dim = self.num_channels, halved(dim)
+        return state
+
+    def step(self, features: Tensor, feature_lengths: Tensor, state: State) -> tuple[Tensor, Tensor, State]:
+        """Go on with streams, as in `StridedConv`."""
+        x, lengths = F.pad(features, (0, 0, 0, -features.shape[1] % self.stride))[:, None], feature_lengths
+        behind: State = {}
+        for number, stage in enumerate(self.stages):
+            name = f"stages.{number}"
+            first, *pointwise = cast(Iterable[nn.Conv2d], stage if isinstance(stage, nn.Sequential) else [stage])
+            x = x.masked_fill(padding_mask(lengths, x.shape[2])[:, None, :, None], 0.0)
+            behind[name] = x[:, :, -1:]
+            x = convolve_on(x, state[name], first.weight, first.bias, first.groups)
+            for conv in pointwise:
+                x = conv(x)
+            x, lengths = F.relu(x), halved(lengths)
+        return self.dropout(self.linear(x.transpose(1, 2).flatten(2))), lengths, behind
 
     @staticmethod
     def output_lengths(feature_lengths: Lengths) -> Lengths:

@@ -5,9 +5,10 @@ from typing import cast
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from asr.interfaces import State
 from asr.kernels.dropout import Dropout
-from asr.kernels.strided_conv import KERNEL_SIZE, PADDING, STRIDE, convolve_twice, halved
-from asr.lengths import Lengths
+from asr.kernels.strided_conv import KERNEL_SIZE, PADDING, STRIDE, convolve_on, convolve_twice, halved
+from asr.lengths import Lengths, padding_mask
 from asr.system.settings import Dim, Probability
 
 
@@ -28,6 +29,7 @@ class StridedConv(nn.Module):
 
     def __init__(self, input_dim: int, output_dim: int, *, num_channels: Dim, dropout: Probability) -> None:
         super().__init__()
+        self.input_dim = input_dim
         self.conv1 = nn.Conv2d(1, num_channels, KERNEL_SIZE, STRIDE, PADDING)
         self.conv2 = nn.Conv2d(num_channels, num_channels, KERNEL_SIZE, STRIDE, PADDING)
         self.linear = nn.Linear(num_channels * halved(halved(input_dim)), output_dim)
@@ -39,6 +41,32 @@ class StridedConv(nn.Module):
         x = convolve_twice(features, feature_lengths, self.conv1.weight, bias1, self.conv2.weight, bias2)
         weight = self.linear.weight.unflatten(1, (len(bias2), -1)).transpose(1, 2).flatten(1)  # of (F/4, C)
         return self.dropout(F.linear(x.flatten(2), weight, self.linear.bias)), self.output_lengths(feature_lengths)
+
+    def initial_state(self, batch: int) -> State:
+        """Begin streams: the frame before the first is zero for each convolution."""
+        zeros = self.conv1.weight.new_zeros
+        dim, channels = self.input_dim, self.conv1.out_channels
+        return {"conv1": zeros(batch, 1, 1, dim), "conv2": zeros(batch, channels, 1, halved(dim))}
+
+    def step(self, features: Tensor, feature_lengths: Tensor, state: State) -> tuple[Tensor, Tensor, State]:
+        """Go on with streams: no frame needs any behind the `stride` that it stands for.
+
+        Args:
+            features: (B, T, F).
+            feature_lengths: (B,); a multiple of `stride`, but at a stream's end.
+            state: of the streams.
+
+        Returns:
+            (B, T', D), (B,), and the state behind them.
+        """
+        x, lengths = F.pad(features, (0, 0, 0, -features.shape[1] % self.stride))[:, None], feature_lengths
+        behind: State = {}
+        for name, conv in (("conv1", self.conv1), ("conv2", self.conv2)):
+            x = x.masked_fill(padding_mask(lengths, x.shape[2])[:, None, :, None], 0.0)
+            behind[name] = x[:, :, -1:]
+            x = F.relu(convolve_on(x, state[name], conv.weight, conv.bias))
+            lengths = halved(lengths)
+        return self.dropout(self.linear(x.transpose(1, 2).flatten(2))), lengths, behind
 
     @staticmethod
     def output_lengths(feature_lengths: Lengths) -> Lengths:

@@ -23,6 +23,8 @@ class GlobalCMVN:
         min_std: what a constant bin is divided by instead of its standard deviation.
     """
 
+    framewise = True
+
     def __init__(self, *, num_utterances: Annotated[int, whole(1)], min_std: Eps) -> None:
         self.num_utterances = num_utterances
         self.min_std = min_std

@@ -20,6 +20,8 @@ class LoudFrameCMVN:
         min_std: what a constant bin is divided by instead of its standard deviation.
     """
 
+    framewise = False
+
     def __init__(self, *, dynamic_range: Annotated[float, number(0, 100)], min_std: Eps) -> None:
         self.dynamic_range = dynamic_range
         self.min_std = min_std

@@ -13,6 +13,8 @@ class PerUtterance:
         min_std: what a constant bin is divided by instead of its standard deviation.
     """
 
+    framewise = False
+
     def __init__(self, *, min_std: Eps) -> None:
         self.min_std = min_std
 

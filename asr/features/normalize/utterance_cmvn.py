@@ -15,6 +15,8 @@ class UtteranceCMVN:
         eps: added to the standard deviation.
     """
 
+    framewise = False
+
     def __init__(self, *, eps: Eps) -> None:
         self.eps = eps
 

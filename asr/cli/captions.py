@@ -1,0 +1,140 @@
+"""Captions of a file, or of what comes through standard input, while it comes."""
+
+import argparse
+import os
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, BinaryIO
+
+from asr.errors import InputError
+from asr.system.settings import CHUNK_SECONDS, LEFT_SECONDS, whole
+from asr.text.printable import printable
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from asr.recognition.recognizer import Recognizer
+    from asr.recognition.streaming import Captions
+
+STDIN = "-"
+RATE = 16_000  # Hz
+RATES = whole(1_000, 192_000)
+SAMPLE_BYTES = 2
+LINE = 100  # characters, after which a line ends without a pause, too
+ERASE, FAINT, PLAIN = "\r\x1b[K", "\x1b[2m", "\x1b[0m"
+
+
+def add_captions(parser: argparse.ArgumentParser) -> None:
+    """Add the options of a stream."""
+    stream = parser.add_argument_group("speech as it is spoken")
+    stream.add_argument("--stream", action="store_true", help="caption one file, or - while it comes, line by line")
+    stream.add_argument("--chunk-seconds", type=float, metavar="S", help="recognised at once (default: the model's)")
+    stream.add_argument("--left-seconds", type=float, metavar="S", help="seen before a chunk (default: the model's)")
+    stream.add_argument("--rate", type=int, metavar="HZ", help=f"of -, raw 16-bit PCM, mono (default {RATE})")
+
+
+def check_captions(options: argparse.Namespace) -> None:
+    """Check that the options of a stream go together.
+
+    Raises:
+        InputError: they do not.
+    """
+    given = [name for name in ("chunk_seconds", "left_seconds", "rate") if getattr(options, name) is not None]
+    if not options.stream:
+        if given or STDIN in options.paths:
+            what = "--" + given[0].replace("_", "-") if given else "-, standard input,"
+            raise InputError(f"{what} must go with --stream; got none.")
+        return
+    if len(options.paths) != 1:
+        raise InputError(f"--stream must have one recording, or - for standard input; got {len(options.paths)} paths.")
+    if options.output_dir or options.format != "txt" or options.nbest != 1:
+        raise InputError("--stream writes lines of text to standard output; leave out --format, --output-dir, --nbest.")
+    if options.rate is not None:
+        if options.paths != [STDIN]:
+            raise InputError(f"--rate must go with -, standard input; {options.paths[0]} says its own.")
+        RATES.check("--rate", options.rate)
+    for name, rule in (("chunk_seconds", CHUNK_SECONDS), ("left_seconds", LEFT_SECONDS)):
+        if getattr(options, name) is not None:
+            rule.check("--" + name.replace("_", "-"), getattr(options, name))
+
+
+def caption(recognizer: "Recognizer", options: argparse.Namespace) -> int:
+    """Write final words as lines while they are heard; on a terminal partial words stand behind them, in place."""
+    from asr.audio.load import stream_waveform
+    from asr.audio.resampling import resampled
+    from asr.recognition.streaming import Stream
+
+    stream = Stream(recognizer, chunk_seconds=options.chunk_seconds, left_seconds=options.left_seconds)
+    [path] = options.paths
+    if path == STDIN:
+        blocks = resampled(raw_samples(sys.stdin.buffer), options.rate or RATE, stream.sample_rate)
+    else:
+        blocks = stream_waveform(path, stream.sample_rate, block_seconds=0.1)
+    if stream.note:
+        print(printable(f"stream: {stream.note}"), file=sys.stderr)
+    lines = Lines()
+    heard = False
+    for block in blocks:
+        heard = heard or len(block) > 0
+        lines.show(stream.feed(block))
+    if not heard:
+        raise InputError(f"{'standard input' if path == STDIN else path} must hold audio; got none.")
+    lines.show(stream.finish())
+    return 0
+
+
+class Lines:
+    """Lines of captions on standard output."""
+
+    def __init__(self) -> None:
+        self._line: list[str] = []  # final words of a line that has not ended
+        self._is_terminal = sys.stdout.isatty()
+
+    def show(self, captions: "Captions") -> None:
+        """Show what was added."""
+        for word in captions.final:
+            self._line.append(printable(word.text))
+            if sum(map(len, self._line)) + len(self._line) > LINE:
+                self._end()
+        if captions.is_end:
+            self._end()
+        if self._is_terminal:
+            self._refresh(" ".join(printable(word.text) for word in captions.partial))
+
+    def _end(self) -> None:
+        if self._line:
+            print((ERASE if self._is_terminal else "") + " ".join(self._line), flush=True)
+        self._line = []
+
+    def _refresh(self, partial: str) -> None:
+        """Write the last line once more, as much of its end as fits the terminal."""
+        width = os.get_terminal_size(sys.stdout.fileno()).columns - 1
+        final = " ".join(self._line)
+        final += " " if final and partial else ""
+        partial = partial[-width:]
+        final = final[max(0, len(final) + len(partial) - width) :]
+        print(f"{ERASE}{final}{FAINT}{partial}{PLAIN}", end="", flush=True)
+
+
+def raw_samples(file: BinaryIO) -> "Iterator[Tensor]":
+    """Yield the samples of raw 16-bit PCM as they come, (S,) in [-1, 1].
+
+    Raises:
+        InputError: it is a terminal, or a file with a header.
+    """
+    import torch
+
+    must = "standard input must be raw 16-bit PCM, mono, such as arecord -t raw -f S16_LE -r 16000 gives"
+    if file.isatty():
+        raise InputError(f"{must}; got a terminal.")
+    rest, is_first = b"", True
+    while read := file.read1(2**16):  # type: ignore[attr-defined]  # what is there, without waiting for more
+        rest += read
+        if is_first and len(rest) < 4:
+            continue
+        if is_first and rest[:4] in (b"RIFF", b"fLaC", b"OggS", b"FORM"):
+            raise InputError(f"{must}; got a file that begins with {rest[:4].decode()}. Give its path instead of -.")
+        is_first = False
+        even = len(rest) // SAMPLE_BYTES * SAMPLE_BYTES
+        yield torch.frombuffer(bytearray(rest[:even]), dtype=torch.int16).float() / 2**15
+        rest = rest[even:]

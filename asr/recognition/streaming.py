@@ -1,0 +1,329 @@
+"""Speech as it is spoken: words of a waveform that comes in pieces, some for good and some that may yet change.
+
+A word is final when the next one has begun in all hypotheses that the decoder keeps (a best path is but one), or when
+nothing was said behind it for a while: that ends a stretch of speech, and the best hypothesis is taken.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import takewhile
+from typing import NamedTuple, cast
+
+import torch
+from torch import Tensor, nn
+
+from asr.errors import InputError
+from asr.interfaces import BLANK_ID, Hypothesis, Span, StreamingDecoder, StreamingEncoder
+from asr.recognition.feature_stream import Remainder, stream_features
+from asr.recognition.recognizer import Recognizer
+from asr.recognition.timing import with_times
+from asr.recognition.transcript import Word
+from asr.system.settings import CHUNK_SECONDS, LEFT_SECONDS, or_null
+from asr.text.words import spell
+
+ENDPOINT_SECONDS = 1.0  # of silence, which end a stretch of speech
+LOOK_BACK_SECONDS = 8.0  # that are recognised again with each chunk by a model that cannot go on
+LOOK_BACK_CHUNK_SECONDS = 0.96
+SETTLED_SECONDS = 2.0  # behind which a word that is recognised again changes no more
+
+
+class Captions(NamedTuple):
+    """What a piece of a stream added.
+
+    Args:
+        final: words that are final now, and were not before.
+        partial: words behind them, as far as they were heard; all of them, each time.
+        is_end: whether a stretch of speech has ended.
+    """
+
+    final: list[Word]
+    partial: list[Word]
+    is_end: bool = False
+
+
+class Stream:
+    """Recognise speech while it is spoken.
+
+        stream = asr.Stream(asr.load_recognizer("runs/streaming"))
+        for samples in microphone:
+            final, partial, _ = stream.feed(samples)
+        final, _, _ = stream.finish()
+
+    A model that goes on from chunk to chunk gives the words that it gives of the whole at once. Any other recognises
+    the last seconds again with each chunk, which takes longer; `note` says so.
+
+    Args:
+        recognizer: the model and its decoder.
+        chunk_seconds: that are recognised at once, rounded to encoder frames; None: as the model has it.
+        left_seconds: that are seen before a chunk; None: as the model has it.
+        endpoint_seconds: of silence that end a stretch of speech; None: none do.
+
+    Raises:
+        InputError: a setting does not hold.
+    """
+
+    def __init__(
+        self,
+        recognizer: Recognizer,
+        *,
+        chunk_seconds: float | None = None,
+        left_seconds: float | None = None,
+        endpoint_seconds: float | None = ENDPOINT_SECONDS,
+    ) -> None:
+        or_null(CHUNK_SECONDS).check("chunk_seconds", chunk_seconds)
+        or_null(LEFT_SECONDS).check("left_seconds", left_seconds)
+        or_null(CHUNK_SECONDS).check("endpoint_seconds", endpoint_seconds)
+        recognizer.model.eval()
+        self.sample_rate = recognizer.model.features.sample_rate
+        self.ears: CachedStream | LookBackStream
+        reason = why_not(recognizer)
+        self.note = ""
+        if not reason:
+            self.ears = CachedStream(recognizer, chunk_seconds, left_seconds, endpoint_seconds)
+            return
+        chunk = chunk_seconds or LOOK_BACK_CHUNK_SECONDS
+        look_back = LOOK_BACK_SECONDS if left_seconds is None else left_seconds
+        self.ears = LookBackStream(recognizer, chunk, look_back)
+        self.note = f"every {chunk:g} s the last {look_back:g} s and more are recognised again, since {reason}"
+
+    def feed(self, samples: Tensor) -> Captions:
+        """Hear more of the waveform, (S,) in [-1, 1] at `sample_rate`, of any length."""
+        return self.ears.feed(samples)
+
+    def finish(self) -> Captions:
+        """Recognise what is left; all words are final then. The stream is over."""
+        return self.ears.finish()
+
+
+def why_not(recognizer: Recognizer) -> str:
+    """Say why a recogniser cannot go on from chunk to chunk; nothing where it can."""
+    encoder, decode = recognizer.model.encoder, recognizer.decode
+    if not hasattr(encoder, "initial_state"):
+        return f"{type(encoder).__name__} hears all of an utterance at once (train encoder=conformer_streaming_s)"
+    if not hasattr(decode, "initial_state") or recognizer.model.head.frame_head is None:
+        return f"{type(decode).__name__} decodes all of an utterance at once (choose --decode greedy or beam)"
+    return ""
+
+
+class CachedStream:
+    """A stream that goes on from what encoder and decoder keep: nothing is computed twice, and memory does not grow.
+
+    Args:
+        recognizer: that can, as `why_not` says.
+        chunk_seconds: as for `Stream`, as the next two are.
+        left_seconds: see there.
+        endpoint_seconds: see there.
+    """
+
+    def __init__(
+        self,
+        recognizer: Recognizer,
+        chunk_seconds: float | None,
+        left_seconds: float | None,
+        endpoint_seconds: float | None,
+    ) -> None:
+        model = recognizer.model
+        self.recognizer = recognizer
+        self.encoder = cast(StreamingEncoder, model.encoder)
+        self.decode = cast(StreamingDecoder, recognizer.decode)
+        if chunk_seconds is not None:
+            chunk: int | None = max(1, round(chunk_seconds / model.frame_seconds))
+        else:
+            chunk = self.encoder.chunk_frames
+        if chunk is None:
+            raise InputError("chunk_seconds must be given for a model whose encoder.chunk_frames is null; got none.")
+        left = self.encoder.left_frames if left_seconds is None else round(left_seconds / model.frame_seconds)
+        self.chunk = chunk * self.encoder.stride  # feature frames
+        self.endpoint = None if endpoint_seconds is None else max(1, round(endpoint_seconds / model.frame_seconds))
+        self.at_end = False
+        self.shape = self.chunk, left  # streams of the same one go through the net together
+        self.state = self.encoder.initial_state(1, left)
+        self._remainder = Remainder()
+        self._features = torch.zeros(0, model.features.dim)  # that wait for the end of their chunk, (T, F)
+        self._decoded = self.decode.initial_state()
+        self._hypothesis = Hypothesis([], 0.0)
+        self._log_probs: list[Tensor] = []  # of the frames since `_start`, in which the words that are not final lie
+        self._start = 0
+        self._silence = 0  # frames, up to the last
+        self._partial: list[Word] = []
+
+    def feed(self, waveform: Tensor) -> Captions:
+        """Hear more."""
+        self.hear(waveform)
+        return advance([self])[0]
+
+    def finish(self) -> Captions:
+        """Recognise what is left."""
+        self.hear(torch.zeros(0), at_end=True)
+        return advance([self])[0]
+
+    def hear(self, waveform: Tensor, at_end: bool = False) -> None:
+        """Take up more of the waveform; what is complete waits for `advance`."""
+        features, at = self.recognizer.model.features, self._remainder
+        frames, self._remainder = stream_features(features, waveform, at, at_end)
+        self._features = torch.cat([self._features, frames])
+        self.at_end = at_end
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether a chunk waits."""
+        return len(self._features) >= (1 if self.at_end else self.chunk)
+
+    def next_chunk(self) -> Tensor:
+        """Hand out the chunk that waits."""
+        chunk, self._features = self._features[: self.chunk], self._features[self.chunk :].clone()
+        return chunk
+
+    def decode_chunk(self, encoder_out: Tensor) -> Captions:
+        """Go on by what the encoder gave, (T', D)."""
+        log_probs = self.recognizer.log_probs(encoder_out)
+        with torch.inference_mode(), self.recognizer.encoder.autocast():
+            length = torch.tensor([len(encoder_out)], device=encoder_out.device)
+            [hypotheses], [self._decoded] = self.decode.step(encoder_out[None], length, [self._decoded])
+        self._hypothesis = hypotheses[0]
+        self._log_probs.append(log_probs)
+        said = (log_probs.argmax(dim=-1) != BLANK_ID).nonzero()
+        self._silence = len(log_probs) - 1 - int(said[-1]) if len(said) else self._silence + len(log_probs)
+        if self.endpoint is not None and self._silence >= self.endpoint and self._hypothesis.tokens:
+            return self.settle()
+        return self._captions()
+
+    def settle(self) -> Captions:
+        """End a stretch of speech: all words of the best hypothesis are final."""
+        self._hypothesis, self._decoded = self.decode.settle(self._decoded)
+        words = self._words(self._timed())
+        self._forget(0, sum(map(len, self._log_probs)))
+        self._hypothesis = Hypothesis([], 0.0)
+        return Captions(words, [], is_end=True)
+
+    def _captions(self) -> Captions:
+        """Tell final words from partial ones, and forget the final ones."""
+        hypothesis = self._hypothesis
+        begun = spell(hypothesis.tokens[: hypothesis.num_final], self.recognizer.model.tokenizer.pieces)
+        num_final = begun[-1].first if begun else 0
+        if not hypothesis.tokens:
+            self._forget(0, sum(map(len, self._log_probs)))
+            return Captions([], [])
+        timed = self._timed()
+        frames, confidences = timed.frames or [], timed.confidences or []
+        first, last = (
+            timed._replace(tokens=timed.tokens[part], frames=frames[part], confidences=confidences[part])
+            for part in (slice(num_final), slice(num_final, None))
+        )
+        final, partial = self._words(first), self._words(last)
+        if num_final:
+            self._forget(num_final, frames[num_final - 1].start + 1)
+        return Captions(final, partial)
+
+    def joined(self, captions: Sequence[Captions]) -> Captions:
+        """Join what several chunks added; without any, what is partial is as it was."""
+        final = [word for each in captions for word in each.final]
+        self._partial = captions[-1].partial if captions else self._partial
+        return Captions(final, self._partial, any(each.is_end for each in captions))
+
+    def _timed(self) -> Hypothesis:
+        """Find the frames of the tokens that are not final."""
+        hypothesis, log_probs = self._hypothesis, torch.cat(self._log_probs) if self._log_probs else None
+        num_frames = 0 if log_probs is None else len(log_probs)
+        if self.recognizer.frame_head.min_frames(hypothesis.tokens) > num_frames:
+            # Another hypothesis of the beam is the best one now, and in it the words before were said sooner.
+            everywhere, unsure = [Span(0, num_frames)], [0.0]
+            number = len(hypothesis.tokens)
+            return hypothesis._replace(frames=everywhere * number, confidences=unsure * number)
+        return with_times(hypothesis, log_probs)
+
+    def _words(self, hypothesis: Hypothesis) -> list[Word]:
+        start = self._start * self.recognizer.model.frame_seconds
+        return list(self.recognizer.words(hypothesis, start, math.inf))
+
+    def _forget(self, num_tokens: int, num_frames: int) -> None:
+        """Leave out tokens, and frames that lie before those that come."""
+        if num_tokens:
+            self._decoded = self.decode.forget(self._decoded, num_tokens)
+        rest = torch.cat(self._log_probs)[num_frames:].clone() if self._log_probs else torch.zeros(0)
+        self._log_probs = [rest] if len(rest) else []
+        self._start += num_frames
+
+
+def advance(streams: Sequence[CachedStream]) -> list[Captions]:
+    """Go on with streams of one recogniser as far as they have chunks, each step as one batch.
+
+    Whoever joins or leaves changes nothing for the others. Streams that end are settled.
+    """
+    captions: list[list[Captions]] = [[] for _ in streams]
+    while ready := [number for number, stream in enumerate(streams) if stream.is_ready]:
+        alike = [number for number in ready if streams[number].shape == streams[ready[0]].shape]
+        for number, encoder_out in zip(alike, _step([streams[number] for number in alike]), strict=True):
+            captions[number].append(streams[number].decode_chunk(encoder_out))
+    for stream, added in zip(streams, captions, strict=True):
+        if stream.at_end:
+            added.append(stream.settle())
+    return [stream.joined(added) for stream, added in zip(streams, captions, strict=True)]
+
+
+@torch.inference_mode()
+def _step(streams: Sequence[CachedStream]) -> list[Tensor]:
+    """Run the encoder over the next chunk of each; what it gives of it, (T', D)."""
+    recognizer = streams[0].recognizer
+    chunks = [stream.next_chunk() for stream in streams]
+    device = recognizer.model.device
+    lengths = torch.tensor([len(chunk) for chunk in chunks], device=device)
+    features = nn.utils.rnn.pad_sequence(chunks, batch_first=True).to(device)
+    state = {name: torch.cat([stream.state[name] for stream in streams]) for name in streams[0].state}
+    with recognizer.encoder.autocast():
+        encoded, state = streams[0].encoder.step(features, lengths, state, recognizer.model.head.taps)
+    for number, stream in enumerate(streams):
+        stream.state = {name: rows[number : number + 1].clone() for name, rows in state.items()}
+    return [out[:length] for out, length in zip(encoded.out, encoded.lengths.tolist(), strict=True)]
+
+
+class LookBackStream:
+    """A stream whose last seconds are recognised again with each chunk: for any model, and slower.
+
+    Args:
+        recognizer: any.
+        chunk_seconds: that are waited for.
+        look_back_seconds: that are heard before the words that are not final.
+    """
+
+    def __init__(self, recognizer: Recognizer, chunk_seconds: float, look_back_seconds: float) -> None:
+        self.recognizer = recognizer
+        rate = recognizer.model.features.sample_rate
+        self._rate = rate
+        self._chunk, self._look_back = round(chunk_seconds * rate), round(look_back_seconds * rate)
+        self._samples = torch.zeros(0)  # since `_start`
+        self._start = 0  # sample
+        self._waiting = 0  # samples that were not recognised yet
+        self._said = 0.0  # second up to which words are final
+        self._partial: list[Word] = []
+
+    def feed(self, waveform: Tensor) -> Captions:
+        """Hear more."""
+        self._samples = torch.cat([self._samples, waveform])
+        self._waiting += len(waveform)
+        if self._waiting < self._chunk:
+            return Captions([], self._partial)
+        heard = (self._start + len(self._samples)) / self._rate
+        return self._recognize(heard - SETTLED_SECONDS)
+
+    def finish(self) -> Captions:
+        """Recognise what is left."""
+        return self._recognize(math.inf)._replace(is_end=True)
+
+    def _recognize(self, settled: float) -> Captions:
+        """Recognise what is there once more; words that end before the second `settled` are final."""
+        self._waiting = 0
+        offset = self._start / self._rate
+        [transcript] = self.recognizer.transcribe([self._samples])
+        words = [replace(word, start=word.start + offset, end=word.end + offset) for word in transcript.words]
+        words = [word for word in words if (word.start + word.end) / 2 >= self._said]
+        num_final = sum(1 for _ in takewhile(lambda word: word.end <= settled, words))
+        final, self._partial = words[:num_final], words[num_final:]
+        if final:
+            self._said = final[-1].end
+        elif not words:
+            self._said = max(self._said, min(settled, offset + len(self._samples) / self._rate))
+        dropped = max(0, round(self._said * self._rate) - self._look_back - self._start)
+        self._samples, self._start = self._samples[dropped:].clone(), self._start + dropped
+        return Captions(final, self._partial)

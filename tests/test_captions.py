@@ -1,0 +1,126 @@
+"""python -m asr.transcribe MODEL - --stream: lines of what is said while it is said; bad input is one line."""
+
+import io
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import soundfile
+import torch
+
+from asr.cli import captions
+from asr.cli.captions import Lines, caption, raw_samples
+from asr.errors import InputError
+from asr.recognition.streaming import Captions
+from asr.recognition.transcript import Word
+from asr.transcribe import main
+from tests.listener import listener
+from tests.tones import speak
+
+RATE = 16000
+SENTENCE = "abc de fab dec bad cafe"
+
+
+def options(path: str, **changes: Any) -> Namespace:
+    return Namespace(**{"paths": [path], "rate": None, "chunk_seconds": None, "left_seconds": 1.0} | changes)
+
+
+def pcm(samples: np.ndarray) -> bytes:
+    return (samples * 2**15).clip(-(2**15), 2**15 - 1).astype("<i2").tobytes()
+
+
+class Pipe(io.BytesIO):
+    """Standard input whose reads end anywhere, in the middle of a sample too."""
+
+    def read1(self, size: int = -1) -> bytes:
+        return self.read(min(size, 1001))
+
+
+def from_pipe(monkeypatch: pytest.MonkeyPatch, content: bytes) -> None:
+    monkeypatch.setattr(captions.sys, "stdin", Namespace(buffer=Pipe(content)))
+
+
+def test_samples_of_a_pipe_are_those_that_went_in_however_it_was_cut() -> None:
+    samples = np.random.default_rng(0).uniform(-1, 1, 5003)
+    heard = torch.cat(list(raw_samples(Pipe(pcm(samples) + b"\x01"))))
+    assert heard.numpy() == pytest.approx(samples, abs=2**-15)
+
+
+@pytest.mark.parametrize("rate", [None, 8000])
+def test_a_pipe_and_a_file_say_the_same_line(
+    rate: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    samples = speak(SENTENCE)
+    soundfile.write(tmp_path / "a.wav", samples, RATE)
+    assert caption(listener(), options(str(tmp_path / "a.wav"))) == 0
+    from_pipe(monkeypatch, pcm(samples[::2] if rate else samples))
+    assert caption(listener(), options("-", rate=rate)) == 0
+    shown = capsys.readouterr()
+    assert shown.out == f"{SENTENCE}\n" * 2
+    assert shown.err.count("stream: every 0.96 s the last 1 s and more are recognised again, since Ear hears") == 2
+
+
+def word(text: str) -> Word:
+    return Word(text, 0.0, 1.0, 1.0)
+
+
+def test_a_line_ends_where_speech_does_and_before_it_gets_long(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = Lines()
+    lines.show(Captions([word("one")], [word("tw")]))
+    assert capsys.readouterr().out == ""
+    lines.show(Captions([word("two")], [], is_end=True))
+    assert capsys.readouterr().out == "one two\n"
+    lines.show(Captions([], [], is_end=True))
+    lines.show(Captions([word("word")] * 50, []))
+    assert [len(line) for line in capsys.readouterr().out.splitlines()] == [104, 104]
+
+
+def test_on_a_terminal_partial_words_stand_behind_the_final_ones_and_fit(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(captions.sys.stdout, "isatty", lambda: True)
+    monkeypatch.setattr(captions.sys.stdout, "fileno", lambda: 1)
+    monkeypatch.setattr(captions.os, "get_terminal_size", lambda number: Namespace(columns=11))
+    lines = Lines()
+    lines.show(Captions([word("one")], [word("tw")]))
+    assert capsys.readouterr().out == "\r\x1b[Kone \x1b[2mtw\x1b[0m"
+    lines.show(Captions([word("two"), word("three")], [word("fo")]))
+    assert capsys.readouterr().out == "\r\x1b[Ko three \x1b[2mfo\x1b[0m"
+    lines.show(Captions([word("four")], [], is_end=True))
+    assert capsys.readouterr().out == "\r\x1b[Kone two three four\n\r\x1b[K\x1b[2m\x1b[0m"
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "standard input must hold audio; got none."),
+        (b"RIFF....WAVE", "got a file that begins with RIFF. Give its path instead of -."),
+    ],
+)
+def test_what_is_no_audio_is_one_line(content: bytes, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from_pipe(monkeypatch, content)
+    with pytest.raises(InputError) as refusal:
+        caption(listener(), options("-"))
+    assert str(refusal.value).endswith(message)
+    assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["-"], "-, standard input, must go with --stream; got none."),
+        (["a.wav", "--chunk-seconds", "1"], "--chunk-seconds must go with --stream; got none."),
+        (["a.wav", "b.wav", "--stream"], "--stream must have one recording, or - for standard input; got 2 paths."),
+        (["a.wav", "--stream", "--format", "srt"], "--stream writes lines of text to standard output; leave out"),
+        (["a.wav", "--stream", "--rate", "8000"], "--rate must go with -, standard input; a.wav says its own."),
+        (["-", "--stream", "--rate", "3"], "--rate must be a whole number from 1,000 to 192,000; got 3."),
+        (["-", "--stream", "--chunk-seconds", "0"], "--chunk-seconds must be a number greater than 0, and at most"),
+        (["-", "--stream", "--left-seconds", "nan"], "--left-seconds must be a number from 0 to 3,600; got nan."),
+    ],
+)
+def test_options_that_do_not_go_together_are_one_line(arguments: list[str], message: str) -> None:
+    with pytest.raises(InputError) as refusal:
+        main(["no-model", *arguments])
+    assert str(refusal.value).startswith(message)

@@ -1,0 +1,296 @@
+"""The streaming Conformer: chunk by chunk it gives what it gives of the whole, whoever streams beside."""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from asr.build import build_features, build_model, build_tokenizer, component
+from asr.encoder.attention.local_attention import LocalAttention
+from asr.encoder.conformer_streaming import ConformerStreaming
+from asr.errors import InputError
+from asr.interfaces import Encoded, State, Tap
+from asr.kernels.depthwise import depthwise_chunk_by_chunk, depthwise_in_chunks_plainly
+from tests.conftest import ENCODERS, NOT_CHUNK_BY_CHUNK, OTHER_PARTS, overridden, resolved
+from tests.test_attention import encoding
+
+NUM_MEL_BINS = 20
+TOLERANCES = {torch.float32: 1e-5, torch.float64: 1e-10}
+STREAMING = [name for name, file in ENCODERS.items() if file.name == "conformer_streaming"]
+CASES = [
+    *([f"encoder={name}"] for name in STREAMING),
+    *(part.overrides for part in OTHER_PARTS if part.encoder in STREAMING and part.group != "activation"),
+]
+SMALL = {"num_layers": 3, "subsampling": {"num_channels": 8}, "attention": {"context": 5}}
+
+
+def make(overrides: list[str], dtype: torch.dtype = torch.float64, **changes: Any) -> ConformerStreaming:
+    """Its width is the real one, for the rounding; every parameter and running statistic is away from its start."""
+    torch.manual_seed(0)
+    config = overridden(resolved(*overrides)["encoder"], SMALL) | changes
+    encoder = component("encoder", config)(NUM_MEL_BINS)
+    with torch.no_grad():
+        for parameter in encoder.parameters():
+            parameter += 0.05 * torch.randn_like(parameter)
+        for name, buffer in encoder.named_buffers():
+            buffer += torch.rand_like(buffer) * (1.0 if name.endswith("var") else 0.1)
+    return encoder.to(dtype).eval()
+
+
+def stream(
+    encoder: ConformerStreaming, features: Tensor, chunk: int, taps: dict[int, Tap] | None = None
+) -> tuple[Tensor, dict[int, Tensor], State]:
+    """One utterance's frames (T, F), a chunk at a time."""
+    state, outs, tapped = encoder.initial_state(1), [], []
+    for frames in features.split(chunk * encoder.stride):
+        encoded, state = encoder.step(frames[None], torch.tensor([len(frames)]), state, taps or {})
+        outs.append(encoded.out[0, : encoded.lengths[0]])
+        tapped.append({index: block[0, : encoded.lengths[0]] for index, block in encoded.blocks.items()})
+    return torch.cat(outs), {index: torch.cat([block[index] for block in tapped]) for index in tapped[0]}, state
+
+
+def whole(encoder: ConformerStreaming, features: Tensor, taps: dict[int, Tap] | None = None) -> Encoded:
+    return encoder(features[None], torch.tensor([len(features)]), taps or {})
+
+
+@pytest.mark.parametrize("dtype", list(TOLERANCES), ids=["float32", "float64"])
+@pytest.mark.parametrize("overrides", CASES, ids=" ".join)
+@torch.no_grad()
+def test_chunk_by_chunk_it_gives_what_the_whole_gives(overrides: list[str], dtype: torch.dtype) -> None:
+    encoder = make(overrides, dtype)
+    for chunk, left, frames in ((1, 3, 31), (4, 9, 200), (7, 0, 113), (16, 64, 500), (50, 5, 37), (3, 500, 90)):
+        encoder.chunk_frames, encoder.left_frames = chunk, left
+        features = torch.randn(frames, NUM_MEL_BINS, dtype=dtype)
+        expected = whole(encoder, features)
+        out, _, _ = stream(encoder, features, chunk)
+        assert len(out) == expected.lengths[0] == encoder.output_lengths(frames)
+        assert (out - expected.out[0]).abs().max() <= TOLERANCES[dtype]
+
+
+@torch.no_grad()
+def test_so_do_taps_that_change_what_the_next_block_gets() -> None:
+    encoder = make(["encoder=conformer_streaming_xs"], chunk_frames=5, left_frames=7)
+    features = torch.randn(200, NUM_MEL_BINS, dtype=torch.float64)
+    taps: dict[int, Tap] = {0: lambda x, padding: x.masked_fill(padding[:, :, None], 0.0).cos(), 2: lambda x, _: x}
+    expected = whole(encoder, features, taps)
+    out, blocks, _ = stream(encoder, features, 5, taps)
+    torch.testing.assert_close(out, expected.out[0], rtol=0, atol=1e-10)
+    assert blocks.keys() == expected.blocks.keys() == {0, 2}
+    for index, block in blocks.items():
+        torch.testing.assert_close(block, expected.blocks[index][0], rtol=0, atol=1e-10)
+
+
+@torch.no_grad()
+def test_streams_that_join_leave_and_end_in_a_batch_change_nothing_for_the_others() -> None:
+    encoder = make(["encoder=conformer_streaming_xs"], chunk_frames=4, left_frames=6)
+    utterances = [torch.randn(frames, NUM_MEL_BINS, dtype=torch.float64) for frames in (130, 48, 75, 16, 111)]
+    starts = [0, 2, 0, 5, 3]  # the turn at which each joins
+    alone = [stream(encoder, features, 4)[0] for features in utterances]
+    outs: list[list[Tensor]] = [[] for _ in utterances]
+    there: list[int] = []
+    state = encoder.initial_state(0)
+    for turn in range(20):
+        joining = [number for number, start in enumerate(starts) if start == turn]
+        begun = encoder.initial_state(len(joining))
+        state = {name: torch.cat([state[name], begun[name]]) for name in state}
+        there += joining
+        if not there:
+            continue
+        place = {number: (turn - starts[number]) * 16 for number in there}
+        chunks = [utterances[number][place[number] : place[number] + 16] for number in there]
+        features = nn.utils.rnn.pad_sequence(chunks, batch_first=True, padding_value=math.nan)
+        encoded, state = encoder.step(features, torch.tensor([len(chunk) for chunk in chunks]), state)
+        for number, out, length in zip(there, encoded.out, encoded.lengths, strict=True):
+            outs[number].append(out[:length])
+        stay = [row for row, number in enumerate(there) if place[number] + 16 < len(utterances[number])]
+        stay = stay[::-1]  # in any order
+        state, there = {name: rows[stay] for name, rows in state.items()}, [there[row] for row in stay]
+    for out, expected in zip(outs, alone, strict=True):
+        torch.testing.assert_close(torch.cat(out), expected, rtol=0, atol=1e-10)
+
+
+@torch.no_grad()
+def test_what_was_heard_does_not_change_when_more_is_heard() -> None:
+    encoder = make(["encoder=conformer_streaming_xs"], chunk_frames=4, left_frames=8)
+    features = torch.randn(160, NUM_MEL_BINS, dtype=torch.float64)
+    other = torch.cat([features[:80], torch.randn(80, NUM_MEL_BINS, dtype=torch.float64)])
+    first, second = (whole(encoder, frames).out[0] for frames in (features, other))
+    torch.testing.assert_close(first[:20], second[:20], rtol=0, atol=1e-12)
+    assert not torch.allclose(first[20:], second[20:])
+
+
+@torch.no_grad()
+def test_the_state_of_a_stream_does_not_grow() -> None:
+    encoder = make(["encoder=conformer_streaming_xs"], chunk_frames=4, left_frames=6)
+    shapes = {name: rows.shape for name, rows in encoder.initial_state(1).items()}
+    _, _, state = stream(encoder, torch.randn(640, NUM_MEL_BINS, dtype=torch.float64), 4)
+    assert {name: rows.shape for name, rows in state.items()} == shapes
+    assert all(rows.shape[0] == 1 for rows in state.values())
+
+
+def attention_by_loops(attention: Any, x: Tensor, chunk: int, left: int) -> Tensor:
+    """arXiv:1901.02860, section 3.3, for one utterance (T, D): which frames see which, term by term."""
+    dim = x.shape[1]
+    heads, rows = attention.num_heads, []
+    size = dim // heads
+    query, key, value = attention.qkv(x).split(dim, dim=-1)
+    for i in range(len(x)):
+        start = i // chunk * chunk
+        seen = range(max(0, start - left), min(len(x), start + chunk))
+        mixed = []
+        for h in range(heads):
+            head = slice(h * size, (h + 1) * size)
+            scores = []
+            for j in seen:
+                r = attention.position(torch.tensor(encoding(i - j, dim), dtype=torch.float64))[head]
+                u, v, q, k = attention.u[h, 0], attention.v[h, 0], query[i, head], key[j, head]
+                scores.append((q @ k + q @ r + u @ k + v @ r) / math.sqrt(size))
+            weights = torch.stack(scores).softmax(dim=0)
+            mixed.append(sum(weight * value[j, head] for weight, j in zip(weights, seen, strict=True)))
+        rows.append(torch.cat(mixed))
+    return attention.output(torch.stack(rows))
+
+
+def convolution_by_loops(convolution: Any, x: Tensor, chunk: int) -> Tensor:
+    """arXiv:2005.08100, figure 2, of (T, D), with a kernel that sees nothing behind the chunk."""
+    gated = nn.functional.glu(convolution.pointwise1(x))
+    weight, bias = convolution.depthwise.weight[:, 0], convolution.depthwise.bias
+    half = weight.shape[1] // 2
+    rows = []
+    for i in range(len(x)):
+        end = min(len(x), (i // chunk + 1) * chunk)
+        seen = [j for j in range(i - half, i + half + 1) if 0 <= j < end]
+        rows.append(bias + sum(weight[:, j - i + half] * gated[j] for j in seen))
+    normed = convolution.norm(torch.stack(rows)[None], torch.zeros(1, len(x), dtype=torch.bool))[0]
+    return convolution.pointwise2(convolution.activation(normed))
+
+
+@pytest.mark.parametrize(("chunk", "left", "frames"), [(3, 4, 11), (1, 2, 7), (5, 0, 12), (20, 3, 9)])
+@torch.no_grad()
+def test_the_whole_is_what_the_papers_say_term_by_term(chunk: int, left: int, frames: int) -> None:
+    small = {"dim": 8, "num_heads": 2, "num_layers": 2, "chunk_frames": chunk, "left_frames": left}
+    encoder = make(["encoder=conformer_streaming_xs"], **small)
+    features = torch.randn(4 * frames, NUM_MEL_BINS, dtype=torch.float64)
+    x = encoder.subsampling(features[None], torch.tensor([len(features)]))[0][0]
+    for block in encoder.blocks:
+        x = x + 0.5 * block.feed_forward1(block.norm_feed_forward1(x))
+        x = x + attention_by_loops(block.attention, block.norm_attention(x), chunk, left)
+        x = x + convolution_by_loops(block.convolution, block.norm_convolution(x), chunk)
+        x = x + 0.5 * block.feed_forward2(block.norm_feed_forward2(x))
+        x = block.norm_output(x)
+    # The encoder computes its positions in float32.
+    torch.testing.assert_close(whole(encoder, features).out[0], x, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(("frames", "chunk", "kernel"), [(1, 1, 3), (10, 3, 7), (9, 3, 5), (4, 30, 31), (12, 5, 1)])
+def test_the_convolution_in_chunks_and_its_gradients(frames: int, chunk: int, kernel: int) -> None:
+    before, dim = kernel // 2, 4
+    x = torch.randn(2, before + frames, dim, dtype=torch.float64, requires_grad=True)
+    weight = torch.randn(dim, 1, kernel, dtype=torch.float64, requires_grad=True)
+    bias = torch.randn(dim, dtype=torch.float64, requires_grad=True)
+    rows = []
+    for i in range(frames):
+        end = before + (i // chunk + 1) * chunk
+        taps = [j for j in range(kernel) if i + j < min(end, x.shape[1])]
+        rows.append(bias + sum(weight[:, 0, j] * x[:, i + j] for j in taps))
+    plain = torch.stack(rows, dim=1)
+    factors = torch.randn_like(plain)
+    expected = torch.autograd.grad((plain * factors).sum(), [x, weight, bias])
+    for form in (depthwise_in_chunks_plainly, depthwise_chunk_by_chunk):
+        ours = form(x, weight, bias, chunk)
+        torch.testing.assert_close(ours, plain, rtol=0, atol=1e-12)
+        gradients = torch.autograd.grad((ours * factors).sum(), [x, weight, bias])
+        torch.testing.assert_close(gradients, expected, rtol=0, atol=1e-11)
+
+
+@torch.no_grad()
+def test_with_one_chunk_for_all_it_is_a_conformer_with_the_same_weights() -> None:
+    streaming = make(["encoder=conformer_streaming_xs"], chunk_frames=None)
+    config = overridden(resolved("encoder=conformer_xs")["encoder"], SMALL)
+    conformer: Any = component("encoder", config)(NUM_MEL_BINS).double().eval()
+    assert list(conformer.state_dict()) == list(streaming.state_dict())
+    conformer.load_state_dict(streaming.state_dict())
+    features = torch.randn(2, 130, NUM_MEL_BINS, dtype=torch.float64)
+    lengths = torch.tensor([130, 77])
+    ours, theirs = streaming(features, lengths), conformer(features, lengths)
+    for number, length in enumerate(theirs.lengths):
+        torch.testing.assert_close(ours.out[number, :length], theirs.out[number, :length], rtol=0, atol=1e-12)
+
+
+def test_in_training_chunks_are_drawn_from_the_seed_and_all_of_them_are() -> None:
+    encoder = make(["encoder=conformer_streaming_xs"], dropout=0.0).train()
+    drawn = []
+    for seed in range(60):
+        torch.manual_seed(seed)
+        drawn.append(encoder._drawn())
+        torch.manual_seed(seed)
+        assert encoder._drawn() == drawn[-1]
+    assert {chunk for chunk, _ in drawn} == set(encoder.training_chunk_frames)
+    assert {left for _, left in drawn} == set(encoder.training_left_frames)
+
+
+def test_a_batch_in_training_has_the_chunks_that_were_drawn() -> None:
+    encoder = make(["encoder=conformer_streaming_xs", "encoder/norm=layer_norm"])
+    features, lengths = torch.randn(2, 90, NUM_MEL_BINS, dtype=torch.float64), torch.tensor([90, 41])
+    encoder.training_chunk_frames, encoder.training_left_frames = [3], [4]
+    trained = encoder.train()(features, lengths).out
+    encoder.chunk_frames, encoder.left_frames = 3, 4
+    torch.testing.assert_close(trained, encoder.eval()(features, lengths).out, rtol=0, atol=0)
+
+
+def test_cached_keys_further_away_than_local_attention_reaches_are_not_seen() -> None:
+    attention = LocalAttention(8, 2, 0.0, context=2, bias=True).double()
+    x = torch.randn(1, 3, 8, dtype=torch.float64)
+    far, near = torch.randn(1, 4, 16, dtype=torch.float64), torch.randn(1, 2, 16, dtype=torch.float64)
+    positions = torch.randn(9 + 3, 8, dtype=torch.float64)[: 2 * 3 + 6 - 1]
+    hidden = torch.zeros(1, 1, 9, dtype=torch.bool)
+    outs = [attention.extend(x, torch.cat([some, near], dim=1), positions, hidden)[0] for some in (far, far.cos())]
+    torch.testing.assert_close(*outs, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("part", NOT_CHUNK_BY_CHUNK)
+def test_a_part_that_sees_frames_to_come_is_refused_in_a_line(part: str) -> None:
+    group = part.rsplit("_", 1)[-1]
+    config = resolved("encoder=conformer_streaming_xs", f"encoder/{group}={part}")["encoder"]
+    with pytest.raises(InputError, match=rf"^encoder\.{group} must be .* in conformer_streaming, .*\.$"):
+        component("encoder", config)(NUM_MEL_BINS)
+
+
+@pytest.mark.parametrize("normalize", ["utterance_cmvn", "loud_frame_cmvn", "per_utterance"])
+def test_a_normalisation_that_sees_frames_to_come_is_refused_and_another_named(normalize: str) -> None:
+    config = resolved("encoder=conformer_streaming_xs", f"features/normalize={normalize}")
+    tokenizer = build_tokenizer(config)
+    tokenizer.fit(["abc"])
+    must = "features.normalize must need no frames to come for encoder=conformer_streaming; "
+    with pytest.raises(InputError) as refusal:
+        build_model(config, tokenizer, build_features(config))
+    assert str(refusal.value) == f"{must}{normalize} does. Take features/normalize=global_cmvn."
+
+
+def test_its_yaml_brings_a_normalisation_that_needs_none() -> None:
+    assert resolved("encoder=conformer_streaming_s")["features"]["normalize"]["name"] == "global_cmvn"
+
+
+@pytest.mark.parametrize("subsampling", ["strided_conv", "depthwise_conv"])
+@torch.no_grad()
+def test_subsampling_goes_on_where_it_was(subsampling: str) -> None:
+    make_it = component("encoder/subsampling", {"name": subsampling, "num_channels": 6, "dropout": 0.0})
+    for dim in (20, 7):
+        module = make_it(dim, 8).double()
+        for frames in (1, 2, 5, 8, 33, 100):
+            features = torch.randn(2, frames, dim, dtype=torch.float64)
+            lengths = torch.tensor([frames, (frames + 1) // 2])
+            expected, expected_lengths = module(features, lengths)
+            for size in (module.stride, 3 * module.stride):
+                state, outs, counts = module.initial_state(2), [], []
+                for start in range(0, frames, size):
+                    left = (lengths - start).clamp(0, size)
+                    out, out_lengths, state = module.step(features[:, start : start + size], left, state)
+                    outs.append(out)
+                    counts.append(out_lengths)
+                assert torch.equal(sum(counts), expected_lengths)
+                for row, length in enumerate(expected_lengths):
+                    ours = torch.cat(outs, dim=1)[row, :length]
+                    torch.testing.assert_close(ours, expected[row, :length], rtol=0, atol=1e-12)

@@ -1,0 +1,269 @@
+"""Streams: fed in any pieces, features, words and times are those of the whole."""
+
+import functools
+import math
+import random
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from asr import Stream
+from asr.build import build_features, build_recognizer, build_tokenizer
+from asr.errors import InputError
+from asr.recognition.feature_stream import Remainder, stream_features
+from asr.recognition.recognizer import Recognizer
+from asr.recognition.streaming import CachedStream, Captions, advance
+from tests.conftest import overridden, resolved
+from tests.listener import listener
+from tests.tones import sentences, speak
+
+RATE = 16000
+
+
+def pieces(waveform: Tensor, seed: int, most: int = 5000) -> list[Tensor]:
+    """Cut at random; a piece may have no sample, or one."""
+    cuts, generator = [], random.Random(seed)
+    while sum(cuts) < len(waveform):
+        cuts.append(min(generator.choice([0, 1, generator.randint(1, most)]), len(waveform) - sum(cuts)))
+    return list(waveform.split(cuts))
+
+
+FEATURES = [
+    ["features=fbank"],
+    ["features=fbank", "features.frame_shift_seconds=0.03"],
+    ["features=slaney_fbank"],
+    ["features=slaney_fbank", "features.pad_mode=reflect"],
+    ["features=slaney_fbank", "features.frame_length_seconds=0.04", "features.frame_shift_seconds=0.005"],
+    ["features=slaney_fbank", "features.frame_shift_seconds=0.03", "features.pad_mode=reflect"],
+]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
+@pytest.mark.parametrize("overrides", FEATURES, ids=" ".join)
+def test_features_of_pieces_are_those_of_the_whole(overrides: list[str], dtype: torch.dtype) -> None:
+    features = build_features(resolved(*overrides, "features/normalize=global_cmvn"))
+    features.normalize.mean, features.normalize.std = torch.randn(80), torch.rand(80) + 0.5
+    for seed, num_samples in enumerate((0, 1, 159, 160, 399, 400, 401, 700, 9000, 20011)):
+        waveform = 0.3 * torch.randn(num_samples, dtype=dtype)
+        remainder, frames = Remainder(), []
+        for piece in pieces(waveform, seed):
+            given, remainder = stream_features(features, piece, remainder)
+            frames.append(given)
+            assert len(remainder.samples) < 2000, "what is kept does not grow"
+        given, _ = stream_features(features, waveform[:0], remainder, at_end=True)
+        expected = features(waveform)
+        ours = torch.cat([*frames, given])
+        assert ours.shape == expected.shape
+        # float64 holds a wrong frame off; in float32 the logarithm of a faint bin has fewer digits.
+        torch.testing.assert_close(ours, expected, rtol=0, atol=1e-10 if dtype == torch.float64 else 1e-4)
+
+
+@functools.cache
+def shared(name: str) -> Recognizer:
+    """A recogniser that no test changes."""
+    return streaming_recognizer(BEAM if name == "beam" else None)
+
+
+def streaming_recognizer(decode: dict[str, Any] | None = None, dtype: torch.dtype = torch.float64) -> Recognizer:
+    """With random weights, which spell much: every frame is another token or a blank."""
+    torch.manual_seed(3)
+    config = resolved("encoder=conformer_streaming_xs", "head=ctc_self_conditioned", "head.num_intermediate=1")
+    small = {"num_layers": 2, "dim": 32, "num_heads": 2, "subsampling": {"num_channels": 4}}
+    config["encoder"] = overridden(config["encoder"], small) | {"chunk_frames": 6, "left_frames": 10}
+    config["decode"] = decode or config["decode"]
+    tokenizer = build_tokenizer(config)
+    tokenizer.fit(["abcd efgh"])
+    features = build_features(config)
+    features.normalize.mean, features.normalize.std = torch.full((80,), 5.0), torch.full((80,), 3.0)
+    recognizer = build_recognizer(config, tokenizer, features)
+    with torch.no_grad():
+        for parameter in recognizer.model.parameters():
+            parameter += 0.2 * torch.randn_like(parameter)
+    recognizer.model.to(dtype).eval()
+    linear = recognizer.model.head.frame_head.linear
+    for _ in range(3):  # until no token is the likeliest everywhere; each step changes what the next block is told
+        frames = recognizer.model.features(speech(4.0, 99, dtype))
+        with torch.no_grad():
+            logits = linear(recognizer.model(frames[None], torch.tensor([len(frames)])).out[0])
+            scale = 4.0 / logits.std(dim=0)
+            linear.bias.sub_(logits.mean(dim=0)).mul_(scale)
+            linear.weight.mul_(scale[:, None])
+    return recognizer
+
+
+def speech(seconds: float, seed: int, dtype: torch.dtype = torch.float64) -> Tensor:
+    """Noise whose colour and loudness change."""
+    generator = torch.Generator().manual_seed(seed)
+    noise = torch.randn(round(seconds * RATE), generator=generator)
+    tones = torch.randn(len(noise) // 1600 + 1, generator=generator).repeat_interleave(1600)[: len(noise)]
+    wave = (torch.arange(len(noise)) * (0.05 + 0.3 * tones.abs())).sin()
+    return (0.1 * noise + 0.3 * wave).clamp(-1, 1).to(dtype)
+
+
+def whole(recognizer: Recognizer, waveform: Tensor) -> str:
+    """The text of one masked pass."""
+    features = recognizer.model.features(waveform)
+    if len(features) == 0:
+        return ""
+    with torch.inference_mode():
+        encoded = recognizer.model(features[None], torch.tensor([len(features)]))
+    return recognizer.text(recognizer.hypotheses(encoded.out, encoded.lengths)[0][0])
+
+
+def streamed(stream: Any, waveform: Tensor, seed: int) -> list[Captions]:
+    return [*(stream.feed(piece) for piece in pieces(waveform, seed)), stream.finish()]
+
+
+def final_text(captions: list[Captions]) -> str:
+    return " ".join(word.text for each in captions for word in each.final)
+
+
+BEAM = {**resolved("decode=beam")["decode"], "beam_size": 4}
+DECODERS = pytest.mark.parametrize("decode", ["greedy", "beam"])
+
+
+@DECODERS
+def test_the_text_of_a_stream_is_that_of_one_masked_pass(decode: str) -> None:
+    recognizer = shared(decode)
+    for seed, seconds in enumerate((0.0, 0.02, 0.3, 2.17, 6.0)):
+        waveform = speech(seconds, seed)
+        captions = streamed(Stream(recognizer, endpoint_seconds=None), waveform, seed)
+        assert final_text(captions) == whole(recognizer, waveform)
+    assert len(final_text(captions).split()) > 5
+
+
+@DECODERS
+def test_a_final_word_is_never_taken_back_and_partial_words_follow_it(decode: str) -> None:
+    recognizer = shared(decode)
+    waveform = speech(6.0, 4)
+    captions = streamed(Stream(recognizer, endpoint_seconds=None), waveform, 1)
+    text = whole(recognizer, waveform).split()
+    so_far: list[str] = []
+    some_partial = 0
+    for each in captions:
+        so_far += [word.text for word in each.final]
+        assert so_far == text[: len(so_far)]
+        some_partial += bool(each.partial)
+    assert some_partial
+    times = [(word.start, word.end) for each in captions for word in each.final]
+    assert times == sorted(times)
+    assert all(0 <= start < end <= 6.1 for start, end in times)
+
+
+def test_other_chunks_are_those_of_another_masked_pass() -> None:
+    recognizer, waveform = streaming_recognizer(), speech(2.0, 7)
+    for chunk, left in ((1, 3), (4, 0), (20, 40)):
+        stream = Stream(recognizer, chunk_seconds=0.04 * chunk, left_seconds=0.04 * left, endpoint_seconds=None)
+        text = final_text(streamed(stream, waveform, chunk))
+        recognizer.model.encoder.chunk_frames, recognizer.model.encoder.left_frames = chunk, left
+        assert text == whole(recognizer, waveform)
+
+
+@DECODERS
+def test_streams_that_come_and_go_in_a_batch_say_what_each_says_alone(decode: str) -> None:
+    recognizer = shared(decode)
+    make = partial(CachedStream, recognizer, None, None, None)
+    waveforms = [speech(seconds, seed) for seed, seconds in enumerate((3.0, 1.1, 2.0, 0.4))]
+    alone = [final_text(streamed(make(), waveform, 0)) for waveform in waveforms]
+    parts = [pieces(waveform, seed, 9000) for seed, waveform in enumerate(waveforms)]
+    streams, said = [make() for _ in parts], [[] for _ in parts]
+    starts = [0, 3, 1, 6]
+    for turn in range(200):
+        there = [n for n, start in enumerate(starts) if 0 <= turn - start < len(parts[n])]
+        for n in there:
+            streams[n].hear(parts[n][turn - starts[n]], at_end=turn - starts[n] == len(parts[n]) - 1)
+        for n, captions in zip(there, advance([streams[n] for n in there]), strict=True):
+            said[n].append(captions)
+    assert [final_text(each) for each in said] == alone
+
+
+def test_what_a_stream_keeps_does_not_grow() -> None:
+    recognizer = streaming_recognizer({**BEAM, "beam_size": 2})
+    stream = CachedStream(recognizer, None, None, 1.0)
+    kept = []
+    for seed in range(10):
+        stream.feed(speech(1.0, seed))
+        tensors = [*stream.state.values(), *stream._log_probs, stream._features, stream._remainder.samples]
+        kept.append(sum(tensor.untyped_storage().nbytes() for tensor in tensors))
+        assert max(len(prefix.tokens()) for prefix in stream._decoded.beams) < 200
+    assert max(kept[5:]) < 1.5 * max(kept[:5])
+
+
+def test_silence_ends_a_stretch_of_speech() -> None:
+    recognizer = streaming_recognizer(dtype=torch.float32)
+    stream = CachedStream(recognizer, None, None, endpoint_seconds=0.2)
+    pieces_of = recognizer.model.tokenizer.pieces
+    ids = {piece: number for number, piece in enumerate(pieces_of)}
+    log_probs = {token: torch.full((1, len(pieces_of)), -20.0) for token in range(len(pieces_of))}
+    for token, row in log_probs.items():
+        row[0, token] = 0.0
+    spoken = [ids["a"], ids["b"], 0, ids[" "], ids["c"], ids["d"]]
+    recognizer.log_probs = lambda encoder_out: encoder_out  # type: ignore[method-assign]
+    stream.decode._log_probs = lambda encoder_out: encoder_out
+    said = stream.decode_chunk(torch.cat([log_probs[token] for token in spoken]))
+    assert [word.text for word in said.final] == ["ab"]
+    assert [word.text for word in said.partial] == ["cd"]
+    assert not said.is_end
+    said = stream.decode_chunk(log_probs[0].repeat(4, 1))
+    assert not said.is_end
+    said = stream.decode_chunk(log_probs[0].repeat(2, 1))
+    assert said.is_end
+    [word] = said.final
+    assert (word.text, round(word.start, 2), round(word.end, 2)) == ("cd", 0.16, 0.24)
+    said = stream.decode_chunk(log_probs[0].repeat(9, 1))
+    assert said == Captions([], [])
+    said = stream.decode_chunk(torch.cat([log_probs[ids["b"]], log_probs[0]]))
+    assert [(word.text, round(word.start, 2)) for word in said.partial] == [("b", 0.84)]
+
+
+def test_a_model_that_cannot_go_on_hears_the_last_seconds_again_and_says_so() -> None:
+    recognizer = listener()
+    for seed, sentence in enumerate(sentences(3, seed=5, words=(8, 12))):
+        waveform = torch.from_numpy(speak(sentence)).float()
+        stream = Stream(recognizer, left_seconds=1.0)
+        assert stream.note.startswith("every 0.96 s the last 1 s and more are recognised again, since Ear hears all of")
+        captions = streamed(stream, waveform, seed)
+        assert final_text(captions) == sentence
+        assert any(each.final for each in captions[:-1])
+        assert any(each.partial for each in captions)
+        words = [word for each in captions for word in each.final]
+        [expected] = recognizer.transcribe([waveform])
+        for word, reference in zip(words, expected.words, strict=True):
+            assert abs(word.start - reference.start) < 0.1
+
+
+@torch.no_grad()
+def test_looking_back_keeps_seconds_and_not_hours() -> None:
+    stream = Stream(listener(), left_seconds=1.0)
+    for _ in range(12):
+        stream.feed(torch.zeros(5 * RATE))
+        assert len(stream.ears._samples) <= (1.0 + 2.0 + 5.0) * RATE
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"chunk_seconds": 0.0}, "chunk_seconds must be a number greater than 0, and at most 3,600, or null; got 0.0."),
+        ({"left_seconds": -1.0}, "left_seconds must be a number from 0 to 3,600, or null; got -1.0."),
+        (
+            {"endpoint_seconds": math.nan},
+            "endpoint_seconds must be a number greater than 0, and at most 3,600, or null; got nan.",
+        ),
+    ],
+)
+def test_a_wrong_setting_is_one_line(settings: dict[str, float], message: str) -> None:
+    with pytest.raises(InputError) as refusal:
+        Stream(shared("greedy"), **settings)
+    assert str(refusal.value) == message
+
+
+def test_a_model_of_whole_utterances_alone_must_be_told_the_chunks() -> None:
+    recognizer = streaming_recognizer()
+    recognizer.model.encoder.chunk_frames = None
+    with pytest.raises(
+        InputError, match=r"^chunk_seconds must be given for a model whose encoder\.chunk_frames is null"
+    ):
+        Stream(recognizer)
