@@ -15,7 +15,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from asr.align import aligned_reference
 from asr.checkpoint.load import load_recognizer
 from asr.cli.command import run_command
 from asr.data.batch import Rejected
@@ -23,6 +22,7 @@ from asr.data.dataset import load_utterance
 from asr.data.manifest import Utterance
 from asr.errors import InputError
 from asr.evaluation.word_errors import count_errors, total
+from asr.recognition.aligned_segments import aligned_reference
 from asr.recognition.recognizer import Recognizer
 from asr.recognition.streaming import CachedStream, Stream, advance, why_not
 from asr.recognition.transcript import Word

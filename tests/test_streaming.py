@@ -3,6 +3,8 @@
 import functools
 import math
 import random
+import subprocess
+import sys
 from functools import partial
 from typing import Any
 
@@ -16,7 +18,7 @@ from asr.errors import InputError
 from asr.recognition.feature_stream import Remainder, stream_features
 from asr.recognition.recognizer import Recognizer
 from asr.recognition.streaming import CachedStream, Captions, advance
-from tests.conftest import overridden, resolved
+from tests.conftest import ROOT, overridden, resolved
 from tests.listener import listener
 from tests.tones import sentences, speak
 
@@ -267,3 +269,26 @@ def test_a_model_of_whole_utterances_alone_must_be_told_the_chunks() -> None:
         InputError, match=r"^chunk_seconds must be given for a model whose encoder\.chunk_frames is null"
     ):
         Stream(recognizer)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_an_hour_is_heard_in_the_memory_of_a_minute() -> None:
+    code = """
+import resource, torch
+from tests.test_streaming import speech, streaming_recognizer
+from asr import Stream
+torch.set_num_threads(1)
+stream = Stream(streaming_recognizer(dtype=torch.float32), chunk_seconds=2.0)
+words = 0
+for second in range(3600):
+    words += len(stream.feed(speech(1.0, second % 50, torch.float32)).final)
+    if second == 60:
+        print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+print(words)
+"""
+    run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True, text=True)
+    minute, hour, words = map(int, run.stdout.split())
+    assert hour < minute + 8 * 1024, "KiB"
+    assert words > 3600
