@@ -1,12 +1,12 @@
 """python -m asr.export MODEL -o FOLDER: write a model as ONNX, for runtimes that are not torch."""
 
 import argparse
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from asr.cli.command import DECODERS, progress_bar, run_command
+from asr.cli.command import DECODERS, audio_progress, progress_bar, run_command
 from asr.errors import InputError
 
 if TYPE_CHECKING:
@@ -14,11 +14,15 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from asr.checkpoint.bundle import Bundle
+    from asr.data.manifest import Utterance
     from asr.onnx.agreement import Difference
     from asr.recognition.recognizer import Recognizer
 
+SMALLER = {
+    "int8": "products by 8-bit weights",
+    "fp16": "half of the size alone, since processors compute it in float32 all the same",
+}
 PACKAGES = ("onnx", "onnxscript", "onnxruntime")  # the extra `onnx`
-OnStep = Callable[[str], None]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -27,7 +31,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from asr.checkpoint.exported import check_exported, replace_exported
     from asr.checkpoint.hub import path_of
     from asr.checkpoint.load import bundle_recognizer, read_model
-    from asr.onnx.agreement import tokens_text
+    from asr.onnx.agreement import recordings, tokens_text
+    from asr.onnx.programs import all_programs, differences, written_down
+    from asr.onnx.quantization import QUANTIZATIONS
     from asr.onnx.runtime import check_installed
 
     check_installed(PACKAGES, "asr.export")
@@ -38,17 +44,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
     recognizer = bundle_recognizer(bundle, path)
     _check_decoder(recognizer, bundle)
     check_exported(options.output, bundle)
-    audio = _audio(recognizer, options.audio)
+    utterances = _utterances(options)
+    audio = recordings(recognizer.model.features, options.audio)
     with progress_bar() as progress:
         task = progress.add_task("", total=None)
-        programs, differences = _export(recognizer, bundle, audio, lambda step: progress.update(task, description=step))
-    compared = _compared(audio, differences)
+
+        def on_step(description: str) -> None:
+            progress.update(task, description=description)
+
+        front_end, net = written_down(recognizer.model, on_step)
+        programs = all_programs(front_end, net, recognizer.model, bundle.config)
+        compared = _compared(audio, differences(recognizer, bundle.config, programs, audio, on_step))
+    figures = ""
+    if options.quantize is not None:
+        smaller = QUANTIZATIONS[options.quantize](net)
+        programs = all_programs(front_end, smaller, recognizer.model, bundle.config)
+        figures = _figures(options, recognizer, bundle, {"float32": net, options.quantize: smaller}, utterances)
     contents = {name: program.SerializeToString() for name, program in programs.items()}
-    card = _card(options, bundle, recognizer, programs, compared)
+    card = _card(options, bundle, recognizer, programs, compared, figures)
     replace_exported(options.output, bundle, contents, tokens_text(recognizer.model.tokenizer.pieces), card)
     sizes = ", ".join(f"{name} ({len(content) / 1e6:.1f} MB)" for name, content in contents.items())
     print(f"{options.output}: {sizes}")
     print(compared)
+    if figures:
+        print(f"\n{figures}")
     return 0
 
 
@@ -61,6 +80,10 @@ def _parser() -> argparse.ArgumentParser:
     decode = "of the exported model, for asr's own commands, instead of the model's own"
     parser.add_argument("--decode", choices=DECODERS, metavar="NAME", help=f"{decode}: {', '.join(DECODERS)}")
     audio = "recordings on which the programs are compared with the model, beside made audio (the first 30 s of each)"
+    quantize = ", ".join(f"{name}: {about}" for name, about in SMALLER.items())
+    parser.add_argument("--quantize", choices=SMALLER, help=f"make the programs smaller; {quantize}")
+    manifest = "JSONL: on it the WER is measured before and after --quantize"
+    parser.add_argument("--manifest", metavar="FILE", help=manifest)
     parser.add_argument("--audio", metavar="FILE", nargs="+", default=[], help=audio)
     return parser
 
@@ -87,53 +110,42 @@ def _check_decoder(recognizer: "Recognizer", bundle: "Bundle") -> None:
         raise InputError(f"{must}; {given}.{cure}")
 
 
-def _audio(recognizer: "Recognizer", paths: Sequence[str]) -> "dict[str, Tensor]":
-    """What the programs are compared on, by name."""
-    from asr.audio.load import audio_info, load_waveform
-    from asr.onnx.agreement import MOST_SECONDS, made_audio
-
-    features = recognizer.model.features
-    audio = made_audio(features.sample_rate)
-    for path in paths:
-        duration = audio_info(path).num_samples / audio_info(path).sample_rate
-        longest = MOST_SECONDS if duration > MOST_SECONDS else None
-        audio[path] = load_waveform(path, features.sample_rate, offset=None if longest is None else 0, duration=longest)
-        if features.num_frames(len(audio[path])) == 0:
-            raise InputError(f"--audio must be recordings of a frame at least; {path} has {duration:.3f} s.")
-    return audio
-
-
-def _export(
-    recognizer: "Recognizer", bundle: "Bundle", audio: "Mapping[str, Tensor]", on_step: OnStep
-) -> "tuple[dict[str, ModelProto], dict[str, Difference]]":
-    """Write the programs down and compare each with the model.
+def _utterances(options: argparse.Namespace) -> "list[Utterance]":
+    """What the WER is measured on.
 
     Raises:
-        InputError: the model cannot be exported, or a program is not what the model is.
+        InputError: there is nothing to compare, or the manifest is damaged.
     """
-    from asr.build import build_decoder
-    from asr.checkpoint.exported import PROGRAM, SHERPA, WAVEFORM
-    from asr.onnx.agreement import OF_FEATURES, OF_SHERPA, OF_WAVEFORMS, check, difference
-    from asr.onnx.program import export_front_end, export_net, for_sherpa, is_for_sherpa, joined
-    from asr.onnx.runtime import exported
-    from asr.recognition.recognizer import Recognizer
+    from asr.data.manifest import read_manifest
 
-    model = recognizer.model
-    on_step("features")
-    front_end = export_front_end(model)
-    on_step("net")
-    net = export_net(model)
-    programs, forms = {PROGRAM: net, WAVEFORM: joined(front_end, net)}, {PROGRAM: OF_FEATURES, WAVEFORM: OF_WAVEFORMS}
-    if is_for_sherpa(bundle.config["features"]):
-        programs[SHERPA], forms[SHERPA] = for_sherpa(net, model), OF_SHERPA
-    run = exported(model, net.SerializeToString())
-    decoded = Recognizer(run, build_decoder(bundle.config, run), recognizer.calibration)
-    differences = {}
-    for name, program in programs.items():
-        on_step(f"comparing {name}")
-        differences[name] = difference(recognizer, decoded, program.SerializeToString(), forms[name], audio)
-        check(name, differences[name])
-    return programs, differences
+    if options.manifest is None:
+        return []
+    if options.quantize is None:
+        raise InputError("--manifest must go with --quantize; without it the model's WER is that of its programs.")
+    return read_manifest(options.manifest)
+
+
+def _figures(
+    options: argparse.Namespace,
+    recognizer: "Recognizer",
+    bundle: "Bundle",
+    nets: "Mapping[str, ModelProto]",
+    utterances: "Sequence[Utterance]",
+) -> str:
+    """Measure nets before and after, and write what was measured."""
+    from asr.onnx.figures import measured, speeds, table
+    from asr.onnx.programs import running
+
+    contents = {name: net.SerializeToString() for name, net in nets.items()}
+    rates = speeds(recognizer, contents)
+    rows = []
+    for name, content in contents.items():
+        smaller = running(recognizer, bundle.config, content)
+        with audio_progress(f"WER of {name}", utterances) as advance:
+            rows.append(measured(smaller, content, rates[name], options.manifest, utterances, advance).row(name))
+    words = f"; WER: on {Path(options.manifest).name}" if utterances else "; WER: give --manifest"
+    how = f"Speed: 10 s of audio alone, on one thread of this processor, features not counted{words}."
+    return f"{table(rows)}\n\n{options.quantize}: {SMALLER[options.quantize]}. {how}\n"
 
 
 def _compared(audio: "Mapping[str, Tensor]", differences: "Mapping[str, Difference]") -> str:
@@ -149,22 +161,21 @@ def _card(
     recognizer: "Recognizer",
     programs: "Mapping[str, ModelProto]",
     compared: str,
+    figures: str,
 ) -> str:
     from asr.checkpoint.hub import is_address
     from asr.checkpoint.load import BUNDLE
     from asr.onnx.card import card, described
-    from asr.onnx.program import OPSET
 
     model, path = recognizer.model, Path(options.model).resolve()
     return card(
         name=options.output.resolve().name,
         source=options.model if is_address(options.model) else path.parent.name if path.name == BUNDLE else path.name,
-        opset=OPSET,
         programs=[(name, program.ByteSize(), described(program)) for name, program in programs.items()],
         sample_rate=model.features.sample_rate,
         frame_seconds=model.frame_seconds,
         compared=compared,
-        figures="",
+        figures=figures,
         model_card=bundle.card,
     )
 

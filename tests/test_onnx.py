@@ -22,16 +22,24 @@ import onnx
 from asr.build import component
 from asr.checkpoint.bundle import read_bundle, replace_bundle
 from asr.checkpoint.load import load_recognizer, write_bundle
+from asr.convert import main as convert
+from asr.data.manifest import Utterance, read_manifest
 from asr.errors import InputError
+from asr.evaluation.result import evaluate
+from asr.evaluation.word_errors import count_errors, total
 from asr.export import main as export
 from asr.features.slaney_fbank import PADS
 from asr.interfaces import Features
 from asr.onnx import agreement, program
 from asr.onnx.front_end import FrontEnd
+from asr.onnx.quantization import QUANTIZATIONS
 from asr.onnx.runtime import run, session
+from asr.text.normalize import get_normalizer
 from asr.transcribe import main as transcribe
 from asr.tune import main as tune
-from tests.conftest import CONF, resolved
+from recipes.librispeech.prepare import main as prepare
+from tests.conftest import CONF, SHARED, resolved
+from tests.nemo import MODEL, needs_model
 from tests.test_average import save
 from tests.tones import write_corpus
 
@@ -316,3 +324,135 @@ def test_what_is_not_exported_yet_is_refused(tmp_path: Path, overrides: list[str
     with pytest.raises(InputError, match=message):
         export([str(bundle), "-o", str(tmp_path / "exported")])
     assert not (tmp_path / "exported").exists()
+
+
+# ---- smaller programs
+
+
+@pytest.mark.parametrize("quantization", QUANTIZATIONS)
+def test_a_smaller_net_is_smaller_and_hears_nearly_the_same(exported: Path, bundle: Path, quantization: str) -> None:
+    net = onnx.load(exported / "model.onnx")
+    smaller = QUANTIZATIONS[quantization](net)
+    expected, actual = load_recognizer(bundle), load_recognizer(exported)
+    audio = {"a sound": sound(40000), "another": sound(16000)}
+    found = agreement.difference(expected, actual, smaller.SerializeToString(), agreement.OF_FEATURES, audio)
+    assert 0 < found.largest < 40, "of logits that are a hundred times as large as an untrained net's"
+    assert smaller.ByteSize() < 0.8 * net.ByteSize()
+    assert "ConvInteger" not in {node.op_type for node in smaller.graph.node}
+    assert onnx.load(exported / "model.onnx") == net, "what is changed is a copy"
+
+
+@pytest.mark.slow
+def test_figures_of_before_and_after_are_printed_and_kept(
+    bundle: Path, tones: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["--quantize", "int8", "--manifest", str(tones / "test.jsonl")]
+    assert export([str(bundle), "-o", str(tmp_path / "int8"), *arguments]) == 0
+    printed, readme = capsys.readouterr().out, (tmp_path / "int8" / "README.md").read_text(encoding="utf-8")
+    for name in ("float32", "int8"):
+        [row] = [line for line in printed.splitlines() if line.startswith(f"| {name} |")]
+        assert re.fullmatch(r"\| \w+ \| [\d.]+ \| [\d,]+ \| [\d.]+ \| [\d.]+ to [\d.]+ \|", row)
+        assert row in readme
+    operations = {node.op_type for node in onnx.load(tmp_path / "int8" / "model-waveform.onnx").graph.node}
+    assert "MatMulInteger" in operations
+
+
+def test_a_manifest_is_for_what_is_made_smaller(bundle: Path, tones: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="--manifest must go with --quantize; without it the model's WER is that"):
+        export([str(bundle), "-o", str(tmp_path / "x"), "--manifest", str(tones / "test.jsonl")])
+
+
+# ---- sherpa-onnx
+
+
+def test_sherpa_onnx_is_for_models_that_hear_what_it_computes() -> None:
+    def config(*overrides: str) -> dict[str, Any]:
+        features: dict[str, Any] = resolved(*overrides)["features"]
+        return features
+
+    assert program.is_for_sherpa(config("features=slaney_fbank"))
+    assert not program.is_for_sherpa(config("features=fbank", "features/normalize=utterance_cmvn"))
+    assert not program.is_for_sherpa(config("features=slaney_fbank", "features/normalize=per_utterance"))
+    assert not program.is_for_sherpa(config("features=slaney_fbank", "features.num_mel_bins=64"))
+
+
+def test_the_readmes_program_for_sherpa_onnx_hears_the_recording(
+    exported: Path, speech: list[Path], tmp_path: Path
+) -> None:
+    pytest.importorskip("sherpa_onnx", reason="sherpa-onnx is not installed")
+    text = follow(exported, 1, speech[2], tmp_path)
+    assert len(text) > 3
+    assert set(text) <= set("".join(TEXTS)) | {" "}
+
+
+@pytest.mark.parametrize("key", ["vocab_size", "subsampling_factor"])
+def test_sherpa_onnx_needs_what_the_program_says_of_itself(
+    exported: Path, speech: list[Path], tmp_path: Path, key: str
+) -> None:
+    """Without one of these it ends the process."""
+    pytest.importorskip("sherpa_onnx", reason="sherpa-onnx is not installed")
+    folder = copied(exported, tmp_path / "incomplete", {})
+    model = onnx.load(folder / "model-sherpa.onnx")
+    metadata = {entry.key: entry.value for entry in model.metadata_props}
+    assert metadata["normalize_type"] == "per_feature"
+    onnx.helper.set_model_props(model, {name: value for name, value in metadata.items() if name != key})
+    onnx.save(model, folder / "model-sherpa.onnx")
+    with pytest.raises(subprocess.CalledProcessError) as ended:
+        follow(folder, 1, speech[0], tmp_path)
+    assert key in ended.value.stderr + ended.value.stdout
+
+
+# ---- the trained model
+
+
+@pytest.fixture(scope="module")
+def english(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The trained model as a bundle, and its export beside it."""
+    folder = tmp_path_factory.mktemp("english")
+    assert convert([str(MODEL), "-o", str(folder / "bundle")]) == 0
+    assert export([str(folder / "bundle"), "-o", str(folder / "exported")]) == 0
+    return folder
+
+
+def heard_by_sherpa(folder: Path, recordings: list[str]) -> list[str]:
+    """Texts of recordings; in another process, which a fault of sherpa-onnx ends."""
+    code = (
+        "import sys, sherpa_onnx, soundfile\n"
+        "model = sherpa_onnx.OfflineRecognizer.from_nemo_ctc(model='model-sherpa.onnx', tokens='tokens.txt')\n"
+        "for recording in sys.argv[1:]:\n"
+        "    stream = model.create_stream()\n"
+        "    waveform, sample_rate = soundfile.read(recording, dtype='float32')\n"
+        "    stream.accept_waveform(sample_rate, waveform)\n"
+        "    model.decode_stream(stream)\n"
+        "    print(stream.result.text)\n"
+    )
+    command = [sys.executable, "-c", code, *recordings]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)
+    return done.stdout.splitlines()
+
+
+def manifest_of(subset: str, folder: Path) -> list[Utterance]:
+    assert prepare(["--corpus-dir", str(SHARED / "LibriSpeech"), "--output-dir", str(folder)]) == 0
+    return read_manifest(folder / f"{subset}.jsonl")
+
+
+@needs_model
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_the_trained_model_and_sherpa_onnx_hear_real_speech_as_torch_does(english: Path, tmp_path: Path) -> None:
+    """sherpa-onnx computes its own features: texts may differ, the WER by 0.3 points."""
+    utterances = manifest_of("test-clean-mini", tmp_path)
+    before, after = (evaluate(load_recognizer(english / name), name, utterances) for name in ("bundle", "exported"))
+    texts = [{scored.utterance.id: scored.transcript.text for scored in result.scored} for result in (before, after)]
+    assert texts[0] == texts[1]
+    assert after.counts.errors == 48
+    pytest.importorskip("sherpa_onnx", reason="sherpa-onnx is not installed")
+    heard = heard_by_sherpa(english / "exported", [utterance.audio_filepath for utterance in utterances])
+    normalize = get_normalizer("basic")
+    counts = [
+        count_errors(normalize(utterance.text), normalize(text))
+        for utterance, text in zip(utterances, heard, strict=True)
+    ]
+    assert total(counts).rate == pytest.approx(after.counts.rate, abs=0.003)
+    recording = Path(utterances[1].audio_filepath)
+    assert follow(english / "exported", 0, recording, tmp_path) == texts[0][utterances[1].id]

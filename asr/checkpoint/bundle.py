@@ -21,6 +21,7 @@ from asr.build import MODEL_KEYS
 from asr.checkpoint.formats import FORMAT, KEY, of_today
 from asr.errors import InputError
 from asr.language_model.arpa import ARPA_HEAD
+from asr.onnx.names import ONNX, PROGRAM
 from asr.system.files import UNFINISHED, sync_folder
 from asr.system.learnt import MAX_BYTES, parse_json
 
@@ -28,8 +29,6 @@ WEIGHTS, CONFIG, CARD = "weights.safetensors", "config.json", "README.md"
 FIXED = (WEIGHTS, CONFIG, CARD)  # names in every bundle
 OF_A_BUNDLE = (WEIGHTS, CONFIG)
 ATTACHED = {"lm": "lm.arpa", "lexicon": "lexicon.txt", "hotwords": "hotwords.txt"}  # files the decoder's settings name
-PROGRAM = "model.onnx"  # instead of weights, in the folder of an exported model: see asr/checkpoint/exported.py
-ONNX = ".onnx"  # the end of such a program's name
 UNBOUNDED = (WEIGHTS, ATTACHED["lm"], ATTACHED["lexicon"])  # in size; what they hold is checked as it is read
 REPLACED = ".replaced"  # the end of an older bundle's name while it is replaced
 

@@ -10,16 +10,15 @@ from pathlib import Path
 
 from asr.checkpoint.bundle import (
     CONFIG,
-    PROGRAM,
     Bundle,
     check_attachable,
     check_replaceable_folder,
     replace_folder,
     write_texts,
 )
+from asr.onnx.names import PROGRAM, PROGRAMS
 
-WAVEFORM, SHERPA, TOKENS = "model-waveform.onnx", "model-sherpa.onnx", "tokens.txt"
-PROGRAMS = (PROGRAM, WAVEFORM, SHERPA)
+TOKENS = "tokens.txt"
 ALWAYS = (PROGRAM, CONFIG, TOKENS)
 
 

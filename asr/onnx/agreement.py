@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from asr.audio.load import audio_info, load_waveform
 from asr.errors import InputError
 from asr.interfaces import Features
 from asr.onnx.program import FEATURE_LENGTHS, FEATURES, SAMPLE_COUNTS, SHERPA_INPUTS, WAVEFORMS, Net
@@ -67,6 +68,23 @@ def made_audio(sample_rate: int) -> dict[str, Tensor]:
             0.1 * loudness * voice + 0.01 * torch.randn(len(time), generator=generator)
         ).clamp(-1, 1)
     return made
+
+
+def recordings(features: Features, paths: Sequence[str]) -> dict[str, Tensor]:
+    """What programs are compared on, by name: made audio, and these files.
+
+    Raises:
+        InputError: a file cannot be read, or is too short.
+    """
+    audio = made_audio(features.sample_rate)
+    for path in paths:
+        info = audio_info(path)
+        is_long = info.num_samples > MOST_SECONDS * info.sample_rate
+        stretch = {"offset": 0.0, "duration": MOST_SECONDS} if is_long else {}
+        audio[path] = load_waveform(path, features.sample_rate, **stretch)
+        if features.num_frames(len(audio[path])) == 0:
+            raise InputError(f"--audio must be recordings of a frame at least; {path} has {len(audio[path])} samples.")
+    return audio
 
 
 @torch.inference_mode()

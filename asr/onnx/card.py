@@ -3,6 +3,9 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from asr.onnx.names import SHERPA as SHERPA_PROGRAM
+from asr.onnx.program import OPSET
+
 if TYPE_CHECKING:
     from onnx import ModelProto
 
@@ -90,7 +93,6 @@ where `transcribe_sherpa.py` is
 def card(
     name: str,
     source: str,
-    opset: int,
     programs: Sequence[tuple[str, int, str]],
     sample_rate: int,
     frame_seconds: float,
@@ -103,7 +105,6 @@ def card(
     Args:
         name: of the folder.
         source: of the model.
-        opset: of the programs.
         programs: the name, size in bytes and inputs of each.
         sample_rate: in Hz, that the model hears.
         frame_seconds: from one frame of log_probs to the next.
@@ -113,11 +114,11 @@ def card(
     """
     rows = [f"| `{name}` | {size / 1e6:.1f} MB | {inputs} |" for name, size, inputs in programs]
     table = "\n".join(["| file | size | from |", "|---|---|---|", *rows])
-    has_sherpa = any(name == "model-sherpa.onnx" for name, _, _ in programs)
+    has_sherpa = any(name == SHERPA_PROGRAM for name, _, _ in programs)
     return _CARD.format(
         name=name,
         source=source,
-        opset=opset,
+        opset=OPSET,
         table=table,
         frame_seconds=frame_seconds,
         compared=compared,

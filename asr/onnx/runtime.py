@@ -93,13 +93,16 @@ def exported(model: Model, program: Path | bytes) -> Model:
     return made
 
 
-def session(program: Path | bytes, inputs: Sequence[str], shape: Sequence[object] = ()) -> "InferenceSession":
-    """Open a program with as many threads as torch has.
+def session(
+    program: Path | bytes, inputs: Sequence[str], shape: Sequence[object] = (), num_threads: int | None = None
+) -> "InferenceSession":
+    """Open a program.
 
     Args:
         program: an ONNX file, or what one holds.
         inputs: names that it must have.
         shape: first and last dimension of its log_probs, unless empty.
+        num_threads: None: as many as torch has.
 
     Raises:
         InputError: ONNX Runtime is not installed, or cannot open it, or its inputs and outputs are others.
@@ -108,7 +111,7 @@ def session(program: Path | bytes, inputs: Sequence[str], shape: Sequence[object
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = torch.get_num_threads()
+    options.intra_op_num_threads = num_threads or torch.get_num_threads()
     options.log_severity_level = 3  # errors
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # other work may have the cores
     named = program if isinstance(program, Path) else "the program"

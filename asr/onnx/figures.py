@@ -1,0 +1,91 @@
+"""What a program takes and how often it errs: size, speed, WER."""
+
+import time
+from collections.abc import Callable, Sequence
+from statistics import median
+from typing import NamedTuple
+
+import torch
+
+from asr.data.manifest import Utterance
+from asr.evaluation.result import evaluate
+from asr.onnx.program import FEATURE_LENGTHS, FEATURES
+from asr.onnx.runtime import run, session
+from asr.recognition.inference import INFERENCE
+from asr.recognition.recognizer import Recognizer
+from asr.text.numbers import interval, rate
+
+SECONDS = 10  # of the recording that is timed
+TURNS = 5
+TITLES = ("model.onnx", "MB", "seconds of audio a second", "WER %", "95 % interval")
+
+
+class Figures(NamedTuple):
+    """Of a program.
+
+    Args:
+        num_bytes: its size.
+        speed: seconds of audio a second: features of 10 s in, one thread.
+        wer: word error rate, if it was measured.
+        wer_interval: its 95 % interval, if there is one.
+    """
+
+    num_bytes: int
+    speed: float
+    wer: float | None
+    wer_interval: Sequence[float] | None
+
+    def row(self, name: str) -> tuple[str, ...]:
+        """As a row of a table with `TITLES`."""
+        wer = "not measured" if self.wer is None else rate(self.wer)
+        return name, f"{self.num_bytes / 1e6:.1f}", f"{self.speed:.0f}", wer, interval(self.wer_interval)
+
+
+def speeds(recognizer: Recognizer, programs: dict[str, bytes]) -> dict[str, float]:
+    """Time programs by turns, so that whatever else the machine does strikes all of them.
+
+    Args:
+        recognizer: whose features they take.
+        programs: by name.
+    """
+    features = recognizer.model.features
+    given = features(0.1 * torch.randn(SECONDS * features.sample_rate))[None]
+    lengths = torch.tensor([given.shape[1]])
+    opened = {name: session(program, (FEATURES, FEATURE_LENGTHS), num_threads=1) for name, program in programs.items()}
+    taken: dict[str, list[float]] = {name: [] for name in programs}
+    for turn in range(TURNS + 1):
+        for name, program in opened.items():
+            start = time.perf_counter()
+            run(program, given, lengths)
+            if turn:  # the first warms up
+                taken[name].append(time.perf_counter() - start)
+    return {name: SECONDS / median(seconds) for name, seconds in taken.items()}
+
+
+def measured(
+    recognizer: Recognizer,
+    program: bytes,
+    speed: float,
+    manifest: str,
+    utterances: Sequence[Utterance],
+    advance: Callable[[float], None],
+) -> Figures:
+    """Measure a program.
+
+    Args:
+        recognizer: runs it.
+        program: of features.
+        speed: see `Figures`.
+        manifest: its name.
+        utterances: in it; none: the WER is not measured.
+        advance: told how many seconds of audio were recognised.
+    """
+    if not utterances:
+        return Figures(len(program), speed, None, None)
+    row = evaluate(recognizer, manifest, list(utterances), INFERENCE, advance).as_dict()
+    return Figures(len(program), speed, row["wer"], row["wer_interval"])
+
+
+def table(rows: Sequence[Sequence[str]]) -> str:
+    """Write rows as Markdown."""
+    return "\n".join("| " + " | ".join(row) + " |" for row in (TITLES, ["---"] * len(TITLES), *rows))
