@@ -56,9 +56,8 @@ def forecast(
     """
     augmentation = build.build_augmentation(config, model.features.sample_rate)
     settings = PlanSettings.of(config["data"])
-    training_set = TrainingSet(
-        utterances, model.features, model.reference, augmentation.speed, config["seed"], settings
-    )
+    speed, added = augmentation.speed, augmentation.max_added_seconds
+    training_set = TrainingSet(utterances, model.features, model.reference, speed, config["seed"], settings, added)
     found = Forecast(findings=dropped_findings(training_set, utterances))
     start = start_of_epoch(0, num_processes(config["trainer"])[0])
     plan = training_set.epoch(start)
