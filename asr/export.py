@@ -42,6 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if bundle.program is not None:
         raise InputError(f"{path}: a model to be exported must have its weights; this one is exported already.")
     recognizer = bundle_recognizer(bundle, path)
+    _check_encoder(recognizer, bundle)
     _check_decoder(recognizer, bundle)
     check_exported(options.output, bundle)
     utterances = _utterances(options)
@@ -94,6 +95,18 @@ def _with_decoder(bundle: "Bundle", name: str | None) -> "Bundle":
 
     instead = {} if name is None else {"name": name}
     return replace(bundle, config=bundle.config | {"decode": decoder_settings(bundle, instead)})
+
+
+def _check_encoder(recognizer: "Recognizer", bundle: "Bundle") -> None:
+    """Check that the encoder is one that hears whole recordings: of a stream, its steps would have to be exported.
+
+    Raises:
+        InputError: it hears streams.
+    """
+    if hasattr(recognizer.model.encoder, "initial_state"):
+        must = "the encoder of an exported model must hear whole recordings"
+        name = bundle.config["encoder"]["name"]
+        raise InputError(f"{must}; encoder={name} hears streams, whose steps are not exported yet.")
 
 
 def _check_decoder(recognizer: "Recognizer", bundle: "Bundle") -> None:

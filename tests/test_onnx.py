@@ -1,6 +1,7 @@
 """Models as ONNX: the programs compute what the model does, run without torch, and are refused where they do not."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -28,6 +29,7 @@ from asr.errors import InputError
 from asr.evaluation.result import evaluate
 from asr.evaluation.word_errors import count_errors, total
 from asr.export import main as export
+from asr.features.normalize.global_cmvn import FILE as STATISTICS
 from asr.features.slaney_fbank import PADS
 from asr.interfaces import Features
 from asr.onnx import agreement, program
@@ -316,11 +318,17 @@ def test_a_program_that_hears_what_stands_behind_an_utterance_is_found_out(expor
     [
         (["head=transducer", "decode=transducer_greedy"], "decode=transducer_greedy needs a joiner, which is not"),
         (["head=ctc_attention", "decode=joint_beam"], "decode=joint_beam needs a token_decoder, which is not exported"),
+        (
+            ["encoder=conformer_streaming_xs", "features/normalize=global_cmvn"],
+            "encoder=conformer_streaming hears streams",
+        ),
     ],
 )
 def test_what_is_not_exported_yet_is_refused(tmp_path: Path, overrides: list[str], message: str) -> None:
     write_bundle(tmp_path / "bundle", [save(tmp_path / "step=1.ckpt", *overrides, texts=TEXTS)], "card")
     bundle = tmp_path / "bundle"
+    if STATISTICS in os.listdir(bundle):
+        (bundle / STATISTICS).write_text(json.dumps({"mean": [0.0] * 80, "std": [1.0] * 80}))
     with pytest.raises(InputError, match=message):
         export([str(bundle), "-o", str(tmp_path / "exported")])
     assert not (tmp_path / "exported").exists()
