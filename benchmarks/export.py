@@ -69,8 +69,10 @@ class Contender(NamedTuple):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Export the model, print a table of speeds and one of the rest."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.export", description=__doc__)
-    parser.add_argument("model", metavar="MODEL", type=Path, help="a bundle")
-    parser.add_argument("manifest", metavar="MANIFEST", help="JSONL, to measure the WER on")
+    model, manifest = Path("runs/demo/bundle"), "data/mini/test.jsonl"
+    parser.add_argument("model", metavar="MODEL", nargs="?", type=Path, default=model, help=f"a bundle ({model})")
+    about_wer = f"JSONL, to measure the WER on ({manifest})"
+    parser.add_argument("manifest", metavar="MANIFEST", nargs="?", default=manifest, help=about_wer)
     parser.add_argument("--seconds", type=float, nargs="+", default=[1, 10, 30], metavar="S", help="of audio")
     parser.add_argument("--batch", type=int, nargs="+", default=[1, 8], metavar="N", help="recordings at once")
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2], metavar="N")
@@ -95,7 +97,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             expected = expected or texts
             rows = list(zip(utterances, texts, strict=True))
             normalize = get_normalizer("basic")
-            errors = total(count_errors(normalize(one.text), normalize(text)) for one, text in rows)
+            errors = total(count_errors(normalize(utterance.text), normalize(text)) for utterance, text in rows)
             others = sum(text != other for text, other in zip(texts, expected, strict=True))
             size = (contender.path / contender.file).stat().st_size / 1e6
             cold = median(cold_start(contender, utterances[0]) for _ in range(given.turns))
@@ -160,7 +162,9 @@ def time_transcribing(
     contender: Contender, threads: int, batch: int, seconds: float, utterances: Sequence[Utterance], turns: int
 ) -> tuple[float, float]:
     """Seconds of audio a second, and the peak of memory in MB; of recordings joined to one length."""
-    audio = np.concatenate([load_waveform(one.audio_filepath, SAMPLE_RATE).numpy() for one in utterances[:20]])
+    audio = np.concatenate(
+        [load_waveform(utterance.audio_filepath, SAMPLE_RATE).numpy() for utterance in utterances[:20]]
+    )
     size = round(seconds * SAMPLE_RATE)
     waveforms = [np.resize(np.roll(audio, -number * size), size) for number in range(batch)]
     transcribe = opened(contender, threads)
@@ -176,7 +180,8 @@ def time_transcribing(
 def transcribe_all(contender: Contender, utterances: Sequence[Utterance]) -> list[str]:
     """Each utterance alone, on one thread."""
     transcribe = opened(contender, 1)
-    return [transcribe([load_waveform(one.audio_filepath, SAMPLE_RATE).numpy()])[0] for one in utterances]
+    waveforms = (load_waveform(utterance.audio_filepath, SAMPLE_RATE).numpy() for utterance in utterances)
+    return [transcribe([waveform])[0] for waveform in waveforms]
 
 
 def cold_start(contender: Contender, utterance: Utterance) -> float:

@@ -30,6 +30,8 @@ SUITE = {  # benchmarks, and the options of each run of theirs
     "serve": [""],
     "long_recording": ["", "--compare --pause 0"],
     "silence": [""],
+    "streaming": [""],
+    "export": [""],
 }
 # A benchmark whose peers do not resolve with asr has an environment `<this one>-<name>`; the Makefile makes it.
 ENVIRONMENTS = {"train_step": "nets", "inference": "nets", "long_audio": "nets", "decoding": "decoding"}

@@ -187,7 +187,7 @@ def test_what_was_measured_is_named(opened: Visit, made: Made, fluent: Path) -> 
 
 def test_a_beam_search_is_named_with_what_it_weighs(fluent: Path, tmp_path: Path) -> None:
     (tmp_path / "hotwords.txt").write_text("abc\nbad fade\n")
-    search = {"name": "beam", "beam_size": 4, "hotwords": str(tmp_path / "hotwords.txt")}
+    search = {"name": "beam", "beam_size": 4, "fusion": {"hotwords": str(tmp_path / "hotwords.txt")}}
     decoder = load_recognizer(fluent / "run", decode=search).decode
     assert decoder.description == "beam search, 4 hypotheses, 2 hotwords"
 

@@ -15,6 +15,7 @@ from lightning.pytorch.loggers import TensorBoardLogger
 from asr.checkpoint.load import CHECKPOINTS
 from asr.errors import InputError
 from asr.run.names import METRICS
+from asr.training.blank import StuckAtBlank
 from asr.training.checkpointing import Saving
 from asr.training.early_stopping import Patience
 from asr.training.frozen import Frozen
@@ -93,7 +94,7 @@ def equip(
     tensorboard = TensorBoardLogger(prepared.run_dir, name="tensorboard", version="", purge_step=step + 1)
     trainer.loggers = [MetricsFile(prepared.run_dir / METRICS, step), tensorboard]
     frozen = Frozen(task.model, config["init"]["frozen"], config["init"]["frozen_steps"])
-    callbacks: list[pl.Callback] = [frozen, LargestBatchFirst(data.worst_batches)]
+    callbacks: list[pl.Callback] = [frozen, LargestBatchFirst(data.worst_batches), StuckAtBlank()]
     if prepared.start is not None and prepared.resume is None:
         callbacks.append(LambdaCallback(on_train_start=lambda trainer, task: validate(trainer)))
     if config["ema"]["decay"] is not None:

@@ -1,0 +1,42 @@
+"""A net that writes nothing is told of, once, with the likely causes."""
+
+import logging
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from asr.training.blank import StuckAtBlank
+
+
+@pytest.mark.parametrize(
+    ("ratios", "warnings"),
+    [
+        ([1.0, 0.999, 1.0, 1.0], 1),  # said once
+        ([1.0, 0.9, 1.0, 0.9], 0),  # it writes something in between
+        ([0.9, 0.8, 1.0, 1.0], 1),  # it did read, and does no longer
+        ([None, None, None], 0),  # a head without frames
+    ],
+)
+def test_blank_in_two_validations_in_a_row_is_one_warning(
+    ratios: list[float | None], warnings: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    callback = StuckAtBlank()
+    with caplog.at_level(logging.WARNING):
+        for step, ratio in enumerate(ratios, start=1):
+            logged = {} if ratio is None else {"valid/blank_ratio": ratio}
+            trainer: Any = SimpleNamespace(callback_metrics=logged, global_step=step)
+            callback.on_validation_end(trainer, None)  # type: ignore[arg-type]
+    said = [record.getMessage() for record in caplog.records]
+    assert len(said) == warnings
+    for message in said:
+        assert message.startswith("the net writes nothing: blank in ")
+        assert "debug=overfit" in message
+
+
+def test_what_a_start_writes_before_the_first_step_does_not_count(caplog: pytest.LogCaptureFixture) -> None:
+    callback = StuckAtBlank()
+    for step in (0, 0, 1):
+        trainer: Any = SimpleNamespace(callback_metrics={"valid/blank_ratio": 1.0}, global_step=step)
+        callback.on_validation_end(trainer, None)  # type: ignore[arg-type]
+    assert not caplog.records
