@@ -146,7 +146,7 @@ def _look_up(address: Address, root: Path) -> _Listing:
         )
     except HfHubHTTPError:  # it has answered
         raise
-    except Exception as error:
+    except Exception as error:  # of the HTTP library that the client happens to use
         if not kept.is_file():
             raise
         logger.warning("%s: the server does not answer (%s); going on with what is here", address, _reason(error))

@@ -214,7 +214,7 @@ def _safely(call: Callable[[], Any]) -> Any:
     """Call the library, which is written in Rust: what ends it there is no `Exception` here."""
     try:
         return call()
-    except Exception as error:
+    except Exception as error:  # the library raises Exception itself, whatever it stumbles over
         raise InputError(f"{FILE} must be a tokenizer; it is damaged: {' '.join(str(error).split())[:300]}") from None
     except BaseException as error:
         if type(error).__name__ != "PanicException":
