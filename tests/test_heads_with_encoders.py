@@ -1,5 +1,6 @@
 """Every encoder with every head: all weights learn, and a run of any head resumes to the same bits."""
 
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import torch
 
 from asr.build import build_features, build_model, build_tokenizer
 from asr.interfaces import Encoded
-from tests.conftest import CONF, TINY, resolved, tone_corpus
+from tests.conftest import CONF, SMALLEST_ENCODERS, overridden, resolved, tone_corpus
 from tests.processes import bundle, finish, kill, metrics, resumptions, start, steps_logged, wait_for
 
 HEADS, ENCODERS = (sorted(path.stem for path in (CONF / group).glob("*.yaml")) for group in ("head", "encoder"))
@@ -24,26 +25,52 @@ def slow_but(fast: list[tuple[str, ...]], *groups: list[str]) -> Any:
     return [pytest.param(*pair, marks=() if pair in fast else pytest.mark.slow) for pair in pairs]
 
 
-RESUMED = [*([f"head={head}", *SMALL.get(head, [])] for head in HEADS), ["encoder=conformer_streaming_xs"]]
+TINY_ENCODER = {  # encoders differ in what they have of this
+    "dim": 32,
+    "num_layers": 2,
+    "num_heads": 2,
+    "feed_forward_factor": 2,
+    "dropout": 0.1,
+    "segment": 32,
+    "convolution": {"kernel_size": 7},
+    "subsampling": {"num_channels": 8, "dropout": 0.0},
+}
+RESUMED = [
+    *([f"head={head}", *SMALL.get(head, [])] for head in HEADS),
+    *([f"encoder={name}"] for name in SMALLEST_ENCODERS),
+]
 
 
 @pytest.mark.parametrize(
-    "chosen",
-    [pytest.param(each, marks=() if each == ["head=ctc_consistency"] else pytest.mark.slow) for each in RESUMED],
-    ids=lambda chosen: chosen[0],
+    ("chosen", "world_size"),
+    [
+        pytest.param(each, size, marks=() if (each, size) == (["head=ctc_consistency"], 1) else pytest.mark.slow)
+        for each in RESUMED
+        for size in (1, 2)
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else str(value),
 )
 def test_a_run_that_is_killed_and_resumed_ends_with_the_same_bits(
-    chosen: list[str], tones: Path, tmp_path: Path
+    chosen: list[str], world_size: int, tones: Path, tmp_path: Path
 ) -> None:
+    """Of one process and of two, with the moving average of the weights."""
     whole, parts = tmp_path / "whole", tmp_path / "parts"
-    overrides = [*TINY, *tone_corpus(tones), *chosen, "corpus.test=[]", "num_threads=1"]
-    overrides += ["augment=[speed_perturb,spec_augment]", "encoder.dropout=0.1", "trainer.max_epochs=2"]
-    overrides += ["data.batch_seconds=16", "checkpoint.every_steps=2", "trainer.check_val_every_n_epoch=2"]
-    assert finish(start(resolved(*overrides, f"run_dir={whole}"), tmp_path / "log")) == 0
-    running = start(resolved(*overrides, f"run_dir={parts}"), tmp_path / "log")
-    assert wait_for(lambda: steps_logged(parts) > 3, running)
+    overrides = [*tone_corpus(tones), *chosen, "corpus.test=[]", "num_threads=1", "ema.decay=0.9"]
+    overrides += ["augment=[speed_perturb,spec_augment]", "trainer.max_epochs=2", "data.batch_seconds=16"]
+    overrides += ["checkpoint.every_steps=2", "trainer.check_val_every_n_epoch=2", "data.sorted_epochs=0"]
+    if world_size > 1:
+        overrides += ["trainer.strategy=ddp", f"trainer.devices={world_size}"]
+
+    def run(run_dir: Path) -> list[BaseProcess]:
+        config = resolved(*overrides, f"run_dir={run_dir}")
+        config["encoder"] = overridden(config["encoder"], TINY_ENCODER)
+        return start(config, tmp_path / "log", world_size=world_size)
+
+    assert finish(run(whole)) == 0, (tmp_path / "log").read_text()
+    running = run(parts)
+    assert wait_for(lambda: steps_logged(parts) > 3, running), (tmp_path / "log").read_text()
     kill(running)
-    assert finish(start(resolved(*overrides, f"run_dir={parts}"), tmp_path / "log")) == 0
+    assert finish(run(parts)) == 0
     assert [step > 0 for step, _ in resumptions(parts)] == [True]
     assert bundle(parts) == bundle(whole)
     assert metrics(parts) == metrics(whole)

@@ -1,0 +1,66 @@
+"""Rows of overrides are trained for the same time, and what they reach is one table."""
+
+import random
+from pathlib import Path
+
+import pytest
+import yaml
+
+from asr.build import build_features, build_model, build_tokenizer
+from recipes.equal_time.train import main, read_results, read_rows
+from tests.conftest import TINY, resolved, tone_corpus
+
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+RECIPE = Path(__file__).parents[1] / "recipes" / "equal_time"
+SENTENCES = [" ".join("".join(random.Random(9 * n + w).choices(LETTERS, k=6)) for w in range(9)) for n in range(100)]
+SIZES = (0.8, 1.35)  # of the first row's parameters
+
+
+@pytest.mark.parametrize("file", sorted(path.name for path in RECIPE.glob("*.yaml")))
+def test_every_row_is_a_model_of_about_the_size_of_the_first(file: str) -> None:
+    sizes = {}
+    for name, overrides in read_rows(RECIPE / file).items():
+        config = resolved(*overrides)
+        tokenizer, features = build_tokenizer(config), build_features(config)
+        tokenizer.fit(SENTENCES)
+        model = build_model(config, tokenizer, features)
+        sizes[name] = sum(weight.numel() for weight in model.encoder.parameters())
+    first = next(iter(sizes.values()))
+    assert all(SIZES[0] < size / first < SIZES[1] for size in sizes.values()), sizes
+
+
+@pytest.mark.slow
+def test_rows_take_the_time_they_are_given_and_are_not_trained_twice(
+    tones: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    rows = tmp_path / "rows.yaml"
+    rows.write_text(yaml.safe_dump({"relu": ["encoder/activation=relu"], "gelu": ["encoder/activation=gelu"]}))
+    command = [str(rows), "--minutes", "0.05", "--output-dir", str(tmp_path / "runs")]
+    command += ["--overrides", *TINY, *tone_corpus(tones)]
+    assert main([*command, "--only", "gelu"]) == 0
+    assert list(read_results(tmp_path / "runs")) == ["gelu"]
+    assert main(command) == 0
+    results = read_results(tmp_path / "runs")
+    assert list(results) == ["gelu", "relu"]
+    assert all(result["steps"] > 1 and result["inference_per_second"] > 0 for result in results.values())
+    assert [line.split()[0] for line in capfd.readouterr().out.splitlines()[-2:]] == ["gelu", "relu"]
+
+
+@pytest.mark.parametrize(
+    ("content", "arguments", "message"),
+    [
+        ("[a, b]", [], "must map names to lists of overrides"),
+        ("a: {b: c}", [], "must map names to lists of overrides"),
+        ("a: [", [], "must be YAML"),
+        ("a: [seed=1]", ["--only", "b"], "--only must name rows"),
+        ("a: [seed=1]", ["--minutes", "0"], "--minutes must be positive; got 0."),
+        ("a: [encoder=none_such]", [], "python -m recipes.equal_time.trial must succeed; it ended with status 1."),
+    ],
+)
+def test_what_cannot_be_trained_is_refused_in_a_line(
+    content: str, arguments: list[str], message: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "rows.yaml").write_text(content)
+    command = [str(tmp_path / "rows.yaml"), "--minutes", "1", "--output-dir", str(tmp_path / "runs"), *arguments]
+    assert main(command) == 1
+    assert message in capfd.readouterr().err
