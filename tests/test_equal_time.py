@@ -42,7 +42,7 @@ def test_rows_take_the_time_they_are_given_and_are_not_trained_twice(
     assert main(command) == 0
     results = read_results(tmp_path / "runs")
     assert list(results) == ["gelu", "relu"]
-    assert all(result["steps"] > 1 and result["inference_per_second"] > 0 for result in results.values())
+    assert all(result["steps"] > 1 for result in results.values())
     assert [line.split()[0] for line in capfd.readouterr().out.splitlines()[-2:]] == ["gelu", "relu"]
 
 
@@ -54,7 +54,7 @@ def test_rows_take_the_time_they_are_given_and_are_not_trained_twice(
         ("a: [", [], "must be YAML"),
         ("a: [seed=1]", ["--only", "b"], "--only must name rows"),
         ("a: [seed=1]", ["--minutes", "0"], "--minutes must be positive; got 0."),
-        ("a: [encoder=none_such]", [], "python -m recipes.equal_time.trial must succeed; it ended with status 1."),
+        ("a: [encoder=none_such]", [], "row a: In 'train': Could not find 'encoder/none_such'"),
     ],
 )
 def test_what_cannot_be_trained_is_refused_in_a_line(

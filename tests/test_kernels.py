@@ -1,5 +1,7 @@
 """Hand-tuned operations against the plain form that stands beside each, gradients included."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import Tensor
@@ -70,13 +72,14 @@ def test_relative_attention(queries: int, keys: int, block: int, monkeypatch: py
 
 @pytest.mark.parametrize("frames", [1, 4, 9, 30])
 @pytest.mark.parametrize("width", [1, 4, 40])
-def test_local_attention(frames: int, width: int) -> None:
+@pytest.mark.parametrize("form", [local_attention.attend_near_at_once, local_attention.attend_near_by_blocks])
+def test_local_attention(form: Callable[..., Tensor], frames: int, width: int) -> None:
     inputs = [*(drawn(2, 3, frames, 4) for _ in range(4)), drawn(3, 4 * width - 1, 4)]
     padding = padding_mask(torch.tensor([frames, (frames + 1) // 2]), frames)
     there = ~padding[:, None, :, None]
 
     def fast(*inputs: Tensor) -> Tensor:
-        return local_attention.attend_near_by_blocks(*inputs, padding, Dropout(0.0)) * there
+        return form(*inputs, padding, Dropout(0.0)) * there
 
     def plain(*inputs: Tensor) -> Tensor:
         return local_attention.attend_near_plainly(*inputs, padding, Dropout(0.0)) * there

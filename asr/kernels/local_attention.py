@@ -1,4 +1,4 @@
-"""Relative attention to the frames that are near: with a mask over all frames, and block by block."""
+"""Relative attention to the frames that are near: with a mask over all frames, plainly and fast, and block by block."""
 
 import torch
 import torch.nn.functional as F
@@ -31,7 +31,10 @@ def attend_near(
     Returns:
         (B, H, T, D / H); finite at padded frames.
     """
-    form = attend_near_plainly if wants_plain() else attend_near_by_blocks
+    if wants_plain():
+        form = attend_near_plainly
+    else:  # up to three blocks, all scores are fewer than those of each block and its neighbours
+        form = attend_near_at_once if 4 * key.shape[2] <= 3 * (distance.shape[1] + 1) else attend_near_by_blocks
     return form(to_key, to_distance, key, value, distance, padding_mask, dropout)
 
 
@@ -50,6 +53,26 @@ def attend_near_plainly(
     column = (2 * width - 1 - apart).clamp(0, 4 * width - 2)
     hidden = padding_mask[:, None] | (apart.abs() > width)  # (B, T, T)
     return weighted_values(to_key, to_distance, key, value, distance, column, hidden, dropout)
+
+
+def attend_near_at_once(
+    to_key: Tensor,
+    to_distance: Tensor,
+    key: Tensor,
+    value: Tensor,
+    distance: Tensor,
+    padding_mask: Tensor,
+    dropout: Dropout,
+) -> Tensor:
+    """As attention to all frames, those that are further away hidden: for few frames."""
+    width, frames = (distance.shape[1] + 1) // 4, key.shape[2]
+    apart = torch.arange(frames - 1, -frames, -1, device=key.device)
+    distance = distance[:, (2 * width - 1 - apart).clamp(0, 4 * width - 2)]  # (H, 2T - 1, D / H)
+    hidden = padding_mask[:, None]  # (B, 1, T)
+    if frames > width + 1:
+        frame = torch.arange(frames, device=key.device)
+        hidden = hidden | ((frame[:, None] - frame).abs() > width)  # (B, T, T)
+    return attend(to_key, to_distance, key, value, distance, hidden, dropout)
 
 
 def attend_near_by_blocks(

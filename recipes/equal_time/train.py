@@ -4,28 +4,39 @@
     python -m recipes.equal_time.train recipes/equal_time/encoders.yaml --minutes 2 --output-dir runs/digits-encoders \\
         --overrides experiment=digits
 
-Of each row some optimizer steps are timed first, reading and augmentation included; the row is then trained, by
-`asr.train`, for as many steps as fit into the minutes, on one thread. Processor time counts, not the clock, so other
-work beside it changes little. Start-up, validation and test come on top. A row that is in results.jsonl is not trained
-again.
+Some optimizer steps of all rows are timed by turns, reading and augmentation included; each row is then trained, by
+`asr.train`, for as many steps as fit into the minutes, on one thread. Processor time counts, not the clock; start-up,
+validation and test come on top. A row that is in results.jsonl is not trained again.
 """
 
 import argparse
 import json
 import os
+import resource
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import yaml
+from hydra import compose, initialize_config_dir
+from hydra.errors import HydraException
+from omegaconf import OmegaConf
 
+from asr.build import check_components
 from asr.cli.table import lay_out
 from asr.errors import InputError
+from asr.run.initialization import with_parts
+from asr.system.files import write_whole_text
+from asr.system.settings import CONF, check_settings
 from asr.text.numbers import interval, rate
+from recipes.equal_time.inference import rates
+from recipes.equal_time.trial import Cost, costs
 
-RESULTS = "results.jsonl"
+RESULTS, COSTS = "results.jsonl", "costs.json"
 MEGABYTE = 1e6
 
 
@@ -45,15 +56,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise InputError(f"--only must name rows of {options.rows}; got {', '.join(sorted(unknown))}.")
         if not options.minutes > 0:
             raise InputError(f"--minutes must be positive; got {options.minutes:g}.")
-        for name in options.only or rows:
+        names = options.only or [*rows]
+        commands = {
+            name: [*options.overrides, *rows[name], f"run_dir={options.output_dir / name}", "num_threads=1"]
+            for name in rows
+        }
+        planned = plan(options.output_dir / COSTS, commands, 60 * options.minutes)
+        for name in names:
             if name not in read_results(options.output_dir):
-                result = train(options.output_dir / name, [*options.overrides, *rows[name]], 60 * options.minutes)
+                result = train(options.output_dir / name, commands[name], planned[name])
                 with (options.output_dir / RESULTS).open("a", encoding="utf-8") as file:
                     file.write(json.dumps({"row": name} | result) + "\n")
+        results = read_results(options.output_dir)
+        inference = rates({name: options.output_dir / name for name in results})
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    print("\n".join(table(read_results(options.output_dir))))
+    print("\n".join(table(results, read_costs(options.output_dir / COSTS), inference)))
     return 0
 
 
@@ -81,60 +100,89 @@ def read_results(output_dir: Path) -> dict[str, dict[str, Any]]:
     return {result["row"]: result for result in map(json.loads, lines)}
 
 
-def train(run_dir: Path, overrides: Sequence[str], seconds: float) -> dict[str, Any]:
-    """Train a row for so many seconds of the processor, and test it.
+def plan(path: Path, commands: Mapping[str, Sequence[str]], seconds: float) -> dict[str, int]:
+    """Count the optimizer steps that fit into so many seconds, of each row; what a step costs is kept.
+
+    Raises:
+        InputError: a row's overrides do not hold, or the rows kept there are others.
+    """
+    if not path.exists():
+        with initialize_config_dir(str(CONF), version_base="1.3"):
+            configs = {name: _composed(name, command) for name, command in commands.items()}
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with ProcessPoolExecutor(1, get_context("spawn")) as other:  # whose memory must not count as a training's
+            write_whole_text(path, json.dumps(other.submit(costs, configs).result()))
+    kept = read_costs(path)
+    if kept.keys() != commands.keys():
+        raise InputError(
+            f"{path} must be of the same rows; it has {', '.join(kept)}. Remove it, or take another folder."
+        )
+    return {name: max(1, round(seconds / cost.seconds)) for name, cost in kept.items()}
+
+
+def _composed(name: str, command: Sequence[str]) -> dict[str, Any]:
+    """Compose a row's config as asr.train does."""
+    try:
+        composed = compose("train", overrides=list(command))
+    except HydraException as error:
+        raise InputError(f"row {name}: {str(error).splitlines()[0]}") from None
+    config: dict[str, Any] = OmegaConf.to_container(composed, resolve=True, throw_on_missing=True)  # type: ignore[assignment]
+    check_settings(config)
+    config = with_parts(config, command)
+    check_components(config)
+    return config
+
+
+def read_costs(path: Path) -> dict[str, Cost]:
+    """Read what a step of each row costs."""
+    return {name: Cost(*cost) for name, cost in json.loads(path.read_text(encoding="utf-8")).items()}
+
+
+def train(run_dir: Path, command: Sequence[str], steps: int) -> dict[str, Any]:
+    """Train a row for so many steps, and test it.
 
     Raises:
         InputError: the training ended with an error, which it has printed.
     """
-    common = [*overrides, f"run_dir={run_dir}", "num_threads=1"]
-    trial = json.loads(_run("recipes.equal_time.trial", common)[0])
-    steps = max(1, round(seconds / trial["seconds"]))
-    bounds = ["trainer.max_epochs=-1", f"trainer.max_steps={steps}"]
-    _, used = _run("asr.train", [*common, *bounds])
+    used = _run("asr.train", [*command, "trainer.max_epochs=-1", f"trainer.max_steps={steps}"])
     results = json.loads((run_dir / "results.json").read_text(encoding="utf-8"))
     test = next(iter(results.values()))
     return {
-        "parameters": trial["parameters"],
         "steps": steps,
-        "audio_per_second": trial["audio"] / trial["seconds"],
         "minutes": (used.ru_utime + used.ru_stime) / 60,
         "memory": used.ru_maxrss * 1024 / MEGABYTE,  # Linux counts in KiB
-        "inference_per_second": float(_run("recipes.equal_time.inference", [str(run_dir)])[0]),
         "wer": test["wer"],
         "interval": test["wer_interval"],
     }
 
 
-def _run(module: str, arguments: Sequence[str]) -> tuple[str, Any]:
-    """Run a module to its end; what it printed, and what it used.
+def _run(module: str, arguments: Sequence[str]) -> resource.struct_rusage:
+    """Run a module to its end; return what it used.
 
     Raises:
         InputError: it ended with an error.
     """
-    with subprocess.Popen([sys.executable, "-m", module, *arguments], stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        printed = process.stdout.read()
-        _, status, used = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
+    process = subprocess.Popen([sys.executable, "-m", module, *arguments])
+    _, status, used = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode != 0:
         raise InputError(f"python -m {module} must succeed; it ended with status {process.returncode}.")
-    return printed, used
+    return used
 
 
-def table(results: Mapping[str, Mapping[str, Any]]) -> list[str]:
+def table(results: Mapping[str, Mapping[str, Any]], costs: Mapping[str, Cost], rates: Mapping[str, float]) -> list[str]:
     """Lay out what the rows have reached, a line each."""
-    head = ["", "parameters", "steps", "WER %", "95 %", "audio s/s, training", "inference", "memory MB", "minutes"]
+    head = ["", "parameters", "steps", "WER", "95 %", "training", "inference", "memory", "minutes"]
     lines = [
         [
             name,
-            f"{result['parameters'] / 1e6:.2f} M",
+            f"{costs[name].parameters / 1e6:.2f} M",
             f"{result['steps']}",
             rate(result["wer"]),
             interval(result["interval"]),
-            f"{result['audio_per_second']:.0f}",
-            f"{result['inference_per_second']:.0f}",
-            f"{result['memory']:.0f}",
+            f"{costs[name].audio / costs[name].seconds:.0f} s/s",
+            f"{rates[name]:.0f} s/s",
+            f"{result['memory']:.0f} MB",
             f"{result['minutes']:.1f}",
         ]
         for name, result in results.items()

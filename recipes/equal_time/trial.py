@@ -1,12 +1,10 @@
-"""python -m recipes.equal_time.trial [overrides]: time optimizer steps of the processor, as asr.train would take them.
+"""What an optimizer step of each row costs, by turns: a machine that slows down slows all of them."""
 
-Prints, as JSON, the seconds of the processor and the seconds of audio of a step, and the number of parameters.
-"""
-
-import json
 import time
+from collections.abc import Iterator, Mapping
+from itertools import cycle
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -20,48 +18,74 @@ from asr.data.position import start_of_epoch
 from asr.run.folder import fitted_front_end
 from asr.run.initialization import Initialization
 from asr.text.normalize import get_normalizer
-from asr.training.hydra_command import experiment_command
 
 EPOCH = 1  # the one before may be sorted: its first batches are the shortest
-WARM_UP_STEPS = 3
-MIN_STEPS = 10
-MIN_SECONDS = 12.0
+WARM_UP_ROUNDS = 3
+ROUNDS = 25
+
+Config = Mapping[str, Any]
 
 
-def trial(config: dict[str, Any]) -> None:
-    """Take steps on the batches of an epoch, from the resolved config of a training."""
-    torch.set_num_threads(config["num_threads"])
-    torch.manual_seed(config["seed"])
-    prepare_if_absent(config["corpus"])
-    corpus = read_corpus(config["corpus"], get_normalizer(config["normalizer"]))
-    start = Initialization.of(config)
-    tokenizer, features = fitted_front_end(config, corpus, Path(config["run_dir"]), False, start)
-    model = build.build_model(config, tokenizer, features).train()
-    augmentation = build.build_augmentation(config, features.sample_rate)
-    settings = PlanSettings.of(config["data"])
-    speed, added = augmentation.speed, augmentation.max_added_seconds
-    data = TrainingSet(corpus.train, features, model.reference, speed, config["seed"], settings, added)
-    dataset = SpeechDataset(data.utterances, data.features, data.reference, augmentation, data.seed)
-    optimizer = build.build_optimizer(config, model.named_parameters())
-    seconds, audio, steps = 0.0, 0.0, 0
-    for number, items in enumerate(EpochSampler(data.epoch(start_of_epoch(EPOCH, 1)), rank=0)):
+class Cost(NamedTuple):
+    """Of a step, on average.
+
+    Args:
+        seconds: of the processor, reading and augmentation included.
+        audio: seconds of it.
+        parameters: of the model.
+    """
+
+    seconds: float
+    audio: float
+    parameters: int
+
+
+def costs(configs: Mapping[str, Config]) -> dict[str, Cost]:
+    """Take steps of each config's training, one of each in turn, on one thread.
+
+    Raises:
+        InputError: a setting does not hold, or nothing is left to train on.
+    """
+    torch.set_num_threads(1)
+    rows = {name: _Row(config) for name, config in configs.items()}
+    taken: dict[str, list[tuple[float, float]]] = {name: [] for name in rows}
+    for _ in range(WARM_UP_ROUNDS + ROUNDS):
+        for name, row in rows.items():
+            taken[name].append(row.step())
+    means = {name: torch.tensor(steps[WARM_UP_ROUNDS:]).mean(dim=0).tolist() for name, steps in taken.items()}
+    return {name: Cost(*means[name], row.parameters) for name, row in rows.items()}
+
+
+class _Row:
+    """A model, and the batches of an epoch of its training, over and over."""
+
+    def __init__(self, config: Config) -> None:
+        torch.manual_seed(config["seed"])
+        prepare_if_absent(config["corpus"])
+        corpus = read_corpus(config["corpus"], get_normalizer(config["normalizer"]))
+        start = Initialization.of(config)
+        tokenizer, features = fitted_front_end(config, corpus, Path(config["run_dir"]), False, start)
+        self._model = build.build_model(config, tokenizer, features).train()
+        self._optimizer = build.build_optimizer(config, self._model.named_parameters())
+        augmentation = build.build_augmentation(config, features.sample_rate)
+        settings = PlanSettings.of(config["data"])
+        speed, added = augmentation.speed, augmentation.max_added_seconds
+        seed, reference = config["seed"], self._model.reference
+        self._data = TrainingSet(corpus.train, features, reference, speed, seed, settings, added)
+        self._dataset = SpeechDataset(self._data.utterances, features, reference, augmentation, seed)
+        sampler = EpochSampler(self._data.epoch(start_of_epoch(EPOCH, 1)), rank=0)
+        self._batches: Iterator[list[Any]] = cycle(sampler)
+        self._max_norm = config["trainer"]["gradient_clip_val"]
+        self.parameters = sum(parameter.numel() for parameter in self._model.parameters())
+
+    def step(self) -> tuple[float, float]:
+        """Take a step; how many seconds of the processor it took, and how many of audio."""
+        items = next(self._batches)
         begun = time.process_time()
-        batch = collate([dataset[item] for item in items])
-        encoded = model(batch.features, batch.feature_lengths)
-        model.head.losses(encoded, batch.tokens, batch.token_lengths)["loss"].mean().backward()
-        nn.utils.clip_grad_norm_(model.parameters(), config["trainer"]["gradient_clip_val"])
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-        if number >= WARM_UP_STEPS:
-            seconds, steps = seconds + time.process_time() - begun, steps + 1
-            audio += sum(data.utterances[item.position].duration for item in items)
-        if steps >= MIN_STEPS and seconds >= MIN_SECONDS:
-            break
-    parameters = sum(parameter.numel() for parameter in model.parameters())
-    print(json.dumps({"seconds": seconds / steps, "audio": audio / steps, "parameters": parameters}))
-
-
-main = experiment_command(trial)
-
-if __name__ == "__main__":
-    main()
+        batch = collate([self._dataset[item] for item in items])
+        encoded = self._model(batch.features, batch.feature_lengths)
+        self._model.head.losses(encoded, batch.tokens, batch.token_lengths)["loss"].mean().backward()
+        nn.utils.clip_grad_norm_(self._model.parameters(), self._max_norm)
+        self._optimizer.step()
+        self._optimizer.zero_grad(set_to_none=True)
+        return time.process_time() - begun, sum(self._data.utterances[item.position].duration for item in items)
