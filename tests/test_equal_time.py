@@ -7,11 +7,11 @@ import pytest
 import yaml
 
 from asr.build import build_features, build_model, build_tokenizer
-from recipes.equal_time.train import main, read_results, read_rows
+from benchmarks.equal_time.train import main, read_results, read_rows
 from tests.conftest import TINY, resolved, tone_corpus
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
-RECIPE = Path(__file__).parents[1] / "recipes" / "equal_time"
+RECIPE = Path(__file__).parents[1] / "benchmarks" / "equal_time"
 SENTENCES = [" ".join("".join(random.Random(9 * n + w).choices(LETTERS, k=6)) for w in range(9)) for n in range(100)]
 SIZES = (0.8, 1.35)  # of the first row's parameters
 

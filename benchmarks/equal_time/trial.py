@@ -52,8 +52,11 @@ def costs(configs: Mapping[str, Config]) -> dict[str, Cost]:
     for _ in range(WARM_UP_ROUNDS + ROUNDS):
         for name, row in rows.items():
             taken[name].append(row.step())
-    means = {name: torch.tensor(steps[WARM_UP_ROUNDS:]).mean(dim=0).tolist() for name, steps in taken.items()}
-    return {name: Cost(*means[name], row.parameters) for name, row in rows.items()}
+    found = {}
+    for name, row in rows.items():
+        seconds, audio = torch.tensor(taken[name][WARM_UP_ROUNDS:]).mean(dim=0).tolist()
+        found[name] = Cost(seconds, audio, row.parameters)
+    return found
 
 
 class _Row:

@@ -1,7 +1,7 @@
 """Train rows of overrides for the same processor time each, and lay out one table of what they reach.
 
-    python -m recipes.equal_time.train recipes/equal_time/encoders.yaml --minutes 4 --output-dir runs/encoders
-    python -m recipes.equal_time.train recipes/equal_time/encoders.yaml --minutes 2 --output-dir runs/digits-encoders \\
+    python -m benchmarks.equal_time.train benchmarks/equal_time/encoders.yaml --minutes 4 --output-dir runs/encoders
+    python -m benchmarks.equal_time.train benchmarks/equal_time/encoders.yaml --minutes 1.5 --output-dir runs/digits \\
         --overrides experiment=digits
 
 Some optimizer steps of all rows are timed by turns, reading and augmentation included; each row is then trained, by
@@ -33,8 +33,8 @@ from asr.run.initialization import with_parts
 from asr.system.files import write_whole_text
 from asr.system.settings import CONF, check_settings
 from asr.text.numbers import interval, rate
-from recipes.equal_time.inference import rates
-from recipes.equal_time.trial import Cost, costs
+from benchmarks.equal_time.inference import rates
+from benchmarks.equal_time.trial import Cost, costs
 
 RESULTS, COSTS = "results.jsonl", "costs.json"
 MEGABYTE = 1e6
@@ -42,7 +42,7 @@ MEGABYTE = 1e6
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m recipes.equal_time.train", description=(__doc__ or "").strip())
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.equal_time.train", description=(__doc__ or "").strip())
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("rows", type=Path, metavar="YAML", help="of rows: a name, and its list of overrides")
     parser.add_argument("--minutes", type=float, required=True, metavar="M", help="of the processor, for each row")
