@@ -417,8 +417,8 @@ def test_the_disk_must_hold_one_archive_at_a_time_or_all_that_are_kept(
     ("given", "message"),
     [
         (["--subsets", "dev-clan"], "--download needs --subsets, out of dev-clean, dev-other, test-clean"),
-        (["--subsets", "dev-clean", "train-mini"], "train-other-500; got train-mini."),
-        ([], "train-other-500; got no --subsets."),
+        (["--subsets", "dev-clean", "train-mini"], "dev-clean-2; got train-mini."),
+        ([], "dev-clean-2; got no --subsets."),
         (["--subsets", "dev-clean", "--mirror", "moon"], "--mirror must be one of openslr, us, eu, cn, or an http(s)"),
         (["--subsets", "dev-clean", "--mirror", "file:///etc"], "or an http(s) URL; got 'file:///etc'."),
         (["--subsets", "dev-clean", "--mirror", "ftp://host/12"], "or an http(s) URL; got 'ftp://host/12'."),
@@ -490,7 +490,7 @@ def test_an_archive_that_cannot_be_unpacked_leaves_nothing(tmp_path, mirror, mon
     monkeypatch.setitem(SUBSETS, "dev-clean", facts(content))
     part_of(tmp_path).write_bytes(content)
     assert fetch(tmp_path, mirror) == 1
-    assert "must be a tar.gz that can be unpacked into" in capsys.readouterr().err
+    assert "must be a tar archive that can be unpacked into" in capsys.readouterr().err
     assert lies_in(tmp_path) == ["dev-clean.tar.gz.part"]
 
 

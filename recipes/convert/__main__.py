@@ -17,13 +17,10 @@ import argparse
 import sys
 from pathlib import Path
 
-from asr.data.manifest import write_manifest
-from asr.errors import InputError
 from asr.system.files import check_output
-from asr.text.numbers import counted
-from asr.text.printable import printable
 from recipes.convert import audio_folder, common_voice, kaldi, lhotse, ljspeech, nemo, parquet
-from recipes.convert.entry import Options, Problems, Reader, utterances
+from recipes.convert.entry import Options, Problems, Reader
+from recipes.convert.manifests import run, taken_over, write_converted
 
 FORMATS: dict[str, Reader] = {
     "kaldi": kaldi.read,
@@ -34,55 +31,22 @@ FORMATS: dict[str, Reader] = {
     "lhotse": lhotse.read,
     "ljspeech": ljspeech.read,
 }
-MAX_NAMED = 10  # problems
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command; returns the exit status."""
     options = _parse(arguments)
-    try:
-        return _convert(options)
-    except InputError as error:
-        _complain(str(error))
-    except OSError as error:
-        named = f"{error.filename}: " if error.filename else ""
-        _complain(f"{named}{error.strerror or error}.")
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return 130
-    return 1
+    return run(lambda: _convert(options))
 
 
-def _convert(options: argparse.Namespace) -> int:
+def _convert(options: argparse.Namespace) -> None:
     check_output("MANIFEST", options.manifest, "train.jsonl")
     problems = Problems()
     given = Options(options.root, options.audio_dir, options.text_column, options.recordings)
-    converted = list(utterances(FORMATS[options.format](options.source, given, problems), problems))
-    for message in problems.messages[:MAX_NAMED]:
-        _complain(message)
-    count = len(problems.messages)
-    if count > MAX_NAMED:
-        _complain(f"and {count - MAX_NAMED:,} more")
-    if count and not options.skip_bad:
-        _complain(f"{counted(count, 'problem')}: no manifest was written. Mend them, or leave them out by --skip-bad.")
-        return 1
-    if not converted:
-        raise InputError(f"{options.source}: must hold at least one utterance; none was found.")
-    write_manifest(options.manifest, converted)
-    hours = sum(one.duration for one in converted) / 3600
-    speakers = len({one.speaker for one in converted} - {None})
-    left_out = f"; {count:,} left out" if count else ""
-    print(
-        printable(
-            f"{options.manifest}: {counted(len(converted), 'utterance')}, {hours:.2f} h, "
-            f"{counted(speakers, 'known speaker')}{left_out}"
-        )
-    )
-    return 0
-
-
-def _complain(message: str) -> None:
-    print(f"error: {printable(message)}", file=sys.stderr)
+    entries = FORMATS[options.format](options.source, given, problems)
+    write_converted({options.manifest: taken_over(options.source, entries, problems, skip_bad=options.skip_bad)})
+    if problems.messages:
+        print(f"{len(problems.messages):,} left out, as said above")
 
 
 def _parse(arguments: list[str] | None) -> argparse.Namespace:

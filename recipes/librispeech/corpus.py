@@ -15,13 +15,17 @@ class Subset:
         hours: how much speech; only good to HOURS_TOLERANCE.
         archive_bytes: size of the archive `<subset>.tar.gz`.
         md5: checksum of the archive, as in OpenSLR's md5sum.txt.
+        resource: OpenSLR's number of the corpus.
     """
 
     num_utterances: int
     hours: float
     archive_bytes: int
     md5: str
+    resource: int = 12
 
+
+MINI = 31  # parts of the corpus above, for trying things out: the speakers of dev-clean-2 are none of train-clean-5
 
 # Hours: table 1 of the paper. The archives hold 5.39, 5.12, 5.40, 5.34, 100.59, 363.61 and 496.86 h, in this order.
 SUBSETS = {
@@ -32,6 +36,9 @@ SUBSETS = {
     "train-clean-100": Subset(28539, 100.6, 6387309499, "2a93770f6d5c6c964bc36631d331a522"),
     "train-clean-360": Subset(104014, 363.6, 23049477885, "c0e676e450a7ff2f54aeade5171606fa"),
     "train-other-500": Subset(148688, 496.7, 30593501606, "d1a0fd59409feb2c614ce4d30c387708"),
+    # Hours as their bytes have it, of 63 MB an hour. Utterances and bytes: kaldi, egs/mini_librispeech.
+    "train-clean-5": Subset(1519, 5.3, 332954390, "5df7d4e78065366204ca6845bb08f490", MINI),
+    "dev-clean-2": Subset(1089, 2.0, 126046265, "6d7ab67ac6a1d2c993d050e16d61080d", MINI),
 }
 HOURS_TOLERANCE = 0.3  # the paper's 5.1 h of test-other are 5.34 h in the archive
 

@@ -31,7 +31,6 @@ MIRRORS = {
 PAUSES_SECONDS = (2.0, 5.0, 15.0, 30.0, 60.0)  # before each further attempt; after the last one we give up
 TIMEOUT_SECONDS = 60.0  # without a single byte
 CHUNK_BYTES = 1 << 16
-SUBSETS_RESOURCE = 12  # OpenSLR's number of the corpus
 SUBSET_UNPACKED_PER_BYTE = 1.1  # FLAC does not shrink; the rest is tar's and the file system's
 
 
@@ -81,10 +80,10 @@ def download(names: list[str], corpus_dir: Path, mirror: str, *, keep_archives: 
     if not names or unknown:
         given = ", ".join(unknown) or "no --subsets"
         raise InputError(f"--download needs --subsets, out of {', '.join(SUBSETS)}; got {given}.")
-    base_url = mirror_url(mirror, SUBSETS_RESOURCE)
+    urls = {name: f"{mirror_url(mirror, SUBSETS[name].resource)}/{name}.tar.gz" for name in names}
     corpus_dir.mkdir(parents=True, exist_ok=True)
     root = corpus_root(corpus_dir)
-    archives = {name: _archive(base_url, root, name) for name in names if not _is_whole(root, name)}
+    archives = {name: _archive(urls[name], root, name) for name in names if not _is_whole(root, name)}
     for name in archives:
         discard_unpacking(root, name)
     check_disk_space(
@@ -107,13 +106,26 @@ def mirror_url(mirror: str, resource: int) -> str:
     """
     if mirror in MIRRORS:
         return f"{MIRRORS[mirror]}/{resource}"
+    return checked_url(mirror, f"one of {', '.join(MIRRORS)}, or ")
+
+
+def checked_url(mirror: str, others: str = "") -> str:
+    """The base URL of a mirror, without a slash at its end.
+
+    Args:
+        mirror: as given.
+        others: that may be given, too, for the message.
+
+    Raises:
+        InputError: if it is none.
+    """
     try:
         parts = urlsplit(mirror)
         is_url = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
     except ValueError:  # a port that is none
         is_url = False
     if not is_url or any(character.isspace() for character in mirror):
-        raise InputError(f"--mirror must be one of {', '.join(MIRRORS)}, or an http(s) URL; got {mirror!r}.")
+        raise InputError(f"--mirror must be {others}an http(s) URL; got {mirror!r}.")
     return mirror.rstrip("/")
 
 
@@ -235,9 +247,8 @@ def say(message: str) -> None:
     print(message, file=sys.stderr, flush=True)
 
 
-def _archive(base_url: str, root: Path, name: str) -> Archive:
-    file_name = f"{name}.tar.gz"
-    return Archive(f"{base_url}/{file_name}", root / file_name, SUBSETS[name].archive_bytes, SUBSETS[name].md5)
+def _archive(url: str, root: Path, name: str) -> Archive:
+    return Archive(url, root / f"{name}.tar.gz", SUBSETS[name].archive_bytes, SUBSETS[name].md5)
 
 
 def _is_whole(root: Path, name: str) -> bool:

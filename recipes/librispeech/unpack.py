@@ -1,9 +1,11 @@
-"""Unpack an archive of LibriSpeech: safely, and whole or not at all."""
+"""Unpack an archive of LibriSpeech, or of another corpus: safely, and whole or not at all."""
 
 import os
 import shutil
 import tarfile
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 
 from rich.progress import Progress
@@ -14,22 +16,44 @@ from asr.errors import InputError
 def unpack(archive: Path, root: Path, subset: str, progress: Progress) -> None:
     """Unpack `LibriSpeech/<subset>` of the archive to `root/<subset>`, and the corpus's README and the like beside it.
 
-    Everything is unpacked into a hidden folder in `root`, and the subset is renamed as the last step: an unpacking
-    that is interrupted, or killed, leaves no folder with the subset's name.
-
     Raises:
         InputError: if a member would climb out, or the archive cannot be unpacked; nothing is left of it then.
     """
-    unpacking = unpacking_dir(root, subset)
+    with unpacked(archive, root, subset, progress) as content:
+        _move_into_place(archive, content / "LibriSpeech", root, subset)
+
+
+def unpack_corpus(archive: Path, folder: Path, sign: str, progress: Progress) -> None:
+    """Unpack the folder of the archive that holds what is called `sign`, to be found by a pattern, to `folder`.
+
+    Raises:
+        InputError: as `unpack`, or if no folder, or several, hold it.
+    """
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with unpacked(archive, folder.parent, folder.name, progress) as content:
+        found = sorted(content.glob(sign))
+        if len(found) != 1:
+            raise InputError(f"{archive}: must hold {sign} once; it does so {len(found)} times.")
+        os.rename(found[0].parent, folder)
+
+
+@contextmanager
+def unpacked(archive: Path, root: Path, name: str, progress: Progress) -> Iterator[Path]:
+    """Unpack into a hidden folder in `root`, which goes when it is left.
+
+    What is wanted of it is renamed as the last step: an unpacking that is interrupted, or killed, leaves no folder of
+    the name `name`.
+    """
+    unpacking = unpacking_dir(root, name)
     try:
-        discard_unpacking(root, subset)
+        discard_unpacking(root, name)
         unpacking.mkdir()
         _extract(archive, unpacking, progress)
-        _move_into_place(archive, unpacking / "LibriSpeech", root, subset)
+        yield unpacking
     except (OSError, EOFError, zlib.error, tarfile.TarError) as error:
-        raise InputError(f"{archive}: must be a tar.gz that can be unpacked into {root}; {error}.") from None
+        raise InputError(f"{archive}: must be a tar archive that can be unpacked into {root}; {error}.") from None
     finally:
-        discard_unpacking(root, subset)
+        discard_unpacking(root, name)
 
 
 def unpacking_dir(root: Path, subset: str) -> Path:
@@ -62,13 +86,13 @@ def safe_member(member: tarfile.TarInfo, destination: str) -> tarfile.TarInfo | 
 def _extract(archive: Path, destination: Path, progress: Progress) -> None:
     with (
         progress.open(archive, "rb", description=f"unpacking {archive.name}") as compressed,
-        tarfile.open(fileobj=compressed, mode="r|gz") as members,
+        tarfile.open(fileobj=compressed, mode="r|*") as members,
     ):
         try:
             members.extractall(destination, filter=safe_member)
         except InputError as error:
             raise InputError(
-                f"{archive}: {error}. Nothing was unpacked; delete it, and choose another --mirror."
+                f"{archive}: {error}. Nothing was unpacked; delete it, and get it from elsewhere."
             ) from None
 
 

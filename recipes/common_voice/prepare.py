@@ -1,0 +1,85 @@
+"""Write the manifests of a language of Common Voice (Ardila et al. 2020): many voices, their own microphones.
+
+    python -m recipes.common_voice.prepare --corpus-dir cv-corpus/en --output-dir data/common_voice
+    python -m recipes.common_voice.prepare --corpus-dir cv-corpus/en --output-dir data/common_voice \\
+        --archive cv-corpus-17.0-2024-03-15-en.tar.gz
+
+The archive is to be had, for an account, at https://commonvoice.mozilla.org/datasets, which shows its SHA-256: with
+--sha256 it is verified before it is unpacked. Splits are those of the corpus, train.tsv, dev.tsv and test.tsv, whose
+speakers differ. Texts stay as they are written, with case and punctuation; asr.train normalises them.
+"""
+
+import argparse
+import hashlib
+import sys
+from pathlib import Path
+
+from asr.errors import InputError
+from recipes.convert import common_voice
+from recipes.convert.entry import Options, Problems
+from recipes.convert.manifests import run, taken_over, write_converted
+from recipes.librispeech.download import say, transfer_progress
+from recipes.librispeech.unpack import unpack_corpus
+
+SPLITS = ("train", "dev", "test")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command; returns the exit status."""
+    options = _parse(arguments)
+    return run(lambda: _prepare(options))
+
+
+def unpack(archive: Path, corpus_dir: Path, sha256: str | None) -> None:
+    """Unpack an archive to `corpus_dir`, unless that is there.
+
+    Raises:
+        InputError: if it is not an archive of Common Voice, or has another checksum.
+    """
+    if corpus_dir.exists():
+        say(f"{corpus_dir}: is there; nothing was unpacked.")
+        return
+    if not archive.is_file():
+        raise InputError(f"--archive must be a tar.gz of Common Voice; got {archive}, which is no file.")
+    with transfer_progress() as progress:
+        if sha256 is not None:
+            with progress.open(archive, "rb", description=f"verifying {archive.name}") as content:
+                found = hashlib.file_digest(content, "sha256").hexdigest()  # type: ignore[arg-type]  # it has readinto
+            if found != sha256.lower():
+                raise InputError(f"{archive}: must have the SHA-256 {sha256.lower()}; it has {found}. Fetch it again.")
+        unpack_corpus(archive, corpus_dir, "*/*/train.tsv", progress)
+    say(f"{corpus_dir}: {'verified and ' if sha256 else ''}unpacked; {archive} stays.")
+
+
+def _prepare(options: argparse.Namespace) -> None:
+    if options.archive is not None:
+        unpack(options.archive, options.corpus_dir, options.sha256)
+    elif options.sha256 is not None:
+        raise InputError("--sha256 needs --archive; it was not given.")
+    problems = Problems()
+    manifests = {}
+    for name in SPLITS:
+        table = options.corpus_dir / f"{name}.tsv"
+        entries = common_voice.read(table, Options(), problems)
+        manifests[options.output_dir / f"{name}.jsonl"] = taken_over(
+            table, entries, problems, skip_bad=options.skip_bad
+        )
+    write_converted(manifests)
+    if problems.messages:
+        print(f"{len(problems.messages):,} left out, as said above")
+
+
+def _parse(arguments: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m recipes.common_voice.prepare", description=(__doc__ or "").strip())
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    add = parser.add_argument
+    add("--corpus-dir", type=Path, required=True, metavar="DIR", help="of a language: holds train.tsv and clips")
+    add("--output-dir", type=Path, required=True, metavar="DIR", help="for train.jsonl, dev.jsonl and test.jsonl")
+    add("--archive", type=Path, metavar="FILE", help="unpacked to --corpus-dir, if that is not there")
+    add("--sha256", metavar="SUM", help="of the archive, as the site shows it")
+    add("--skip-bad", action="store_true", help="leave out what cannot be taken over")
+    return parser.parse_args(arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

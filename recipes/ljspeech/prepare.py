@@ -1,0 +1,108 @@
+"""Write the manifests of LJSpeech (Ito and Johnson 2017): one reader, seven books of LibriVox, a day of speech.
+
+    python -m recipes.ljspeech.prepare --corpus-dir LJSpeech-1.1 --output-dir data/ljspeech
+    python -m recipes.ljspeech.prepare --corpus-dir LJSpeech-1.1 --output-dir data/ljspeech --download
+
+The corpus has no split of its own: here chapter LJ050 is to test on, LJ049 to validate on, the others are to train on,
+so that no text goes on from one split to another. A copy of a part of the corpus is fine, and is said to be one.
+"""
+
+import argparse
+import sys
+from functools import partial
+from pathlib import Path
+
+from asr.data.manifest import Utterance
+from asr.errors import InputError
+from recipes.convert import ljspeech
+from recipes.convert.entry import Options, Problems
+from recipes.convert.manifests import run, taken_over, write_converted
+from recipes.librispeech.download import (
+    Archive,
+    check_disk_space,
+    checked_url,
+    fetch_and_unpack,
+    say,
+    transfer_progress,
+)
+from recipes.librispeech.unpack import discard_unpacking, unpack_corpus
+
+HOME = "https://data.keithito.com/data/speech"
+# Bytes, MD5 and clips as keithito.com/LJ-Speech-Dataset and those who verified the archive have them.
+ARCHIVE, ARCHIVE_BYTES, MD5 = "LJSpeech-1.1.tar.bz2", 2748572632, "c4763be9595ddfa79c2fc6eaeb3b6c8e"
+NUM_UTTERANCES = 13100
+UNPACKED_PER_BYTE = 1.4
+HELD_OUT = {"LJ049": "valid", "LJ050": "test"}  # chapters
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command; returns the exit status."""
+    options = _parse(arguments)
+    return run(lambda: _prepare(options))
+
+
+def download(corpus_dir: Path, base_url: str, *, keep_archives: bool) -> None:
+    """Fetch the archive and unpack it to `corpus_dir`, unless that is there.
+
+    Raises:
+        InputError: if the archive is not to be had or not the published one, or the disk too small.
+    """
+    if corpus_dir.exists():
+        say(f"{corpus_dir}: is there; not fetched.")
+        return
+    corpus_dir.parent.mkdir(parents=True, exist_ok=True)
+    discard_unpacking(corpus_dir.parent, corpus_dir.name)
+    archive = Archive(f"{base_url}/{ARCHIVE}", corpus_dir.with_name(ARCHIVE), ARCHIVE_BYTES, MD5)
+    advice = "Make room, or give another --corpus-dir."
+    check_disk_space([archive], unpacked_per_byte=UNPACKED_PER_BYTE, keep_archives=keep_archives, advice=advice)
+    with transfer_progress() as progress:
+        unpack = partial(unpack_corpus, folder=corpus_dir, sign="*/metadata.csv", progress=progress)
+        fetch_and_unpack(archive, corpus_dir, unpack, progress, keep_archives=keep_archives)
+
+
+def split(utterances: list[Utterance]) -> dict[str, list[Utterance]]:
+    """Split by chapter.
+
+    Raises:
+        InputError: if there is nothing of one of the splits.
+    """
+    splits: dict[str, list[Utterance]] = {"train": [], "valid": [], "test": []}
+    for utterance in utterances:
+        splits[HELD_OUT.get(utterance.id.partition("-")[0], "train")].append(utterance)
+    if empty := [name for name, held in splits.items() if not held]:
+        chapters = f"chapters {' and '.join(HELD_OUT)}, and others"
+        advice = "For a manifest of what is there: python -m recipes.convert ljspeech"
+        raise InputError(f"LJSpeech must have {chapters}; nothing was found for {', '.join(empty)}. {advice}.")
+    return splits
+
+
+def _prepare(options: argparse.Namespace) -> None:
+    if options.download:
+        base_url = checked_url(options.mirror or HOME)
+        download(options.corpus_dir, base_url, keep_archives=options.keep_archives)
+    elif options.mirror or options.keep_archives:
+        raise InputError("--mirror and --keep-archives need --download; it was not given.")
+    problems = Problems()
+    entries = ljspeech.read(options.corpus_dir, Options(), problems)
+    utterances = taken_over(options.corpus_dir, entries, problems, skip_bad=options.skip_bad)
+    splits = split(utterances)
+    write_converted({options.output_dir / f"{name}.jsonl": held for name, held in splits.items()})
+    whole = "is whole" if len(utterances) == NUM_UTTERANCES else "is not the published corpus, or a part of it"
+    print(f"LJSpeech: {whole}: {len(utterances):,} utterances; published are {NUM_UTTERANCES:,}.")
+
+
+def _parse(arguments: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m recipes.ljspeech.prepare", description=(__doc__ or "").strip())
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    add = parser.add_argument
+    add("--corpus-dir", type=Path, required=True, metavar="DIR", help="holds metadata.csv and wavs")
+    add("--output-dir", type=Path, required=True, metavar="DIR", help="for train.jsonl, valid.jsonl and test.jsonl")
+    add("--skip-bad", action="store_true", help="leave out what cannot be taken over")
+    add("--download", action="store_true", help=f"first fetch {HOME}/{ARCHIVE} (2.7 GB), if --corpus-dir is not there")
+    add("--mirror", metavar="URL", help="for --download: base URL of another copy")
+    add("--keep-archives", action="store_true", help="for --download: do not remove the archive when it is unpacked")
+    return parser.parse_args(arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
