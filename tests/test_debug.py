@@ -1,4 +1,4 @@
-"""debug=overfit and debug=fast: what they train, what they say, and that they lie over any experiment."""
+"""debug=overfit, fast and profile: what they train, what they say, and that they lie over any experiment."""
 
 import json
 import re
@@ -55,6 +55,23 @@ def test_everything_runs_once(tones: Path, tmp_path: Path) -> None:
     train(resolved("debug=fast", *tone_corpus(tones), "trainer.accelerator=cpu", f"run_dir={run_dir}"))
     assert [row["step"] for row in metrics(run_dir) if row["valid/wer"]] == ["2"]
     assert {"bundle", "results.json", "report.html"} <= {path.name for path in run_dir.iterdir()}
+
+
+def test_a_profile_tells_what_a_few_batches_spend_their_time_on(
+    tones: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run_dir = tmp_path / "run"
+    caplog.set_level("INFO", "asr")
+    few = ["debug.profile_batches=2", "trainer.max_steps=5"]
+    train(resolved("debug=profile", *SMALL, *tone_corpus(tones), "data.batch_seconds=10", f"run_dir={run_dir}", *few))
+    log = "\n".join(caplog.messages)
+    assert re.search(r"profile of 2 batches .*\n.* ms:\n +[\d.]+  \S+Model: model\n", log), log
+    assert re.search(r"Optimizer\.step#AdamW\.step .* 2 *\n", log), "once a batch"
+    assert f"trace written to {run_dir / 'trace.json'}: open it" in log
+    names = [event.get("name", "") for event in json.loads((run_dir / "trace.json").read_text())["traceEvents"]]
+    assert names.count("[pl][module]asr.encoder.conformer.Conformer: model.encoder") == 2
+    assert "[pl][module]asr.encoder.conformer.ConformerBlock: model.encoder.blocks.0" in names
+    assert (run_dir / "results.json").read_text().strip() == "{}", "nothing is tested"
 
 
 def results(counts: ErrorCounts) -> Any:

@@ -4,6 +4,7 @@ import socket
 from pathlib import Path
 
 import pytest
+import torch
 
 from asr.errors import InputError
 from asr.system.settings import check_settings
@@ -75,6 +76,14 @@ def test_a_validation_must_not_be_in_the_middle_of_an_optimizer_step(
     else:
         with pytest.raises(InputError, match=r"trainer\.val_check_interval must be 1\.0 or a multiple"):
             make_trainer(config)
+
+
+@pytest.mark.skipif(torch.backends.mps.is_available(), reason="it is there")
+def test_apples_device_is_accepted_as_a_setting_and_refused_where_it_is_absent() -> None:
+    config = resolved("trainer.accelerator=mps")
+    check_settings(config)
+    with pytest.raises(InputError, match=r"trainer\.accelerator must be one that torch can use here; got mps"):
+        make_trainer(config)
 
 
 def test_an_absent_file_is_not_taken_for_a_dead_worker(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import soundfile
+import torch
 
 from asr.data.manifest import read_manifest
 from asr.errors import InputError
@@ -367,6 +368,11 @@ def test_a_short_id_does_not_pass_for_the_name_of_a_file(
         ),
         (["--num-workers", "-1"], r"^--num-workers must be a whole number from 0 to 1,024; got -1\.$"),
         (["--device", "nonsense"], r"^--device must be one that torch can use here; got 'nonsense': no such kind of"),
+        pytest.param(
+            ["--device", "mps"],
+            r"^--device must be one that torch can use here; got 'mps': this torch is not made for it\.$",
+            marks=pytest.mark.skipif(torch.backends.mps.is_available(), reason="it is there"),
+        ),
         (["--device", "meta"], r"^--device must be one that torch can use here; got 'meta': "),
         (["--device", "cuda:99"], r"^--device must be one that torch can use here; got 'cuda:99': "),
         (

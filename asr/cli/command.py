@@ -40,7 +40,7 @@ def model_parser(
     parser = argparse.ArgumentParser(prog=f"python -m asr.{command}", description=description)
     parser.add_argument("model", metavar="MODEL", help=model)
     net = parser.add_argument_group("running the net")
-    net.add_argument("--device", default="auto", help="cpu, cuda, cuda:1, …; auto: cuda if there is one (default)")
+    net.add_argument("--device", default="auto", help="cpu, cuda, cuda:1, mps, …; auto: cuda if there is one (default)")
     net.add_argument("--precision", choices=PRECISIONS, default="float32", help=PRECISION_HELP)
     if workers:
         net.add_argument("--num-workers", type=int, default=0, metavar="N", help="processes to read audio (default 0)")
@@ -129,6 +129,7 @@ def place(recognizer: "Recognizer", options: argparse.Namespace) -> "Recognizer"
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0].partition(". ")[0].rstrip(".")
         reason = "no such kind of device" if reason.startswith("Expected one of") else reason
+        reason = "this torch is not made for it" if reason.startswith("Could not run") else reason  # mps, but on a Mac
         raise InputError(f"--device must be one that torch can use here; got {device!r}: {reason}.") from None
     recognizer.encoder.precision = getattr(torch, options.precision)
     recognizer.model.to(device)

@@ -124,5 +124,5 @@ class AttentionRescoring:
         memory = self._decoder.remember(encoder_out[None], torch.tensor([len(encoder_out)], device=device))
         log_probs, targets, padding = self._decoder.force(tokens, lengths, memory)
         of_targets = log_probs.gather(2, targets[:, :, None])[:, :, 0]  # (N, U + 1)
-        scores: list[float] = of_targets.masked_fill(padding, 0.0).double().sum(dim=1).tolist()
+        scores: list[float] = of_targets.masked_fill(padding, 0.0).cpu().double().sum(dim=1).tolist()
         return scores

@@ -168,7 +168,7 @@ class _Search:
         ended: list[Hypothesis] = []
         while beam.prefixes:
             log_probs, cache = self.decoder(beam.last[:, None].to(self.device), self.memory, beam.cache)
-            attention = beam.attention[:, None] + log_probs[:, 0].double().cpu()  # (K, V)
+            attention = beam.attention[:, None] + log_probs[:, 0].cpu().double()  # (K, V)
             ended += self._end(beam, attention[:, BOUNDARY_ID])
             attention[:, BOUNDARY_ID] = NEVER
             best = max((hypothesis.score for hypothesis in ended), default=NEVER)

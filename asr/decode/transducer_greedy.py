@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from asr.interfaces import BLANK_ID, NO_HOTWORDS, Head, Hypothesis, Tokenizer, TransducerHead, Tunable
+from asr.kernels.choice import exact
 from asr.system.settings import whole
 
 
@@ -53,7 +54,7 @@ class TransducerGreedy:
         number = torch.zeros_like(lengths)  # of the frame that each utterance is in
         written = torch.zeros_like(lengths)  # tokens, in that frame
         needed = torch.zeros_like(lengths)  # frames, to spell the tokens so far
-        scores = torch.zeros(len(lengths), dtype=torch.float64, device=lengths.device)
+        scores = torch.zeros(len(lengths), dtype=exact(lengths.device), device=lengths.device)
         tokens, rows = torch.full_like(lengths, BLANK_ID), torch.arange(len(lengths), device=lengths.device)
         out, state = self.head.predictor.step(tokens, self.head.predictor.initial_state(len(lengths)))
         before = self.head.joiner.of_tokens(out)  # (B, J)

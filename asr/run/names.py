@@ -7,6 +7,7 @@ METRICS = "metrics.csv"
 EVENTS = "events.jsonl"
 EXAMPLES = "examples.jsonl"
 FAULTS = "faults"  # folder: batches whose loss is not finite
+TRACE = "trace.json"  # of debug=profile
 RESULTS = "results.json"
 COMPARISON = "comparison.json"  # with the model that the run started from
 REPORT = "report.html"

@@ -198,13 +198,13 @@ RULES: dict[str, Rule | dict[str, Rule]] = {
         "frozen_steps": or_null(whole(1)),
     },
     "resume": {"allow": list_of(TEXT, "such as [world_size]"), "requeue": SWITCH},
-    "debug": {"same_utterances": SWITCH, "max_wer": or_null(number(0))},
+    "debug": {"same_utterances": SWITCH, "max_wer": or_null(number(0)), "profile_batches": or_null(whole(1, 1_000))},
     "doctor": {"report": or_null(PATH), "listen_hours": or_null(above(0)), "model": or_null(TEXT)},
     "ema": {"decay": DECAY},
     "early_stopping": {"patience": or_null(whole(1))},
 }
 TRAINER = {  # beside these, trainer may hold what else Lightning's Trainer takes
-    "accelerator": one_of("auto", "cpu", "gpu", "cuda"),
+    "accelerator": one_of("auto", "cpu", "gpu", "cuda", "mps"),
     "devices": DEVICES,
     "num_nodes": whole(1, 100_000),
     "strategy": TEXT,

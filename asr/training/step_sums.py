@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from asr.data.batch import Batch, Rejected
+from asr.kernels.choice import exact
 from asr.system.files import write_whole
 
 
@@ -72,7 +73,8 @@ class StepBatches:
 
         It stays on the device, and nothing waits for it.
         """
-        loss = torch.stack([losses.double().sum() for _, losses in self.batches]).sum()
+        dtype = exact(self.batches[0][1].device)
+        loss = torch.stack([losses.sum(dtype=dtype) for _, losses in self.batches]).sum()
         tokens = torch.stack([batch.token_lengths.sum() for batch, _ in self.batches]).sum()
         frames = torch.stack([batch.feature_lengths.sum() for batch, _ in self.batches]).sum()
         padded_frames = sum(batch.features.shape[0] * batch.features.shape[1] for batch, _ in self.batches)
@@ -80,8 +82,8 @@ class StepBatches:
         # A number that is filled in on the device does not wait for it, as one that is copied there would.
         filled = [loss.new_full((), number) for number in known]
         none = loss.new_zeros(1)  # of a batch without utterances
-        others = [torch.stack([loss.get(name, none).double().sum() for loss in self.others]).sum() for name in names]
-        return torch.stack([loss, tokens.double(), frames.double(), *filled, *others])
+        others = [torch.stack([loss.get(name, none).sum(dtype=dtype) for loss in self.others]).sum() for name in names]
+        return torch.stack([loss, tokens.to(dtype), frames.to(dtype), *filled, *others])
 
     def not_finite(self) -> list[str]:
         """List the utterances whose loss is not finite."""

@@ -18,6 +18,7 @@ from asr.data.batch import Batch, Rejected
 from asr.data.seeds import derive_seed
 from asr.evaluation.word_errors import ErrorCounts, count_errors, total
 from asr.interfaces import BLANK_ID, Moment, Schedule
+from asr.kernels.choice import exact
 from asr.lengths import padding_mask
 from asr.recognition.recognizer import Recognizer
 from asr.run.validation_samples import SamplesFile, ValidationSample
@@ -289,7 +290,7 @@ class _ValidationSums:
     def add(self, counts: ErrorCounts, losses: Tensor, token_lengths: Tensor) -> None:
         self.counts += counts
         fits = losses.isfinite()  # a text too long for its audio has no loss, but its errors count
-        self.loss += float(losses[fits].double().sum())
+        self.loss += float(losses[fits].cpu().double().sum())
         self.tokens += int(token_lengths[fits].sum())
 
     def add_frames(self, log_probs: Tensor, lengths: Tensor) -> None:
@@ -299,4 +300,4 @@ class _ValidationSums:
 
     def as_tensor(self, device: torch.device) -> Tensor:
         sums = [*self.counts.as_tuple(), self.loss, self.tokens, self.blanks, self.frames, len(self.rejected)]
-        return torch.tensor(sums, dtype=torch.float64, device=device)
+        return torch.tensor(sums, dtype=exact(device), device=device)

@@ -22,6 +22,7 @@ from asr.training.frozen import Frozen
 from asr.training.lightning_internals import replace_signal_handlers, validate
 from asr.training.memory_check import LargestBatchFirst
 from asr.training.metrics import MetricsFile
+from asr.training.profile import Profile
 from asr.training.progress import progress_callbacks
 from asr.training.signals import StopRequest
 
@@ -40,8 +41,12 @@ def make_trainer(config: dict[str, Any]) -> pl.Trainer:
     """
     _quieten_libraries()
     settings = dict(config["trainer"])
-    if settings["accelerator"] == "auto":  # as the other commands: what is left, MPS, knows no float64
+    if settings["accelerator"] == "auto":  # as the other commands; MPS has to be asked for
         settings["accelerator"] = "gpu" if torch.cuda.is_available() else "cpu"
+    if settings["accelerator"] == "mps" and not torch.backends.mps.is_available():
+        raise InputError(
+            "trainer.accelerator must be one that torch can use here; got mps, which is Apple's, and absent."
+        )
     callbacks = progress_callbacks(Path(config["run_dir"]))
     make = partial(
         pl.Trainer,
@@ -101,6 +106,8 @@ def equip(
         callbacks.append(EMAWeightAveraging(decay=config["ema"]["decay"]))
     if config["early_stopping"]["patience"] is not None:
         callbacks.append(Patience(config["early_stopping"]["patience"]))
+    if config["debug"]["profile_batches"] is not None:
+        callbacks.append(Profile(prepared.run_dir, config["debug"]["profile_batches"]))
     stop = StopRequest(speaks=trainer.is_global_zero)
     saving = Saving(prepared.run_dir / CHECKPOINTS, run, data.position_at, stop, **config["checkpoint"])
     trainer.callbacks += [*callbacks, saving]  # type: ignore[attr-defined]  # what it saves is behind all others

@@ -5,6 +5,7 @@ from torch import Tensor, nn
 
 from asr.errors import InputError
 from asr.kernels.attention import attend
+from asr.kernels.choice import exact
 from asr.kernels.dropout import Dropout
 
 
@@ -36,8 +37,9 @@ class RotaryAttention(nn.Module):
     def positions(self, x: Tensor) -> Tensor:
         """Compute the cosines and sines of the angles of x (B, T, D), (2, T, D / H / 2), in float32 at least."""
         size = x.shape[2] // self.num_heads
-        frame = torch.arange(x.shape[1], device=x.device, dtype=torch.float64)  # float32 is off by 0.003 in an hour
-        channel = torch.arange(0, size, 2, device=x.device, dtype=torch.float64)
+        dtype = exact(x.device)  # float32 is off by 0.003 in an hour
+        frame = torch.arange(x.shape[1], device=x.device, dtype=dtype)
+        channel = torch.arange(0, size, 2, device=x.device, dtype=dtype)
         angles = frame[:, None] * 10000.0 ** (-channel / size)  # (T, D / H / 2)
         return torch.stack([angles.cos(), angles.sin()]).to(torch.promote_types(x.dtype, torch.float32))
 
