@@ -23,6 +23,7 @@ FREE = (
     "checkpoint",
     "gradient_checkpointing",
     "doctor",
+    "logger",
     "corpus",
     "init.from",  # its weights are compared, and its parts are in the config
     "data.num_workers",

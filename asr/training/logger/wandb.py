@@ -1,0 +1,39 @@
+"""Metrics to Weights & Biases."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+from lightning.pytorch.loggers import WandbLogger
+from lightning.pytorch.utilities import rank_zero_only
+
+from asr.system.settings import TEXT, or_null
+
+
+class WandB(WandbLogger):
+    """A run on wandb.ai, or in the folder wandb of the run folder where WANDB_MODE=offline; resumed with the training.
+
+    Args:
+        run_dir: the run folder.
+        run_id: of the training, the same when it is resumed.
+        config: the resolved config, which is kept there.
+        project: that the run is in.
+        entity: user or team; None: the default of the account.
+    """
+
+    def __init__(
+        self,
+        run_dir: Path,
+        run_id: str,
+        config: dict[str, Any],
+        *,
+        project: Annotated[str, TEXT],
+        entity: Annotated[str | None, or_null(TEXT)],
+    ) -> None:
+        super().__init__(name=run_dir.name, save_dir=run_dir, project=project, entity=entity, id=run_id, resume="allow")
+        self.log_hyperparams(config)
+
+    @rank_zero_only
+    def finalize(self, status: str) -> None:
+        """Lightning's hook; the next job of a --multirun is another run."""
+        super().finalize(status)
+        self.experiment.finish(exit_code=0 if status == "success" else 1)

@@ -1,0 +1,113 @@
+"""W&B and MLflow: refused where the package is absent; where it is there, what metrics.csv holds is there, too."""
+
+import json
+import struct
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from asr.errors import InputError
+from asr.train import train
+from asr.training.trainer import chosen_loggers
+from tests.conftest import CONF, TINY, resolved, tone_corpus
+from tests.processes import metrics
+
+LOGGERS = sorted(path.stem for path in (CONF / "logger").glob("*.yaml"))
+LOGGED = ("train/loss", "valid/wer")
+
+
+def numbers(run_dir: Path, name: str) -> dict[int, float]:
+    """A metric of metrics.csv by step."""
+    return {int(row["step"]): float(row[name]) for row in metrics(run_dir) if row[name]}
+
+
+def trained(tones: Path, run_dir: Path, logger: str, epochs: int, *more: str) -> None:
+    few = ["data.max_train_utterances=16", f"trainer.max_epochs={epochs}"]
+    train(resolved(*TINY, *tone_corpus(tones), f"logger={logger}", f"run_dir={run_dir}", *few, *more))
+
+
+@pytest.mark.parametrize("name", LOGGERS)
+def test_a_logger_whose_package_is_absent_is_refused_in_a_line(
+    name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for path in (CONF / "logger").glob("*.yaml"):
+        (tmp_path / path.stem).mkdir()  # as W&B leaves one where it ran
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.path", [str(tmp_path)])
+    message = rf"^logger={name} must have the package {name}, which is not here: pip install 'asr\[{name}\]'\.$"
+    with pytest.raises(InputError, match=message):
+        chosen_loggers(resolved(f"logger={name}"))
+
+
+def test_several_loggers_can_be_chosen_and_none_is_by_default() -> None:
+    assert [*resolved("logger=[mlflow,wandb]")["logger"]] == LOGGERS
+    assert chosen_loggers(resolved()) == []
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("logger.wandb.project=''", r"logger\.wandb\.project must be a text, and not empty; got ''\."),
+        (
+            "+logger.wandb.key=1",
+            r"logger\.wandb \(wandb\) must set exactly entity, project; missing: none, unknown: key",
+        ),
+        ("+logger.nothing.x=1", r"training\.logger\.name must be a file in asr/training/logger"),
+    ],
+)
+def test_a_setting_that_does_not_hold_is_named(override: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        chosen_loggers(resolved("logger=wandb", override))
+
+
+def test_an_offline_run_of_wandb_holds_the_metrics_of_both_epochs(
+    tones: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("wandb", reason="wandb is not installed")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    run_dir = tmp_path / "run"
+    trained(tones, run_dir, "wandb", epochs=2)
+    [log] = (run_dir / "wandb").glob("offline-run-*/*.wandb")
+    rows = wandb_rows(log)
+    for name in LOGGED:
+        logged = {int(row["trainer/global_step"]): row[name] for row in rows if name in row}
+        assert logged == pytest.approx(numbers(run_dir, name)), name
+    assert len(numbers(run_dir, "valid/wer")) == 2
+
+
+def wandb_rows(log: Path) -> list[dict[str, Any]]:
+    """What a run has logged: protocol buffers in LevelDB's log format, behind 7 bytes of W&B's own."""
+    from wandb.proto import wandb_internal_pb2
+
+    content, place, rows, started = log.read_bytes(), 7, [], b""
+    while place + 7 <= len(content):
+        if 2**15 - place % 2**15 < 7:  # the rest of a block is empty
+            place += 2**15 - place % 2**15
+        _, length, kind = struct.unpack_from("<IHB", content, place)
+        started += content[place + 7 : place + 7 + length]
+        place += 7 + length
+        if kind in (1, 4):  # a whole record, or its last part
+            record = wandb_internal_pb2.Record()
+            record.ParseFromString(started)
+            items, started = record.history.item, b""
+            rows.append({item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in items})
+    return rows
+
+
+def test_mlflow_holds_the_metrics_of_a_run_that_was_resumed(
+    tones: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mlflow = pytest.importorskip("mlflow", reason="mlflow is not installed")
+    for name in ("MLFLOW_TRACKING_URI", "MLFLOW_RUN_ID"):
+        monkeypatch.delenv(name, raising=False)
+    run_dir = tmp_path / "run"
+    trained(tones, run_dir, "mlflow", epochs=1)
+    trained(tones, run_dir, "mlflow", 2, "resume.allow=[trainer.max_epochs]")
+    client = mlflow.MlflowClient(f"sqlite:///{run_dir / 'mlflow.db'}")
+    [run] = client.search_runs([client.get_experiment_by_name("asr").experiment_id])
+    assert run.data.params["encoder/name"] == "conformer"
+    for name in LOGGED:
+        logged = {metric.step: metric.value for metric in client.get_metric_history(run.info.run_id, name)}
+        assert logged == pytest.approx(numbers(run_dir, name)), name
+    assert len(numbers(run_dir, "valid/wer")) == 2
