@@ -9,15 +9,19 @@ from asr.training.hydra_command import experiment_command
 logger = logging.getLogger("asr.train")
 
 
-def train(config: dict[str, Any]) -> None:
-    """Run one training from its resolved config: from the corpus to results.json."""
+def train(config: dict[str, Any]) -> float | None:
+    """Run one training from its resolved config: from the corpus to results.json.
+
+    Returns:
+        The lowest WER of its validations that were kept, which a sweep seeks; None where there is none.
+    """
     import lightning.pytorch as pl
     import torch
 
     from asr import build
     from asr.data.epoch_plan import PlanSettings, RunBounds, TrainingSet
     from asr.report.training import leave_report
-    from asr.run.outcome import check_learnt, finish
+    from asr.run.outcome import best_wer, check_learnt, finish
     from asr.run.preparation import prepare
     from asr.training.data_module import SpeechData
     from asr.training.distributed import first_then_all
@@ -70,6 +74,7 @@ def train(config: dict[str, Any]) -> None:
         leave_report(prepared.run_dir)
         if config["debug"]["max_wer"] is not None:
             check_learnt(results, config["debug"]["max_wer"])
+    return best_wer(prepared.run_dir)
 
 
 main = experiment_command(train)

@@ -79,6 +79,12 @@ def check_learnt(results: Mapping[str, Evaluation], max_wer: float) -> None:
     print(f"learnt by heart: {errors}")
 
 
+def best_wer(run_dir: Path) -> float | None:
+    """The lowest WER of the validations whose checkpoints were kept."""
+    best = by_wer(kept_checkpoints(run_dir / CHECKPOINTS))
+    return best[0].wer if best else None
+
+
 def make_bundle(run_dir: Path, config: Mapping[str, Any], start: "Initialization | None") -> Path:
     """Write the run's bundle, with its model card; `checkpoint.select` says which checkpoints the weights are of.
 

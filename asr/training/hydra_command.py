@@ -18,26 +18,28 @@ from asr.training.signals import Stopped, requeue
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
+Command = Callable[[dict[str, Any]], float | None]  # of the resolved config; what a sweep makes small, if anything
+
 LONGEST_NAME = 100  # of a folder named by overrides
 INTERRUPTED = 130  # 128 + SIGINT, as shells count
 
 logger = logging.getLogger(__name__)
 
 
-def experiment_command(command: Callable[[dict[str, Any]], None]) -> Callable[[], None]:
+def experiment_command(command: Command) -> Callable[[], None]:
     """Make a program of a function of the resolved config: composed from conf/ and the command line by Hydra.
 
-    What the user got wrong is one line and exit status 1.
+    What the user got wrong is one line and exit status 1. What the command returns is for Hydra's sweepers.
     """
 
     failed: list[str] = []  # jobs of a --multirun
 
-    def main(composed: "DictConfig") -> None:
+    def main(composed: "DictConfig") -> float | None:
         from hydra.core.hydra_config import HydraConfig
         from omegaconf import OmegaConf
 
         config: dict[str, Any] = OmegaConf.to_container(composed, resolve=True, throw_on_missing=True)  # type: ignore[assignment]
-        run_job(partial(_in_own_folder, command, failed), config, HydraConfig.get().overrides.task)
+        return run_job(partial(_in_own_folder, command, failed), config, HydraConfig.get().overrides.task)
 
     def program() -> None:
         if {"-h", "--help"} & set(sys.argv[1:]):
@@ -55,7 +57,7 @@ def experiment_command(command: Callable[[dict[str, Any]], None]) -> Callable[[]
     return program
 
 
-def help_text(command: Callable[[dict[str, Any]], None]) -> str:
+def help_text(command: Command) -> str:
     """Say what the command does, which files of conf/ are there to be chosen, and the settings with their comments."""
     groups: dict[str, list[str]] = {}
     for path in sorted(CONF.glob("*/**/*.yaml")):
@@ -81,7 +83,7 @@ With --cfg job all settings are printed as the overrides leave them, and nothing
 """
 
 
-def run_job(command: Callable[[dict[str, Any]], None], config: dict[str, Any], overrides: Sequence[str] = ()) -> None:
+def run_job(command: Command, config: dict[str, Any], overrides: Sequence[str] = ()) -> float | None:
     """Run a command; what the user got wrong is one line and exit status 1, a signal is 128 + its number.
 
     Args:
@@ -97,7 +99,7 @@ def run_job(command: Callable[[dict[str, Any]], None], config: dict[str, Any], o
         check_settings(config)
         config = with_parts(config, overrides)
         check_components(config)
-        command(config)
+        return command(config)
     except InputError as error:
         logger.error("error: %s", error)
         sys.exit(1)
@@ -125,7 +127,7 @@ def start_log() -> None:
     ours.setLevel(logging.INFO)
 
 
-def _in_own_folder(command: Callable[[dict[str, Any]], None], failed: list[str], config: dict[str, Any]) -> None:
+def _in_own_folder(command: Command, failed: list[str], config: dict[str, Any]) -> float | None:
     """Give each job of a `--multirun` a folder of its own in `run_dir`: named by its overrides, or by its number.
 
     A job that fails does not keep the next one from its turn; it is added to `failed`.
@@ -135,15 +137,15 @@ def _in_own_folder(command: Callable[[dict[str, Any]], None], failed: list[str],
 
     hydra_config = HydraConfig.get()
     if hydra_config.mode != RunMode.MULTIRUN:
-        command(config)
-        return
+        return command(config)
     if config["trainer"]["devices"] != 1:
         must = "--multirun must train on one device, since its jobs share a process"
         raise InputError(f"{must}; got trainer.devices={config['trainer']['devices']}. Start such runs one by one.")
     named, number = hydra_config.job.override_dirname.replace("/", "_"), str(hydra_config.job.num)
     run_dir = str(Path(config["run_dir"], named if 0 < len(named) <= LONGEST_NAME else number))
     try:
-        command(config | {"run_dir": run_dir})
+        return command(config | {"run_dir": run_dir})
     except InputError as error:
         logger.error("error: %s", error)
         failed.append(run_dir)
+        return None  # to Optuna a failed trial

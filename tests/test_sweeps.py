@@ -1,0 +1,44 @@
+"""--multirun with the plugins of the extras: where they are installed, they run as the files of conf/sweep say."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.conftest import ROOT, TINY, tone_corpus
+from tests.processes import metrics
+
+SEARCHED = ("optimizer.lr", "schedule.warmup_steps")
+FEW = [line for line in TINY if not line.startswith(SEARCHED)] + ["data.max_train_utterances=8", "trainer.max_epochs=1"]
+
+
+def multirun(folder: Path, *overrides: str) -> Path:
+    command = [sys.executable, "-m", "asr.train", "--multirun", *FEW, "run_dir=runs", *overrides]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    ended = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr[-3000:]
+    return folder / "runs"
+
+
+def validated(run_dir: Path) -> float:
+    return min(float(row["valid/wer"]) for row in metrics(run_dir) if row["valid/wer"])
+
+
+@pytest.mark.slow
+def test_optuna_seeks_the_lowest_validation_wer(tones: Path, tmp_path: Path) -> None:
+    pytest.importorskip("hydra_plugins.hydra_optuna_sweeper", reason="hydra-optuna-sweeper is not installed")
+    runs = multirun(tmp_path, "sweep=[optuna]", "hydra.sweeper.n_trials=2", *tone_corpus(tones))
+    found = yaml.safe_load((runs / "optimization_results.yaml").read_text())
+    assert found["best_params"].keys() == set(SEARCHED)
+    assert found["best_value"] == pytest.approx(min(validated(runs / job) for job in "01"), abs=1e-4)
+
+
+@pytest.mark.slow
+def test_submitit_runs_each_job_in_a_process_of_its_own(tones: Path, tmp_path: Path) -> None:
+    pytest.importorskip("hydra_plugins.hydra_submitit_launcher", reason="hydra-submitit-launcher is not installed")
+    runs = multirun(tmp_path, "hydra/launcher=submitit_local", "seed=1,2", *tone_corpus(tones))
+    assert all("test" in json.loads((runs / job / "results.json").read_text()) for job in "01")
