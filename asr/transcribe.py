@@ -117,7 +117,13 @@ def _outcomes(
     from asr.data.batch import Rejected
 
     for result in recognizer.recognize(utterances, how, advance):
-        yield (result.utterance, result.reason) if isinstance(result, Rejected) else result
+        if isinstance(result, Rejected):
+            yield result.utterance, result.reason
+            continue
+        utterance, transcript = result
+        if not transcript.speech:
+            print(printable(f"{utterance.id}: no speech"), file=sys.stderr)
+        yield utterance, transcript
 
 
 class _Hotwords:

@@ -135,7 +135,7 @@ def test_progress_adds_up_to_the_duration(recognizer: Recognizer, way: str, tmp_
 def test_an_empty_waveform_is_an_empty_transcript(recognizer: Recognizer) -> None:
     for samples in (0, 1, 399):
         [transcript] = recognizer.transcribe([torch.zeros(samples)])
-        assert transcript == Transcript((), (Alternative("", 0.0),), samples / SAMPLE_RATE)
+        assert transcript == Transcript((), (Alternative("", 0.0),), samples / SAMPLE_RATE, speech=False)
         assert transcript.confidence is None
 
 

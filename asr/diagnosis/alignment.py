@@ -12,6 +12,7 @@ from asr.diagnosis.finding import Advance, Case, Finding, Progress, Severity
 from asr.diagnosis.sound import Heard
 from asr.errors import InputError
 from asr.recognition.aligned_segments import aligned_reference, segment_score
+from asr.recognition.inference import INFERENCE
 from asr.recognition.recognizer import Recognizer
 
 MIN_SCORE = -1.0  # as asr.align --min-score
@@ -54,7 +55,7 @@ def to_align(heard: Heard) -> dict[str, list[Utterance]]:
 def _scores(
     recognizer: Recognizer, utterances: Sequence[Utterance], advance: Advance
 ) -> Iterator[tuple[Utterance, float]]:
-    for result in recognizer.segments(utterances):
+    for result in recognizer.segments(utterances, INFERENCE.unchecked):
         if isinstance(result, Rejected):
             advance(result.utterance.duration)
             continue

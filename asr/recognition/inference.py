@@ -1,7 +1,7 @@
 """The encoder over recordings: short ones in batches, long ones in chunks, in bounded memory."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
 
@@ -17,11 +17,13 @@ from asr.errors import AudioError
 from asr.recognition.chunks import ChunkBounds
 from asr.recognition.long_form import Segment, Segmenter, Segments
 from asr.recognition.model import Model
+from asr.recognition.speech import may_hold_speech
 
 BATCHES = BatchBounds(batch_seconds=200, max_utterances=64)
 CHUNKS = ChunkBounds(chunk_seconds=30, context_seconds=4)
 
 Load = Callable[[Utterance, int], Tensor]
+Check = Callable[[Tensor, int], bool]
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,7 @@ class Inference:
         nbest: how many alternatives a transcript has, at most.
         num_workers: processes that read audio.
         load: utterance and sample rate to its waveform (S,), however long it is; None: from its file.
+        check: tells of a waveform and its sample rate whether it may hold speech; the net does not hear what cannot.
     """
 
     batches: BatchBounds = BATCHES
@@ -43,6 +46,12 @@ class Inference:
     nbest: int = 1
     num_workers: int = 0
     load: Load | None = None
+    check: Check = may_hold_speech
+
+    @property
+    def unchecked(self) -> "Inference":
+        """The same for all audio, such as that of a text that is there already."""
+        return replace(self, check=_anything)
 
 
 INFERENCE = Inference()
@@ -74,6 +83,7 @@ class RecordingEncoder:
         segmenter: Segmenter,
         num_workers: int,
         load: Load | None,
+        check: Check,
         waveforms: Mapping[str, Tensor],
     ) -> Iterator[tuple[Utterance, Segments] | Rejected]:
         """Yield what the encoder gives of each utterance, in one segment or, if it is long, in several.
@@ -83,13 +93,13 @@ class RecordingEncoder:
 
         Args:
             utterances: in any order.
-            batches, chunks, segmenter, num_workers, load: of `Inference`.
+            batches, chunks, segmenter, num_workers, load, check: of `Inference`.
             waveforms: of the utterances that need not be read, by id.
         """
         short = [utterance for utterance in utterances if utterance.duration <= chunks.chunk_seconds]
         planned = plan_evaluation([utterance.duration for utterance in short], batches, rank=0, world_size=1)
         loader = DataLoader(
-            SpeechDataset(short, self.model.features, load=partial(_load, waveforms, load or load_utterance)),
+            SpeechDataset(short, self.model.features, load=partial(_load, waveforms, load or load_utterance, check)),
             batch_sampler=BatchSampler(planned),
             collate_fn=collate,
             num_workers=num_workers,
@@ -102,14 +112,14 @@ class RecordingEncoder:
                 else:
                     yield utterance, iter([Segment(0.0, encoder_out)])
         sample_rate = self.model.features.sample_rate
-        encode = partial(self._stream, bounds=batches)
+        encode = partial(self._stream, bounds=batches, check=check)
         for utterance in utterances:
             if utterance.duration > chunks.chunk_seconds:
                 blocks = _blocks(waveforms, load, utterance, sample_rate)
                 segments = segmenter(blocks, encode, sample_rate, self.model.frame_samples, chunks)
                 yield utterance, _checked(segments, utterance)
 
-    def _stream(self, waveforms: Iterable[Tensor], bounds: BatchBounds) -> Iterator[Tensor]:
+    def _stream(self, waveforms: Iterable[Tensor], bounds: BatchBounds, check: Check) -> Iterator[Tensor]:
         """Waveforms (S,) to encoder_out (T', D), in order and a batch at a time."""
         features = self.model.features
         waiting: list[Example] = []
@@ -120,7 +130,10 @@ class RecordingEncoder:
             if waiting and (longest * (len(waiting) + 1) > most or len(waiting) == bounds.max_utterances):
                 yield from self._encode(collate(waiting))
                 waiting = []
-            waiting.append(Example(utterance, features(waveform), torch.zeros(0, dtype=torch.int64)))
+            heard = (
+                waveform if check(waveform, features.sample_rate) else torch.zeros_like(waveform)
+            )  # frames are joined
+            waiting.append(Example(utterance, features(heard), torch.zeros(0, dtype=torch.int64)))
         if waiting:
             yield from self._encode(collate(waiting))
 
@@ -143,9 +156,15 @@ def _checked(segments: Segments, utterance: Utterance) -> Segments:
         yield segment
 
 
-def _load(waveforms: Mapping[str, Tensor], load: Load, utterance: Utterance, sample_rate: int) -> Tensor:
+def _anything(waveform: Tensor, sample_rate: int) -> bool:
+    return True
+
+
+def _load(waveforms: Mapping[str, Tensor], load: Load, check: Check, utterance: Utterance, sample_rate: int) -> Tensor:
+    """Load an utterance, or nothing of it, too short for a frame, where there is nothing to be heard."""
     waveform = waveforms.get(utterance.id)
-    return load(utterance, sample_rate) if waveform is None else waveform
+    waveform = load(utterance, sample_rate) if waveform is None else waveform
+    return waveform if check(waveform, sample_rate) else waveform[:0]
 
 
 def _blocks(
@@ -155,4 +174,5 @@ def _blocks(
     if load is None and utterance.id not in waveforms:
         yield from stream_utterance(utterance, sample_rate)
     else:
-        yield _load(waveforms, load or load_utterance, utterance, sample_rate)
+        waveform = waveforms.get(utterance.id)
+        yield (load or load_utterance)(utterance, sample_rate) if waveform is None else waveform

@@ -165,7 +165,7 @@ class Recognizer:
         can_join = self.model.head.frame_head is not None and most is None
         segmenter = how.segmenter or (partial(in_chunks, log_probs=self.log_probs) if can_join else at_silences)
         bounds = how.batches, chunks, segmenter
-        return self.encoder.segments(utterances, *bounds, how.num_workers, how.load, waveforms)
+        return self.encoder.segments(utterances, *bounds, how.num_workers, how.load, how.check, waveforms)
 
     def transcript(
         self,
@@ -186,14 +186,16 @@ class Recognizer:
         """
         words: list[Word] = []
         alternatives = [Alternative("", 0.0)]
+        speech = False
         for start, encoder_out in segments:
+            speech = speech or len(encoder_out) > 0
             log_probs = None if self.model.head.frame_head is None else self.log_probs(encoder_out)
             length = torch.tensor([len(encoder_out)], device=encoder_out.device)
             [hypotheses] = self.search(self.evidence(encoder_out[None], length), values)
             words += self.words(with_times(hypotheses[0], log_probs), start, duration)
             alternatives = _combine(alternatives, self._alternatives(hypotheses, nbest), nbest)
             advance(len(encoder_out) * self.model.frame_seconds)
-        return Transcript(tuple(words), tuple(alternatives), duration)
+        return Transcript(tuple(words), tuple(alternatives), duration, speech)
 
     def words(self, hypothesis: Hypothesis, start: float, duration: float) -> Iterator[Word]:
         """Give words the times and the confidence of their tokens.

@@ -42,11 +42,13 @@ class Transcript:
         words: in order.
         alternatives: the readings there are, the best first; the first is the transcript itself.
         duration: of the recording, in seconds.
+        speech: False where nothing was heard that may be speech, and so the net was not asked.
     """
 
     words: tuple[Word, ...]
     alternatives: tuple[Alternative, ...]
     duration: float
+    speech: bool = True
 
     @property
     def text(self) -> str:
@@ -76,7 +78,7 @@ class Transcript:
             sure = math.prod(word.confidence for word in heard)
             words += [Word(text, heard[0].start, heard[-1].end, sure) for text in together[first:last]]
         alternatives = (replace(alternative, text=normalize(alternative.text)) for alternative in self.alternatives)
-        return Transcript(tuple(words), tuple(alternatives), self.duration)
+        return Transcript(tuple(words), tuple(alternatives), self.duration, self.speech)
 
     def rounded(self) -> Transcript:
         """The transcript as it is written: times to a millisecond, confidence to four digits."""
@@ -90,6 +92,7 @@ class Transcript:
         return {
             "text": self.text,
             "duration": round(self.duration, 3),
+            "speech": self.speech,
             "confidence": None if self.confidence is None else round(self.confidence, 4),
             "score": round(self.alternatives[0].score, 4) if self.alternatives else None,
             "words": [asdict(word) for word in self.rounded().words],

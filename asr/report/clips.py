@@ -187,7 +187,7 @@ def posteriors(
     """Run the net over the utterances at these positions; one that can no longer be read is left out."""
     chosen = [replace(utterances[position], id=str(position)) for position in positions]  # ids repeat among manifests
     by_position: dict[int, Posterior] = {}
-    for result in recognizer.segments(chosen, options):
+    for result in recognizer.segments(chosen, options.unchecked):
         if isinstance(result, Rejected):
             continue
         utterance, segments = result

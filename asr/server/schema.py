@@ -35,6 +35,7 @@ class Transcription(BaseModel):
     id: str = Field(description="the name that the file was sent under")
     text: str
     duration: Seconds = Field(description="of the recording, in seconds")
+    speech: bool = Field(description="false: silence, or steady noise, of which no word is written")
     confidence: Share | None = Field(description="the mean of the words'; null without words")
     score: float | None = Field(description="of the text, as the decoder ranks it")
     words: list[WordHeard] = Field(description="in order")

@@ -1,0 +1,106 @@
+"""What is silent or steady does not reach the net; speech does: in noise as loud, faint, or offset."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+import torch
+from torch import Tensor
+
+from asr.audio.load import load_waveform
+from asr.checkpoint.load import load_recognizer
+from asr.recognition.chunks import ChunkBounds
+from asr.recognition.inference import Inference
+from asr.recognition.speech import may_hold_speech
+from asr.server.schema import Transcription
+from asr.transcribe import main as transcribe
+from recipes.noise.make import MAKERS, levelled
+from tests.conftest import SHARED, needs_shared
+from tests.tones import speak
+
+RATE = 16_000
+STEADY = ("silence", "white", "pink", "hum", "band")
+
+
+def made(kind: str, seconds: float, seed: int) -> Tensor:
+    random = np.random.default_rng([seed, len(kind)])
+    waveform = levelled(MAKERS[kind](round(seconds * RATE), random), random)
+    return torch.from_numpy(np.round(waveform * 2**15) / 2**15).float()
+
+
+def mixed(speech: Tensor, noise: Tensor, snr_db: float) -> Tensor:
+    scale = speech.square().mean() / noise.square().mean() / 10 ** (snr_db / 10)
+    return speech + noise * scale.sqrt()
+
+
+@pytest.mark.parametrize("seconds", [1.1, 8.0])
+@pytest.mark.parametrize("kind", STEADY)
+def test_what_is_silent_or_steady_holds_no_speech_however_loud(kind: str, seconds: float) -> None:
+    for seed in range(2):
+        noise = made(kind, seconds, seed)
+        for gain in (1.0, 1e-2):
+            assert not may_hold_speech(gain * noise, RATE)
+        assert not may_hold_speech(noise + 0.2, RATE), "a constant offset is no speech"
+
+
+def test_in_doubt_it_is_speech() -> None:
+    assert may_hold_speech(made("tones", 4.0, 0), RATE), "music comes and goes, as speech does"
+    assert may_hold_speech(made("white", 0.9, 0), RATE), "a single sound is steady, too"
+
+
+CHANGES: dict[str, Callable[[Tensor], Tensor]] = {
+    "as it is": lambda speech: speech,
+    "faint, in 16 bits": lambda speech: torch.round(speech / speech.abs().max() * 30) / 2**15,
+    "with an offset": lambda speech: speech + 0.3,
+    "in half a minute of silence": lambda speech: torch.cat([torch.zeros(14 * RATE), speech, torch.zeros(14 * RATE)]),
+    "in half a minute of hiss": lambda speech: (
+        torch.nn.functional.pad(speech, (14 * RATE, 14 * RATE))
+        + 0.1 * speech.std() * torch.randn(len(speech) + 28 * RATE)
+    ),
+}
+
+
+@needs_shared
+@pytest.mark.parametrize("change", CHANGES)
+def test_real_speech_is_always_heard(change: str) -> None:
+    for path in sorted((SHARED / "LibriSpeech" / "dev-mini").rglob("*.flac"))[::5]:
+        assert may_hold_speech(CHANGES[change](load_waveform(path, RATE)[: 2 * RATE]), RATE), path
+
+
+@needs_shared
+@pytest.mark.parametrize("kind", ["white", "pink", "hum"])
+def test_real_speech_is_heard_in_noise_as_loud(kind: str) -> None:
+    for seed, path in enumerate(sorted((SHARED / "LibriSpeech" / "test-other-mini").rglob("*.flac"))[::8]):
+        speech = load_waveform(path, RATE)
+        assert may_hold_speech(mixed(speech, made(kind, len(speech) / RATE + 0.1, seed)[: len(speech)], 0.0), RATE), (
+            path
+        )
+
+
+@needs_shared
+@pytest.mark.slow
+def test_no_real_recording_is_taken_for_silence() -> None:
+    paths = [path for kind in ("flac", "opus", "wav") for path in sorted(SHARED.rglob(f"*.{kind}"))]
+    assert len(paths) > 5000
+    assert [path for path in paths if not may_hold_speech(load_waveform(path, RATE), RATE)] == []
+
+
+def test_a_transcript_without_speech_has_no_words_and_says_so(
+    fluent: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    speech, noise = torch.from_numpy(speak("ab cd ef")).float(), 0.1 * torch.randn(round(4.4 * RATE))
+    soundfile.write(tmp_path / "noise.wav", noise.numpy(), RATE)
+    recognizer = load_recognizer(fluent / "run")
+    said, nothing = recognizer.transcribe([speech, noise])
+    assert (said.text, said.speech) == ("ab cd ef", True)
+    assert (nothing.text, nothing.words, nothing.speech) == ("", (), False)
+    chunks = Inference(chunks=ChunkBounds(2, 0.25))
+    [in_chunks, silence] = recognizer.transcribe([noise, torch.zeros_like(noise)], chunks)
+    assert in_chunks.text == silence.text, "what holds no speech in a long recording is heard as digital silence"
+    assert transcribe([str(fluent / "run"), str(tmp_path / "noise.wav"), "--format", "jsonl"]) == 0
+    out, err = capsys.readouterr()
+    assert Transcription.model_validate(json.loads(out) | {"id": "noise.wav"}).speech is False
+    assert "noise.wav: no speech\n" in err
