@@ -87,21 +87,15 @@ def to_archive(model: str, output: Path) -> None:
 
 def to_folder(model: str, output: Path) -> None:
     """Make transformers' folder of a bundle."""
-    from asr.checkpoint.bundle import read_bundle, replace_folder
+    from asr.checkpoint.bundle import read_bundle
     from asr.checkpoint.hub import path_of
     from asr.checkpoint.huggingface.convert import to_huggingface
-    from asr.checkpoint.huggingface.files import NEEDED
+    from asr.checkpoint.huggingface.files import replace_huggingface
     from asr.checkpoint.load import bundle_folder
 
     folder = bundle_folder(path_of(model))
     files = to_huggingface(read_bundle(folder), folder)
-
-    def write(unfinished: Path) -> None:
-        unfinished.mkdir(parents=True)
-        for name, content in files.items():
-            (unfinished / name).write_bytes(content)
-
-    replace_folder(output, files.keys(), NEEDED, write)
+    replace_huggingface(output, files)
     print(f"{output}: {', '.join(files)}")
 
 

@@ -1,6 +1,7 @@
-"""python -m asr.export MODEL -o FOLDER: write a model as ONNX, for runtimes that are not torch."""
+"""python -m asr.export MODEL -o FOLDER: write a model as others run it: ONNX, or Hugging Face's transformers."""
 
 import argparse
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,34 +17,37 @@ if TYPE_CHECKING:
     from asr.checkpoint.bundle import Bundle
     from asr.data.manifest import Utterance
     from asr.onnx.agreement import Difference
+    from asr.onnx.programs import Parts
     from asr.recognition.recognizer import Recognizer
 
 SMALLER = {
     "int8": "products by 8-bit weights",
     "fp16": "half of the size alone, since processors compute it in float32 all the same",
 }
-PACKAGES = ("onnx", "onnxscript", "onnxruntime")  # the extra `onnx`
+ONNX, HUGGING_FACE = "onnx", "huggingface"
+OPTIONS = {ONNX: ("decode", "quantize", "manifest", "audio"), HUGGING_FACE: ("language", "license")}  # of one alone
+LANGUAGE, LICENCE = re.compile(r"[a-z]{2,3}"), re.compile(r"[a-z0-9][a-z0-9.+-]{0,39}")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Export; print what was written, and how it compares with the model."""
     options = _parser().parse_args(arguments)
+    _check_options(options)
+    if options.to == HUGGING_FACE:
+        return _publish(options)
     from asr.checkpoint.exported import check_exported, replace_exported
     from asr.checkpoint.hub import path_of
     from asr.checkpoint.load import bundle_recognizer, read_model
     from asr.onnx.agreement import recordings, tokens_text
-    from asr.onnx.programs import all_programs, differences, written_down
-    from asr.onnx.quantization import QUANTIZATIONS
-    from asr.onnx.runtime import check_installed
+    from asr.onnx.programs import all_programs, check_exportable, differences, written_down
+    from asr.onnx.quantization import smaller
 
-    check_installed(PACKAGES, "asr.export")
     path = path_of(options.model)
     bundle = _with_decoder(read_model(path), options.decode)
-    if bundle.program is not None:
+    if bundle.programs:
         raise InputError(f"{path}: a model to be exported must have its weights; this one is exported already.")
     recognizer = bundle_recognizer(bundle, path)
-    _check_encoder(recognizer, bundle)
-    _check_decoder(recognizer, bundle)
+    check_exportable(recognizer, bundle.config)
     check_exported(options.output, bundle)
     utterances = _utterances(options)
     audio = recordings(recognizer.model.features, options.audio)
@@ -53,14 +57,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         def on_step(description: str) -> None:
             progress.update(task, description=description)
 
-        front_end, net = written_down(recognizer.model, on_step)
-        programs = all_programs(front_end, net, recognizer.model, bundle.config)
+        parts = written_down(recognizer, on_step)
+        programs = all_programs(parts, recognizer, bundle.config)
         compared = _compared(audio, differences(recognizer, bundle.config, programs, audio, on_step))
     figures = ""
     if options.quantize is not None:
-        smaller = QUANTIZATIONS[options.quantize](net)
-        programs = all_programs(front_end, smaller, recognizer.model, bundle.config)
-        figures = _figures(options, recognizer, bundle, {"float32": net, options.quantize: smaller}, utterances)
+        made = {"float32": parts, options.quantize: smaller(parts, options.quantize)}
+        programs = all_programs(made[options.quantize], recognizer, bundle.config)
+        figures = _figures(options, recognizer, bundle, made, utterances)
     contents = {name: program.SerializeToString() for name, program in programs.items()}
     card = _card(options, bundle, recognizer, programs, compared, figures)
     replace_exported(options.output, bundle, contents, tokens_text(recognizer.model.tokenizer.pieces), card)
@@ -73,11 +77,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    description = "Write a model as ONNX: for runtimes without torch, and for asr.evaluate and asr.transcribe."
+    description = (
+        "Write a model as ONNX: for runtimes without torch, and for asr.evaluate and asr.transcribe. Or, with "
+        "--to huggingface, as the folder that transformers loads as ParakeetForCTC, with a model card."
+    )
     parser = argparse.ArgumentParser(prog="python -m asr.export", description=description)
     parser.add_argument("model", metavar="MODEL", help="a run folder, a bundle, or a .ckpt")
     output = "gets the programs, tokens.txt and README.md; an older export there is replaced"
     parser.add_argument("-o", "--output", metavar="FOLDER", type=Path, required=True, help=output)
+    parser.add_argument("--to", choices=(ONNX, HUGGING_FACE), default=ONNX, help="what is written (default onnx)")
     decode = "of the exported model, for asr's own commands, instead of the model's own"
     parser.add_argument("--decode", choices=DECODERS, metavar="NAME", help=f"{decode}: {', '.join(DECODERS)}")
     audio = "recordings on which the programs are compared with the model, beside made audio (the first 30 s of each)"
@@ -86,7 +94,41 @@ def _parser() -> argparse.ArgumentParser:
     manifest = "JSONL: on it the WER is measured before and after --quantize"
     parser.add_argument("--manifest", metavar="FILE", help=manifest)
     parser.add_argument("--audio", metavar="FILE", nargs="+", default=[], help=audio)
+    parser.add_argument("--language", metavar="CODE", help="for the model card: en, de; with --to huggingface")
+    licence = "for the model card, as the hub calls it: cc-by-4.0, apache-2.0; with --to huggingface"
+    parser.add_argument("--license", metavar="NAME", help=licence)
     return parser
+
+
+def _check_options(options: argparse.Namespace) -> None:
+    """Check that no option is given which the form that is written has no use for.
+
+    Raises:
+        InputError: one is, or is not what it must be.
+    """
+    for form, names in OPTIONS.items():
+        for name in names:
+            if form != options.to and getattr(options, name):
+                raise InputError(f"--{name} must go with --to {form}; --to {options.to} has no use for it.")
+    for name, rule, such in (("language", LANGUAGE, "en"), ("license", LICENCE, "cc-by-4.0")):
+        value = getattr(options, name)
+        if value is not None and not rule.fullmatch(value):
+            raise InputError(f"--{name} must be a short name in lower case, such as {such}; got {value!r}.")
+
+
+def _publish(options: argparse.Namespace) -> int:
+    """Write the folder that transformers loads, with a model card; print how it is uploaded."""
+    from asr.checkpoint.hub import path_of
+    from asr.run.publication import publish
+
+    about = {name: getattr(options, name) for name in OPTIONS[HUGGING_FACE]}
+    files = publish(path_of(options.model), options.output, **about)
+    print(f"{options.output}: {', '.join(files)}")
+    unknown = [name for name, value in about.items() if value is None]
+    if unknown:
+        print(f"README.md names no {' and no '.join(unknown)}: give --{' and --'.join(unknown)}, if you know.")
+    print(f"hf upload OWNER/{options.output.resolve().name} {options.output}")
+    return 0
 
 
 def _with_decoder(bundle: "Bundle", name: str | None) -> "Bundle":
@@ -95,32 +137,6 @@ def _with_decoder(bundle: "Bundle", name: str | None) -> "Bundle":
 
     instead = {} if name is None else {"name": name}
     return replace(bundle, config=bundle.config | {"decode": decoder_settings(bundle, instead)})
-
-
-def _check_encoder(recognizer: "Recognizer", bundle: "Bundle") -> None:
-    """Check that the encoder is one that hears whole recordings: of a stream, its steps would have to be exported.
-
-    Raises:
-        InputError: it hears streams.
-    """
-    if hasattr(recognizer.model.encoder, "initial_state"):
-        must = "the encoder of an exported model must hear whole recordings"
-        name = bundle.config["encoder"]["name"]
-        raise InputError(f"{must}; encoder={name} hears streams, whose steps are not exported yet.")
-
-
-def _check_decoder(recognizer: "Recognizer", bundle: "Bundle") -> None:
-    """Check that log_probs are all that the decoder asks of the head.
-
-    Raises:
-        InputError: it asks for more.
-    """
-    more = [need for need in recognizer.decode.needs if need != "frame_head"]
-    if more:
-        must = "the decoder of an exported model must need the log_probs of frames alone"
-        given = f"decode={bundle.config['decode']['name']} needs a {more[0]}, which is not exported yet"
-        cure = " To export the CTC head beside it, add --decode greedy." if recognizer.model.head.frame_head else ""
-        raise InputError(f"{must}; {given}.{cure}")
 
 
 def _utterances(options: argparse.Namespace) -> "list[Utterance]":
@@ -142,20 +158,21 @@ def _figures(
     options: argparse.Namespace,
     recognizer: "Recognizer",
     bundle: "Bundle",
-    nets: "Mapping[str, ModelProto]",
+    made: "Mapping[str, Parts]",
     utterances: "Sequence[Utterance]",
 ) -> str:
-    """Measure nets before and after, and write what was measured."""
+    """Measure programs before and after, and write what was measured."""
     from asr.onnx.figures import measured, speeds, table
-    from asr.onnx.programs import running
+    from asr.onnx.programs import net_of, running, size
 
-    contents = {name: net.SerializeToString() for name, net in nets.items()}
-    rates = speeds(recognizer, contents)
+    file, net = net_of(recognizer)
+    rates = speeds(recognizer, {name: parts[file].SerializeToString() for name, parts in made.items()}, net)
     rows = []
-    for name, content in contents.items():
-        smaller = running(recognizer, bundle.config, content)
+    for name, parts in made.items():
+        decoded = running(recognizer, bundle.config, parts)
         with audio_progress(f"WER of {name}", utterances) as advance:
-            rows.append(measured(smaller, content, rates[name], options.manifest, utterances, advance).row(name))
+            figures = measured(decoded, size(parts), rates[name], options.manifest, utterances, advance)
+            rows.append(figures.row(name))
     words = f"; WER: on {Path(options.manifest).name}" if utterances else "; WER: give --manifest"
     how = f"Speed: 10 s of audio alone, on one thread of this processor, features not counted{words}."
     return f"{table(rows)}\n\n{options.quantize}: {SMALLER[options.quantize]}. {how}\n"
@@ -165,7 +182,7 @@ def _compared(audio: "Mapping[str, Tensor]", differences: "Mapping[str, Differen
     """Say how the programs were compared with the model, and with what outcome."""
     worst = max(differences.values(), key=lambda difference: difference.largest)
     how = f"Compared with the model on {len(audio)} recordings, each alone and in a batch of all"
-    return f"{how}: log_probs differ by {worst.largest:.1g} at most ({worst.where}), and no text does."
+    return f"{how}: numbers differ by {worst.largest:.1g} at most ({worst.where}), and no text does."
 
 
 def _card(
@@ -180,13 +197,13 @@ def _card(
     from asr.checkpoint.load import BUNDLE
     from asr.onnx.card import card, described
 
-    model, path = recognizer.model, Path(options.model).resolve()
+    path = Path(options.model).resolve()
     return card(
+        recognizer,
+        max_symbols=bundle.config["decode"].get("max_symbols"),
         name=options.output.resolve().name,
         source=options.model if is_address(options.model) else path.parent.name if path.name == BUNDLE else path.name,
         programs=[(name, program.ByteSize(), described(program)) for name, program in programs.items()],
-        sample_rate=model.features.sample_rate,
-        frame_seconds=model.frame_seconds,
         compared=compared,
         figures=figures,
         model_card=bundle.card,

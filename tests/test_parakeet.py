@@ -1,14 +1,16 @@
 """Hugging Face's Parakeet-CTC as bundles and back: the same features, the same text, every tensor in its place."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 import safetensors.torch
 import torch
+from huggingface_hub import ModelCard
 from torch import Tensor
-from transformers import AutoProcessor, ParakeetForCTC
+from transformers import AutoProcessor, ParakeetForCTC, pipeline
 
 from asr.build import build_features, build_model, build_tokenizer
 from asr.checkpoint.bundle import Bundle, read_bundle, replace_bundle
@@ -18,9 +20,11 @@ from asr.checkpoint.load import load_recognizer, model_config
 from asr.checkpoint.tensors import COUNTER
 from asr.convert import main
 from asr.errors import InputError
+from asr.export import main as export
 from asr.interfaces import Tokenizer
 from tests import parakeet
 from tests.conftest import resolved
+from tests.nemo import MODEL, needs_model
 from tests.parakeet import SAMPLE_RATE, change
 from tests.test_convert import assert_equal, assert_refused, log_probs_of
 
@@ -321,3 +325,84 @@ def test_a_folder_that_holds_anything_else_is_not_replaced(tiny: Path, tmp_path:
     (tmp_path / "theirs" / "thesis.tex").unlink()
     for _ in range(2):
         assert main([str(tmp_path / "ours"), "--to", "huggingface", "-o", str(tmp_path / "theirs")]) == 0
+
+
+# ---- a folder to be published
+
+RESULTS = {
+    "test-clean": {"wer": 0.0264, "wer_interval": [0.019, 0.0341], "reference_words": 1816, "normalizer": "basic"},
+    "silence": {"wer": float("nan"), "wer_interval": None, "reference_words": 0, "normalizer": "basic"},
+}
+
+
+def test_an_export_for_transformers_is_a_pipeline_with_a_card_that_a_hub_reads(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, folder = tmp_path / "run", tmp_path / "mine"
+    bundle(run / "bundle", *SUBWORDS)
+    (run / "results.json").write_text(json.dumps(RESULTS))
+    options = ["--to", "huggingface", "--language", "en", "--license", "cc-by-4.0"]
+    for model in (run, run / "bundle"):
+        assert export([str(model), "-o", str(folder), *options]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == f"hf upload OWNER/mine {folder}"
+
+    waveform = sound(2.0)
+    [expected] = load_recognizer(run).transcribe([waveform])
+    assert len(expected.text) > 4
+    recognize = pipeline("automatic-speech-recognition", model=str(folder))
+    said = recognize({"raw": waveform.numpy(), "sampling_rate": SAMPLE_RATE})["text"].strip()
+    assert said.startswith(expected.text), "it decodes the frame of padding behind the end, too"
+    assert heard(folder, [waveform])[1] == [expected.text]
+
+    card = ModelCard.load(folder / "README.md")
+    about = card.data.to_dict()
+    assert {key: about[key] for key in ("language", "license", "library_name", "pipeline_tag", "metrics")} == {
+        "language": "en",
+        "license": "cc-by-4.0",
+        "library_name": "transformers",
+        "pipeline_tag": "automatic-speech-recognition",
+        "metrics": ["wer"],
+    }
+    [result] = card.data.eval_results
+    assert (result.dataset_name, result.metric_type, result.metric_value) == ("test-clean", "wer", 2.64)
+    assert "| test-clean | 2.64 | 1.90 to 3.41 | 1,816 |" in card.content
+
+
+def test_a_card_names_only_what_is_known(tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([str(tiny), "-o", str(tmp_path / "ours"), "--source", "Trained by nobody."]) == 0
+    assert main([str(tmp_path / "ours"), "-o", str(tmp_path / "theirs"), "--to", "huggingface"]) == 0
+    capsys.readouterr()
+    assert export([str(tmp_path / "ours"), "-o", str(tmp_path / "theirs"), "--to", "huggingface"]) == 0
+    told = "README.md names no language and no license: give --language and --license, if you know."
+    assert capsys.readouterr().out.splitlines()[1] == told
+    card = ModelCard.load(tmp_path / "theirs" / "README.md")
+    assert {"language", "license", "metrics", "model-index"}.isdisjoint(card.data.to_dict())
+    assert "> Trained by nobody." in card.content
+    assert "Word error rate" not in card.content
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--language", "en"], "--language must go with --to huggingface; --to onnx has no use for it."),
+        (
+            ["--to", "huggingface", "--quantize", "int8"],
+            "--quantize must go with --to onnx; --to huggingface has no use for it.",
+        ),
+        (["--to", "huggingface", "--license", "Mine: all"], "--license must be a short name in lower case, such as cc"),
+        (["--to", "huggingface"], "encoder.subsampling must be depthwise_conv, to be written as Hugging Face's; got"),
+    ],
+)
+def test_what_cannot_be_exported_for_transformers_is_one_line(options: list[str], message: str, tmp_path: Path) -> None:
+    bundle(tmp_path / "ours", *SUBWORDS, "encoder/subsampling=strided_conv")
+    with pytest.raises(InputError, match=re.escape(message)):
+        export([str(tmp_path / "ours"), "-o", str(tmp_path / "theirs"), *options])
+    assert not (tmp_path / "theirs").exists()
+
+
+@needs_model
+@pytest.mark.slow
+def test_the_trained_conformer_is_no_parakeet(tmp_path: Path) -> None:
+    assert main([str(MODEL), "-o", str(tmp_path / "ours")]) == 0
+    with pytest.raises(InputError, match=r"^encoder\.subsampling must be depthwise_conv, .*got 'strided_conv'"):
+        export([str(tmp_path / "ours"), "-o", str(tmp_path / "theirs"), "--to", "huggingface"])

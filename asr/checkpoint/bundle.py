@@ -9,7 +9,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from asr.build import MODEL_KEYS
 from asr.checkpoint.formats import FORMAT, KEY, of_today
 from asr.errors import InputError
 from asr.language_model.arpa import ARPA_HEAD
-from asr.onnx.names import ONNX, PROGRAM
+from asr.onnx.names import NETS, ONNX, OPENED
 from asr.system.files import UNFINISHED, sync_folder
 from asr.system.learnt import MAX_BYTES, parse_json
 
@@ -42,14 +42,14 @@ class Bundle:
         files: what was learnt, by name.
         weights: by name.
         card: text of the model card.
-        program: an ONNX file that stands for net and weights, if the model is an exported one.
+        programs: ONNX files by name, that stand for net and weights if the model is an exported one.
     """
 
     config: dict[str, Any]
     files: dict[str, bytes]
     weights: dict[str, Tensor]
     card: str
-    program: Path | None = None
+    programs: dict[str, Path] = field(default_factory=dict)
 
     @property
     def attached(self) -> dict[str, Path]:
@@ -82,7 +82,7 @@ def read_bundle(folder: Path) -> Bundle:
 
 def is_exported(folder: Path) -> bool:
     """Tell the folder of an exported model from a bundle."""
-    return (folder / PROGRAM).is_file() and not (folder / WEIGHTS).exists()
+    return any((folder / name).is_file() for name in NETS) and not (folder / WEIGHTS).exists()
 
 
 def read_exported(folder: Path) -> Bundle:
@@ -93,7 +93,8 @@ def read_exported(folder: Path) -> Bundle:
     """
     config = read_config(folder)
     files, card = _read_texts(folder)
-    return Bundle(config, files, {}, card, folder / PROGRAM)
+    programs = {name: folder / name for name in OPENED if (folder / name).is_file()}
+    return Bundle(config, files, {}, card, programs)
 
 
 def _read_texts(folder: Path) -> tuple[dict[str, bytes], str]:

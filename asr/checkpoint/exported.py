@@ -16,10 +16,10 @@ from asr.checkpoint.bundle import (
     replace_folder,
     write_texts,
 )
-from asr.onnx.names import PROGRAM, PROGRAMS
+from asr.onnx.names import PROGRAMS
 
 TOKENS = "tokens.txt"
-ALWAYS = (PROGRAM, CONFIG, TOKENS)
+ALWAYS = (CONFIG, TOKENS)
 
 
 def replace_exported(folder: Path, bundle: Bundle, programs: Mapping[str, bytes], tokens: str, card: str) -> None:

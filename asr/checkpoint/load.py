@@ -94,12 +94,12 @@ def bundle_recognizer(bundle: Bundle, path: Path, device: str | torch.device = "
         features(torch.zeros(features.sample_rate))  # statistics of another number of bins are a RuntimeError
         with torch.device("meta"):  # no memory for a net of which the weights know nothing
             model = build_model(bundle.config, tokenizer, features)
-        if bundle.program is None:
+        if not bundle.programs:
             _load_weights(model, bundle.weights)
         else:
-            from asr.onnx.runtime import exported
+            from asr.onnx.exported import exported
 
-            model = exported(model, bundle.program)
+            model = exported(model, bundle.programs)
         decode = build_decoder(bundle.config, model)
         calibration = load_calibration(bundle.files)
     except KeyError as error:

@@ -28,14 +28,43 @@ def lstm_plainly(x: Tensor, weight_x: Tensor, weight_h: Tensor, bias_x: Tensor, 
     """Long short-term memory; weights of input, forget gate, new value and output gate, (4 H, D) and (4 H, H)."""
 
     def step(state: tuple[Tensor, Tensor], given: Tensor) -> tuple[tuple[Tensor, Tensor], Tensor]:
-        hidden, memory = state
-        input_gate, forget_gate, new, output_gate = (given + linear(hidden, weight_h, bias_h)).chunk(4, dim=-1)
-        memory = forget_gate.sigmoid() * memory + input_gate.sigmoid() * new.tanh()
-        hidden = output_gate.sigmoid() * memory.tanh()
+        hidden, memory = _remember(given + linear(state[0], weight_h, bias_h), state[1])
         return (hidden, memory), hidden.clone()
 
     start = x.new_zeros(x.shape[0], weight_h.shape[1])
     return _scan(step, (start, start.clone()), linear(x, weight_x, bias_x))
+
+
+def step_lstm(layers: nn.LSTM, x: Tensor, hidden: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
+    """Go on by one frame.
+
+    Args:
+        layers: one direction, batch first; only their weights, if a program is being written down: torch's own have a
+            state of other dimensions there.
+        x: (B, D).
+        hidden: state of each layer, (L, B, H).
+        memory: of each layer, (L, B, H).
+
+    Returns:
+        The two behind the frame; what comes out is the last layer's state.
+    """
+    if not torch.compiler.is_exporting():
+        new: tuple[Tensor, Tensor] = layers(x[:, None], (hidden, memory))[1]
+        return new
+    states, memories = [], []
+    for weights, state, cells in zip(layers.all_weights, hidden, memory, strict=True):
+        weight_x, weight_h, bias_x, bias_h = weights
+        x, cells = _remember(linear(x, weight_x, bias_x) + linear(state, weight_h, bias_h), cells)
+        states.append(x)
+        memories.append(cells)
+    return torch.stack(states), torch.stack(memories)
+
+
+def _remember(gates: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
+    """What comes of the gates, (B, 4 H), and of a memory, (B, H): the state, and the memory behind."""
+    input_gate, forget_gate, new, output_gate = gates.chunk(4, dim=-1)
+    memory = forget_gate.sigmoid() * memory + input_gate.sigmoid() * new.tanh()
+    return output_gate.sigmoid() * memory.tanh(), memory
 
 
 def gru_plainly(x: Tensor, weight_x: Tensor, weight_h: Tensor, bias_x: Tensor, bias_h: Tensor) -> Tensor:

@@ -10,8 +10,8 @@ from torch.nn.utils.rnn import pad_sequence
 from asr.audio.load import audio_info, load_waveform
 from asr.errors import InputError
 from asr.interfaces import Features
-from asr.onnx.program import FEATURE_LENGTHS, FEATURES, SAMPLE_COUNTS, SHERPA_INPUTS, WAVEFORMS, Net
-from asr.onnx.runtime import run, session
+from asr.onnx.program import FRONT_END_INPUTS, NET_INPUTS, SHERPA_INPUTS, Net
+from asr.onnx.session import run_net, session
 from asr.recognition.recognizer import Recognizer
 
 TOLERANCE = 0.01  # of log_probs: ten times of what float32 differs by from float64 in a net of 16 blocks
@@ -34,8 +34,8 @@ class Form(NamedTuple):
     arranged: Callable[[Tensor], Tensor]
 
 
-OF_FEATURES = Form((FEATURES, FEATURE_LENGTHS), lambda features, waveform: features(waveform), lambda batch: batch)
-OF_WAVEFORMS = Form((WAVEFORMS, SAMPLE_COUNTS), lambda features, waveform: waveform, lambda batch: batch)
+OF_FEATURES = Form(NET_INPUTS, lambda features, waveform: features(waveform), lambda batch: batch)
+OF_WAVEFORMS = Form(FRONT_END_INPUTS, lambda features, waveform: waveform, lambda batch: batch)
 OF_SHERPA = Form(SHERPA_INPUTS, lambda features, waveform: features(waveform), lambda batch: batch.transpose(1, 2))
 
 
@@ -43,7 +43,7 @@ class Difference(NamedTuple):
     """Where a program differs most from the model.
 
     Args:
-        largest: of two log_probs.
+        largest: of two log_probs, or of other numbers that a program gives.
         where: which recording, alone or in a batch, and at which second.
         texts: how many are others.
         recordings: that were compared, each alone and in a batch.
@@ -89,39 +89,33 @@ def recordings(features: Features, paths: Sequence[str]) -> dict[str, Tensor]:
 
 @torch.inference_mode()
 def difference(
-    expected: Recognizer,
-    actual: Recognizer,
-    program: bytes,
-    form: Form,
-    audio: Mapping[str, Tensor],
-    on_run: Callable[[], None] = lambda: None,
+    expected: Recognizer, actual: Recognizer, program: bytes, form: Form, audio: Mapping[str, Tensor], net: Net
 ) -> Difference:
-    """Compare a program with the model that it was written down of.
+    """Compare a program with the net that it was written down of.
 
     Args:
         expected: has the model.
-        actual: has the decoder of log_probs.
+        actual: has the decoder of what the program gives.
         program: is run on each recording alone, and on all of them in a batch with junk behind their ends.
         form: what it is given.
         audio: waveforms (S,) by name.
-        on_run: told of each time that it was run.
+        net: of the model.
     """
-    opened = session(program, form.inputs)
-    features, net = expected.model.features, Net(expected.model)
+    opened = session(program, form.inputs, net.outputs)
+    features = expected.model.features
     given = [form.of_waveform(features, waveform) for waveform in audio.values()]
     worst = Difference(0.0, "nowhere", 0, len(audio))
     batches = [[number] for number in range(len(given))] + ([list(range(len(given)))] if len(given) > 1 else [])
-    references: list[Tensor] = []
+    references: list[Reference] = []
     for members in batches:
         batch = pad_sequence([given[number] for number in members], batch_first=True, padding_value=JUNK)
         lengths = torch.tensor([len(given[number]) for number in members])
-        outs, out_lengths = run(opened, form.arranged(batch).contiguous(), lengths)
+        outs, out_lengths = run_net(opened, form.arranged(batch), lengths)
         for number, out, length in zip(members, outs, out_lengths.tolist(), strict=True):
             if len(members) == 1:
-                references.append(_reference(net, features(list(audio.values())[number])))
+                references.append(_reference(expected, net, features(list(audio.values())[number])))
             name = list(audio)[number] + ("" if len(members) == 1 else f", in a batch of {len(members)}")
             worst = _worse(worst, name, references[number], out[:length], actual)
-        on_run()
     return worst
 
 
@@ -132,26 +126,34 @@ def check(program: str, found: Difference) -> None:
         InputError: it does not, and where.
     """
     if not (found.largest <= TOLERANCE and found.texts == 0):  # which NaN is not, either
-        must = f"{program} must give the log_probs of the model within {TOLERANCE}, and its texts"
+        must = f"{program} must give what the model gives within {TOLERANCE}, and its texts"
         raise InputError(
             f"{must}; they differ by {found.largest:.3g} ({found.where}), and {found.texts} texts do. Nothing was "
             f"written: this is a fault of asr, of torch, or of ONNX Runtime."
         )
 
 
-def _reference(net: Net, features: Tensor) -> Tensor:
-    """Features (T, F) to the model's log_probs (T', V)."""
-    log_probs, lengths = net(features[None], torch.tensor([len(features)]))
-    return log_probs[0, : int(lengths[0])]
+class Reference(NamedTuple):
+    """What torch makes of a recording: all that a program gives of frames, (T', ...), and the text."""
+
+    out: Tensor
+    text: str
 
 
-def _worse(worst: Difference, name: str, expected: Tensor, out: Tensor, recognizer: Recognizer) -> Difference:
+def _reference(recognizer: Recognizer, net: Net, features: Tensor) -> Reference:
+    """Features (T, F) to what a program must give."""
+    encoded = recognizer.model(features[None], torch.tensor([len(features)]))
+    length = int(encoded.lengths[0])
+    out = torch.cat(net.of_encoded(encoded), dim=-1)[0, :length]
+    return Reference(out, _text(recognizer, encoded.out[0, :length]))
+
+
+def _worse(worst: Difference, name: str, expected: Reference, out: Tensor, recognizer: Recognizer) -> Difference:
     """Add what differs in one recording."""
-    if out.shape != expected.shape:
-        return worst._replace(largest=float("inf"), where=f"{name}: {len(out)} frames, not {len(expected)}")
-    texts = [_text(recognizer, log_probs) for log_probs in (expected, out)]
-    worst = worst._replace(texts=worst.texts + (texts[0] != texts[1]))
-    by_frame = (out - expected).abs().nan_to_num(float("inf")).amax(dim=1) if len(out) else out.new_zeros(1)
+    if out.shape != expected.out.shape:
+        return worst._replace(largest=float("inf"), where=f"{name}: {len(out)} frames, not {len(expected.out)}")
+    worst = worst._replace(texts=worst.texts + (_text(recognizer, out) != expected.text))
+    by_frame = (out - expected.out).abs().nan_to_num(float("inf")).amax(dim=1) if len(out) else out.new_zeros(1)
     largest = float(by_frame.max())
     if largest <= worst.largest:
         return worst
@@ -159,8 +161,8 @@ def _worse(worst: Difference, name: str, expected: Tensor, out: Tensor, recogniz
     return worst._replace(largest=largest, where=f"{name}, at {seconds:.2f} s")
 
 
-def _text(recognizer: Recognizer, log_probs: Tensor) -> str:
-    [hypotheses] = recognizer.hypotheses(log_probs[None], torch.tensor([len(log_probs)]))
+def _text(recognizer: Recognizer, encoder_out: Tensor) -> str:
+    [hypotheses] = recognizer.hypotheses(encoder_out[None], torch.tensor([len(encoder_out)]))
     return recognizer.text(hypotheses[0])
 
 

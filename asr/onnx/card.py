@@ -3,48 +3,46 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from asr.onnx.examples import SHERPA, of_ctc, of_stream, of_transducer
+from asr.onnx.names import ENCODER, STEP
 from asr.onnx.names import SHERPA as SHERPA_PROGRAM
 from asr.onnx.program import OPSET
+from asr.recognition.recognizer import Recognizer
 
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-PYTHON = """import sys
-
-import numpy as np
-import onnxruntime
-import soundfile
-
-waveform, sample_rate = soundfile.read(sys.argv[1], dtype="float32", always_2d=True)
-assert sample_rate == {sample_rate}, "the model hears {sample_rate} Hz: resample the recording first"
-waveform = waveform.mean(axis=1)
-
-model = onnxruntime.InferenceSession("model-waveform.onnx")
-inputs = {{"waveforms": waveform[None], "sample_counts": np.array([len(waveform)], dtype=np.int64)}}
-log_probs, lengths = model.run(None, inputs)
-
-best = log_probs[0, : lengths[0]].argmax(axis=1).tolist()  # the best token of each frame, 0 for none
-tokens = [token for token, before in zip(best, [0, *best]) if token not in (before, 0)]
-pieces = [line.rsplit(" ", 1)[0] for line in open("tokens.txt", encoding="utf-8")]
-print(" ".join("".join(pieces[token] for token in tokens).replace("\\u2581", " ").split()))
-"""
-
-SHERPA = """import sys
-
-import sherpa_onnx
-import soundfile
-
-waveform, sample_rate = soundfile.read(sys.argv[1], dtype="float32", always_2d=True)
-recognizer = sherpa_onnx.OfflineRecognizer.from_nemo_ctc(model="model-sherpa.onnx", tokens="tokens.txt")
-stream = recognizer.create_stream()
-stream.accept_waveform(sample_rate, waveform.mean(axis=1))
-recognizer.decode_stream(stream)
-print(stream.result.text)
-"""
+MANY = 5  # inputs, the features and a state: too many for a line
 
 NO_SHERPA = """sherpa-onnx computes features of its own (80 mels as in Slaney's toolbox, of 16 kHz, each bin normalised
 over the utterance), and this model hears others: there is no program for it here. `model-waveform.onnx` needs nobody
 else's features.
+"""
+
+NO_SHERPA_TRANSDUCER = """There is no program for it here: its transducers are others.
+"""
+
+_OF_CTC = "`log_probs` are natural logarithms; token 0 is CTC's blank."
+
+_OF_TRANSDUCER = """`encoder.onnx` gives `encoder_out`, as the joiner takes it, and `log_probs` of a CTC
+head beside the transducer, which say when a token was said. `predictor.onnx` reads a token, and gives what the joiner
+takes and the state behind it; `joiner.onnx` gives the `log_probs` of what comes next, by a frame and the tokens before.
+Logarithms are natural; token 0 is the blank, and stands before the first token."""
+
+_STREAMED = """
+## As a stream
+
+    pip install numpy onnxruntime soundfile
+    python stream.py recording.wav
+
+where `stream.py`, which prints the text while it hears, lies beside the other files and is
+
+```python
+{python}```
+
+`step.onnx` takes a chunk of features and the state, and gives `log_probs` and the state behind the chunk, each tensor
+by its name with `next.` before it. All are zeros at first. A chunk has any number of frames, a multiple of {stride} but
+for the last.
 """
 
 _CARD = """# {name}
@@ -53,9 +51,10 @@ A speech recogniser exported to ONNX (opset {opset}) by `python -m asr.export` f
 
 {table}
 
-`batch`, and what stands second, may be any number. Lengths are int64: of samples, or of frames, that are not padding.
-What stands in the padding changes nothing. `log_probs` are natural logarithms; token 0 is CTC's blank. A frame of them
-is {frame_seconds:g} s. What a pass needs of memory grows with the square of a recording's length: cut those of minutes.
+What has a name instead of a number, as `batch` does, may be any number. Lengths are int64: of samples, or of frames,
+that are not padding. What stands in the padding changes nothing. {outputs}
+A frame of what comes out is {frame_seconds:g} s. What a pass needs of memory grows with the square of a recording's
+length: cut those of minutes.
 
 {compared}
 
@@ -68,7 +67,7 @@ where `transcribe.py` lies beside the other files and is
 
 ```python
 {python}```
-
+{streamed}
 ## By sherpa-onnx
 
 {sherpa}
@@ -91,11 +90,11 @@ where `transcribe_sherpa.py` is
 
 
 def card(
+    recognizer: Recognizer,
+    max_symbols: int | None,
     name: str,
     source: str,
     programs: Sequence[tuple[str, int, str]],
-    sample_rate: int,
-    frame_seconds: float,
     compared: str,
     figures: str,
     model_card: str,
@@ -103,28 +102,32 @@ def card(
     """Write README.md.
 
     Args:
+        recognizer: that was exported.
+        max_symbols: tokens in a frame, at most, of a transducer.
         name: of the folder.
         source: of the model.
         programs: the name, size in bytes and inputs of each.
-        sample_rate: in Hz, that the model hears.
-        frame_seconds: from one frame of log_probs to the next.
         compared: how the programs were compared with the model.
         figures: what was measured, if anything.
         model_card: of the bundle.
     """
     rows = [f"| `{name}` | {size / 1e6:.1f} MB | {inputs} |" for name, size, inputs in programs]
     table = "\n".join(["| file | size | from |", "|---|---|---|", *rows])
-    has_sherpa = any(name == SHERPA_PROGRAM for name, _, _ in programs)
+    names, model = {name for name, _, _ in programs}, recognizer.model
+    is_transducer = ENCODER in names
+    sherpa = NO_SHERPA_TRANSDUCER if is_transducer else NO_SHERPA
     return _CARD.format(
         name=name,
         source=source,
         opset=OPSET,
         table=table,
-        frame_seconds=frame_seconds,
+        frame_seconds=model.frame_seconds,
+        outputs=_OF_TRANSDUCER if is_transducer else _OF_CTC,
         compared=compared,
         figures=f"{figures}\n" if figures else "",
-        python=PYTHON.format(sample_rate=sample_rate),
-        sherpa=_SHERPA.format(python=SHERPA) if has_sherpa else NO_SHERPA,
+        python=of_transducer(model, max_symbols) if is_transducer else of_ctc(model),
+        streamed=_STREAMED.format(python=of_stream(model), stride=model.encoder.stride) if STEP in names else "",
+        sherpa=_SHERPA.format(python=SHERPA) if SHERPA_PROGRAM in names else sherpa,
         before=_quoted(model_card),
     )
 
@@ -135,7 +138,8 @@ def described(program: "ModelProto") -> str:
     for value in program.graph.input:
         dimensions = [d.dim_param or str(d.dim_value) for d in value.type.tensor_type.shape.dim]
         written.append(f"`{value.name}` ({', '.join(dimensions)})")
-    return ", ".join(written)
+    shown, others = (written, 0) if len(written) < MANY else (written[:2], len(written) - 2)
+    return ", ".join(shown) + (f", and {others} tensors of the state" if others else "")
 
 
 def _quoted(model_card: str) -> str:

@@ -1,4 +1,4 @@
-"""What a program takes and how often it errs: size, speed, WER."""
+"""What programs take and how often they err: size, speed, WER."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -9,22 +9,22 @@ import torch
 
 from asr.data.manifest import Utterance
 from asr.evaluation.result import evaluate
-from asr.onnx.program import FEATURE_LENGTHS, FEATURES
-from asr.onnx.runtime import run, session
+from asr.onnx.program import NET_INPUTS, Net
+from asr.onnx.session import run, session
 from asr.recognition.inference import INFERENCE
 from asr.recognition.recognizer import Recognizer
 from asr.text.numbers import interval, rate
 
 SECONDS = 10  # of the recording that is timed
 TURNS = 5
-TITLES = ("model.onnx", "MB", "seconds of audio a second", "WER %", "95 % interval")
+TITLES = ("programs", "MB", "seconds of audio a second", "WER %", "95 % interval")
 
 
 class Figures(NamedTuple):
-    """Of a program.
+    """Of a model's programs.
 
     Args:
-        num_bytes: its size.
+        num_bytes: their size, of what is run from features.
         speed: seconds of audio a second: features of 10 s in, one thread.
         wer: word error rate, if it was measured.
         wer_interval: its 95 % interval, if there is one.
@@ -41,17 +41,18 @@ class Figures(NamedTuple):
         return name, f"{self.num_bytes / 1e6:.1f}", f"{self.speed:.0f}", wer, interval(self.wer_interval)
 
 
-def speeds(recognizer: Recognizer, programs: dict[str, bytes]) -> dict[str, float]:
+def speeds(recognizer: Recognizer, programs: dict[str, bytes], net: Net) -> dict[str, float]:
     """Time programs by turns, so that whatever else the machine does strikes all of them.
 
     Args:
         recognizer: whose features they take.
         programs: by name.
+        net: that they are of.
     """
     features = recognizer.model.features
     given = features(0.1 * torch.randn(SECONDS * features.sample_rate))[None]
     lengths = torch.tensor([given.shape[1]])
-    opened = {name: session(program, (FEATURES, FEATURE_LENGTHS), num_threads=1) for name, program in programs.items()}
+    opened = {name: session(program, NET_INPUTS, net.outputs, num_threads=1) for name, program in programs.items()}
     taken: dict[str, list[float]] = {name: [] for name in programs}
     for turn in range(TURNS + 1):
         for name, program in opened.items():
@@ -64,26 +65,26 @@ def speeds(recognizer: Recognizer, programs: dict[str, bytes]) -> dict[str, floa
 
 def measured(
     recognizer: Recognizer,
-    program: bytes,
+    num_bytes: int,
     speed: float,
     manifest: str,
     utterances: Sequence[Utterance],
     advance: Callable[[float], None],
 ) -> Figures:
-    """Measure a program.
+    """Measure a model's programs.
 
     Args:
-        recognizer: runs it.
-        program: of features.
+        recognizer: runs them.
+        num_bytes: their size.
         speed: see `Figures`.
         manifest: its name.
         utterances: in it; none: the WER is not measured.
         advance: told how many seconds of audio were recognised.
     """
     if not utterances:
-        return Figures(len(program), speed, None, None)
+        return Figures(num_bytes, speed, None, None)
     row = evaluate(recognizer, manifest, list(utterances), INFERENCE, advance).as_dict()
-    return Figures(len(program), speed, row["wer"], row["wer_interval"])
+    return Figures(num_bytes, speed, row["wer"], row["wer_interval"])
 
 
 def table(rows: Sequence[Sequence[str]]) -> str:

@@ -4,13 +4,14 @@ import logging
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from asr.errors import InputError
 from asr.features.slaney_fbank import SlaneyFbank
+from asr.interfaces import Encoded
 from asr.onnx.front_end import FrontEnd
 from asr.recognition.model import Model
 
@@ -20,10 +21,13 @@ if TYPE_CHECKING:
 OPSET = 18
 FEATURES, FEATURE_LENGTHS = "features", "feature_lengths"
 WAVEFORMS, SAMPLE_COUNTS = "waveforms", "sample_counts"
+NET_INPUTS, FRONT_END_INPUTS = (FEATURES, FEATURE_LENGTHS), (WAVEFORMS, SAMPLE_COUNTS)
 SHERPA_INPUTS = ("audio_signal", "length")
 LOG_PROBS, LENGTHS = "log_probs", "log_probs_lengths"
+BATCH = {0: "batch"}  # the first dimension of all that goes in, which may be any number
+OUT_FRAMES = "encoder_frames"  # what the number of frames that come out is called
 MOST_BYTES = 2**31 - 1  # of an ONNX file
-FRONT_END = "front_end/"  # what the names in one begin with
+PREFIX = "front_end/"  # of the names in a front-end
 EXAMPLE_FRAMES, EXAMPLE_SAMPLES = 333, 54_321  # of what a program is written down by; it is for any number
 
 
@@ -34,34 +38,39 @@ class Net(nn.Module):
         InputError: the model has no head that gives those.
     """
 
+    outputs: tuple[str, ...] = (LOG_PROBS, LENGTHS)
+
     def __init__(self, model: Model) -> None:
         super().__init__()
         if model.head.frame_head is None:
             must = "an exported model must have a head that says which token each frame spells (CTC)"
             raise InputError(f"{must}; {type(model.head).__name__} does not, and other heads are not exported yet.")
-        self.encode = cast(nn.Module, model)
+        self.model = model
         self.head = model.head.frame_head
 
-    def forward(self, features: Tensor, feature_lengths: Tensor) -> tuple[Tensor, Tensor]:
+    def of_encoded(self, encoded: Encoded) -> tuple[Tensor, ...]:
+        """What the model's encoder gives, to all that is given of frames."""
+        return (self.head.log_probs(encoded.out),)
+
+    def forward(self, features: Tensor, feature_lengths: Tensor) -> tuple[Tensor, ...]:
         """As above."""
-        encoded = self.encode(features, feature_lengths)
-        return self.head.log_probs(encoded.out), encoded.lengths
+        encoded = self.model(features, feature_lengths)
+        return *self.of_encoded(encoded), encoded.lengths
 
 
-def export_net(model: Model) -> "ModelProto":
-    """Write down a model behind its features: see `Net`.
+def export_net(net: Net) -> "ModelProto":
+    """Write down a model behind its features.
 
     Raises:
-        InputError: the model cannot be exported, or is too large for a file.
+        InputError: it is too large for a file.
     """
-    net = Net(model).eval()
     num_bytes = sum(weight.numel() * weight.element_size() for weight in net.state_dict().values())
     if num_bytes > MOST_BYTES:
         must = f"an exported model must have less than {MOST_BYTES / 2**30:.0f} GiB of weights, as ONNX files do"
         raise InputError(f"{must}; got {num_bytes / 2**30:.1f}.")
     lengths = torch.tensor([EXAMPLE_FRAMES, EXAMPLE_FRAMES // 2])
-    example = (torch.randn(2, EXAMPLE_FRAMES, model.features.dim), lengths)
-    return _export(net, example, {FEATURES: "frames", FEATURE_LENGTHS: None}, (LOG_PROBS, LENGTHS))
+    example = (torch.randn(2, EXAMPLE_FRAMES, net.model.features.dim), lengths)
+    return write_down(net, example, (NET_INPUTS, net.outputs), (BATCH | {1: "frames"}, BATCH))
 
 
 def export_front_end(model: Model) -> "ModelProto":
@@ -72,18 +81,18 @@ def export_front_end(model: Model) -> "ModelProto":
     """
     counts = torch.tensor([EXAMPLE_SAMPLES, EXAMPLE_SAMPLES // 2])
     example = (0.1 * torch.randn(2, EXAMPLE_SAMPLES), counts)
-    front_end = FrontEnd(model.features).eval()
-    return _export(front_end, example, {WAVEFORMS: "samples", SAMPLE_COUNTS: None}, (FEATURES, FEATURE_LENGTHS))
+    names, dynamic = (FRONT_END_INPUTS, NET_INPUTS), (BATCH | {1: "samples"}, BATCH)
+    return write_down(FrontEnd(model.features), example, names, dynamic)
 
 
 def joined(front_end: "ModelProto", net: "ModelProto") -> "ModelProto":
-    """Put features before a net: waveforms (B, S), sample_counts (B,) to log_probs (B, T', V), log_probs_lengths."""
+    """Put features before a net: waveforms (B, S), sample_counts (B,) to what the net gives."""
     from onnx.compose import add_prefix, merge_models
 
-    handed_on = [(FRONT_END + name, name) for name in (FEATURES, FEATURE_LENGTHS)]
-    program = merge_models(add_prefix(front_end, FRONT_END), net, handed_on)
+    handed_on = [(PREFIX + name, name) for name in NET_INPUTS]
+    program = merge_models(add_prefix(front_end, PREFIX), net, handed_on)
     del program.opset_import[1:]  # the same of both
-    _rename(program, {FRONT_END + name: name for name in (WAVEFORMS, SAMPLE_COUNTS)})
+    _rename(program, {PREFIX + name: name for name in FRONT_END_INPUTS})
     return _plain(program)
 
 
@@ -93,7 +102,7 @@ def for_sherpa(net: "ModelProto", model: Model) -> "ModelProto":
 
     program = ModelProto()
     program.CopyFrom(net)
-    _rename(program, dict(zip((FEATURES, FEATURE_LENGTHS), SHERPA_INPUTS, strict=True)))
+    _rename(program, dict(zip(NET_INPUTS, SHERPA_INPUTS, strict=True)))
     signal = program.graph.input[0]
     shape = signal.type.tensor_type.shape.dim
     shape[1].CopyFrom(shape[2])
@@ -122,14 +131,24 @@ def is_for_sherpa(features: Mapping[str, Any]) -> bool:
     )
 
 
-def _export(
-    net: nn.Module, example: tuple[Tensor, Tensor], inputs: Mapping[str, str | None], outputs: Sequence[str]
+def write_down(
+    net: nn.Module,
+    example: tuple[Any, ...],
+    names: tuple[Sequence[str], Sequence[str]],
+    dynamic: tuple[Any, ...],
 ) -> "ModelProto":
-    """Write down a net of a batch and its lengths; `inputs` by name, with that of their second dimension."""
-    dynamic = tuple({0: "batch"} if second is None else {0: "batch", 1: second} for second in inputs.values())
+    """Write down a net.
+
+    Args:
+        net: what it takes is tensors, or a list of them.
+        example: of what it takes.
+        names: of its inputs, and of its outputs.
+        dynamic: of what it takes, which dimensions may be any number, and their names.
+    """
+    inputs, outputs = names
     with _quiet(), torch.no_grad():
         program = torch.onnx.export(
-            net,
+            net.eval(),
             example,
             dynamo=True,
             opset_version=OPSET,
@@ -159,7 +178,8 @@ def _quiet() -> Iterator[None]:
 def _plain(program: "ModelProto") -> "ModelProto":
     """Leave out what is not computed with: lines of our code, and where it lies on this machine."""
     graph = program.graph
-    for part in (program, graph, *graph.node, *graph.initializer, *graph.value_info, *graph.input, *graph.output):
+    del graph.value_info[:]  # shapes, which quantization changes and does not look at
+    for part in (program, graph, *graph.node, *graph.initializer, *graph.input, *graph.output):
         del part.metadata_props[:]
         part.doc_string = ""
     for output in graph.output:
@@ -168,10 +188,10 @@ def _plain(program: "ModelProto") -> "ModelProto":
 
 
 def _name_dimensions(output: "ValueInfoProto") -> None:
-    """Name the second dimension of an output for what it is, and not how it is computed."""
+    """Name the second dimension of an output, if it may be any number, for what it is and not how it is computed."""
     dimensions = output.type.tensor_type.shape.dim
-    if len(dimensions) > 1:
-        dimensions[1].dim_param = f"{output.name}_frames"
+    if len(dimensions) > 1 and dimensions[1].dim_param:
+        dimensions[1].dim_param = OUT_FRAMES
 
 
 def _rename(program: "ModelProto", names: Mapping[str, str]) -> None:

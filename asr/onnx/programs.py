@@ -1,67 +1,110 @@
 """All programs of a model: made of its features and its net, and compared with it."""
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 
 from torch import Tensor
 
 from asr.build import Config, build_decoder
+from asr.errors import InputError
+from asr.onnx import stream, transducer
 from asr.onnx.agreement import OF_FEATURES, OF_SHERPA, OF_WAVEFORMS, Difference, check, difference
-from asr.onnx.names import PROGRAM, SHERPA, WAVEFORM
-from asr.onnx.program import export_front_end, export_net, for_sherpa, is_for_sherpa, joined
-from asr.onnx.runtime import exported
-from asr.recognition.model import Model
+from asr.onnx.exported import exported
+from asr.onnx.names import ENCODER, FRONT_END, JOINER, NETS, OPENED, PREDICTOR, PROGRAM, SHERPA, STEP
+from asr.onnx.program import Net, export_front_end, export_net, for_sherpa, is_for_sherpa, joined
+from asr.onnx.session import check_installed
 from asr.recognition.recognizer import Recognizer
 
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-FORMS = {PROGRAM: OF_FEATURES, WAVEFORM: OF_WAVEFORMS, SHERPA: OF_SHERPA}
+FORMS = {PROGRAM: OF_FEATURES, ENCODER: OF_FEATURES, SHERPA: OF_SHERPA} | dict.fromkeys(NETS.values(), OF_WAVEFORMS)
+PACKAGES = ("onnx", "onnxscript", "onnxruntime")  # the extra `onnx`
 OnStep = Callable[[str], None]
+Parts = Mapping[str, "ModelProto"]  # by the names of their files; the features' is there, too
 
 
-def written_down(model: Model, on_step: OnStep) -> "tuple[ModelProto, ModelProto]":
-    """Write down the features and the net of a model.
+def check_exportable(recognizer: Recognizer, config: Config) -> None:
+    """Check that the packages are there, and that the decoder asks for nothing of the head that is not exported.
+
+    Raises:
+        InputError: one is not, or it does.
+    """
+    check_installed(PACKAGES, "asr.export")
+    needs, name = recognizer.decode.needs, config["decode"]["name"]
+    cure = " To export the CTC head beside it, add --decode greedy." if recognizer.model.head.frame_head else ""
+    more = [need for need in needs if need not in ("frame_head", "joiner")]
+    if more:
+        must = "the decoder of an exported model must need the log_probs of frames, or a joiner"
+        raise InputError(f"{must}; decode={name} needs a {more[0]}, which is not exported yet.{cure}")
+    if "joiner" in needs and hasattr(recognizer.model.encoder, "initial_state"):
+        must = "the encoder of an exported transducer must hear whole recordings"
+        given = f"encoder={config['encoder']['name']} hears streams, whose steps are exported for CTC heads alone"
+        raise InputError(f"{must}; {given}.{cure}")
+
+
+def net_of(recognizer: Recognizer) -> tuple[str, Net]:
+    """Make the net of features that is written down, and name its file, by what the decoder needs."""
+    if "joiner" in recognizer.decode.needs:
+        return ENCODER, transducer.TransducerNet(recognizer.model)
+    return PROGRAM, Net(recognizer.model)
+
+
+def written_down(recognizer: Recognizer, on_step: OnStep) -> Parts:
+    """Write down what a recogniser's decoder needs of its model.
 
     Args:
-        model: with weights.
+        recognizer: whose model has weights.
         on_step: told what is done next.
 
     Raises:
         InputError: the model cannot be exported.
     """
+    model, (name, net) = recognizer.model, net_of(recognizer)
     on_step("writing down the features")
-    front_end = export_front_end(model)
+    parts = {FRONT_END: export_front_end(model)}
     on_step("writing down the net")
-    return front_end, export_net(model)
+    parts[name] = export_net(net)
+    if name == ENCODER:
+        on_step("writing down the head")
+        parts |= transducer.export_head(model)
+    elif hasattr(model.encoder, "initial_state"):
+        on_step("writing down the step of a stream")
+        parts[STEP] = stream.export_step(model)
+    return parts
 
 
-def all_programs(front_end: "ModelProto", net: "ModelProto", model: Model, config: Config) -> "dict[str, ModelProto]":
-    """Make the programs of features and a net, by the names of their files.
+def all_programs(parts: Parts, recognizer: Recognizer, config: Config) -> "dict[str, ModelProto]":
+    """Make the programs of a model, by the names of their files.
 
     Args:
-        front_end, net: as `written_down` gives them, or smaller.
-        model: that they are of.
+        parts: as `written_down` gives them, or smaller.
+        recognizer: that they are of.
         config: its config.
     """
-    programs = {PROGRAM: net, WAVEFORM: joined(front_end, net)}
-    if is_for_sherpa(config["features"]):
-        programs[SHERPA] = for_sherpa(net, model)
-    return programs
+    [name] = parts.keys() & NETS.keys()
+    programs = {name: parts[name], NETS[name]: joined(parts[FRONT_END], parts[name])}
+    if name == PROGRAM and is_for_sherpa(config["features"]):
+        programs[SHERPA] = for_sherpa(parts[name], recognizer.model)
+    is_alone = STEP not in parts  # a stream's features are computed beside its step
+    return programs | {name: part for name, part in parts.items() if not (name == FRONT_END and is_alone)}
 
 
-def running(recognizer: Recognizer, config: Config, net: bytes) -> Recognizer:
-    """Make a recogniser whose net is a program; the arguments are the torch model's, and the program."""
-    model = exported(recognizer.model, net)
+def size(parts: Parts) -> int:
+    """Bytes of the programs that are run from features."""
+    return sum(part.ByteSize() for name, part in parts.items() if name in OPENED and name != STEP)
+
+
+def running(recognizer: Recognizer, config: Config, parts: Parts) -> Recognizer:
+    """Make a recogniser whose net is programs; the arguments are the torch model's, and the programs."""
+    contents = {name: part.SerializeToString() for name, part in parts.items() if name in OPENED}
+    model = exported(recognizer.model, contents)
     return Recognizer(model, build_decoder(config, model), recognizer.calibration)
 
 
 def differences(
-    recognizer: Recognizer,
-    config: Config,
-    programs: "Mapping[str, ModelProto]",
-    audio: Mapping[str, Tensor],
-    on_step: OnStep,
+    recognizer: Recognizer, config: Config, programs: Parts, audio: Mapping[str, Tensor], on_step: OnStep
 ) -> dict[str, Difference]:
     """Compare each program with the model.
 
@@ -75,10 +118,20 @@ def differences(
     Raises:
         InputError: a program is not what the model is.
     """
-    decoded = running(recognizer, config, programs[PROGRAM].SerializeToString())
+    actual, (_, net) = running(recognizer, config, programs), net_of(recognizer)
     found = {}
-    for name, program in programs.items():
+
+    def compared(name: str, difference: Callable[[], Difference]) -> None:
         on_step(f"comparing {name}")
-        found[name] = difference(recognizer, decoded, program.SerializeToString(), FORMS[name], audio)
+        found[name] = difference()
         check(name, found[name])
+
+    for name, form in FORMS.items():
+        if name in programs:
+            content = programs[name].SerializeToString()
+            compared(name, partial(difference, recognizer, actual, content, form, audio, net))
+    if PREDICTOR in programs:
+        compared(f"{PREDICTOR}, {JOINER}", partial(transducer.difference, recognizer.model, actual.model))
+    if STEP in programs:
+        compared(STEP, partial(stream.difference, recognizer, actual, audio))
     return found

@@ -1,10 +1,12 @@
 """Programs made smaller: 8-bit integers, or half-precision numbers, in place of float32."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
+
+from asr.onnx.names import FRONT_END
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -47,6 +49,16 @@ def to_fp16(net: "ModelProto") -> "ModelProto":
         warnings.simplefilter("ignore")  # of numbers that are rounded to the largest or the least there is
         converted: ModelProto = convert_float_to_float16(copy, keep_io_types=True)
     return converted
+
+
+def smaller(parts: "Mapping[str, ModelProto]", name: str) -> "dict[str, ModelProto]":
+    """Make all programs smaller but the features, whose numbers have no room for it.
+
+    Args:
+        parts: by the names of their files.
+        name: one of `QUANTIZATIONS`.
+    """
+    return {file: part if file == FRONT_END else QUANTIZATIONS[name](part) for file, part in parts.items()}
 
 
 QUANTIZATIONS: "dict[str, Callable[[ModelProto], ModelProto]]" = {"int8": to_int8, "fp16": to_fp16}

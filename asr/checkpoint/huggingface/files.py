@@ -1,7 +1,9 @@
 """The folder that Hugging Face's transformers saves a model to."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
+from asr.checkpoint.bundle import CARD, replace_folder
 from asr.checkpoint.folder import read_folder
 from asr.checkpoint.section import Section, mapping
 from asr.errors import InputError
@@ -13,6 +15,7 @@ PROCESSOR = "processor_config.json"  # where transformers 5 has the preprocessor
 TOKENIZER_CONFIG = "tokenizer_config.json"
 NEEDED = (CONFIG, WEIGHTS, TOKENIZER)
 READ = (*NEEDED, PREPROCESSOR, PROCESSOR)
+WRITTEN = (CONFIG, PREPROCESSOR, TOKENIZER, TOKENIZER_CONFIG, WEIGHTS, CARD)
 
 
 def is_huggingface(path: Path) -> bool:
@@ -46,3 +49,22 @@ def read_config(files: dict[str, bytes]) -> tuple[Section, Section]:
         raise InputError(f"{PREPROCESSOR}, or {PROCESSOR}, must be there; both are missing.")
     processor = mapping(parse_json(files[PROCESSOR], PROCESSOR), PROCESSOR)
     return config, mapping(processor.get("feature_extractor"), f"{PROCESSOR}: feature_extractor")
+
+
+def replace_huggingface(folder: Path, files: Mapping[str, bytes]) -> None:
+    """Write such a folder; an older one is replaced as a whole, as `replace_bundle` does.
+
+    Args:
+        folder: where.
+        files: by name.
+
+    Raises:
+        InputError: as `replace_bundle`.
+    """
+
+    def write(unfinished: Path) -> None:
+        unfinished.mkdir(parents=True)
+        for name, content in files.items():
+            (unfinished / name).write_bytes(content)
+
+    replace_folder(folder, WRITTEN, NEEDED, write)

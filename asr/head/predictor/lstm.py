@@ -4,6 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from asr.interfaces import BLANK_ID
+from asr.kernels.recurrent import step_lstm
 from asr.system.settings import Dim, Layers, Probability
 
 
@@ -32,17 +33,12 @@ class LSTM(nn.Module):
 
     def step(self, tokens: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         """Read a token, (B,); return what comes of it, (B, P), and the next state."""
-        out, cells = self.cells(self.embedding(tokens[:, None]), _of_layers(state))
-        return self.dropout(out[:, 0]), torch.stack(cells).permute(2, 0, 1, 3)
+        outputs, cells = state.permute(1, 2, 0, 3).contiguous()  # as torch has them, (L, B, P) each
+        outputs, cells = step_lstm(self.cells, self.embedding(tokens), outputs, cells)
+        return self.dropout(outputs[-1]), torch.stack((outputs, cells)).permute(2, 0, 1, 3)
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Tokens (B, U) to what comes of none of them, of the first, and so on, (B, U + 1, P)."""
         begun = nn.functional.pad(tokens, (1, 0), value=BLANK_ID)
         out, _ = self.cells(self.embedding(begun))
         return self.dropout(out)
-
-
-def _of_layers(state: Tensor) -> tuple[Tensor, Tensor]:
-    """(B, 2, L, P) to outputs and cells as torch has them, (L, B, P) each."""
-    outputs, cells = state.permute(1, 2, 0, 3).contiguous()
-    return outputs, cells

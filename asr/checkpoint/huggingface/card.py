@@ -1,0 +1,98 @@
+"""The model card of a folder for transformers: what a hub reads of it, and what a person does."""
+
+from collections.abc import Mapping
+from textwrap import indent
+from typing import Any
+
+import yaml
+
+from asr.text.numbers import interval, number, rate
+
+TASK = "automatic-speech-recognition"  # as the hub calls it
+TAGS = ("speech", "ctc", "fast-conformer")
+
+_CARD = """---
+{about}---
+
+# {name}
+
+A speech recogniser, a Fast Conformer with CTC, which transformers calls ParakeetForCTC. It hears {sample_rate} Hz.
+Written by `python -m asr.export --to huggingface`.
+
+```python
+from transformers import pipeline
+
+recognize = pipeline("{task}", model="FOLDER")  # this one, or its address on the hub
+print(recognize("recording.wav")["text"])
+```
+{figures}{before}"""
+
+_FIGURES = """
+## Word error rate
+
+{table}
+
+Greedy; texts normalised by `{normalizer}`. The intervals are bootstrap ones, over utterances.
+"""
+
+
+def model_card(
+    name: str,
+    config: Mapping[str, Any],
+    results: Mapping[str, Mapping[str, Any]],
+    before: str,
+    language: str | None,
+    licence: str | None,
+) -> str:
+    """Write README.md.
+
+    Args:
+        name: of the folder.
+        config: of the model.
+        results: of a run's tests, by manifest, as results.json has them.
+        before: the bundle's card.
+        language: as ISO 639 has it, `en` say; None: it is not known.
+        licence: as the hub calls it, `cc-by-4.0` say; None: it is not known.
+    """
+    about = {
+        **({"language": language} if language else {}),
+        **({"license": licence} if licence else {}),
+        "library_name": "transformers",
+        "pipeline_tag": TASK,
+        "tags": list(TAGS),
+        **({"metrics": ["wer"], "model-index": [_index(name, results)]} if results else {}),
+    }
+    return _CARD.format(
+        about=yaml.safe_dump(about, sort_keys=False, allow_unicode=True),
+        name=name,
+        sample_rate=config["features"]["sample_rate"],
+        task=TASK,
+        figures=_figures(results) if results else "",
+        before=f"\n## The card of the model that this was made of\n\n{_quoted(before)}\n" if before.strip() else "",
+    )
+
+
+def _index(name: str, results: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """What the hub shows of a model's figures; error rates are percentages there."""
+    rows = [
+        {
+            "task": {"type": TASK},
+            "dataset": {"name": dataset, "type": dataset},
+            "metrics": [{"type": "wer", "value": round(100 * result["wer"], 2)}],
+        }
+        for dataset, result in results.items()
+    ]
+    return {"name": name, "results": rows}
+
+
+def _figures(results: Mapping[str, Mapping[str, Any]]) -> str:
+    lines = ["| test set | WER % | 95 % interval | words |", "|---|---:|---:|---:|"]
+    for dataset, result in results.items():
+        words = number(result.get("reference_words"))
+        lines.append(f"| {dataset} | {rate(result['wer'])} | {interval(result.get('wer_interval'))} | {words} |")
+    normalizer = next(iter(results.values())).get("normalizer", "basic")
+    return _FIGURES.format(table="\n".join(lines), normalizer=normalizer)
+
+
+def _quoted(before: str) -> str:
+    return indent(before.strip(), "> ", lambda line: True)

@@ -1,0 +1,150 @@
+"""Programs of an exported model's README.md: Python without torch."""
+
+from typing import cast
+
+from asr.interfaces import StreamingEncoder, TransducerHead
+from asr.onnx.stream import chunk_frames
+from asr.recognition.model import Model
+
+_BEGIN = """import sys
+
+import numpy as np
+import onnxruntime
+import soundfile
+
+waveform, sample_rate = soundfile.read(sys.argv[1], dtype="float32", always_2d=True)
+assert sample_rate == {sample_rate}, "the model hears {sample_rate} Hz: resample the recording first"
+waveform = waveform.mean(axis=1)
+"""
+
+_END = """pieces = [line.rsplit(" ", 1)[0] for line in open("tokens.txt", encoding="utf-8")]
+print(" ".join("".join(pieces[token] for token in tokens).replace("\\u2581", " ").split()))
+"""
+
+CTC = """{begin}
+model = onnxruntime.InferenceSession("model-waveform.onnx")
+inputs = {{"waveforms": waveform[None], "sample_counts": np.array([len(waveform)], dtype=np.int64)}}
+log_probs, lengths = model.run(None, inputs)
+
+best = log_probs[0, : lengths[0]].argmax(axis=1).tolist()  # the best token of each frame, 0 for none
+tokens = [token for token, before in zip(best, [0, *best]) if token not in (before, 0)]
+{end}"""
+
+TRANSDUCER = """{begin}
+encoder, predictor, joiner = (
+    onnxruntime.InferenceSession(f"{{name}}.onnx") for name in ("encoder-waveform", "predictor", "joiner")
+)
+inputs = {{"waveforms": waveform[None], "sample_counts": np.array([len(waveform)], dtype=np.int64)}}
+frames, _, lengths = encoder.run(None, inputs)
+
+
+def read(token, state):  # what the joiner takes of the tokens so far, and the state behind them
+    return predictor.run(None, {{"tokens": np.array([token], dtype=np.int64), "state": state}})
+
+
+tokens = []
+out, state = read(0, np.zeros({state_shape}, dtype=np.{state_dtype}))  # token 0 stands before the first
+for frame in frames[0, : lengths[0]]:
+    for _ in range({max_symbols}):  # tokens in a frame, at most
+        [log_probs] = joiner.run(None, {{"encoder_out": frame[None], "predictor_out": out}})
+        token = int(log_probs[0].argmax())
+        if token == 0:  # none: go on to the next frame
+            break
+        tokens.append(token)
+        out, state = read(token, state)
+{end}"""
+
+STREAM = """import sys
+
+import numpy as np
+import onnxruntime
+import soundfile
+
+HOP = {hop}  # samples from one frame to the next
+AHEAD, BEFORE = {samples_ahead}, {frames_before}  # samples from a frame's first on, and frames before it, that it needs
+CHUNK = {chunk}  # frames of features that are recognised at once: {chunk_seconds:g} s
+
+features, step = (onnxruntime.InferenceSession(f"{{name}}.onnx") for name in ("features", "step"))
+state = {{}}
+for value in step.get_inputs()[2:]:
+    dtype = np.int64 if value.type == "tensor(int64)" else np.float32
+    state[value.name] = np.zeros([1, *value.shape[1:]], dtype=dtype)
+pieces = [line.rsplit(" ", 1)[0].replace("\\u2581", " ") for line in open("tokens.txt", encoding="utf-8")]
+samples, given = np.zeros(0, dtype=np.float32), 0  # that frames to come need; frames of them that were given already
+waiting = np.zeros((0, {features_dim}), dtype=np.float32)  # frames of a chunk that is not whole yet
+last = 0  # token of the frame before
+
+
+def hear(piece, is_end):
+    global samples, given, waiting, state, last
+    samples = np.concatenate([samples, piece])
+    inputs = {{"waveforms": samples[None], "sample_counts": np.array([len(samples)], dtype=np.int64)}}
+    frames, [count] = features.run(None, inputs)
+    if not is_end:
+        count = min(count, max(0, (len(samples) - AHEAD) // HOP + 1))
+    if count > given:
+        waiting = np.concatenate([waiting, frames[0, given:count]])
+        dropped = max(0, count - BEFORE)
+        samples, given = samples[dropped * HOP :], count - dropped
+    while len(waiting) >= (1 if is_end else CHUNK):
+        chunk, waiting = waiting[:CHUNK], waiting[CHUNK:]
+        inputs = {{"features": chunk[None], "feature_lengths": np.array([len(chunk)], dtype=np.int64)}}
+        log_probs, lengths, *behind = step.run(None, inputs | state)
+        state = dict(zip(state, behind))
+        for token in log_probs[0, : lengths[0]].argmax(axis=1).tolist():
+            if token not in (last, 0):
+                print(pieces[token], end="", flush=True)
+            last = token
+
+
+recording = soundfile.SoundFile(sys.argv[1])
+assert recording.samplerate == {sample_rate}, "the model hears {sample_rate} Hz: resample the recording first"
+for piece in recording.blocks(blocksize={block}, dtype="float32", always_2d=True):  # as a microphone gives them
+    hear(piece.mean(axis=1), False)
+hear(np.zeros(0, dtype=np.float32), True)
+print()
+"""
+
+SHERPA = """import sys
+
+import sherpa_onnx
+import soundfile
+
+waveform, sample_rate = soundfile.read(sys.argv[1], dtype="float32", always_2d=True)
+recognizer = sherpa_onnx.OfflineRecognizer.from_nemo_ctc(model="model-sherpa.onnx", tokens="tokens.txt")
+stream = recognizer.create_stream()
+stream.accept_waveform(sample_rate, waveform.mean(axis=1))
+recognizer.decode_stream(stream)
+print(stream.result.text)
+"""
+
+
+def _ends(model: Model) -> dict[str, str]:
+    return {"begin": _BEGIN.format(sample_rate=model.features.sample_rate), "end": _END}
+
+
+def of_ctc(model: Model) -> str:
+    """Write the program of a model that has log_probs."""
+    return CTC.format(**_ends(model))
+
+
+def of_transducer(model: Model, max_symbols: int | None) -> str:
+    """Write the program of a transducer, of so many tokens in a frame at most."""
+    state = cast(TransducerHead, model.head).predictor.initial_state(1)
+    dtype = str(state.dtype).removeprefix("torch.")
+    return TRANSDUCER.format(**_ends(model), state_shape=tuple(state.shape), state_dtype=dtype, max_symbols=max_symbols)
+
+
+def of_stream(model: Model) -> str:
+    """Write the program that hears a stream."""
+    features, chunk = model.features, chunk_frames(cast(StreamingEncoder, model.encoder))
+    return STREAM.format(
+        hop=features.hop,
+        samples_ahead=features.samples_ahead,
+        frames_before=features.frames_before,
+        chunk=chunk * model.encoder.stride,
+        chunk_seconds=chunk * model.frame_seconds,
+        features_dim=features.dim,
+        sample_rate=features.sample_rate,
+        block=features.sample_rate // 10,
+    )

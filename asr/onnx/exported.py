@@ -1,0 +1,45 @@
+"""The model that the programs of a folder are."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import cast
+
+from asr.interfaces import Encoder, Head, StreamingEncoder
+from asr.onnx.names import ENCODER, PROGRAM, STEP
+from asr.onnx.program import LENGTHS, LOG_PROBS, NET_INPUTS
+from asr.onnx.runtime import LogProbs, OnnxEncoder
+from asr.onnx.session import check_tokens, session
+from asr.onnx.stream import OnnxStreamingEncoder, open_step
+from asr.onnx.transducer import open_transducer
+from asr.recognition.model import Model
+
+
+def exported(model: Model, programs: Mapping[str, Path | bytes]) -> Model:
+    """Make the model whose encoder and head are programs.
+
+    Args:
+        model: as it was exported; its net needs no weights.
+        programs: ONNX files, or what they hold, by their names.
+
+    Raises:
+        InputError: a program is damaged, or not of such a model.
+    """
+    vocab_size = model.tokenizer.vocab_size
+    if ENCODER in programs:
+        opened, head = open_transducer(programs, vocab_size)
+        encoder = OnnxEncoder(opened, model.encoder, head.joiner.dim + vocab_size)
+        return _made(model, encoder, head)
+    opened = session(programs[PROGRAM], NET_INPUTS, (LOG_PROBS, LENGTHS))
+    check_tokens(programs[PROGRAM], opened, vocab_size)
+    if STEP in programs:
+        whole = OnnxEncoder(opened, model.encoder, vocab_size)
+        made_of = cast(StreamingEncoder, model.encoder)
+        step = open_step(programs[STEP], made_of, vocab_size)
+        return _made(model, OnnxStreamingEncoder(whole, step, made_of), LogProbs(vocab_size))
+    return _made(model, OnnxEncoder(opened, model.encoder, vocab_size), LogProbs(vocab_size))
+
+
+def _made(model: Model, encoder: Encoder, head: Head) -> Model:
+    made = Model(model.normalize, model.tokenizer, model.features, encoder, head)
+    made.eval()
+    return made

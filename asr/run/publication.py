@@ -1,0 +1,33 @@
+"""A model as a folder for a hub: the files that transformers loads, and a card with the figures of its run."""
+
+from pathlib import Path
+
+from asr.checkpoint.bundle import CARD, read_bundle
+from asr.checkpoint.huggingface.card import model_card
+from asr.checkpoint.huggingface.convert import to_huggingface
+from asr.checkpoint.huggingface.files import replace_huggingface
+from asr.checkpoint.load import BUNDLE, bundle_folder
+from asr.run.names import RESULTS
+from asr.run.results import read_results
+
+
+def publish(model: Path, output: Path, language: str | None, license: str | None) -> list[str]:
+    """Write the folder; return the names of its files.
+
+    Args:
+        model: a run folder, whose results.json the card has, or a bundle.
+        output: the folder; an older one is replaced.
+        language: of the model, for the card; None: it is not known.
+        license: of the model, as the hub calls it; None: it is not known.
+
+    Raises:
+        InputError: transformers has no such model, or the folder cannot be written.
+    """
+    folder = bundle_folder(model)
+    bundle = read_bundle(folder)
+    files = to_huggingface(bundle, folder)
+    results = read_results(folder.parent / RESULTS) if folder.name == BUNDLE else {}
+    card = model_card(output.resolve().name, bundle.config, results, bundle.card, language, license)
+    files[CARD] = card.encode()
+    replace_huggingface(output, files)
+    return list(files)

@@ -1,0 +1,21 @@
+"""What a run's tests gave, as its results.json has it."""
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+
+def read_results(path: Path) -> dict[str, Mapping[str, Any]]:
+    """Read results.json, by test manifest; entries that are no results are left out, and so is a file that is none."""
+    try:
+        results = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    pairs = results.items() if isinstance(results, dict) else ()
+    return {name: result for name, result in pairs if _is_result(result)}
+
+
+def _is_result(result: object) -> bool:
+    return isinstance(result, dict) and isinstance(result.get("wer"), float) and math.isfinite(result["wer"])

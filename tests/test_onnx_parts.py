@@ -1,0 +1,309 @@
+"""What of a model takes more than one program: a transducer's parts, and the step of a stream."""
+
+import json
+import re
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any
+
+import pytest
+import soundfile
+import torch
+from torch import Tensor
+from torch.export import Dim
+from torch.export import export as export_program
+
+pytest.importorskip("onnx", reason="the extra onnx is not installed")
+pytest.importorskip("onnxscript", reason="the extra onnx is not installed")
+pytest.importorskip("onnxruntime", reason="the extra onnx is not installed")
+
+import onnx
+
+from asr import Stream
+from asr.build import component
+from asr.checkpoint.bundle import read_bundle, replace_bundle
+from asr.checkpoint.load import load_recognizer, write_bundle
+from asr.errors import InputError
+from asr.export import main as export
+from asr.features.normalize.global_cmvn import FILE as STATISTICS
+from asr.onnx import agreement, stream, transducer
+from asr.onnx.programs import running
+from asr.onnx.quantization import smaller
+from asr.onnx.session import session
+from asr.recognition.recognizer import Recognizer
+from tests.conftest import CONF, resolved
+from tests.test_average import save
+from tests.test_onnx import TEXTS, follow, sound, walk
+from tests.test_streaming import final_text, pieces
+
+PREDICTORS = sorted(path.stem for path in (CONF / "head" / "predictor").glob("*.yaml"))
+LENGTHS = (40000, 16000, 55555)  # samples
+
+
+def talkative(bundle: Path, layer: str, factor: float) -> None:
+    """Make what a layer of the head gives of the encoder's output far from the same for all frames."""
+    contents, model = read_bundle(bundle), load_recognizer(bundle).model
+    [linear] = [
+        name.removesuffix(".weight")
+        for name in contents.weights
+        if name.startswith("head.") and name.endswith(f"{layer}.weight")
+    ]
+    with torch.no_grad():
+        average = model(model.features(sound(48000))[None], torch.tensor([298])).out[0].mean(dim=0)
+    contents.weights[f"{linear}.weight"] *= factor
+    contents.weights[f"{linear}.bias"][:] = -contents.weights[f"{linear}.weight"] @ average
+    if layer == "of_frames":
+        contents.weights["head.joiner.of_tokens.weight"] *= factor
+        contents.weights["head.joiner.output.weight"] *= 5
+        contents.weights["head.joiner.output.bias"][0] += 4  # the blank must end a frame's tokens
+    replace_bundle(bundle, contents)
+
+
+def recordings(folder: Path) -> list[Path]:
+    torch.manual_seed(0)
+    paths = [folder / f"{number}.wav" for number in LENGTHS]
+    for path, number in zip(paths, LENGTHS, strict=True):
+        soundfile.write(path, sound(number).numpy(), 16000, subtype="FLOAT")
+    return paths
+
+
+def waveforms(folder: Path) -> list[Tensor]:
+    return [torch.from_numpy(soundfile.read(path, dtype="float32")[0]) for path in recordings(folder)]
+
+
+def inputs_of(path: Path) -> dict[str, list[Any]]:
+    model = onnx.load(path)
+    onnx.checker.check_model(model)
+    assert [(opset.domain, opset.version) for opset in model.opset_import] == [("", 18)]
+    return {
+        value.name: [size.dim_param or size.dim_value for size in value.type.tensor_type.shape.dim]
+        for value in model.graph.input
+    }
+
+
+def assert_the_same(before: Recognizer, after: Recognizer, sounds: list[Tensor]) -> None:
+    """Of the words, their times and how sure they are."""
+    for expected, actual in zip(before.transcribe(sounds), after.transcribe(sounds), strict=True):
+        assert len(expected.text) > 1
+        assert [(word.text, word.start, word.end) for word in actual.words] == [
+            (word.text, word.start, word.end) for word in expected.words
+        ]
+        for word, other in zip(expected.words, actual.words, strict=True):
+            assert other.confidence == pytest.approx(word.confidence, abs=1e-3)
+
+
+# ---- a transducer
+
+
+@pytest.mark.filterwarnings("ignore:The tensor attributes")  # torch's, of a GRU's weights
+@pytest.mark.parametrize("predictor", PREDICTORS)
+@torch.no_grad()
+def test_a_step_of_the_prediction_network_is_a_program_for_any_batch(predictor: str) -> None:
+    overrides = [f"head/predictor={predictor}", "head.predictor.dim=6"]
+    if predictor != "stateless":
+        overrides.append("head.predictor.num_layers=2")
+    network = component("head", resolved("head=transducer", *overrides)["head"])(8, 2, 5).eval().predictor
+
+    class Step(torch.nn.Module):
+        def forward(self, tokens: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+            out: tuple[Tensor, Tensor] = network.step(tokens, state)
+            return out
+
+    example = (torch.tensor([1, 2]), network.initial_state(2))
+    step = Step()
+    step.network = network
+    program = export_program(step, example, dynamic_shapes=({0: Dim.DYNAMIC}, {0: Dim.DYNAMIC})).module()
+    for batch in (1, 3):
+        expected = actual = network.initial_state(batch)
+        for _ in range(3):
+            tokens = torch.randint(5, (batch,))
+            (out, expected), (ours, actual) = network.step(tokens, expected), program(tokens, actual)
+            torch.testing.assert_close(ours, out, rtol=0, atol=1e-6)
+            torch.testing.assert_close(actual, expected, rtol=0, atol=1e-6)
+
+
+def transducer_bundle(folder: Path, predictor: str) -> Path:
+    small = ["head.predictor.dim=16", "head.joint_dim=24"]
+    overrides = ["head=transducer", f"head/predictor={predictor}", *small]
+    write_bundle(folder / "bundle", [save(folder / "step=1.ckpt", *overrides, texts=TEXTS, weights=1)], "# tiny\n")
+    talkative(folder / "bundle", "of_frames", 30)
+    return folder / "bundle"
+
+
+@pytest.fixture(scope="module", params=[pytest.param("", marks=pytest.mark.slow)])
+def spoken(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a transducer's bundle and its export."""
+    folder = tmp_path_factory.mktemp("transducer")
+    assert export([str(transducer_bundle(folder, "gru")), "-o", str(folder / "exported")]) == 0
+    return folder
+
+
+def test_a_transducer_is_three_programs_and_one_of_waveforms(spoken: Path) -> None:
+    programs = {path.name: inputs_of(path) for path in (spoken / "exported").glob("*.onnx")}
+    assert programs == {
+        "encoder.onnx": {"features": ["batch", "frames", 80], "feature_lengths": ["batch"]},
+        "encoder-waveform.onnx": {"waveforms": ["batch", "samples"], "sample_counts": ["batch"]},
+        "predictor.onnx": {"tokens": ["batch"], "state": ["batch", 1, 16]},
+        "joiner.onnx": {"encoder_out": ["batch", 24], "predictor_out": ["batch", 24]},
+    }
+
+
+@pytest.mark.parametrize("decode", ["transducer_greedy", "transducer_beam", "greedy"])
+def test_an_exported_transducer_says_what_the_model_says_by_each_decoder(
+    spoken: Path, decode: str, tmp_path: Path
+) -> None:
+    """The CTC head beside the transducer, which has the times, is in the encoder's program."""
+    before, after = (load_recognizer(spoken / name, decode={"name": decode}) for name in ("bundle", "exported"))
+    assert_the_same(before, after, waveforms(tmp_path))
+
+
+def test_the_readmes_loop_of_a_transducer_needs_no_torch_and_says_the_same(spoken: Path, tmp_path: Path) -> None:
+    for recording in recordings(tmp_path):
+        [expected] = load_recognizer(spoken / "bundle").transcribe([recording])
+        assert len(expected.text) > 1
+        assert follow(spoken / "exported", 0, recording, tmp_path) == expected.text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("predictor", PREDICTORS)
+def test_a_head_of_programs_gives_what_the_model_gives_and_one_of_another_model_does_not(
+    tmp_path: Path, predictor: str
+) -> None:
+    model = load_recognizer(transducer_bundle(tmp_path, predictor)).model
+    programs = {name: program.SerializeToString() for name, program in transducer.export_head(model).items()}
+    parts = (
+        transducer.OnnxPredictor(session(programs["predictor.onnx"], *transducer.PREDICTOR_NAMES)),
+        transducer.OnnxJoiner(session(programs["joiner.onnx"], *transducer.JOINER_NAMES)),
+    )
+    actual = type("Exported", (), {"head": transducer.OnnxTransducer(*parts, model.tokenizer.vocab_size)})()
+    found = transducer.difference(model, actual)
+    assert found.largest < 1e-4
+    tokens = torch.tensor([[1, 2, 1], [2, 2, 1]])
+    with torch.no_grad():
+        expected = model.head.joiner.of_tokens(model.head.predictor(tokens))  # type: ignore[union-attr, operator]
+    torch.testing.assert_close(actual.head.predictor(tokens), expected, rtol=0, atol=1e-4)
+    with torch.no_grad():
+        model.head.joiner.output.bias[1] += 1.0  # type: ignore[union-attr, operator, index]
+    with pytest.raises(
+        InputError, match=r"must give what the model gives .*; they differ by .* tokens in a batch of \d"
+    ):
+        agreement.check("joiner.onnx", transducer.difference(model, actual))
+
+
+def test_a_smaller_transducer_is_smaller_in_all_parts_and_runs(spoken: Path, tmp_path: Path) -> None:
+    parts = {name: onnx.load(spoken / "exported" / name) for name in ("encoder.onnx", "predictor.onnx", "joiner.onnx")}
+    made = smaller(parts, "int8")
+    for name, part in made.items():
+        assert "MatMulInteger" in {node.op_type for node in part.graph.node}, name
+    config = read_bundle(spoken / "bundle").config
+    recognizer = running(load_recognizer(spoken / "bundle"), config, made)
+    assert all(transcript.text for transcript in recognizer.transcribe(waveforms(tmp_path)))
+
+
+def test_a_folder_without_one_of_the_parts_is_refused_in_a_line(spoken: Path, tmp_path: Path) -> None:
+    for file in (spoken / "exported").iterdir():
+        if file.name != "joiner.onnx":
+            (tmp_path / file.name).write_bytes(file.read_bytes())
+    with pytest.raises(InputError, match=r"a model must hold joiner\.onnx; it is not there\."):
+        load_recognizer(tmp_path)
+
+
+# ---- a stream
+
+CHUNK, LEFT = 8, 12
+
+
+@pytest.fixture(scope="module", params=[pytest.param("", marks=pytest.mark.slow)])
+def heard(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the bundle of a model that hears streams, and its export."""
+    folder = tmp_path_factory.mktemp("stream")
+    overrides = ["encoder=conformer_streaming_xs", f"encoder.chunk_frames={CHUNK}", f"encoder.left_frames={LEFT}"]
+    overrides += ["features/normalize=global_cmvn", "features=slaney_fbank", "features.pad_mode=reflect"]
+    overrides += ["head=ctc_self_conditioned", "head.num_intermediate=1"]
+    write_bundle(folder / "bundle", [save(folder / "step=1.ckpt", *overrides, texts=TEXTS, weights=1)], "# tiny\n")
+    statistics = {"mean": [-4.0] * 80, "std": [3.0] * 80}
+    (folder / "bundle" / STATISTICS).write_text(json.dumps(statistics))
+    talkative(folder / "bundle", "linear", 100)
+    assert export([str(folder / "bundle"), "-o", str(folder / "exported")]) == 0
+    return folder
+
+
+def test_a_step_takes_and_gives_the_state_by_its_names(heard: Path) -> None:
+    assert {path.name for path in (heard / "exported").glob("*.onnx")} == {
+        *("model.onnx", "model-waveform.onnx", "features.onnx", "step.onnx")
+    }
+    state = load_recognizer(heard / "bundle").model.encoder.initial_state(1)  # type: ignore[attr-defined]
+    inputs = inputs_of(heard / "exported" / "step.onnx")
+    assert list(inputs) == ["features", "feature_lengths", *state]
+    assert {name: inputs[name] for name in state} == {name: ["batch", *rows.shape[1:]] for name, rows in state.items()}
+    outputs = onnx.load(heard / "exported" / "step.onnx").graph.output
+    assert [value.name for value in outputs] == ["log_probs", "log_probs_lengths", *(f"next.{name}" for name in state)]
+    for value in outputs[2:]:
+        shape = [size.dim_param or size.dim_value for size in value.type.tensor_type.shape.dim]
+        assert shape == inputs[value.name.removeprefix("next.")]
+
+
+@torch.no_grad()
+def test_chunks_of_any_size_and_streams_of_any_number_give_what_torch_gives(heard: Path) -> None:
+    before, after = (load_recognizer(heard / name).model for name in ("bundle", "exported"))
+    for batch, sizes in ((1, [32, 32, 32, 7]), (3, [32, 64, 32, 13]), (2, [4, 4, 100, 1])):
+        states = [model.encoder.initial_state(batch) for model in (before, after)]  # type: ignore[attr-defined]
+        for size in sizes:
+            features, lengths = torch.randn(batch, size, 80), torch.full((batch,), size)
+            encoded, states[0] = before.encoder.step(features, lengths, states[0], before.head.taps)  # type: ignore[attr-defined]
+            given, states[1] = after.encoder.step(features, lengths, states[1])  # type: ignore[attr-defined]
+            expected = before.head.frame_head.log_probs(encoded.out)  # type: ignore[union-attr]
+            torch.testing.assert_close(given.out, expected, rtol=0, atol=1e-4 * 30)  # of 30-fold logits
+            assert torch.equal(given.lengths, encoded.lengths)
+            assert list(states[1]) == list(states[0])
+            for name, rows in states[0].items():
+                torch.testing.assert_close(states[1][name], rows, rtol=0, atol=1e-4)
+
+
+def test_an_exported_stream_says_the_same_words_at_the_same_times(heard: Path, tmp_path: Path) -> None:
+    for number, waveform in enumerate(waveforms(tmp_path)):
+        streams = [Stream(load_recognizer(heard / name)) for name in ("bundle", "exported")]
+        assert not any(each.note for each in streams), "both go on from chunk to chunk"
+        heard_by = [[*(each.feed(piece) for piece in pieces(waveform, number)), each.finish()] for each in streams]
+        assert len(final_text(heard_by[0])) > 4
+        for expected, actual in zip_longest(*heard_by):
+            assert [(word.text, word.start) for word in [*actual.final, *actual.partial]] == [
+                (word.text, word.start) for word in [*expected.final, *expected.partial]
+            ]
+
+
+def test_the_readmes_stream_needs_no_torch_and_says_what_the_whole_says(heard: Path, tmp_path: Path) -> None:
+    for recording in recordings(tmp_path):
+        [expected] = load_recognizer(heard / "bundle").transcribe([recording])
+        for number in range(2):  # as a recording, and as a stream
+            assert follow(heard / "exported", number, recording, tmp_path).split() == expected.text.split()
+
+
+def test_a_stranger_gets_the_text_of_a_stream_by_doing_what_the_readme_says(heard: Path, tmp_path: Path) -> None:
+    recording = recordings(tmp_path)[0]
+    [expected] = load_recognizer(heard / "bundle").transcribe([recording])
+    assert [text.split() for text in walk(heard / "exported", recording, tmp_path)] == [expected.text.split()] * 2
+
+
+def test_a_stream_sees_as_much_of_the_past_as_its_program_was_made_for(heard: Path) -> None:
+    must = f"an exported model must see {LEFT} encoder frames before a chunk, as its program was made; got 100."
+    with pytest.raises(InputError, match=re.escape(must)):
+        Stream(load_recognizer(heard / "exported"), left_seconds=4.0)
+
+
+def test_a_step_that_forgets_is_found_out(heard: Path) -> None:
+    """The program is one whose convolutions see nothing of the chunk before."""
+    expected, actual = (load_recognizer(heard / name) for name in ("bundle", "exported"))
+    audio = {"a sound": sound(40000)}
+    agreement.check("step.onnx", stream.difference(expected, actual, audio))
+    step = actual.model.encoder.step  # type: ignore[attr-defined]
+
+    def forgetful(features: Tensor, lengths: Tensor, state: dict[str, Tensor], *taps: object) -> Any:
+        gone = {name: torch.zeros_like(rows) for name, rows in state.items() if name.endswith(".frames")}
+        return step(features, lengths, state | gone)
+
+    actual.model.encoder.step = forgetful  # type: ignore[attr-defined]
+    found = stream.difference(expected, actual, audio)
+    assert re.fullmatch(r"a sound, as a stream, at \d\.\d\d s", found.where)
+    with pytest.raises(InputError, match=r"step\.onnx must give what the model gives"):
+        agreement.check("step.onnx", found)
