@@ -12,9 +12,8 @@ from starlette.routing import Mount
 from starlette.types import ASGIApp
 
 from asr.server.upload import Limits
+from asr.web.demo import SCRIPTS, demo_body
 from asr.web.page import asset, escape, page
-
-SCRIPTS = ("picture.js", "player.js", "recorder.js", "serve.js")
 
 ALLOWED = {"connect-src": "'self'", "script-src": "'self'"}  # to ask, and for the recorder's part in the audio thread
 # What the header allows is this origin; the page's own policy allows no script and no style but those it was made of.
@@ -42,7 +41,6 @@ DOCS = """<!doctype html>
 """
 DOCS_START = """SwaggerUIBundle({ dom_id: "#swagger-ui", url: "/openapi.json", deepLinking: true, validatorUrl: null });
 """
-EXAMPLE = '<button type="button" class="example" data-number="{number}">{name}</button>'
 
 
 @dataclass(frozen=True)
@@ -90,20 +88,12 @@ def _swagger_assets() -> ASGIApp:
 
 def demo_page(model: str, limits: Limits, examples: tuple[Example, ...]) -> str:
     """Make the demo's page."""
-    body = asset("serve.html").format(
-        model=f"<strong>{escape(model)}</strong>",
-        seconds=f"{limits.max_seconds:g}",
-        megabytes=f"{limits.max_bytes / 1e6:g}",
-        examples="\n".join(
-            EXAMPLE.format(number=number, name=escape("Example" if len(examples) == 1 else f"Example: {example.name}"))
-            for number, example in enumerate(examples)
-        ),
+    most = f"Recordings of up to {limits.max_seconds:g} seconds and {limits.max_bytes / 1e6:g} megabytes; none is kept."
+    body = demo_body(
+        f'Model <strong>{escape(model)}</strong>. {most}\nPrograms use <a href="/docs">the endpoint</a>.',
+        "WAV, FLAC, Ogg, MP3 or AIFF",
+        [(f"/examples/{number}", example.name) for number, example in enumerate(examples)],
+        without=" Without: curl -F file=@recording.wav ADDRESS/transcribe",
     )
-    data = {
-        "settings": {
-            "max_bytes": limits.max_bytes,
-            "max_seconds": limits.max_seconds,
-            "examples": [example.name for example in examples],
-        }
-    }
-    return page("Speech to text", body, SCRIPTS, data, allow=ALLOWED)
+    data = {"settings": {"max_bytes": limits.max_bytes, "max_seconds": limits.max_seconds}}
+    return page("Speech to text", body, (*SCRIPTS, "serve.js"), data, allow=ALLOWED)

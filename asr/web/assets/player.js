@@ -10,6 +10,7 @@
        onword,      told the index of the word that is being spoken (-1: none), whenever it changes
      });
      player.jump(seconds, play)    player.audio (the <audio> element)    player.close()
+     Player.decode(blob, sampleRate)    promises its samples, mono
 
    The page must hold picture.js, posterior.js (if any has one) and player.js, in this order. Canvases are as
    wide as what is seen of them, and are drawn again on scrolling: a recording may last hours. The words are buttons;
@@ -57,7 +58,7 @@ const Player = (() => {
     return mono;
   }
 
-  return function (root, { audio: blob, duration, words = [], features = null, posterior = null, onword = () => {} }) {
+  function start(root, { audio: blob, duration, words = [], features = null, posterior = null, onword = () => {} }) {
     const state = { scale: 0, current: -1, frame: 0, closed: false, samples: null, rate: RATE, failed: "" };
     const shown = { wave: true, mel: false, tokens: false, ruler: true };
     root.replaceChildren();
@@ -257,5 +258,8 @@ const Player = (() => {
         root.replaceChildren();
       },
     };
-  };
+  }
+
+  start.decode = decode;
+  return start;
 })();

@@ -44,7 +44,7 @@ const Recorder = (() => {
       return context.close();
     };
     try {
-      await context.audioWorklet.addModule("/collector.js");
+      await context.audioWorklet.addModule("collector.js");
     } catch (error) {
       await close();
       throw error;

@@ -1,0 +1,220 @@
+/* A page that turns recordings into text: a file, an example or the microphone comes in, what was recognised is shown
+   over the waveform. Who recognises is the page's own affair:
+
+     Demo({
+       recognize,               async (blob, name, tell, signal) -> what asr.transcribe writes as JSON
+       maxSeconds, maxBytes,    of what the microphone records: more would be refused
+     }) -> { fail, attempt }    fail(text) shows an error; attempt(name, async (tell, signal) -> ...) does anything else
+
+   What is awaited throws an Error whose message is shown. tell(text, share) says what it is at; share is how much of it
+   is done, if that is known. The signal says that the user cancelled, or began something else.
+
+   Its elements are those of demo.html. The page must hold picture.js, player.js, recorder.js and demo.js, in this order. */
+"use strict";
+const Demo = ({ recognize, maxSeconds, maxBytes = Infinity }) => {
+  const by = (id) => document.getElementById(id);
+  const [drop, status, problem, result] = ["drop", "status", "error", "result"].map(by);
+  const percent = (share) => `${Math.round(100 * share)} %`;
+  const UNSURE = 0.5; // words of less confidence are marked
+  let player = null, recorder = null, current = null, download = "";
+
+  function busy(text) {
+    status.replaceChildren();
+    drop.setAttribute("aria-busy", String(Boolean(text)));
+    if (!text) return;
+    const bar = document.createElement("progress");
+    bar.setAttribute("aria-label", text);
+    const words = document.createElement("span");
+    words.textContent = text;
+    const cancel = document.createElement("button");
+    cancel.type = "button";
+    cancel.textContent = "Cancel";
+    cancel.addEventListener("click", () => current?.abort());
+    status.append(bar, words, cancel);
+  }
+
+  function fail(text) {
+    busy("");
+    problem.textContent = text;
+    problem.hidden = false;
+  }
+
+  function tell(text, share) {
+    if (!status.firstChild) busy(text);
+    const bar = status.querySelector("progress"), words = status.querySelector("span");
+    if (words.textContent !== text) words.textContent = text;
+    bar.setAttribute("aria-label", text);
+    if (share === undefined) bar.removeAttribute("value");
+    else bar.value = share;
+  }
+
+  /* Do what takes its time, and give back what comes of it; null if it failed, which is shown behind `name`, or if
+     something else was begun meanwhile. */
+  async function attempt(name, work) {
+    current?.abort();
+    const mine = new AbortController();
+    current = mine;
+    busy("");
+    problem.hidden = true;
+    try {
+      const outcome = await work((...what) => { if (mine === current) tell(...what); }, mine.signal);
+      if (mine !== current) return null;
+      busy("");
+      return outcome;
+    } catch (error) {
+      if (mine === current) fail(name + error.message);
+      return null;
+    }
+  }
+
+  async function transcribe(blob, name) {
+    result.hidden = true;
+    player?.close();
+    player = null;
+    const answer = await attempt(`${name}: `, (tell, signal) => recognize(blob, name, tell, signal));
+    if (answer) show(answer, blob);
+  }
+
+  function show(answer, blob) {
+    result.hidden = false;
+    const text = by("text");
+    text.replaceChildren();
+    const spans = answer.words.map((word) => {
+      const span = document.createElement("span"); // which can be selected; keys have the player's own words
+      span.className = word.confidence < UNSURE ? "word unsure" : "word";
+      span.textContent = word.text;
+      span.title = `${word.start.toFixed(2)} to ${word.end.toFixed(2)} s, confidence ${percent(word.confidence)}`;
+      span.addEventListener("click", () => player.jump(word.start, true));
+      text.append(span, " ");
+      return span;
+    });
+    if (!spans.length) text.textContent = "No words were heard.";
+    const unsure = answer.words.filter((word) => word.confidence < UNSURE).length;
+    const sure = answer.confidence === null ? "" : `, confidence ${percent(answer.confidence)}`;
+    const marked = unsure ? ` Dotted: ${unsure} below ${percent(UNSURE)}.` : "";
+    by("summary").textContent = `${answer.id || "recording"}: ${answer.duration.toFixed(1)} s, ${spans.length} words${sure}.${marked}`;
+    fillTable(answer.words);
+    if (download) URL.revokeObjectURL(download);
+    download = URL.createObjectURL(new Blob([JSON.stringify(answer, null, 2)], { type: "application/json" }));
+    by("download").href = download;
+    by("copy").onclick = () => copy(answer.text);
+    const onword = (current) => {
+      spans.forEach((span, i) => span.classList.toggle("now", i === current));
+      if (current < 0) return;
+      const { offsetTop: top, offsetHeight: height } = spans[current]; // within the text, which may be long
+      if (top < text.scrollTop || top + height > text.scrollTop + text.clientHeight) text.scrollTop = top - height;
+    };
+    player = Player(by("player"), { audio: blob, duration: answer.duration, words: answer.words, onword });
+    by("result-title").focus({ preventScroll: true });
+    result.scrollIntoView({ block: "start" });
+  }
+
+  function fillTable(words) {
+    const cells = (word) => [word.text, word.start.toFixed(2), word.end.toFixed(2), percent(word.confidence)];
+    const rows = words.map((word) => {
+      const row = document.createElement("tr");
+      cells(word).forEach((value, column) => {
+        const cell = row.insertCell();
+        cell.textContent = value;
+        if (column) cell.className = "number";
+      });
+      const meter = document.createElement("meter");
+      meter.value = word.confidence;
+      meter.setAttribute("aria-hidden", "true"); // the number stands beside it
+      row.lastChild.prepend(meter, " ");
+      return row;
+    });
+    by("words").querySelector("tbody").replaceChildren(...rows);
+  }
+
+  async function copy(text) {
+    const before = "Copy text";
+    try {
+      await navigator.clipboard.writeText(text);
+      by("copy").textContent = "Copied";
+    } catch {
+      getSelection().selectAllChildren(by("text")); // clipboards, too, want https or localhost
+      by("copy").textContent = "Selected: press Ctrl-C";
+    }
+    setTimeout(() => { by("copy").textContent = before; }, 2500);
+  }
+
+  /* ---- where recordings come from */
+
+  by("file").addEventListener("change", ({ target }) => {
+    const [file] = target.files;
+    if (file) transcribe(file, file.name);
+    target.value = ""; // so that the same file can be chosen again
+  });
+
+  for (const name of ["dragenter", "dragover", "dragleave", "drop"]) {
+    document.addEventListener(name, (event) => {
+      event.preventDefault(); // or the browser leaves the page and opens the file
+      drop.classList.toggle("over", name.startsWith("drage") || name === "dragover");
+      if (name === "dragleave") drop.classList.remove("over");
+      if (name !== "drop") return;
+      const files = event.dataTransfer.files;
+      if (files.length === 1) transcribe(files[0], files[0].name);
+      else fail(files.length ? `Drop one recording at a time; those were ${files.length}.` : "Drop a file; that was none.");
+    });
+  }
+
+  for (const button of document.querySelectorAll(".example")) {
+    button.addEventListener("click", async () => {
+      const { address, name } = button.dataset;
+      try {
+        const answer = await fetch(address);
+        if (!answer.ok) throw new Error(`status ${answer.status}.`);
+        await transcribe(await answer.blob(), name);
+      } catch (error) {
+        fail(`${name}: ${error.message}`);
+      }
+    });
+  }
+
+  const record = by("record"), hint = by("hint");
+  const obstacle = Recorder.obstacle();
+  if (obstacle) {
+    record.disabled = true;
+    record.setAttribute("aria-describedby", "hint");
+    hint.textContent = obstacle;
+  }
+
+  async function finish() {
+    const ended = recorder;
+    recorder = null;
+    record.textContent = "Record";
+    record.setAttribute("aria-pressed", "false");
+    hint.textContent = "";
+    transcribe(await ended.stop(), "microphone.wav");
+  }
+
+  record.addEventListener("click", async () => {
+    if (recorder) return finish();
+    problem.hidden = true;
+    record.disabled = true;
+    try {
+      recorder = await Recorder({
+        onprogress(seconds, bytes, level) {
+          if (!recorder) return;
+          record.textContent = `Stop (${Math.floor(seconds)} s)`;
+          hint.textContent = level > 0.01 ? "Recording." : "Recording; it is silent so far.";
+          // What is longer or larger would be refused, and lost; some is still on its way.
+          const most = Math.min(maxSeconds, maxBytes * (seconds / bytes));
+          if (seconds >= most - 0.5) finish();
+        },
+      });
+      record.textContent = "Stop";
+      record.setAttribute("aria-pressed", "true");
+    } catch (error) {
+      const refused = error.name === "NotAllowedError";
+      const none = error.name === "NotFoundError";
+      fail(refused ? "The browser was not allowed to use the microphone. Allow it for this page in its settings." :
+        none ? "There is no microphone." : `The microphone cannot be used: ${error.message}`);
+    } finally {
+      record.disabled = false;
+    }
+  });
+
+  return { fail, attempt };
+};

@@ -1,0 +1,31 @@
+"""The page that turns recordings into text, whoever recognises them: a server, or the browser itself."""
+
+from collections.abc import Sequence
+
+from asr.web.page import asset, escape
+
+SCRIPTS = ("picture.js", "player.js", "recorder.js", "demo.js")  # the page's own comes behind them
+EXAMPLE = '<button type="button" class="example" data-address="{address}" data-name="{name}">{title}</button>'
+
+
+def demo_body(about: str, formats: str, examples: Sequence[tuple[str, str]], more: str = "", without: str = "") -> str:
+    """Make the body of the page.
+
+    Args:
+        about: what it says of itself at its head; HTML.
+        formats: of recordings that can be read, in words.
+        examples: addresses and names of recordings that it offers.
+        more: buttons beside those for recordings; HTML.
+        without: what to do where there is no JavaScript; HTML.
+    """
+    buttons = [
+        EXAMPLE.format(
+            address=escape(address),
+            name=escape(name),
+            title=escape("Example" if len(examples) == 1 else f"Example: {name}"),
+        )
+        for address, name in examples
+    ]
+    return asset("demo.html").format(
+        about=about, formats=escape(formats), examples="\n".join(buttons), more=more, without=without
+    )
