@@ -2,7 +2,8 @@
 
 import argparse
 import re
-from collections.abc import Mapping, Sequence
+import shlex
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from asr.checkpoint.bundle import Bundle
     from asr.data.manifest import Utterance
     from asr.onnx.agreement import Difference
+    from asr.onnx.browser_runtime import Runtime
     from asr.onnx.programs import Parts
     from asr.recognition.recognizer import Recognizer
 
@@ -25,7 +27,10 @@ SMALLER = {
     "fp16": "half of the size alone, since processors compute it in float32 all the same",
 }
 ONNX, HUGGING_FACE = "onnx", "huggingface"
-OPTIONS = {ONNX: ("decode", "quantize", "manifest", "audio"), HUGGING_FACE: ("language", "license")}  # of one alone
+OPTIONS = {
+    ONNX: ("decode", "quantize", "manifest", "audio", "web", "example"),
+    HUGGING_FACE: ("language", "license"),
+}  # of one alone
 LANGUAGE, LICENCE = re.compile(r"[a-z]{2,3}"), re.compile(r"[a-z0-9][a-z0-9.+-]{0,39}")
 
 
@@ -48,7 +53,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         raise InputError(f"{path}: a model to be exported must have its weights; this one is exported already.")
     recognizer = bundle_recognizer(bundle, path)
     check_exportable(recognizer, bundle.config)
-    check_exported(options.output, bundle)
+    if not options.web:
+        check_exported(options.output, bundle)
     utterances = _utterances(options)
     audio = recordings(recognizer.model.features, options.audio)
     with progress_bar() as progress:
@@ -57,6 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         def on_step(description: str) -> None:
             progress.update(task, description=description)
 
+        runtime = _runtime(options, bundle, on_step)
         parts = written_down(recognizer, on_step)
         programs = all_programs(parts, recognizer, bundle.config)
         compared = _compared(audio, differences(recognizer, bundle.config, programs, audio, on_step))
@@ -66,10 +73,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         programs = all_programs(made[options.quantize], recognizer, bundle.config)
         figures = _figures(options, recognizer, bundle, made, utterances)
     contents = {name: program.SerializeToString() for name, program in programs.items()}
-    card = _card(options, bundle, recognizer, programs, compared, figures)
-    replace_exported(options.output, bundle, contents, tokens_text(recognizer.model.tokenizer.pieces), card)
-    sizes = ", ".join(f"{name} ({len(content) / 1e6:.1f} MB)" for name, content in contents.items())
-    print(f"{options.output}: {sizes}")
+    if runtime is not None:
+        _write_site(options, bundle, recognizer, contents, runtime)
+    else:
+        card = _card(options, bundle, recognizer, programs, compared, figures)
+        replace_exported(options.output, bundle, contents, tokens_text(recognizer.model.tokenizer.pieces), card)
+        sizes = ", ".join(f"{name} ({len(content) / 1e6:.1f} MB)" for name, content in contents.items())
+        print(f"{options.output}: {sizes}")
     print(compared)
     if figures:
         print(f"\n{figures}")
@@ -97,6 +107,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--language", metavar="CODE", help="for the model card: en, de; with --to huggingface")
     licence = "for the model card, as the hub calls it: cc-by-4.0, apache-2.0; with --to huggingface"
     parser.add_argument("--license", metavar="NAME", help=licence)
+    web = "write a page instead, which recognises in the browser: a folder of files, for any server of such"
+    parser.add_argument("--web", action="store_true", help=f"{web}; what runs the model is downloaded once, from npm")
+    example = "recordings that the page of --web offers"
+    parser.add_argument("--example", metavar="FILE", type=Path, nargs="+", default=[], help=example)
     return parser
 
 
@@ -154,6 +168,39 @@ def _utterances(options: argparse.Namespace) -> "list[Utterance]":
     return read_manifest(options.manifest)
 
 
+def _runtime(options: argparse.Namespace, bundle: "Bundle", on_step: Callable[[str], None]) -> "Runtime | None":
+    """What the page of --web runs by; None without.
+
+    Raises:
+        InputError: there can be no page of that model, or --example has no page to be in.
+    """
+    from asr.checkpoint.site import prepare_site
+
+    if options.web:
+        return prepare_site(options.output, bundle.config, options.example, on_step)
+    if options.example:
+        raise InputError("--example must go with --web: it is for the page.")
+    return None
+
+
+def _write_site(
+    options: argparse.Namespace,
+    bundle: "Bundle",
+    recognizer: "Recognizer",
+    programs: Mapping[str, bytes],
+    runtime: "Runtime",
+) -> None:
+    """Write the page, and say how to look at it."""
+    from asr.checkpoint.site import write_site
+
+    folder = options.output
+    size = write_site(folder, _source(options), bundle, recognizer, programs, runtime, options.example)
+    print(f"{folder}: a page, for which a browser downloads {size} MB before it first recognises.")
+    print(
+        f"To look at it: python -m http.server --directory {shlex.quote(str(folder))}; then open http://localhost:8000"
+    )
+
+
 def _figures(
     options: argparse.Namespace,
     recognizer: "Recognizer",
@@ -185,6 +232,15 @@ def _compared(audio: "Mapping[str, Tensor]", differences: "Mapping[str, Differen
     return f"{how}: numbers differ by {worst.largest:.1g} at most ({worst.where}), and no text does."
 
 
+def _source(options: argparse.Namespace) -> str:
+    """Name the model that is exported."""
+    from asr.checkpoint.hub import is_address
+    from asr.checkpoint.load import BUNDLE
+
+    path = Path(options.model).resolve()
+    return str(options.model) if is_address(options.model) else path.parent.name if path.name == BUNDLE else path.name
+
+
 def _card(
     options: argparse.Namespace,
     bundle: "Bundle",
@@ -193,16 +249,13 @@ def _card(
     compared: str,
     figures: str,
 ) -> str:
-    from asr.checkpoint.hub import is_address
-    from asr.checkpoint.load import BUNDLE
     from asr.onnx.card import card, described
 
-    path = Path(options.model).resolve()
     return card(
         recognizer,
         max_symbols=bundle.config["decode"].get("max_symbols"),
         name=options.output.resolve().name,
-        source=options.model if is_address(options.model) else path.parent.name if path.name == BUNDLE else path.name,
+        source=_source(options),
         programs=[(name, program.ByteSize(), described(program)) for name, program in programs.items()],
         compared=compared,
         figures=figures,

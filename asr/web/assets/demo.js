@@ -7,7 +7,8 @@
      }) -> { fail, attempt }    fail(text) shows an error; attempt(name, async (tell, signal) -> ...) does anything else
 
    What is awaited throws an Error whose message is shown. tell(text, share) says what it is at; share is how much of it
-   is done, if that is known. The signal says that the user cancelled, or began something else.
+   is done, if that is known. The signal says, as its reason, that it was cancelled by the user, or superseded by
+   something else.
 
    Its elements are those of demo.html. The page must hold picture.js, player.js, recorder.js and demo.js, in this order. */
 "use strict";
@@ -29,7 +30,7 @@ const Demo = ({ recognize, maxSeconds, maxBytes = Infinity }) => {
     const cancel = document.createElement("button");
     cancel.type = "button";
     cancel.textContent = "Cancel";
-    cancel.addEventListener("click", () => current?.abort());
+    cancel.addEventListener("click", () => current?.abort("cancelled"));
     status.append(bar, words, cancel);
   }
 
@@ -51,7 +52,7 @@ const Demo = ({ recognize, maxSeconds, maxBytes = Infinity }) => {
   /* Do what takes its time, and give back what comes of it; null if it failed, which is shown behind `name`, or if
      something else was begun meanwhile. */
   async function attempt(name, work) {
-    current?.abort();
+    current?.abort("superseded");
     const mine = new AbortController();
     current = mine;
     busy("");

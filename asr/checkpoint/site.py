@@ -1,0 +1,77 @@
+"""The folder of a page that recognises in the browser: checked beforehand, and written as a whole."""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from asr.audio.load import audio_info
+from asr.build import Config
+from asr.checkpoint.bundle import Bundle, check_replaceable_folder, replace_folder
+from asr.onnx.browser_runtime import Runtime, browser_runtime
+from asr.onnx.names import WAVEFORM
+from asr.onnx.site import ALWAYS, CARD, check_page, megabytes, site_files
+from asr.recognition.recognizer import Recognizer
+
+EXAMPLE = re.compile(r"example-\d+\.\w+")
+
+
+def prepare_site(folder: Path, config: Config, examples: Sequence[Path], on_step: Callable[[str], None]) -> Runtime:
+    """Check what can be checked of a page beforehand, and give what it runs by.
+
+    Args:
+        folder: where it will be.
+        config: of the model.
+        examples: recordings that it offers.
+        on_step: told what is done next.
+
+    Raises:
+        InputError: the model has no page, an example cannot be read, or as `write_site` and `browser_runtime`.
+    """
+    check_page(config)
+    check_replaceable_folder(folder, _names(folder), ALWAYS)
+    for path in examples:
+        audio_info(path)
+    return browser_runtime(on_step)
+
+
+def write_site(
+    folder: Path,
+    name: str,
+    bundle: Bundle,
+    recognizer: Recognizer,
+    programs: Mapping[str, bytes],
+    runtime: Runtime,
+    examples: Sequence[Path],
+) -> int:
+    """Write a page; an older one is replaced as a whole, as `replace_bundle` does.
+
+    Args:
+        folder: where.
+        name: of the model.
+        bundle: that the model is of.
+        recognizer: the model.
+        programs: as exported, by the names of their files.
+        runtime: as `prepare_site` gave it.
+        examples: recordings that it offers.
+
+    Returns:
+        How many megabytes a browser downloads before it can recognise.
+
+    Raises:
+        InputError: as `replace_bundle`.
+    """
+    contents = site_files(name, recognizer, bundle.config, programs[WAVEFORM], runtime, examples, bundle.card)
+
+    def write(unfinished: Path) -> None:
+        unfinished.mkdir(parents=True)
+        for file, content in contents.items():
+            (unfinished / file).write_bytes(content)
+
+    replace_folder(folder, _names(folder), ALWAYS, write)
+    return megabytes(contents)
+
+
+def _names(folder: Path) -> set[str]:
+    """Of the files that an older page may hold."""
+    there = [entry.name for entry in folder.iterdir()] if folder.is_dir() else []
+    return {*ALWAYS, CARD, *filter(EXAMPLE.fullmatch, there)}

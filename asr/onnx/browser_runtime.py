@@ -1,0 +1,147 @@
+"""ONNX Runtime for browsers: the package onnxruntime-web, from the npm registry that is configured.
+
+Its tarball is kept in the user's cache, and compared with what was published whenever it is read.
+"""
+
+import base64
+import hashlib
+import io
+import os
+import shutil
+import subprocess
+import tarfile
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from http.client import HTTPException
+from importlib.resources import files
+from pathlib import Path
+from typing import NamedTuple
+
+from asr.errors import InputError
+from asr.system.files import write_whole
+
+PACKAGE, VERSION = "onnxruntime-web", "1.30.0"
+SHA512 = "q0y+JrrtukXSzsBWEMccVfqX25LRmosXHF+CaRJmg8pZClzcV7svNc4rKY3jL02Vb7QmRMDs1SigqR4CXAfKYQ=="  # as npm has it
+SCRIPT, WASM = "package/dist/ort.wasm.bundle.min.mjs", "package/dist/ort-wasm-simd-threaded.wasm"  # one thread runs it
+LICENSES = (
+    "LICENSE",
+    "ThirdPartyNotices.txt",
+)  # the tarball has none; those of onnxruntime, which is built of the same
+NPM = "https://registry.npmjs.org/"
+REGISTRY_VARIABLES = ("npm_config_registry", "NPM_CONFIG_REGISTRY")
+PATIENCE = 60  # seconds without an answer
+BLOCK, MOST_BYTES = 1 << 20, 1 << 28
+
+
+class Runtime(NamedTuple):
+    """What a page runs programs by.
+
+    Args:
+        script: a JavaScript module.
+        wasm: what it runs.
+        license: of both, text.
+    """
+
+    script: bytes
+    wasm: bytes
+    license: bytes
+
+
+def browser_runtime(on_step: Callable[[str], None]) -> Runtime:
+    """Give the runtime; what is not in the cache is downloaded first.
+
+    Args:
+        on_step: told what is done next.
+
+    Raises:
+        InputError: it cannot be had, or is another than what was published.
+    """
+    path = _cache() / f"{PACKAGE}-{VERSION}.tgz"
+    tarball = path.read_bytes() if path.is_file() else b""
+    if not _is_published(tarball):
+        tarball = _downloaded(path, on_step)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_whole(path, lambda file: file.write(tarball))
+        except OSError as error:
+            raise InputError(f"{path}: {PACKAGE} must be kept there; {error.strerror}. Set XDG_CACHE_HOME.") from None
+    with tarfile.open(fileobj=io.BytesIO(tarball)) as archive:
+        script, wasm = (_member(archive, name) for name in (SCRIPT, WASM))
+    return Runtime(script, wasm, _license())
+
+
+def registry() -> str:
+    """The address of the npm registry: as the environment says, or npm's own configuration, or the public one.
+
+    Raises:
+        InputError: it is no address that can be downloaded from.
+    """
+    given = next((os.environ[name] for name in REGISTRY_VARIABLES if os.environ.get(name)), None) or _of_npm() or NPM
+    if not given.startswith(("https://", "http://")):
+        raise InputError(f"the npm registry must be an address with https:// or http://; it is {given!r}.")
+    return given.rstrip("/") + "/"
+
+
+def _of_npm() -> str | None:
+    """What npm is configured to, if it is installed."""
+    npm = shutil.which("npm")
+    if npm is None:
+        return None
+    try:
+        asked = subprocess.run([npm, "config", "get", "registry"], capture_output=True, text=True, timeout=PATIENCE)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    address = asked.stdout.strip()
+    return address if asked.returncode == 0 and address.startswith("http") else None
+
+
+def _cache() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "asr"
+
+
+def _downloaded(path: Path, on_step: Callable[[str], None]) -> bytes:
+    """Download the tarball; the path is where it will be kept, and may be put by hand."""
+    address = f"{registry()}{PACKAGE}/-/{PACKAGE}-{VERSION}.tgz"
+    must = f"--web must have {PACKAGE} {VERSION}, once, from {address}"
+    tarball = io.BytesIO()
+    try:
+        with urllib.request.urlopen(address, timeout=PATIENCE) as answer:
+            while (block := answer.read(BLOCK)) and tarball.tell() < MOST_BYTES:
+                tarball.write(block)
+                on_step(f"downloading {PACKAGE}: {tarball.tell() / 1e6:.0f} MB")
+    except urllib.error.HTTPError as error:
+        reason = f"it answers {error.code} {error.reason}"
+    except (OSError, HTTPException) as error:
+        reason = str(getattr(error, "reason", error)) or type(error).__name__
+    else:
+        if _is_published(tarball.getvalue()):
+            return tarball.getvalue()
+        raise InputError(
+            f"{must}, with the sha512 that it was published with; what came has another ({tarball.tell():,} bytes). "
+            f"Nothing was kept; ask who runs that registry."
+        )
+    other = "Name another registry by NPM_CONFIG_REGISTRY, or put the file there by hand"
+    raise InputError(f"{must}; {' '.join(reason.split())}. {other}: {path}")
+
+
+def _is_published(tarball: bytes) -> bool:
+    return base64.b64encode(hashlib.sha512(tarball).digest()).decode() == SHA512
+
+
+def _member(archive: tarfile.TarFile, name: str) -> bytes:
+    file = archive.extractfile(name)
+    assert file is not None  # in the tarball of that hash
+    return file.read()
+
+
+def _license() -> bytes:
+    """The licence of ONNX Runtime, and those of what is built into it."""
+    folder = files("onnxruntime")
+    missing = [name for name in LICENSES if not (folder / name).is_file()]
+    if missing:
+        must = "the package onnxruntime must come with its licence, which goes into the page's folder"
+        raise InputError(
+            f"{must}; it has no {' and no '.join(missing)}. Install it from its wheel: pip install '.[onnx]'"
+        )
+    return b"\n\n".join((folder / name).read_bytes() for name in LICENSES)

@@ -1,0 +1,143 @@
+"""A page that recognises in the browser, with no server but one that hands out files: the files of it."""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from asr.build import Config
+from asr.errors import InputError
+from asr.onnx.browser_runtime import Runtime
+from asr.onnx.names import WAVEFORM
+from asr.recognition.inference import CHUNKS
+from asr.recognition.long_form import SEGMENT_CHUNKS
+from asr.recognition.recognizer import Recognizer
+from asr.web.demo import SCRIPTS, demo_body
+from asr.web.page import asset, escape, page, visible
+
+PAGE, CARD, SERVICE_WORKER = "index.html", "model-card.txt", "service-worker.js"
+SCRIPT, WASM, LICENSE = "onnxruntime.js", "onnxruntime.wasm", "onnxruntime-LICENSE.txt"
+PARTS = ("recognizer.js", "transcript.js", "collector.js")  # of the page, which run in threads of their own
+ALWAYS = (PAGE, SERVICE_WORKER, *PARTS, WAVEFORM, SCRIPT, WASM, LICENSE)
+LARGE = (WAVEFORM, WASM)  # what the browser downloads when it is first to recognise
+NORMALIZERS = ("as_written", "basic")  # that transcript.js has
+MAX_SECONDS = 1800  # of a recording, which a browser decodes as a whole: stereo of 48 kHz takes 700 MB meanwhile
+ALLOWED = {"connect-src": "'self'", "script-src": "'self'", "worker-src": "'self'"}
+LOAD = '<button type="button" id="load">Download the model now</button>'
+
+
+def check_page(config: Config) -> None:
+    """Check that a page's script decodes as the model does.
+
+    Args:
+        config: of the model.
+
+    Raises:
+        InputError: it does not.
+    """
+    decoder, normalizer = config["decode"]["name"], config["normalizer"]
+    if decoder != "greedy":
+        raise InputError(f"the decoder of a page must be greedy; got decode={decoder}. Add --decode greedy.")
+    if normalizer not in NORMALIZERS:
+        must = f"the normalizer of a model in a page must be {' or '.join(NORMALIZERS)}"
+        raise InputError(f"{must}; got {normalizer}.")
+
+
+def site_files(
+    name: str,
+    recognizer: Recognizer,
+    config: Config,
+    program: bytes,
+    runtime: Runtime,
+    examples: Sequence[Path],
+    card: str,
+) -> dict[str, bytes]:
+    """Make the files of a page, by name.
+
+    Args:
+        name: of the model.
+        recognizer: of the model.
+        config: its config.
+        program: of waveforms.
+        runtime: that runs it.
+        examples: recordings that the page offers.
+        card: what is known of the model, if anything.
+    """
+    contents = {WAVEFORM: program, SCRIPT: runtime.script, WASM: runtime.wasm, LICENSE: runtime.license}
+    contents |= {part: asset(part).encode() for part in PARTS}
+    named = {f"example-{number}{path.suffix}": path for number, path in enumerate(examples)}
+    contents |= {address: path.read_bytes() for address, path in named.items()}
+    if card.strip():
+        contents[CARD] = card.encode("utf-8", "surrogatepass")
+    settings = _settings(recognizer, config) | {
+        "files": [{"name": each, "bytes": len(contents[each])} for each in LARGE]
+    }
+    body = _body(name, contents, {address: path.name for address, path in named.items()})
+    settings["version"] = _version({**contents, PAGE: body.encode(), "settings": json.dumps(settings).encode()})
+    scripts = (*SCRIPTS, "site.js")
+    contents[PAGE] = page("Speech to text", body, scripts, {"settings": settings}, allow=ALLOWED).encode()
+    contents[SERVICE_WORKER] = _service_worker(settings["version"], named)
+    return contents
+
+
+def megabytes(contents: Mapping[str, bytes]) -> int:
+    """How much a browser downloads before it can recognise."""
+    return round(sum(len(contents[name]) for name in LARGE) / 1e6)
+
+
+def _body(name: str, contents: Mapping[str, bytes], examples: Mapping[str, str]) -> str:
+    model = f"<strong>{escape(name)}</strong>"
+    if CARD in contents:
+        model += f' (<a href="{CARD}">its card</a>)'
+    once = (
+        f"The first recording makes it download {megabytes(contents)} MB, once; then the page works without a network."
+    )
+    about = (
+        f"Model {model}, run by your browser: no recording leaves this device.\n"
+        f'<span id="here">{once}</span> Recordings of up to {MAX_SECONDS // 60} minutes.'
+    )
+    return demo_body(about, "WAV, FLAC, Ogg, MP3 or M4A", list(examples.items()), more=LOAD)
+
+
+def _settings(recognizer: Recognizer, config: Config) -> dict[str, Any]:
+    """What the page's scripts are told of the model; see recognizer.js and transcript.js."""
+    model = recognizer.model
+    sample_rate, frame_samples = model.features.sample_rate, model.frame_samples
+    chunk_samples, context_samples = CHUNKS.samples(sample_rate, frame_samples)
+    return {
+        "sample_rate": sample_rate,
+        "frame_samples": frame_samples,
+        "frame_seconds": model.frame_seconds,
+        "chunk_seconds": CHUNKS.chunk_seconds,
+        "chunk_samples": chunk_samples,
+        "context_samples": context_samples,
+        "segment_frames": SEGMENT_CHUNKS * (chunk_samples // frame_samples),
+        "max_seconds": MAX_SECONDS,
+        "vocab_size": model.tokenizer.vocab_size,
+        "pieces": [_with_plain_spaces(piece) for piece in model.tokenizer.pieces],
+        "normalizer": config["normalizer"],
+        "slope": recognizer.calibration.slope,
+        "intercept": recognizer.calibration.intercept,
+    }
+
+
+def _with_plain_spaces(piece: str) -> str:
+    """What parts words for Python is not all that does for JavaScript."""
+    return visible("".join(" " if character.isspace() else character for character in piece))
+
+
+def _version(contents: Mapping[str, bytes]) -> str:
+    """The same for the same files."""
+    digest = hashlib.sha256()
+    for name, content in sorted(contents.items()):
+        digest.update(f"{name} {len(content)} ".encode())
+        digest.update(content)
+    return digest.hexdigest()[:16]
+
+
+def _service_worker(version: str, examples: Mapping[str, object]) -> bytes:
+    """The script by which the page opens without a network."""
+    versioned = [f"{name}?version={version}" for name in (*PARTS[:2], SCRIPT)]
+    kept = ["./", PAGE, PARTS[2], *versioned, *examples]
+    return f"const VERSION = {json.dumps(version)}, FILES = {json.dumps(kept)};\n{asset(SERVICE_WORKER)}".encode()

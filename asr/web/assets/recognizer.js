@@ -1,0 +1,140 @@
+/* Runs the model in a worker of the browser, so that the page stays alive: a module, beside transcript.js and
+   onnxruntime.js (onnxruntime-web's build for one thread).
+
+   It is told                                        and says
+     {task: "load", settings}                          {loading: "download", share} ..., {loading: "prepare"}, {loaded, kept}
+     {task: "recognize", number, waveform, duration}   {number, share} ..., {number, answer}
+     {task: "forget", number}                          nothing: that one is not gone on with
+   or {problem}, with {number} if that recording alone is concerned. Recordings are recognised one after another.
+
+   settings: files {name, bytes} (the model, then the runtime's), version, cache (its name), sample_rate, vocab_size,
+   frame_samples, chunk_seconds, chunk_samples, context_samples, and those of transcript.js. */
+
+const LEAST_SECONDS = 1; // that the net gets; what stands behind the recording's end changes nothing
+
+let settings = null, ort = null, session = null, decoding = null;
+const forgotten = new Set();
+
+const here = (name) => `./${name}?version=${settings.version}`;
+
+/* The browser's store of what was downloaded; none on addresses that are not secure. */
+async function store() {
+  try {
+    return await caches.open(settings.cache);
+  } catch {
+    return null;
+  }
+}
+
+async function fetched(name, tell) {
+  let answer;
+  try {
+    answer = await fetch(here(name));
+  } catch {
+    throw new Error(`${name} cannot be downloaded: the server that this page is from does not answer.`);
+  }
+  if (!answer.ok) throw new Error(`${name} must lie beside this page; the server answers with status ${answer.status}.`);
+  const parts = [], reader = answer.body.getReader();
+  for (;;) {
+    const { done, value } = await reader.read().catch(() => {
+      throw new Error(`${name} could not be downloaded to its end: the connection broke off.`);
+    });
+    if (done) break;
+    parts.push(value);
+    tell(value.length);
+  }
+  return new Blob(parts).arrayBuffer();
+}
+
+/* The files, from the store as far as they are there; and whether all are there now. */
+async function download() {
+  const kept = await store();
+  const total = settings.files.reduce((sum, { bytes }) => sum + bytes, 0);
+  let got = 0;
+  let isKept = kept !== null;
+  const contents = [];
+  for (const { name, bytes } of settings.files) {
+    const tell = (count) => {
+      got += count;
+      postMessage({ loading: "download", share: Math.min(got / total, 1) });
+    };
+    const before = await kept?.match(here(name));
+    let content = await before?.arrayBuffer();
+    if (content?.byteLength === bytes) got += bytes;
+    else {
+      content = await fetched(name, tell);
+      if (content.byteLength !== bytes) {
+        throw new Error(`${name} must have ${bytes} bytes, as the page was made; the server gave ${content.byteLength}. Copy all files of the page there.`);
+      }
+      await kept?.put(here(name), new Response(content)).catch(() => { isKept = false; }); // there may be no room
+    }
+    contents.push(content);
+  }
+  return [...contents, isKept];
+}
+
+async function load() {
+  const [model, runtime, kept] = await download();
+  postMessage({ loading: "prepare" });
+  [ort, decoding] = await Promise.all(["onnxruntime.js", "transcript.js"].map((name) => import(here(name))));
+  ort.env.logLevel = "error";
+  ort.env.wasm.wasmBinary = runtime;
+  ort.env.wasm.numThreads = 1; // more would need headers that a folder of files does not come with
+  session = await ort.InferenceSession.create(new Uint8Array(model), { logSeverityLevel: 3 });
+  postMessage({ loaded: true, kept });
+}
+
+/* A waveform (S,) to log_probs and how many frames of them are the recording's. */
+async function run(waveform) {
+  const padded = new Float32Array(Math.max(waveform.length, LEAST_SECONDS * settings.sample_rate));
+  padded.set(waveform);
+  const out = await session.run({
+    waveforms: new ort.Tensor("float32", padded, [1, padded.length]),
+    sample_counts: new ort.Tensor("int64", BigInt64Array.of(BigInt(waveform.length)), [1]),
+  });
+  return { logProbs: out.log_probs.data, count: Number(out.log_probs_lengths.data[0]) };
+}
+
+/* [start, first sample it answers for, end] of chunks that overlap; as asr/recognition/chunks.py cuts. */
+function chunks(length) {
+  const { chunk_samples: chunk, context_samples: context } = settings;
+  if (length <= settings.chunk_seconds * settings.sample_rate) return [[0, 0, length]];
+  const found = [];
+  let start = 0;
+  const add = (end) => found.push([start, start ? start + context : 0, end]);
+  for (; length - start > chunk; start += chunk - 2 * context) add(start + chunk);
+  add(length);
+  return found;
+}
+
+async function recognize({ number, waveform, duration }) {
+  const frames = new decoding.Frames(), cut = chunks(waveform.length);
+  for (const [i, [start, keep, end]] of cut.entries()) {
+    await new Promise((resolve) => { setTimeout(resolve); }); // so that what was said meanwhile is heard
+    if (forgotten.delete(number)) return;
+    if (cut.length > 1) postMessage({ number, share: i / cut.length });
+    const { logProbs, count } = await run(waveform.subarray(start, end));
+    const frame = (sample) => (sample - start) / settings.frame_samples;
+    frames.add(logProbs, settings.vocab_size, frame(keep), i + 1 < cut.length ? frame(cut[i + 1][1]) : count);
+  }
+  postMessage({ number, answer: decoding.transcript(frames, duration, settings) });
+}
+
+/* What went wrong, in words. */
+function said(error) {
+  if (typeof error === "number") return "the browser has not enough memory for this recording.";
+  return error.message || String(error);
+}
+
+let before = Promise.resolve(); // what was asked for last
+
+onmessage = ({ data }) => {
+  if (data.task === "load") {
+    settings = data.settings;
+    load().catch((error) => postMessage({ problem: said(error) }));
+  } else if (data.task === "recognize") {
+    before = before.then(() => recognize(data)).catch((error) => postMessage({ number: data.number, problem: said(error) }));
+  } else {
+    forgotten.add(data.number);
+  }
+};

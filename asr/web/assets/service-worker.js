@@ -1,0 +1,24 @@
+/* Keeps the page, so that it opens without a network: what the server gives, and what it gave last where there is none.
+   The model and the runtime, which are large, recognizer.js keeps in the same store. Above this stand VERSION, of the
+   page, and FILES, that are kept. */
+const PREFIX = `asr ${new URL(".", location).pathname} `; // another folder of this server may hold another page
+const CACHE = PREFIX + VERSION;
+
+addEventListener("install", (event) => {
+  const fresh = FILES.map((name) => new Request(name, { cache: "reload" }));
+  event.waitUntil(caches.open(CACHE).then((cache) => cache.addAll(fresh)).then(() => skipWaiting()));
+});
+
+addEventListener("activate", (event) => {
+  const remove = (names) => names.filter((name) => name.startsWith(PREFIX) && name !== CACHE).map((name) => caches.delete(name));
+  event.waitUntil(caches.keys().then((names) => Promise.all(remove(names))).then(() => clients.claim()));
+});
+
+addEventListener("fetch", (event) => {
+  if (!FILES.some((name) => new URL(name, location).href === event.request.url)) return;
+  event.respondWith(fetch(event.request).catch(async (error) => {
+    const answer = await (await caches.open(CACHE)).match(event.request.url);
+    if (!answer) throw error;
+    return answer;
+  }));
+});
