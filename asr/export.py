@@ -38,6 +38,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Export; print what was written, and how it compares with the model."""
     options = _parser().parse_args(arguments)
     _check_options(options)
+    if options.example and not options.web:
+        raise InputError("--example must go with --web: it is for the page.")
     if options.to == HUGGING_FACE:
         return _publish(options)
     from asr.checkpoint.exported import check_exported, replace_exported
@@ -172,15 +174,11 @@ def _runtime(options: argparse.Namespace, bundle: "Bundle", on_step: Callable[[s
     """What the page of --web runs by; None without.
 
     Raises:
-        InputError: there can be no page of that model, or --example has no page to be in.
+        InputError: there can be no page of that model.
     """
     from asr.checkpoint.site import prepare_site
 
-    if options.web:
-        return prepare_site(options.output, bundle.config, options.example, on_step)
-    if options.example:
-        raise InputError("--example must go with --web: it is for the page.")
-    return None
+    return prepare_site(options.output, bundle.config, options.example, on_step) if options.web else None
 
 
 def _write_site(

@@ -24,7 +24,7 @@ LARGE = (WAVEFORM, WASM)  # what the browser downloads when it is first to recog
 NORMALIZERS = ("as_written", "basic")  # that transcript.js has
 MAX_SECONDS = 1800  # of a recording, which a browser decodes as a whole: stereo of 48 kHz takes 700 MB meanwhile
 ALLOWED = {"connect-src": "'self'", "script-src": "'self'", "worker-src": "'self'"}
-LOAD = '<button type="button" id="load">Download the model now</button>'
+LOAD = '<button type="button" id="load">Download it now</button>'
 
 
 def check_page(config: Config) -> None:
@@ -90,14 +90,12 @@ def _body(name: str, contents: Mapping[str, bytes], examples: Mapping[str, str])
     model = f"<strong>{escape(name)}</strong>"
     if CARD in contents:
         model += f' (<a href="{CARD}">its card</a>)'
-    once = (
-        f"The first recording makes it download {megabytes(contents)} MB, once; then the page works without a network."
-    )
+    once = f"The first recording makes it download {megabytes(contents)} MB, once; then it needs no network."
     about = (
-        f"Model {model}, run by your browser: no recording leaves this device.\n"
-        f'<span id="here">{once}</span> Recordings of up to {MAX_SECONDS // 60} minutes.'
+        f"Model {model}, run by your browser: no recording leaves this device, and one may last {MAX_SECONDS // 60} "
+        f'minutes.\n<span id="here">{once}</span> {LOAD}'
     )
-    return demo_body(about, "WAV, FLAC, Ogg, MP3 or M4A", list(examples.items()), more=LOAD)
+    return demo_body(about, "WAV, FLAC, Ogg, MP3 or M4A", list(examples.items()))
 
 
 def _settings(recognizer: Recognizer, config: Config) -> dict[str, Any]:

@@ -8,14 +8,13 @@ SCRIPTS = ("picture.js", "player.js", "recorder.js", "demo.js")  # the page's ow
 EXAMPLE = '<button type="button" class="example" data-address="{address}" data-name="{name}">{title}</button>'
 
 
-def demo_body(about: str, formats: str, examples: Sequence[tuple[str, str]], more: str = "", without: str = "") -> str:
+def demo_body(about: str, formats: str, examples: Sequence[tuple[str, str]], without: str = "") -> str:
     """Make the body of the page.
 
     Args:
         about: what it says of itself at its head; HTML.
         formats: of recordings that can be read, in words.
         examples: addresses and names of recordings that it offers.
-        more: buttons beside those for recordings; HTML.
         without: what to do where there is no JavaScript; HTML.
     """
     buttons = [
@@ -26,6 +25,4 @@ def demo_body(about: str, formats: str, examples: Sequence[tuple[str, str]], mor
         )
         for address, name in examples
     ]
-    return asset("demo.html").format(
-        about=about, formats=escape(formats), examples="\n".join(buttons), more=more, without=without
-    )
+    return asset("demo.html").format(about=about, formats=escape(formats), examples="\n".join(buttons), without=without)

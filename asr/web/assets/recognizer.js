@@ -28,6 +28,7 @@ async function store() {
 
 async function fetched(name, tell) {
   let answer;
+  tell(0);
   try {
     answer = await fetch(here(name));
   } catch {
@@ -76,7 +77,9 @@ async function download() {
 async function load() {
   const [model, runtime, kept] = await download();
   postMessage({ loading: "prepare" });
-  [ort, decoding] = await Promise.all(["onnxruntime.js", "transcript.js"].map((name) => import(here(name))));
+  [ort, decoding] = await Promise.all(["onnxruntime.js", "transcript.js"].map((name) => import(here(name)).catch(() => {
+    throw new Error(`${name} must lie beside this page, and be whole; it cannot be run.`);
+  })));
   ort.env.logLevel = "error";
   ort.env.wasm.wasmBinary = runtime;
   ort.env.wasm.numThreads = 1; // more would need headers that a folder of files does not come with

@@ -32,7 +32,7 @@
     signal.addEventListener("abort", () => { if (signal.reason === "cancelled" && !loading?.done) stop(cancelled()); });
     if (!loading) {
       worker = new Worker(`recognizer.js?version=${settings.version}`, { type: "module" });
-      const mine = { done: false, tell };
+      const mine = { done: false, said: ["Preparing the model"] };
       mine.promise = new Promise((resolve, reject) => {
         waiting.set("loading", { resolve, reject });
       });
@@ -44,16 +44,18 @@
       worker.postMessage({ task: "load", settings });
     }
     loading.tell = tell;
+    if (!loading.done) tell(...loading.said);
     return loading.promise;
   }
 
   function heard(data) {
-    if (data.loading === "download") loading.tell(download, data.share);
-    else if (data.loading === "prepare") loading.tell("Preparing the model");
-    else if (data.loaded) {
+    if (data.loading) {
+      loading.said = data.loading === "download" ? [download, data.share] : ["Preparing the model"];
+      loading.tell(...loading.said);
+    } else if (data.loaded) {
       loading.done = true;
       button.hidden = true;
-      here.textContent = data.kept ? "The model is here, and the page works without a network." : "The model is here.";
+      here.textContent = data.kept ? "The model is here: no network is needed." : "The model is here.";
       waiting.get("loading").resolve();
       waiting.delete("loading");
     } else if (data.number === undefined) stop(new Error(data.problem));

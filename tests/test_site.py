@@ -1,0 +1,483 @@
+"""The page of asr.export --web: in a real browser it says what asr says, and needs nobody else."""
+
+import io
+import json
+import re
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import soundfile
+
+pytest.importorskip("onnx", reason="the extra onnx is not installed")
+pytest.importorskip("onnxscript", reason="the extra onnx is not installed")
+pytest.importorskip("onnxruntime", reason="the extra onnx is not installed")
+
+from asr.checkpoint.bundle import Bundle
+from asr.checkpoint.load import load_recognizer
+from asr.checkpoint.site import prepare_site, write_site
+from asr.convert import main as convert
+from asr.errors import InputError
+from asr.export import main as export
+from asr.onnx import browser_runtime as runtimes
+from asr.onnx.browser_runtime import Runtime, browser_runtime, registry
+from asr.onnx.names import WAVEFORM
+from asr.onnx.programs import written_down
+from asr.onnx.site import ALWAYS, LARGE
+from asr.recognition.recognizer import Recognizer
+from tests.browser import Visit, launched, overflow, poor_contrasts, visit
+from tests.conftest import SHARED
+from tests.files import serving_files
+from tests.listener import listener
+from tests.nemo import AUDIO, MODEL, needs_model
+from tests.tones import SAMPLE_RATE, speak
+
+CONFIG = {"decode": {"name": "greedy"}, "normalizer": "basic"}
+SAID = "abc ba deaf cab"
+FAKE = Runtime(b"script", b"wasm", b"license")
+PATIENCE = 120_000  # milliseconds, for what should take a few seconds
+
+
+def bundle(card: str = "") -> Bundle:
+    return Bundle(CONFIG, {}, {}, card)
+
+
+def written(folder: Path, name: str = "tones", program: bytes = b"program", **others: Any) -> Path:
+    """A page whose model need not work."""
+    given = {"runtime": FAKE, "examples": [], "card": ""} | others
+    write_site(
+        folder, name, bundle(given["card"]), listener(), {WAVEFORM: program}, given["runtime"], given["examples"]
+    )
+    return folder
+
+
+# ---- the folder
+
+
+def test_a_page_is_its_files_and_says_what_it_downloads(tmp_path: Path) -> None:
+    (tmp_path / "a.flac").write_bytes(b"audio")
+    program, runtime = bytes(5_000_000), Runtime(b"script", bytes(2_000_000), b"license")
+    site = written(tmp_path / "site", program=program, runtime=runtime, examples=[tmp_path / "a.flac"], card="# A\n")
+    assert {file.name for file in site.iterdir()} == {*ALWAYS, "model-card.txt", "example-0.flac"}
+    page = (site / "index.html").read_text(encoding="utf-8")
+    assert "makes it download 7 MB, once" in page
+    assert "http://" not in page.replace("http://localhost:8000", "").replace("http://www.w3.org", "")
+    assert "https://" not in page
+
+
+def test_names_cannot_break_out_of_the_page(tmp_path: Path) -> None:
+    hostile = "</script><script>alert(1)<script>\"'"
+    (tmp_path / "<b>.wav").write_bytes(b"audio")
+    page = (written(tmp_path / "site", hostile, examples=[tmp_path / "<b>.wav"]) / "index.html").read_text()
+    assert "<script>alert" not in page
+    assert "<b>" not in page
+    assert page.count("<script") == page.count("</script>")
+
+
+def test_whatever_changes_has_another_version_and_what_does_not_has_the_same(tmp_path: Path) -> None:
+    def version(folder: str, **others: Any) -> str:
+        [found] = re.findall(
+            r'VERSION = "(\w+)"', (written(tmp_path / folder, **others) / "service-worker.js").read_text()
+        )
+        assert f'"version":"{found}"' in (tmp_path / folder / "index.html").read_text()
+        return found
+
+    first = version("a")
+    assert version("b") == first
+    assert len({first, version("c", program=b"another"), version("d", name="another"), version("e", card="c")}) == 4
+
+
+def test_an_older_page_is_replaced_as_a_whole_and_nothing_else_is(tmp_path: Path) -> None:
+    (tmp_path / "a.wav").write_bytes(b"audio")
+    site = written(tmp_path / "site", examples=[tmp_path / "a.wav"] * 2, card="card")
+    assert (site / "example-1.wav").is_file()
+    written(site)
+    assert {file.name for file in site.iterdir()} == {*ALWAYS}
+    (site / "thesis.txt").touch()
+    with pytest.raises(InputError, match=r"hold an older one of the kind alone; it holds thesis\.txt"):
+        prepare_site(site, CONFIG, [], print)
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"decode": {"name": "beam"}}, "the decoder of a page must be greedy; got decode=beam. Add --decode greedy."),
+        ({"normalizer": "whisper_english"}, "must be as_written or basic; got whisper_english."),
+    ],
+)
+def test_what_the_pages_script_cannot_do_is_refused(tmp_path: Path, config: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=re.escape(message)):
+        prepare_site(tmp_path / "site", CONFIG | config, [], print)
+
+
+def test_an_example_that_cannot_be_read_is_refused_by_name(tmp_path: Path) -> None:
+    (tmp_path / "notes.wav").write_text("not audio")
+    with pytest.raises(InputError, match=r"notes\.wav: must be audio that libsndfile reads"):
+        prepare_site(tmp_path / "site", CONFIG, [tmp_path / "notes.wav"], print)
+
+
+# ---- what a page runs by
+
+
+@pytest.fixture
+def published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A registry's folder with a tarball of the hash that is asked for, and an empty cache."""
+    folder = tmp_path / "registry" / "onnxruntime-web" / "-"
+    folder.mkdir(parents=True)
+    with tarfile.open(folder / "onnxruntime-web-1.30.0.tgz", "w:gz") as archive:
+        for name, content in ((runtimes.SCRIPT, b"script"), (runtimes.WASM, b"wasm"), ("package/other.js", b"no")):
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
+    tarball = folder / "onnxruntime-web-1.30.0.tgz"
+    digest = runtimes.base64.b64encode(runtimes.hashlib.sha512(tarball.read_bytes()).digest()).decode()
+    monkeypatch.setattr(runtimes, "SHA512", digest)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tarball
+
+
+def use_registry(monkeypatch: pytest.MonkeyPatch, address: str) -> None:
+    monkeypatch.setenv("npm_config_registry", address)
+
+
+def kept(tmp_path: Path) -> list[str]:
+    return [file.name for file in (tmp_path / "cache").rglob("*") if file.is_file()]
+
+
+def test_the_runtime_is_downloaded_once_and_comes_with_its_licence(
+    published: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with serving_files(tmp_path / "registry") as address:
+        use_registry(monkeypatch, address)
+        runtime = browser_runtime(lambda step: None)
+    assert (runtime.script, runtime.wasm) == (b"script", b"wasm")
+    assert b"MIT License" in runtime.license
+    assert b"Copyright (c) Microsoft Corporation" in runtime.license
+    assert kept(tmp_path) == [published.name]
+    assert browser_runtime(lambda step: None) == runtime, "nobody is asked again: there is no registry any more"
+
+
+def test_what_is_damaged_in_the_cache_is_downloaded_again(
+    published: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "cache" / "asr").mkdir(parents=True)
+    (tmp_path / "cache" / "asr" / published.name).write_bytes(published.read_bytes()[:-1])
+    with serving_files(tmp_path / "registry") as address:
+        use_registry(monkeypatch, address)
+        assert browser_runtime(lambda step: None).wasm == b"wasm"
+    assert (tmp_path / "cache" / "asr" / published.name).read_bytes() == published.read_bytes()
+
+
+def test_another_file_than_was_published_is_refused_and_not_kept(
+    published: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    published.write_bytes(b"something else")
+    with serving_files(tmp_path / "registry") as address:
+        use_registry(monkeypatch, address)
+        with pytest.raises(
+            InputError, match=r"^--web must have .*; what came has another \(14 bytes\)\. Nothing was kept"
+        ):
+            browser_runtime(lambda step: None)
+    assert kept(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("served", "message"),
+    [
+        (
+            True,
+            r"onnxruntime-web-1\.30\.0\.tgz; it answers 404 .*\. Name another registry by NPM_CONFIG_REGISTRY, or put",
+        ),
+        (False, r"^--web must have onnxruntime-web 1\.30\.0, once, from http://\S+; .*[Cc]onnection refused"),
+    ],
+)
+def test_without_network_or_package_it_says_what_is_missing_and_how_to_get_it(
+    published: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, served: bool, message: str
+) -> None:
+    published.unlink()
+    with serving_files(tmp_path / "registry") as address:
+        use_registry(monkeypatch, address)
+        if served:
+            with pytest.raises(InputError, match=message):
+                browser_runtime(lambda step: None)
+    if not served:
+        with pytest.raises(InputError, match=message):
+            browser_runtime(lambda step: None)
+    assert kept(tmp_path) == []
+
+
+def test_the_registry_is_the_environments_or_npms_or_the_public_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in runtimes.REGISTRY_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(runtimes, "_of_npm", lambda: None)
+    assert registry() == runtimes.NPM
+    monkeypatch.setattr(runtimes, "_of_npm", lambda: "https://npm.example/a")
+    assert registry() == "https://npm.example/a/"
+    monkeypatch.setenv("NPM_CONFIG_REGISTRY", "https://other.example/")
+    assert registry() == "https://other.example/"
+    monkeypatch.setenv("npm_config_registry", "file:///etc")
+    with pytest.raises(InputError, match=r"must be an address with https:// or http://; it is 'file:///etc'\."):
+        registry()
+
+
+# ---- the page
+
+
+@pytest.fixture(scope="module", params=[pytest.param("", marks=pytest.mark.slow)])
+def runtime() -> Runtime:
+    try:
+        return browser_runtime(lambda step: None)
+    except InputError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="module")
+def recordings(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Tones, by what is special of them."""
+    folder = tmp_path_factory.mktemp("recordings")
+    noise = np.random.default_rng(0)
+    said = {
+        "plain": (speak(SAID), SAMPLE_RATE),
+        "long": (speak(" ".join([SAID, "fed", "  a   "] * 24)), SAMPLE_RATE),
+        "silent": (np.zeros(SAMPLE_RATE // 5, dtype=np.float32), SAMPLE_RATE),
+        "stereo": (np.stack([speak(SAID), 0.5 * speak(SAID)], axis=1), SAMPLE_RATE),
+        "of another rate": (np.repeat(speak(SAID), 3), 3 * SAMPLE_RATE),
+    }
+    for name, (waveform, rate) in said.items():
+        waveform = waveform + 0.001 * noise.standard_normal(waveform.shape).astype(np.float32)
+        soundfile.write(folder / f"{name}.flac", waveform, rate)
+    return {name: folder / f"{name}.flac" for name in said}
+
+
+@pytest.fixture(scope="module")
+def recognizer() -> Recognizer:
+    return listener()
+
+
+@pytest.fixture(scope="module")
+def site(
+    runtime: Runtime, recognizer: Recognizer, recordings: dict[str, Path], tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """The page of a net that hears tones."""
+    from asr.onnx.program import joined
+
+    program = joined(*written_down(recognizer.model, lambda step: None)).SerializeToString()
+    folder = tmp_path_factory.mktemp("site") / "site"
+    write_site(folder, "tones", bundle("# Tones\n"), recognizer, {WAVEFORM: program}, runtime, [recordings["plain"]])
+    return folder
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Any]:
+    """A browser whose microphone beeps."""
+    yield from launched("--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream")
+
+
+@pytest.fixture(scope="module")
+def address(site: Path) -> Iterator[str]:
+    with serving_files(site) as address:
+        yield address + "/"
+
+
+@pytest.fixture(scope="module")
+def opened(chromium: Any, address: str) -> Iterator[Visit]:
+    """The page, open; at the end it must not have complained, nor asked anybody else for anything."""
+    seen = visit(chromium, address)
+    yield seen
+    seen.page.context.close()
+    assert seen.complaints == []
+    assert [one for one in seen.requests if not one.startswith((address, "blob:", "data:"))] == []
+
+
+def outcome(page: Any) -> str:
+    """What the page shows, transcript or problem, once it is there."""
+    page.wait_for_selector("#result:not([hidden]), #error:not([hidden])", timeout=PATIENCE)
+    shown = page.locator("#error") if page.locator("#error").is_visible() else page.locator("#text")
+    return " ".join(shown.inner_text().split())
+
+
+def answer(page: Any) -> dict[str, Any]:
+    """The JSON that can be downloaded."""
+    with page.expect_download() as download:
+        page.get_by_role("link", name="Download JSON").click()
+    content: dict[str, Any] = json.loads(Path(download.value.path()).read_text())
+    return content
+
+
+def assert_same(found: dict[str, Any], wanted: dict[str, Any]) -> None:
+    """The same text and times; confidences as near as two runtimes are."""
+    assert found["text"] == wanted["text"]
+    assert found["duration"] == wanted["duration"]
+    assert [(word["text"], word["start"], word["end"]) for word in found["words"]] == [
+        (word["text"], word["start"], word["end"]) for word in wanted["words"]
+    ]
+    for word, other in zip(found["words"], wanted["words"], strict=True):
+        assert word["confidence"] == pytest.approx(other["confidence"], abs=2e-3)
+
+
+@pytest.mark.parametrize("name", ["plain", "long", "silent", "stereo", "of another rate"])
+def test_a_file_becomes_the_words_that_asr_hears(
+    opened: Visit, recognizer: Recognizer, recordings: dict[str, Path], name: str
+) -> None:
+    opened.page.set_input_files("#file", recordings[name])
+    text = outcome(opened.page)
+    [wanted] = recognizer.transcribe([recordings[name]])
+    if name == "silent":
+        assert (text, wanted.text) == ("No words were heard.", "")
+        return
+    assert text == wanted.text
+    assert len(text.split()) >= 4
+    assert len(opened.page.workers) == 1, "the net runs apart from what draws the page"
+    found = answer(opened.page)
+    assert found.pop("id") == recordings[name].name
+    assert found.keys() == wanted.as_dict().keys()
+    if name == "long":
+        assert wanted.duration > 60
+    if name != "of another rate":
+        assert_same(found, wanted.as_dict())
+
+
+def test_after_the_first_time_the_page_needs_no_network(chromium: Any, site: Path) -> None:
+    with serving_files(site) as address:
+        seen = visit(chromium, address + "/")
+        seen.page.get_by_role("button", name="Download it now").click()
+        seen.page.get_by_text("The model is here: no network is needed.").wait_for(timeout=PATIENCE)
+        assert seen.page.get_by_role("button", name="Download it now").is_hidden()
+        seen.page.evaluate("navigator.serviceWorker.ready.then(() => true)")
+    seen.page.reload()
+    seen.page.get_by_role("button", name="Example").click()
+    assert outcome(seen.page) == SAID
+    seen.page.context.close()
+
+
+def test_the_microphone_is_recognised(opened: Visit) -> None:
+    opened.page.get_by_role("button", name="Record").click()
+    opened.page.get_by_role("button", name=re.compile(r"Stop \([1-9]")).click()
+    outcome(opened.page)
+    assert re.match(r"microphone\.wav: \d+\.\d s", opened.page.locator("#summary").inner_text())
+
+
+def test_what_cannot_be_recognised_is_explained_and_the_next_one_is_taken(
+    opened: Visit, recordings: dict[str, Path], tmp_path: Path
+) -> None:
+    (tmp_path / "notes.wav").write_text("not audio")
+    opened.page.set_input_files("#file", tmp_path / "notes.wav")
+    assert outcome(opened.page).startswith("notes.wav: must be audio that this browser can decode; it is another")
+    soundfile.write(tmp_path / "lecture.wav", np.zeros(1900 * 8000, dtype=np.float32), 8000, subtype="PCM_U8")
+    opened.page.set_input_files("#file", tmp_path / "lecture.wav")
+    assert "lecture.wav: must be at most 30 minutes long" in outcome(opened.page)
+    opened.page.set_input_files("#file", recordings["plain"])
+    assert outcome(opened.page) == SAID
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("onnxruntime.wasm", "onnxruntime.wasm must lie beside this page; the server answers with status 404."),
+        (WAVEFORM, r"model-waveform.onnx must lie beside this page; the server answers with status 404."),
+        ("onnxruntime.js", "onnxruntime.js must lie beside this page, and be whole; it cannot be run."),
+        ("recognizer.js", "recognizer.js must lie beside this page, and be whole; it cannot be run."),
+    ],
+)
+def test_a_file_that_is_missing_on_the_server_is_named(
+    chromium: Any, site: Path, tmp_path: Path, name: str, message: str
+) -> None:
+    for file in site.iterdir():
+        if file.name != name:
+            (tmp_path / file.name).symlink_to(file)
+    with serving_files(tmp_path) as address:
+        seen = visit(chromium, address + "/")
+        seen.page.get_by_role("button", name="Download it now").click()
+        assert outcome(seen.page) == message
+        seen.page.context.close()
+
+
+def test_a_file_that_is_not_whole_on_the_server_is_named(chromium: Any, site: Path, tmp_path: Path) -> None:
+    for file in site.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes()[: 1000 if file.name == WAVEFORM else None])
+    with serving_files(tmp_path) as address:
+        seen = visit(chromium, address + "/")
+        seen.page.get_by_role("button", name="Example").click()
+        must = r"model-waveform\.onnx must have \d+ bytes, as the page was made; the server gave 1000\. Copy all files"
+        assert re.search(must, outcome(seen.page))
+        seen.page.context.close()
+
+
+def test_the_download_can_be_cancelled_and_begun_again(chromium: Any, address: str) -> None:
+    context = chromium.new_context(service_workers="block")
+    page = context.new_page()
+    page.route("**/model-waveform.onnx*", lambda route: None)  # it never comes
+    page.goto(address)
+    page.get_by_role("button", name="Example").click()
+    page.get_by_text("Downloading the model (").wait_for()
+    page.get_by_role("button", name="Cancel").click()
+    assert outcome(page) == "plain.flac: cancelled."
+    page.unroute("**/model-waveform.onnx*")
+    page.get_by_role("button", name="Example").click()
+    page.wait_for_selector("#result:not([hidden])", timeout=PATIENCE)
+    assert outcome(page) == SAID
+    context.close()
+
+
+def test_opened_as_a_file_it_says_how_to_serve_it(chromium: Any, site: Path) -> None:
+    seen = visit(chromium, site / "index.html")
+    assert "Run python -m http.server in its folder, and open http://localhost:8000" in outcome(seen.page)
+    assert seen.page.get_by_role("button", name="Record").is_hidden()
+    seen.page.context.close()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [390, 1280])
+def test_it_is_readable_on_phone_and_desktop(chromium: Any, address: str, width: int, scheme: str) -> None:
+    seen = visit(chromium, address, width, 800, scheme)
+    seen.page.emulate_media(reduced_motion="reduce")  # a colour on its way is none that can be measured
+    assert poor_contrasts(seen.page) == []
+    assert overflow(seen.page) <= 0
+    seen.page.get_by_role("button", name="Example").click()
+    assert outcome(seen.page) == SAID
+    seen.page.locator("#words summary").click()
+    assert poor_contrasts(seen.page) == []
+    assert overflow(seen.page) <= 0
+    seen.page.context.close()
+
+
+# ---- the command
+
+
+@needs_model
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_real_speech_has_the_same_words_in_the_browser(
+    runtime: Runtime, chromium: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert convert([str(MODEL), "-o", str(tmp_path / "english" / "bundle")]) == 0
+    files = [SHARED / "LibriSpeech" / folder / f"{name}.flac" for name, folder in AUDIO.items()]
+    site = tmp_path / "a site"
+    command = [str(tmp_path / "english" / "bundle"), "--web", "-o", str(site), "--example", str(files[0])]
+    assert export(command) == 0
+    printed = capsys.readouterr().out
+    size = round(sum((site / name).stat().st_size for name in LARGE) / 1e6)
+    assert f"{site}: a page, for which a browser downloads {size} MB before it first recognises." in printed
+    assert f"python -m http.server --directory '{site}'" in printed
+    together = np.concatenate([soundfile.read(file, dtype="float32")[0] for file in files])
+    soundfile.write(tmp_path / "long.flac", np.tile(together, 3), SAMPLE_RATE)
+    recognizer = load_recognizer(tmp_path / "english" / "bundle")
+    with serving_files(site) as address:
+        seen = visit(chromium, address + "/")
+        assert "Model english" in seen.page.locator("header").inner_text()
+        for file in [*files, tmp_path / "long.flac"]:
+            seen.page.set_input_files("#file", file)
+            outcome(seen.page)
+            [wanted] = recognizer.transcribe([file])
+            assert len(wanted.words) >= 5
+            assert_same({**answer(seen.page)}, wanted.as_dict())
+        assert seen.complaints == []
+        seen.page.context.close()
+
+
+def test_examples_are_for_the_page(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"^--example must go with --web: it is for the page\.$"):
+        export(["a model", "-o", str(tmp_path / "x"), "--example", "a.wav"])

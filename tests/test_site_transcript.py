@@ -1,0 +1,121 @@
+"""What the page of asr.export --web makes of log_probs is what asr makes of them: the scripts in a real browser."""
+
+import unicodedata
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from asr.decode.greedy import Greedy
+from asr.onnx.runtime import LogProbs
+from asr.onnx.site import _with_plain_spaces
+from asr.recognition.chunks import cut_at_pauses
+from asr.recognition.confidence import Calibration
+from asr.recognition.long_form import Segment
+from asr.recognition.recognizer import Recognizer
+from asr.text.normalize import get_normalizer
+from tests.browser import browser  # noqa: F401
+from tests.conftest import ROOT
+from tests.files import serving_files
+
+FRAME_SECONDS = 0.04
+PIECES = ["", " ab", "b", "c d", "É", "'", " ", "ﬁ", "\u2003x", "e\u0301", ""]
+MAKE = """async ([logProbs, vocabSize, duration, settings]) => {
+  const { Frames, transcript } = await import("/transcript.js"), frames = new Frames();
+  const count = logProbs.length / vocabSize, half = Math.floor(count / 2), rows = Float32Array.from(logProbs);
+  frames.add(rows, vocabSize, 0, half);
+  frames.add(rows, vocabSize, half, count);
+  return transcript(frames, duration, settings);
+}"""
+
+
+@pytest.fixture(scope="module")
+def page(browser: Any) -> Iterator[Any]:  # noqa: F811
+    with serving_files(ROOT / "asr" / "web" / "assets") as address:
+        page = browser.new_page()
+        page.goto(f"{address}/transcript.js")
+        yield page
+
+
+def expected(
+    log_probs: Tensor, duration: float, normalizer: str, calibration: Calibration, most: int
+) -> dict[str, Any]:
+    """What asr writes of log_probs (T', V), by its own recogniser."""
+    tokenizer, normalize = SimpleNamespace(pieces=PIECES, vocab_size=len(PIECES)), get_normalizer(normalizer)
+    head = LogProbs(len(PIECES))
+    model: Any = SimpleNamespace(
+        normalize=normalize,
+        tokenizer=tokenizer,
+        head=head,
+        frame_seconds=FRAME_SECONDS,
+        device=torch.device("cpu"),
+    )
+    recognizer = Recognizer(model, Greedy(head, tokenizer, normalize), calibration)  # type: ignore[arg-type]
+    segments = cut_at_pauses([log_probs], most, lambda frames: frames)
+    placed = (Segment(frame * FRAME_SECONDS, piece) for frame, piece in segments)
+    return recognizer.transcript(duration, placed).as_dict()
+
+
+@pytest.mark.parametrize("normalizer", ["basic", "as_written"])
+@pytest.mark.parametrize(
+    ("num_frames", "blank", "most"),
+    [
+        pytest.param(300, 4.0, 1000, id="a recording of a segment"),
+        pytest.param(300, 4.0, 40, id="segments that end in pauses"),
+        pytest.param(300, -30.0, 40, id="segments without a pause"),
+        pytest.param(300, 1.0, 7, id="short segments"),
+        pytest.param(1, 30.0, 40, id="nothing is said"),
+        pytest.param(0, 0.0, 40, id="no frame"),
+    ],
+)
+def test_words_times_confidence_and_score_are_those_of_asr(
+    page: Any, normalizer: str, num_frames: int, blank: float, most: int
+) -> None:
+    generator = torch.Generator().manual_seed(num_frames + most)
+    logits = 4 * torch.randn(num_frames, len(PIECES), generator=generator)
+    logits[:, 0] += blank
+    again = torch.rand(num_frames, generator=generator) < 0.4  # tokens that last
+    for frame in range(1, num_frames):
+        if again[frame]:
+            logits[frame] = logits[frame - 1]
+    log_probs, calibration = logits.log_softmax(dim=-1), Calibration(1.7, -0.3)
+    duration = num_frames * FRAME_SECONDS - 0.01
+    settings = {
+        "pieces": [_with_plain_spaces(piece) for piece in PIECES],
+        "normalizer": normalizer,
+        "slope": calibration.slope,
+        "intercept": calibration.intercept,
+        "frame_seconds": FRAME_SECONDS,
+        "segment_frames": most,
+    }
+    found = page.evaluate(MAKE, [log_probs.flatten().tolist(), len(PIECES), duration, settings])
+    wanted = expected(log_probs, duration, normalizer, calibration, most)
+    assert len(wanted["words"]) > 20 or blank > 20 or not num_frames
+    assert found["text"] == wanted["text"]
+    for key in ("duration", "confidence", "score"):
+        assert found[key] == pytest.approx(wanted[key], abs=2e-3)
+    assert [word["text"] for word in found["words"]] == [word["text"] for word in wanted["words"]]
+    for word, other in zip(found["words"], wanted["words"], strict=True):
+        assert [word["start"], word["end"]] == pytest.approx([other["start"], other["end"]], abs=1.1e-3)
+        assert word["confidence"] == pytest.approx(other["confidence"], abs=2e-4)
+    assert [one["text"] for one in found["alternatives"]] == [one["text"] for one in wanted["alternatives"]]
+
+
+@pytest.mark.parametrize("normalizer", ["basic", "as_written"])
+def test_every_character_is_normalised_as_python_does(page: Any, normalizer: str) -> None:
+    """Those that this Python's Unicode knows, but for ideographs; what parts words never comes into one."""
+    blocks = (range(0x20, 0x3400), range(0xA480, 0xAC20), range(0xF900, 0x10000), range(0x1D000, 0x1F200))
+    characters = [chr(code) for block in blocks for code in block]
+    characters = [one for one in characters if unicodedata.category(one) != "Cn" and not one.isspace()]
+    normalize = get_normalizer(normalizer)
+    words = [f"a'{one}'B" for one in characters]
+    found = page.evaluate(
+        f"async (words) => {{ const {{ NORMALIZERS }} = await import('/transcript.js');"
+        f"return words.split('\\n').map((word) => NORMALIZERS.{normalizer}(word).join(' ')).join('\\n'); }}",
+        "\n".join(words),
+    ).split("\n")
+    different = [(word, one, normalize(word)) for word, one in zip(words, found, strict=True) if one != normalize(word)]
+    assert different == []
