@@ -32,6 +32,7 @@ SUITE = {  # benchmarks, and the options of each run of theirs
     "silence": [""],
     "streaming": [""],
     "export": [""],
+    "browser": [""],
 }
 # A benchmark whose peers do not resolve with asr has an environment `<this one>-<name>`; the Makefile makes it.
 ENVIRONMENTS = {"train_step": "nets", "inference": "nets", "long_audio": "nets", "decoding": "decoding"}

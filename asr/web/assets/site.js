@@ -31,15 +31,16 @@
   function load(tell, signal) {
     signal.addEventListener("abort", () => { if (signal.reason === "cancelled" && !loading?.done) stop(cancelled()); });
     if (!loading) {
-      worker = new Worker(`recognizer.js?version=${settings.version}`, { type: "module" });
-      const mine = { done: false, said: ["Preparing the model"] };
-      mine.promise = new Promise((resolve, reject) => {
+      const mine = new Worker(`recognizer.js?version=${settings.version}`, { type: "module" });
+      worker = mine;
+      loading = { done: false, said: ["Preparing the model"] };
+      loading.promise = new Promise((resolve, reject) => {
         waiting.set("loading", { resolve, reject });
       });
-      loading = mine;
-      worker.addEventListener("message", ({ data }) => heard(data));
+      worker.addEventListener("message", ({ data }) => { if (mine === worker) heard(data); });
       worker.addEventListener("error", (event) => {
-        stop(new Error(event.message || "recognizer.js must lie beside this page, and be whole; it cannot be run."));
+        const missing = "recognizer.js must lie beside this page, and be whole; it cannot be run.";
+        if (mine === worker) stop(new Error(event.message || missing));
       });
       worker.postMessage({ task: "load", settings });
     }
