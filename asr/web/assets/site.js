@@ -143,6 +143,6 @@
   const problem = obstacle();
   if (problem) {
     demo.fail(problem);
-    by("drop").hidden = true;
+    for (const part of [by("drop"), button, here]) part.hidden = true;
   } else if (window.caches) begin().catch(() => {}); // not on addresses that are not secure; then it is downloaded again
 }
