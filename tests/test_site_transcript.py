@@ -11,7 +11,7 @@ from torch import Tensor
 
 from asr.decode.greedy import Greedy
 from asr.onnx.runtime import LogProbs
-from asr.onnx.site import _with_plain_spaces
+from asr.onnx.site import with_plain_spaces
 from asr.recognition.chunks import cut_at_pauses
 from asr.recognition.confidence import Calibration
 from asr.recognition.long_form import Segment
@@ -84,7 +84,7 @@ def test_words_times_confidence_and_score_are_those_of_asr(
     log_probs, calibration = logits.log_softmax(dim=-1), Calibration(1.7, -0.3)
     duration = num_frames * FRAME_SECONDS - 0.01
     settings = {
-        "pieces": [_with_plain_spaces(piece) for piece in PIECES],
+        "pieces": [with_plain_spaces(piece) for piece in PIECES],
         "normalizer": normalizer,
         "slope": calibration.slope,
         "intercept": calibration.intercept,

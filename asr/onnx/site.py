@@ -113,14 +113,14 @@ def _settings(recognizer: Recognizer, config: Config) -> dict[str, Any]:
         "segment_frames": SEGMENT_CHUNKS * (chunk_samples // frame_samples),
         "max_seconds": MAX_SECONDS,
         "vocab_size": model.tokenizer.vocab_size,
-        "pieces": [_with_plain_spaces(piece) for piece in model.tokenizer.pieces],
+        "pieces": [with_plain_spaces(piece) for piece in model.tokenizer.pieces],
         "normalizer": config["normalizer"],
         "slope": recognizer.calibration.slope,
         "intercept": recognizer.calibration.intercept,
     }
 
 
-def _with_plain_spaces(piece: str) -> str:
+def with_plain_spaces(piece: str) -> str:
     """What parts words for Python is not all that does for JavaScript."""
     return visible("".join(" " if character.isspace() else character for character in piece))
 
