@@ -448,6 +448,20 @@ def test_resampling_from_any_rate_is_the_same_to_the_bit_in_blocks_of_any_length
     assert torch.equal(pieces, resampled([waveform], source, target))
 
 
+@pytest.mark.parametrize("source", [16000, 48000, 44100, 8000, 12347])
+def test_a_live_waveform_is_resampled_as_it_comes_without_waiting_for_a_second_of_it(source):
+    target = RATE
+    waveform = torch.from_numpy(np.random.default_rng(source).uniform(-1, 1, 3 * source // 2).astype(np.float32))
+    resampler, pieces, fed = resampling.Resampler(source, target), [], 0
+    for block in waveform.split([1, 0, *[source // 50] * 74, len(waveform) - 1 - 74 * (source // 50)]):
+        pieces += resampler.feed(block)
+        fed += len(block)
+        assert fed / source - 0.03 < sum(map(len, pieces)) / target < fed / source + 1 / target
+    pieces += resampler.finish()
+    expected = resampled([waveform], source, target)
+    torch.testing.assert_close(torch.cat(pieces), expected, rtol=0, atol=3e-6)
+
+
 def test_long_files_are_resampled_to_the_exact_number_of_samples():
     """torchaudio counts in float32, which goes wrong above 2**24."""
     blocks = (torch.zeros(11025 * 60) for _ in range(20))

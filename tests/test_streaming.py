@@ -17,7 +17,7 @@ from asr.build import build_features, build_recognizer, build_tokenizer
 from asr.errors import InputError
 from asr.recognition.feature_stream import Remainder, stream_features
 from asr.recognition.recognizer import Recognizer
-from asr.recognition.streaming import CachedStream, Captions, advance
+from asr.recognition.streaming import CachedStream, Captions, LookBackStream, advance, look_back_together
 from tests.conftest import ROOT, overridden, resolved
 from tests.listener import listener
 from tests.tones import sentences, speak
@@ -237,12 +237,49 @@ def test_a_model_that_cannot_go_on_hears_the_last_seconds_again_and_says_so() ->
             assert abs(word.start - reference.start) < 0.1
 
 
+def test_a_stream_says_after_how_many_samples_it_goes_on() -> None:
+    cached = CachedStream(shared("greedy"), None, None, None)
+    heard = 0
+    for _ in range(3):
+        wanted = cached.num_wanted
+        assert 0 < wanted <= (6 + 2) * 640
+        cached.hear(speech(10.0, 1)[heard : heard + wanted - 1])
+        assert (cached.num_wanted, cached.is_ready) == (1, False)
+        cached.hear(speech(10.0, 1)[heard + wanted - 1 : heard + wanted])
+        assert (cached.num_wanted, cached.is_ready) == (0, True)
+        advance([cached])
+        heard += wanted
+    again = LookBackStream(listener(), 0.5, 8.0)
+    again.hear(torch.zeros(7999))
+    assert (again.num_wanted, again.is_ready) == (1, False)
+
+
+def test_streams_that_look_back_are_recognised_as_one_batch_and_each_says_what_it_says_alone() -> None:
+    recognizer = listener()
+    texts = sentences(4, seed=8, words=(2, 9))
+    waveforms = [torch.from_numpy(speak(text)).float() for text in texts]
+    batches = []
+    transcribe = recognizer.transcribe
+    recognizer.transcribe = lambda recordings: batches.append(len(recordings)) or transcribe(recordings)
+    streams = [LookBackStream(recognizer, 0.96, 1.0) for _ in texts]
+    said: list[list[Captions]] = [[] for _ in texts]
+    parts = [pieces(waveform, seed, 9000) for seed, waveform in enumerate(waveforms)]
+    for turn in range(max(map(len, parts))):
+        there = [n for n in range(len(texts)) if turn < len(parts[n])]
+        for n in there:
+            streams[n].hear(parts[n][turn], at_end=turn == len(parts[n]) - 1)
+        for n, captions in zip(there, look_back_together([streams[n] for n in there]), strict=True):
+            said[n].append(captions)
+    assert [final_text(each) for each in said] == texts
+    assert max(batches) > 1
+
+
 @torch.no_grad()
 def test_looking_back_keeps_seconds_and_not_hours() -> None:
     stream = Stream(listener(), left_seconds=1.0)
     for _ in range(12):
         stream.feed(torch.zeros(5 * RATE))
-        assert len(stream.ears._samples) <= (1.0 + 2.0 + 5.0) * RATE
+        assert len(stream.ears.samples) <= (1.0 + 2.0 + 5.0) * RATE
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ STDIN = "-"
 RATE = 16_000  # Hz
 RATES = whole(1_000, 192_000)
 SAMPLE_BYTES = 2
+PIECE_SECONDS = 0.1  # that are resampled at once
 LINE = 100  # characters, after which a line ends without a pause, too
 ERASE, FAINT, PLAIN = "\r\x1b[K", "\x1b[2m", "\x1b[0m"
 
@@ -67,7 +68,8 @@ def caption(recognizer: "Recognizer", options: argparse.Namespace) -> int:
     stream = Stream(recognizer, chunk_seconds=options.chunk_seconds, left_seconds=options.left_seconds)
     [path] = options.paths
     if path == STDIN:
-        blocks = resampled(raw_samples(sys.stdin.buffer), options.rate or RATE, stream.sample_rate)
+        samples = raw_samples(sys.stdin.buffer)
+        blocks = resampled(samples, options.rate or RATE, stream.sample_rate, PIECE_SECONDS)
     else:
         blocks = stream_waveform(path, stream.sample_rate, block_seconds=0.1)
     if stream.note:

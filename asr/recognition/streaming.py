@@ -5,10 +5,10 @@ nothing was said behind it for a while: that ends a stretch of speech, and the b
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import takewhile
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +18,7 @@ from asr.interfaces import BLANK_ID, Hypothesis, Span, StreamingDecoder, Streami
 from asr.recognition.feature_stream import Remainder, stream_features
 from asr.recognition.recognizer import Recognizer
 from asr.recognition.timing import with_times
-from asr.recognition.transcript import Word
+from asr.recognition.transcript import Transcript, Word
 from asr.system.settings import CHUNK_SECONDS, LEFT_SECONDS, or_null
 from asr.text.words import spell
 
@@ -40,6 +40,23 @@ class Captions(NamedTuple):
     final: list[Word]
     partial: list[Word]
     is_end: bool = False
+
+
+class Ears(Protocol):
+    """What a stream is heard with; `Stream.advance` goes on with many of them.
+
+    Args:
+        chunk_seconds: that are recognised at once.
+    """
+
+    chunk_seconds: float
+
+    @property
+    def num_wanted(self) -> int:
+        """Samples after which the next chunk is complete."""
+
+    def hear(self, waveform: Tensor, at_end: bool = False) -> None:
+        """Take up more of the waveform; what is complete waits to be recognised."""
 
 
 class Stream:
@@ -76,24 +93,29 @@ class Stream:
         or_null(CHUNK_SECONDS).check("endpoint_seconds", endpoint_seconds)
         recognizer.model.eval()
         self.sample_rate = recognizer.model.features.sample_rate
-        self.ears: CachedStream | LookBackStream
+        self.ears: Ears
+        self.advance: Callable[[Sequence[Any]], list[Captions]]  # of the ears of any streams of this recogniser
         reason = why_not(recognizer)
         self.note = ""
         if not reason:
             self.ears = CachedStream(recognizer, chunk_seconds, left_seconds, endpoint_seconds)
+            self.advance = advance
             return
         chunk = chunk_seconds or LOOK_BACK_CHUNK_SECONDS
         look_back = LOOK_BACK_SECONDS if left_seconds is None else left_seconds
         self.ears = LookBackStream(recognizer, chunk, look_back)
+        self.advance = look_back_together
         self.note = f"every {chunk:g} s the last {look_back:g} s and more are recognised again, since {reason}"
 
     def feed(self, samples: Tensor) -> Captions:
         """Hear more of the waveform, (S,) in [-1, 1] at `sample_rate`, of any length."""
-        return self.ears.feed(samples)
+        self.ears.hear(samples)
+        return self.advance([self.ears])[0]
 
     def finish(self) -> Captions:
         """Recognise what is left; all words are final then. The stream is over."""
-        return self.ears.finish()
+        self.ears.hear(torch.zeros(0), at_end=True)
+        return self.advance([self.ears])[0]
 
 
 def why_not(recognizer: Recognizer) -> str:
@@ -135,6 +157,7 @@ class CachedStream:
             raise InputError("chunk_seconds must be given for a model whose encoder.chunk_frames is null; got none.")
         left = self.encoder.left_frames if left_seconds is None else round(left_seconds / model.frame_seconds)
         self.chunk = chunk * self.encoder.stride  # feature frames
+        self.chunk_seconds = chunk * model.frame_seconds
         self.endpoint = None if endpoint_seconds is None else max(1, round(endpoint_seconds / model.frame_seconds))
         self.at_end = False
         self.shape = self.chunk, left  # streams of the same one go through the net together
@@ -164,6 +187,13 @@ class CachedStream:
         frames, self._remainder = stream_features(features, waveform, at, at_end)
         self._features = torch.cat([self._features, frames])
         self.at_end = at_end
+
+    @property
+    def num_wanted(self) -> int:
+        """Samples after which the next chunk is complete."""
+        features, remainder = self.recognizer.model.features, self._remainder
+        last = remainder.frames + self.chunk - len(self._features) - 1  # frame of the chunk, from the remainder's start
+        return max(0, last * features.hop + features.samples_ahead - len(remainder.samples))
 
     @property
     def is_ready(self) -> bool:
@@ -291,31 +321,37 @@ class LookBackStream:
         self.recognizer = recognizer
         rate = recognizer.model.features.sample_rate
         self._rate = rate
+        self.chunk_seconds = chunk_seconds
+        self.at_end = False
         self._chunk, self._look_back = round(chunk_seconds * rate), round(look_back_seconds * rate)
-        self._samples = torch.zeros(0)  # since `_start`
+        self.samples = torch.zeros(0)  # since `_start`, which are recognised next
         self._start = 0  # sample
         self._waiting = 0  # samples that were not recognised yet
         self._said = 0.0  # second up to which words are final
         self._partial: list[Word] = []
 
-    def feed(self, waveform: Tensor) -> Captions:
-        """Hear more."""
-        self._samples = torch.cat([self._samples, waveform])
+    def hear(self, waveform: Tensor, at_end: bool = False) -> None:
+        """Take up more of the waveform; if it completes a chunk, that waits for `look_back_together`."""
+        self.samples = torch.cat([self.samples, waveform])
         self._waiting += len(waveform)
-        if self._waiting < self._chunk:
-            return Captions([], self._partial)
-        heard = (self._start + len(self._samples)) / self._rate
-        return self._recognize(heard - SETTLED_SECONDS)
+        self.at_end = at_end
 
-    def finish(self) -> Captions:
-        """Recognise what is left."""
-        return self._recognize(math.inf)._replace(is_end=True)
+    @property
+    def num_wanted(self) -> int:
+        """Samples after which the next chunk is complete."""
+        return max(0, self._chunk - self._waiting)
 
-    def _recognize(self, settled: float) -> Captions:
-        """Recognise what is there once more; words that end before the second `settled` are final."""
+    @property
+    def is_ready(self) -> bool:
+        """Whether a chunk waits."""
+        return self.at_end or self.num_wanted == 0
+
+    def take(self, transcript: Transcript) -> Captions:
+        """Tell final words from partial ones in what `samples` were recognised as, and forget what is not needed."""
         self._waiting = 0
         offset = self._start / self._rate
-        [transcript] = self.recognizer.transcribe([self._samples])
+        heard = offset + len(self.samples) / self._rate
+        settled = math.inf if self.at_end else heard - SETTLED_SECONDS
         words = [replace(word, start=word.start + offset, end=word.end + offset) for word in transcript.words]
         words = [word for word in words if (word.start + word.end) / 2 >= self._said]
         num_final = sum(1 for _ in takewhile(lambda word: word.end <= settled, words))
@@ -323,7 +359,18 @@ class LookBackStream:
         if final:
             self._said = final[-1].end
         elif not words:
-            self._said = max(self._said, min(settled, offset + len(self._samples) / self._rate))
+            self._said = max(self._said, min(settled, heard))
         dropped = max(0, round(self._said * self._rate) - self._look_back - self._start)
-        self._samples, self._start = self._samples[dropped:].clone(), self._start + dropped
-        return Captions(final, self._partial)
+        self.samples, self._start = self.samples[dropped:].clone(), self._start + dropped
+        return Captions(final, self._partial, is_end=self.at_end)
+
+    def unchanged(self) -> Captions:
+        """Say what was said last, if nothing new was recognised."""
+        return Captions([], self._partial)
+
+
+def look_back_together(streams: Sequence[LookBackStream]) -> list[Captions]:
+    """Recognise the last seconds once more of those streams of one recogniser that have a chunk, as one batch."""
+    ready = [stream for stream in streams if stream.is_ready]
+    transcripts = iter(ready[0].recognizer.transcribe([stream.samples for stream in ready]) if ready else ())
+    return [stream.take(next(transcripts)) if stream.is_ready else stream.unchanged() for stream in streams]
