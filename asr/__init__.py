@@ -19,7 +19,7 @@ The folders, from the lowest layer up; each imports only from those above it:
     cli/             what commands share
     report/          pages that a person reads
     training/        Lightning: the step, the loaders, checkpoints, many processes
-    server/          the page and the HTTP endpoint
+    server/          the page, the HTTP endpoint, and the WebSocket for speech while it is spoken
 """
 
 from typing import TYPE_CHECKING, Any

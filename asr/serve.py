@@ -1,4 +1,4 @@
-"""python -m asr.serve MODEL: a page in the browser, and an HTTP endpoint, that turn recordings into text."""
+"""python -m asr.serve MODEL: a page in the browser, an HTTP endpoint and a WebSocket, which turn speech into text."""
 
 import argparse
 import errno
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from asr.cli.command import add_decoding, inference, load_model, model_parser, printable, run_command
 from asr.errors import InputError
-from asr.system.settings import THREADS
+from asr.system.settings import CHUNK_SECONDS, LEFT_SECONDS, THREADS
 
 if TYPE_CHECKING:
     from asr.recognition.inference import Inference
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from asr.server.hosts import Hosts
     from asr.server.pages import Example
 
-PACKAGES = ("fastapi", "fastapi_offline", "uvicorn", "python_multipart", "prometheus_client")  # the extra `serve`
+# The extra `serve`:
+PACKAGES = ("fastapi", "fastapi_offline", "uvicorn", "websockets", "python_multipart", "prometheus_client")
 MOST_AT_ONCE = 8  # recordings; more of them make each wait longer, and hardly more of them a second
 
 
@@ -33,6 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if missing:
         raise InputError(f"asr.serve must have {', '.join(missing)}; not installed. pip install '.[serve]'")
     from asr.server.hosts import known_hosts
+    from asr.server.pages import read_examples
 
     _check(options)
     how = _bounds(options)
@@ -40,13 +42,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         hosts = known_hosts(options.host, server_socket.getsockname()[0], options.allowed_host)
         recognizer = load_model(options)
         _tell(recognizer, hosts)
-        examples = _examples(options.example, options.max_seconds)
+        examples = read_examples(options.example, options.max_seconds)
         _serve(options, recognizer, how, hosts, examples, server_socket)
     return 0
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = model_parser("serve", "Serve a page and an HTTP endpoint for speech recognition.", workers=False)
+    parser = model_parser("serve", "Serve a page, an HTTP endpoint and a WebSocket for speech recognition.", workers=False)
     server = parser.add_argument_group("the server")
     server.add_argument("--host", default="127.0.0.1", help="address to listen at (default 127.0.0.1: this machine)")
     server.add_argument(
@@ -75,6 +77,19 @@ def _parser() -> argparse.ArgumentParser:
         metavar="N",
         help=f"recordings recognised together; 1: each alone (default {MOST_AT_ONCE})",
     )
+    server.add_argument(
+        "--streams", type=int, default=16, metavar="N", help="heard at a time while they are spoken (default 16)"
+    )
+    server.add_argument("--stream-seconds", type=float, default=3600, metavar="S", help="of a stream (default 3600)")
+    server.add_argument(
+        "--idle-seconds", type=float, default=30, metavar="S", help="for which a stream may say nothing (default 30)"
+    )
+    server.add_argument(
+        "--chunk-seconds", type=float, metavar="S", help="of a stream, heard at once (default: the model's)"
+    )
+    server.add_argument(
+        "--left-seconds", type=float, metavar="S", help="of a stream, seen before a chunk (default: the model's)"
+    )
     server.add_argument("--num-threads", type=int, metavar="N", help="of the net, on a CPU (default: torch's choice)")
     server.add_argument("--stop-seconds", type=float, default=30, metavar="S", help="to finish in (default 30)")
     add_decoding(parser)
@@ -82,12 +97,15 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _check(options: argparse.Namespace) -> None:
-    for key in ("max_megabytes", "max_seconds", "upload_seconds", "queue", "max_batch", "stop_seconds"):
+    bounds = ("max_megabytes", "max_seconds", "upload_seconds", "queue", "max_batch", "stop_seconds")
+    for key in (*bounds, "streams", "stream_seconds", "idle_seconds"):
         value = getattr(options, key)
         if value is not None and not 0 < value < math.inf:
             raise InputError(f"--{key.replace('_', '-')} must be positive, and finite; got {value}.")
-    if options.num_threads is not None:
-        THREADS.check("--num-threads", options.num_threads)
+    rules = {"num_threads": THREADS, "chunk_seconds": CHUNK_SECONDS, "left_seconds": LEFT_SECONDS}
+    for key, rule in rules.items():
+        if getattr(options, key) is not None:
+            rule.check("--" + key.replace("_", "-"), getattr(options, key))
     if not 0 <= options.port < 1 << 16:
         raise InputError(f"--port must be between 0 and 65535; got {options.port}.")
     if options.forwarded_allow_ips not in (None, "*"):
@@ -141,17 +159,6 @@ def _tell(recognizer: "Recognizer", hosts: "Hosts") -> None:
         print("note: whoever can reach --host can use the server; it asks for no password", file=sys.stderr)
 
 
-def _examples(paths: Sequence[str], max_seconds: float) -> "tuple[Example, ...]":
-    from asr.recognition.recordings import whole_file
-    from asr.server.pages import Example
-
-    for path in paths:
-        seconds = whole_file(path, path).duration
-        if seconds > max_seconds:
-            raise InputError(f"--example must be within --max-seconds {max_seconds:g}; {path} has {seconds:.1f} s.")
-    return tuple(Example(printable(Path(path).stem), Path(path)) for path in paths)
-
-
 def _serve(
     options: argparse.Namespace,
     recognizer: "Recognizer",
@@ -160,18 +167,31 @@ def _serve(
     examples: "tuple[Example, ...]",
     server_socket: socket.socket,
 ) -> None:
-    from asr.server.app import Service, make_app
+    from asr.server.app import Service
     from asr.server.jobs import Jobs
     from asr.server.metrics import Metrics
     from asr.server.run import serve
+    from asr.server.stream_sockets import StreamLimits, StreamSockets
+    from asr.server.streams import Streams
     from asr.server.upload import Limits, Uploads
 
     metrics = Metrics()
     jobs = Jobs(recognizer, how, queue=options.queue, num_threads=options.num_threads, on_batch=metrics.batch)
     limits = Limits(round(options.max_megabytes * 1e6), options.max_seconds, options.upload_seconds)
     uploads = Uploads(limits, options.queue, metrics.uploading)
-    service = Service(_name(options.model), recognizer, jobs, uploads, metrics, hosts, examples)
-    serve(make_app(service), jobs, server_socket, service.name, options.stop_seconds, options.forwarded_allow_ips)
+    streams = Streams(
+        recognizer,
+        chunk_seconds=options.chunk_seconds,
+        left_seconds=options.left_seconds,
+        num_threads=options.num_threads,
+        on_turn=metrics.turn,
+    )
+    if streams.note:
+        print(printable(f"note: captions take this model longer: {streams.note}"), file=sys.stderr)
+    stream_limits = StreamLimits(options.streams, options.stream_seconds, options.idle_seconds)
+    sockets = StreamSockets(streams, stream_limits, metrics.stream, metrics.stream_ended)
+    service = Service(_name(options.model), recognizer, jobs, sockets, uploads, metrics, hosts, examples)
+    serve(service, server_socket, options.stop_seconds, options.forwarded_allow_ips)
 
 
 def _name(model: str) -> str:

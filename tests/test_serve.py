@@ -27,12 +27,15 @@ from schemathesis.specs.openapi import checks as openapi_checks
 from asr.data.manifest import read_manifest
 from asr.errors import InputError
 from asr.recognition.inference import INFERENCE
-from asr.serve import _bound_socket, _examples, _name
+from asr.serve import _bound_socket, _name
 from asr.server.app import Service, make_app
 from asr.server.hosts import Hosts
 from asr.server.jobs import Jobs
 from asr.server.metrics import Metrics
+from asr.server.pages import read_examples
 from asr.server.schema import Transcription
+from asr.server.stream_sockets import StreamLimits, StreamSockets
+from asr.server.streams import Streams
 from asr.server.upload import Limits, Uploads
 from asr.transcribe import main as transcribe
 from tests.conftest import ROOT
@@ -118,7 +121,7 @@ def test_a_curl_line_is_enough(server: Server, tmp_path: Path) -> None:
 def test_health_says_what_is_served(server: Server) -> None:
     response = server.get("/health")
     assert response.status_code == 200
-    assert response.json() == {"ready": True, "model": "run", "waiting": 0}
+    assert response.json() == {"ready": True, "model": "run", "waiting": 0, "streams": 0}
 
 
 def test_metrics_count_what_was_asked(server: Server) -> None:
@@ -317,6 +320,8 @@ def test_what_is_wrong_with_the_command_line_is_one_line(server: Server, fluent:
         ((model, "--port", "0", "--max-seconds", "0"), "--max-seconds must be positive"),
         ((model, "--port", "0", "--max-megabytes", "nan"), "--max-megabytes must be positive"),
         ((model, "--port", "0", "--queue", "0"), "--queue must be positive"),
+        ((model, "--port", "0", "--streams", "0"), "--streams must be positive"),
+        ((model, "--port", "0", "--chunk-seconds", "-1"), "--chunk-seconds must be a number greater than 0"),
         ((model, "--port", "0", "--example", str(tmp_path / "text.wav")), "must be audio that libsndfile reads"),
         ((model, "--port", "0", "--example", str(tmp_path / "none.wav")), "there is no such file"),
         ((model, "--port", "0", "--lm-weight", "1"), "--lm-weight must go with --lm"),
@@ -339,7 +344,7 @@ def test_of_two_servers_that_start_at_once_one_gets_the_address() -> None:
 def test_names_that_are_not_utf_8_are_shown_with_escapes(tmp_path: Path) -> None:
     example = tmp_path / "sp\udcfft.wav"
     example.write_bytes(SAID)
-    names = (_name("models/caf\udce9/bundle"), *(one.name for one in _examples([str(example)], 60)))
+    names = (_name("models/caf\udce9/bundle"), *(one.name for one in read_examples([str(example)], 60)))
     assert names == (r"caf\udce9", r"sp\udcfft")
     served = replace(service()[0], name=names[0])
     for path in ("/", "/health"):
@@ -365,7 +370,10 @@ def service(queue: int = 4) -> tuple[Service, Jobs]:
     metrics, recognizer = Metrics(), listener()
     jobs = Jobs(recognizer, INFERENCE, queue=queue)
     uploads = Uploads(Limits(10_000_000, 60, 10), queue, metrics.uploading)
-    return Service("listener", recognizer, jobs, uploads, metrics, Hosts(frozenset({"localhost"}))), jobs
+    sockets = StreamSockets(Streams(recognizer), StreamLimits(4, 60, 10), metrics.stream, metrics.stream_ended)
+    sockets.streams.start()
+    hosts = Hosts(frozenset({"localhost"}))
+    return Service("listener", recognizer, jobs, sockets, uploads, metrics, hosts), jobs
 
 
 def asked(served: Service, method: str, path: str, **given: Any) -> httpx.Response:
@@ -412,7 +420,7 @@ def test_a_server_whose_net_has_ended_is_not_ready() -> None:
     jobs.join(60)
     response = asked(served, "GET", "/health")
     assert response.status_code == 503
-    assert response.json() == {"ready": False, "model": "listener", "waiting": 0}
+    assert response.json() == {"ready": False, "model": "listener", "waiting": 0, "streams": 0}
     refused = asked(served, "POST", "/transcribe", files={"file": ("a.wav", SAID)})
     assert refused.status_code == 503
     assert "stopping" in one_line(refused.content)

@@ -4,9 +4,9 @@ import asyncio
 from contextlib import suppress
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from fastapi import FastAPI, HTTPException, Query, Request, Response
+from fastapi import FastAPI, HTTPException, Query, Request, Response, WebSocket
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST
@@ -17,20 +17,30 @@ from asr.cli.command import printable
 from asr.errors import InputError, is_out_of_memory
 from asr.recognition.formats import FORMATS
 from asr.recognition.recognizer import Recognizer
-from asr.recognition.transcript import Transcript
 from asr.server.connection import Connection
 from asr.server.hosts import Hosts, KnownHosts
 from asr.server.jobs import Job, Jobs, QueueFullError, StoppedError
 from asr.server.metrics import CLIENT_GONE, OTHER, Metrics
 from asr.server.pages import Example, add_pages
 from asr.server.schema import PROBLEMS, UPLOAD_BODY, Health, Options, Transcription
+from asr.server.stream_sockets import StreamSockets
 from asr.server.upload import Upload, Uploads, unusable
+
+if TYPE_CHECKING:
+    from asr.recognition.transcript import Transcript
 
 RETRY_SECONDS = 2  # after which a client that was refused may try again
 
 ABOUT = """Recordings to text, with the time and the confidence of each word.
 
     curl -F file=@recording.wav http://127.0.0.1:8000/transcribe
+
+Speech while it is spoken: a WebSocket at /stream. The first message is JSON, `{"sample_rate": 48000}`, in Hz, with
+`"chunk_seconds"` if they should be others than the server's. Then come messages of bytes, raw 16-bit PCM,
+little-endian, mono, and at the end `{"end": true}`. The server answers with `{"ready": true, "chunk_seconds": ...,
+"note": ...}`, and whenever words change with `{"final": [words], "partial": "words that may yet change", "is_end":
+whether a stretch of speech is over, "heard": seconds}`. What is final comes once, with times and confidence as above.
+The last is `{"end": true, "seconds": ...}`, or `{"error": "one line."}`, which may come at any time.
 """
 
 
@@ -40,8 +50,9 @@ class Service:
 
     Args:
         name: of the model, without the folders it lies in.
-        recognizer: it recognises in the thread of `jobs` only.
+        recognizer: it recognises in the threads of `jobs` and of the streams.
         jobs: started.
+        sockets: of streams, whose thread is started.
         uploads: which come in, within limits.
         metrics: counts.
         hosts: that it is known by.
@@ -51,6 +62,7 @@ class Service:
     name: str
     recognizer: Recognizer
     jobs: Jobs
+    sockets: StreamSockets
     uploads: Uploads
     metrics: Metrics
     hosts: Hosts
@@ -62,6 +74,7 @@ def make_app(service: Service) -> Connection:
     app = FastAPI(title="asr", description=ABOUT, version="1", docs_url=None, redoc_url=None, redirect_slashes=False)
     _add_errors(app)
     _add_transcribe(app, service)
+    _add_stream(app, service)
     _add_state(app, service)
     add_pages(app, service.name, service.uploads.limits, service.examples)
     known = {getattr(route, "path", "") for route in app.routes}
@@ -95,7 +108,7 @@ def _add_transcribe(app: FastAPI, service: Service) -> None:
         return Response(content.encode(), media_type="application/json")
 
 
-async def _recognized(request: Request, service: Service, upload: Upload, nbest: int) -> Transcript:
+async def _recognized(request: Request, service: Service, upload: Upload, nbest: int) -> "Transcript":
     """Have the recording recognised, unless the client goes away before it is begun."""
     job = Job(upload.utterance, nbest)
     try:
@@ -130,6 +143,17 @@ async def _gone(request: Request) -> None:
         pass
 
 
+def _add_stream(app: FastAPI, service: Service) -> None:
+    @app.websocket("/stream")
+    async def stream(socket: WebSocket) -> None:
+        await service.sockets.serve(socket)
+
+    @app.websocket("/{path:path}")
+    async def nothing(socket: WebSocket) -> None:
+        detail = "there is no WebSocket at this address. There is one at /stream."
+        await socket.send_denial_response(JSONResponse({"detail": detail}, 404))
+
+
 def _busy() -> HTTPException:
     detail = f"the server is busy: as many requests wait as it takes. Try again in {RETRY_SECONDS} seconds."
     return HTTPException(503, detail, headers={"Retry-After": str(RETRY_SECONDS)})
@@ -151,14 +175,15 @@ def _add_state(app: FastAPI, service: Service) -> None:
         responses={503: {"model": Health}},
     )
     async def health() -> Response:
-        """Answer with 200 while recordings are recognised, with 503 when they no longer are."""
-        ready = service.jobs.alive
-        state = Health(ready=ready, model=service.name, waiting=service.jobs.waiting)
+        """Answer with 200 while recordings and streams are recognised, with 503 when they no longer are."""
+        ready = service.jobs.alive and service.sockets.streams.alive
+        waiting, streams = service.jobs.waiting, service.sockets.number
+        state = Health(ready=ready, model=service.name, waiting=waiting, streams=streams)
         return JSONResponse(state.model_dump(), 200 if ready else 503)
 
     @app.get("/metrics", tags=["state"], summary="Counters, for Prometheus", responses={200: METRICS_PAGE})
     async def metrics() -> Response:
-        """Answer with requests by status, the queue, batches, latencies and seconds of audio."""
+        """Answer with requests by status, the queue, batches, streams, latencies and seconds of audio."""
         return Response(service.metrics.text(), headers={"content-type": CONTENT_TYPE_LATEST})
 
 
@@ -173,7 +198,8 @@ def _add_errors(app: FastAPI) -> None:
         detail = str(error.detail)
         allowed = (error.headers or {}).get("Allow", "")
         if detail == HTTPStatus.NOT_FOUND.phrase:
-            detail = "there is nothing at this address. There are /, /transcribe, /health, /metrics and /docs."
+            there = "/, /transcribe, /stream (a WebSocket), /health, /metrics and /docs"
+            detail = f"there is nothing at this address. There are {there}."
         elif detail == HTTPStatus.METHOD_NOT_ALLOWED.phrase:
             detail = f"{printable(request.method)} is not what this address takes; it takes {allowed}."
         return JSONResponse({"detail": detail}, error.status_code, error.headers)

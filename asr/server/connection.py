@@ -10,6 +10,7 @@ from asr.cli.command import printable
 from asr.server.metrics import CLIENT_GONE
 
 SHOWN = 80  # characters of an address in the log
+SWITCHING = 101  # protocols, to a WebSocket: counted when that is over
 
 HEADERS = (
     (b"x-content-type-options", b"nosniff"),
@@ -40,17 +41,16 @@ class Connection:
         self._on_answer = on_answer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
         began = time.perf_counter()
         status = CLIENT_GONE
 
         async def sent(message: Message) -> None:
             nonlocal status
-            if message["type"] == "http.response.start":
+            if message["type"] in ("http.response.start", "websocket.http.response.start"):
                 status = message["status"]
                 message = {**message, "headers": with_headers(list(message.get("headers", [])))}
+            elif message["type"] == "websocket.accept":
+                status = SWITCHING
             await send(message)
 
         try:
@@ -73,4 +73,4 @@ def _line(scope: MutableMapping[str, object], status: int, seconds: float) -> st
     address = client[0] if isinstance(client, tuple) else "-"
     path = str(scope["path"])
     path = path if len(path) <= SHOWN else path[:SHOWN] + "…"
-    return printable(f"{address} {scope['method']} {path} {status} {seconds:.3f} s")
+    return printable(f"{address} {scope.get('method', 'WebSocket')} {path} {status} {seconds:.3f} s")

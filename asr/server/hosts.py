@@ -22,7 +22,7 @@ LOOPBACK = ("localhost", "127.0.0.1", "::1")
 AUTHORITY = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(:[0-9]*)?")  # in lower case
 
 HOST_MUST = "the host must be one that the server is known by"
-ORIGIN_MUST = "a recording must not be sent by a page of another site"
+ORIGIN_MUST = "a recording must not be sent by a page of another site"  # nor a stream
 REMEDY = "If it may be, start the server with --allowed-host NAME."
 
 
@@ -67,7 +67,7 @@ class KnownHosts:
         host, origin = headers.get("host", ""), headers.get("origin")
         if not self._hosts.has(host_of(host)):
             return JSONResponse({"detail": f"{HOST_MUST}; got {shown(host)}. {REMEDY}"}, 421)
-        if origin is None or scope["method"] != "POST":  # curl sends none
+        if origin is None or scope.get("method", "POST") != "POST":  # curl sends none; a WebSocket has no method
             return None
         site = host_of(origin.partition("://")[2])
         if site == host_of(host) or self._hosts.has_named(site):

@@ -1,5 +1,7 @@
 """What the server counts, as Prometheus reads it."""
 
+from collections.abc import Sequence
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from asr.server.jobs import Jobs
@@ -28,6 +30,16 @@ class Metrics:
         self._audio = Counter("asr_audio_seconds", "Audio recognised and handed out.", registry=self._registry)
         self._waiting = Gauge("asr_waiting_recordings", "Recordings that wait for the net.", registry=self._registry)
         self._uploads = Gauge("asr_uploads", "Uploads on their way in.", registry=self._registry)
+        self._streams = Gauge("asr_streams", "Streams that are open.", registry=self._registry)
+        self._ended = Counter("asr_streams_ended", "Streams that are over.", ["how"], registry=self._registry)
+        self._stream_audio = Counter("asr_stream_audio_seconds", "Audio that streams sent.", registry=self._registry)
+        self._turns = Histogram("asr_turn_streams", "Streams heard together.", buckets=BATCHES, registry=self._registry)
+        self._lags = Histogram(
+            "asr_stream_seconds",
+            "From the arrival of the audio that completes a chunk to its words.",
+            buckets=SECONDS,
+            registry=self._registry,
+        )
 
     def watch(self, jobs: Jobs) -> None:
         """Read the length of the queue when somebody asks for it."""
@@ -50,6 +62,21 @@ class Metrics:
     def uploading(self, change: int) -> None:
         """Count an upload that begins (1) or ends (-1)."""
         self._uploads.inc(change)
+
+    def stream(self, change: int) -> None:
+        """Count a stream that begins (1) or is over (-1)."""
+        self._streams.inc(change)
+
+    def stream_ended(self, how: str, audio_seconds: float) -> None:
+        """Count a stream that is over by how it ended, and the audio that it sent."""
+        self._ended.labels(how).inc()
+        self._stream_audio.inc(audio_seconds)
+
+    def turn(self, lags: Sequence[float]) -> None:
+        """Count streams that were heard together; `lags` are the seconds that each has waited."""
+        self._turns.observe(len(lags))
+        for lag in lags:
+            self._lags.observe(lag)
 
     def text(self) -> bytes:
         """The page that Prometheus reads."""

@@ -1,5 +1,6 @@
 """What a browser gets: the demo, its examples, and the description of the endpoint."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -11,6 +12,9 @@ from fastapi_offline import FastAPIOffline
 from starlette.routing import Mount
 from starlette.types import ASGIApp
 
+from asr.cli.command import printable
+from asr.errors import InputError
+from asr.recognition.recordings import whole_file
 from asr.server.upload import Limits
 from asr.web.demo import SCRIPTS, demo_body
 from asr.web.page import asset, escape, page
@@ -49,6 +53,19 @@ class Example:
 
     name: str
     path: Path
+
+
+def read_examples(paths: Sequence[str], max_seconds: float) -> tuple[Example, ...]:
+    """Check recordings that the page is to offer.
+
+    Raises:
+        InputError: one cannot be used, or is too long.
+    """
+    for path in paths:
+        seconds = whole_file(path, path).duration
+        if seconds > max_seconds:
+            raise InputError(f"--example must be within --max-seconds {max_seconds:g}; {path} has {seconds:.1f} s.")
+    return tuple(Example(printable(Path(path).stem), Path(path)) for path in paths)
 
 
 def add_pages(app: FastAPI, model: str, limits: Limits, examples: tuple[Example, ...]) -> None:

@@ -1,6 +1,6 @@
 """What goes over the wire, as the OpenAPI page shows it."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -54,6 +54,7 @@ class Health(BaseModel):
     ready: bool
     model: str = Field(description="its name, without the folders it lies in")
     waiting: int = Field(ge=0, description="recordings that wait for the net")
+    streams: int = Field(ge=0, description="that are open")
 
 
 class Options(BaseModel):
@@ -66,6 +67,23 @@ class Options(BaseModel):
         le=MOST_ALTERNATIVES,
         description="how many alternatives there may be; more than 1 takes a server with beam search",
     )
+
+
+class StreamOptions(BaseModel):
+    """The first message of a stream; anything else in it is refused, since a misspelt option would go unnoticed."""
+
+    model_config = ConfigDict(extra="forbid")
+    sample_rate: int = Field(ge=8_000, le=192_000, description="of what will come, in Hz")
+    chunk_seconds: float | None = Field(
+        default=None, ge=0.08, le=5, description="that are heard at once; less is sooner shown, and has more errors"
+    )
+
+
+class StreamEnd(BaseModel):
+    """The last message of a stream."""
+
+    model_config = ConfigDict(extra="forbid")
+    end: Literal[True]
 
 
 # FastAPI would read a declared upload before the limits could be looked at, so the body is declared by hand.

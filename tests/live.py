@@ -1,0 +1,169 @@
+"""A server of streams within a test, and clients of its WebSocket: all in one event loop, the net in its thread."""
+
+import asyncio
+import contextlib
+import json
+import re
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed
+
+from asr import Stream
+from asr.recognition.inference import INFERENCE
+from asr.recognition.recognizer import Recognizer
+from asr.server.app import Service
+from asr.server.hosts import Hosts
+from asr.server.jobs import Jobs
+from asr.server.metrics import Metrics
+from asr.server.run import make_server
+from asr.server.stream_sockets import StreamLimits, StreamSockets
+from asr.server.streams import Streams
+from asr.server.upload import Limits, Uploads
+from tests.conftest import ROOT
+from tests.serving import Server
+
+RATE = 16000
+LIMITS = StreamLimits(most=32, max_seconds=600, idle_seconds=20)
+PATIENCE = 60  # seconds, for what should take a few
+END = '{"end": true}'
+
+
+@dataclass
+class Live:
+    """A server that listens.
+
+    Args:
+        address: ws://127.0.0.1:PORT
+        service: within.
+        server: uvicorn's.
+    """
+
+    address: str
+    service: Service
+    server: Any
+
+    def connect(self, path: str = "/stream", **options: Any) -> connect:
+        return connect(self.address + path, compression=None, ping_interval=None, **options)
+
+    def metric(self, name: str) -> float:
+        """Read a metric; 0 where it was never counted."""
+        lines = self.service.metrics.text().decode().splitlines()
+        return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(name))
+
+
+def service(recognizer: Recognizer, limits: StreamLimits = LIMITS, **options: Any) -> Service:
+    """What a server works with; its threads are not started."""
+    metrics = Metrics()
+    streams = Streams(recognizer, on_turn=metrics.turn, **options)
+    sockets = StreamSockets(streams, limits, metrics.stream, metrics.stream_ended)
+    uploads = Uploads(Limits(10_000_000, 60, 10), 4, metrics.uploading)
+    jobs = Jobs(recognizer, INFERENCE, queue=4)
+    return Service("live", recognizer, jobs, sockets, uploads, metrics, Hosts(frozenset({"127.0.0.1"})))
+
+
+@contextlib.asynccontextmanager
+async def live(recognizer: Recognizer, limits: StreamLimits = LIMITS, **options: Any) -> AsyncIterator[Live]:
+    """Serve."""
+    served = service(recognizer, limits, **options)
+    with socket.create_server(("127.0.0.1", 0)) as server_socket:
+        server = make_server(served, server_socket, stop_seconds=5)
+        served.sockets.streams.start()
+        running = asyncio.create_task(server.serve(sockets=[server_socket]))
+        try:
+            while not server.started:
+                await asyncio.sleep(0.01)
+            yield Live(f"ws://127.0.0.1:{server_socket.getsockname()[1]}", served, server)
+        finally:
+            server.should_exit = True
+            await running
+            served.sockets.streams.stop()
+            served.sockets.streams.join(PATIENCE)
+
+
+SERVER = """
+import socket, torch, tests.listener, tests.test_streaming
+from asr.server.run import serve
+from asr.server.stream_sockets import StreamLimits
+from tests.live import service
+torch.set_num_threads(1)
+served = service({recognizer}, StreamLimits({most}, 600, 60), num_threads=1)
+serve(served, socket.create_server(("127.0.0.1", 0), backlog=100), 10)
+"""
+
+
+@contextlib.contextmanager
+def live_process(recognizer: str, most: int) -> Iterator[Server]:
+    """The same in a process of its own, which makes its recogniser by this expression."""
+    with tempfile.TemporaryDirectory() as folder:
+        log = Path(folder, "log")
+        command = [sys.executable, "-c", SERVER.format(recognizer=recognizer, most=most)]
+        with log.open("w") as errors:
+            process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=errors, text=True)
+        try:
+            assert process.stdout is not None
+            found = re.search(r"http://\S+", process.stdout.readline())
+            assert found, log.read_text()
+            yield Server(found[0], process, log, Path(folder))
+        finally:
+            process.kill()
+            process.wait()
+            if process.stdout is not None:
+                process.stdout.close()
+
+
+def pcm(waveform: Tensor) -> bytes:
+    return (waveform * 2**15).round().clamp(-(2**15), 2**15 - 1).to(torch.int16).numpy().tobytes()
+
+
+def from_pcm(samples: bytes) -> Tensor:
+    return torch.frombuffer(bytearray(samples), dtype=torch.int16).float() / 2**15
+
+
+async def events(connection: ClientConnection) -> list[dict[str, Any]]:
+    """What is told until the connection is closed."""
+    told = []
+    with contextlib.suppress(ConnectionClosed):
+        async with asyncio.timeout(PATIENCE):
+            while True:
+                told.append(json.loads(await connection.recv()))
+    return told
+
+
+async def say(
+    server: Live, messages: Sequence[bytes], first: dict[str, Any] | None = None, pause: float = 0.0
+) -> list[dict[str, Any]]:
+    """Send audio in these messages, and its end; all that is told."""
+    async with server.connect() as connection:
+        telling = asyncio.create_task(events(connection))
+        await connection.send(json.dumps(first or {"sample_rate": RATE}))
+        for message in messages:
+            await connection.send(message)
+            await asyncio.sleep(pause)
+        await connection.send(END)
+        return await telling
+
+
+def final_words(told: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [word for event in told for word in event.get("final", [])]
+
+
+def text(told: Sequence[dict[str, Any]]) -> str:
+    """All final words, of a stream that was heard to its end."""
+    assert "end" in told[-1], told[-1]
+    return " ".join(word["text"] for word in final_words(told))
+
+
+def alone(recognizer: Recognizer, waveform: Tensor, **options: Any) -> list[Any]:
+    """The final words of `asr.Stream` over the same samples, as one piece."""
+    stream = Stream(recognizer, **options)
+    return [*stream.feed(waveform).final, *stream.finish().final]

@@ -1,0 +1,448 @@
+"""The WebSocket: it says what `asr.Stream` says, whoever else speaks; whatever is sent, there is one clear line."""
+
+import asyncio
+import json
+import random
+import socket
+import struct
+from collections.abc import Awaitable, Callable
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import torch
+from fastapi import WebSocket
+from websockets.asyncio.client import connect
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+
+from asr.audio.resampling import resampled
+from asr.recognition.recognizer import Recognizer
+from asr.server import stream_sockets
+from asr.server.stream_sockets import AHEAD_SECONDS, MOST_BYTES, SPARE_MESSAGES, StreamLimits
+from tests.listener import listener
+from tests.live import END, LIMITS, RATE, Live, alone, events, final_words, from_pcm, live, pcm, say, service, text
+from tests.test_streaming import speech, streaming_recognizer
+from tests.tones import sentences, speak
+
+
+@pytest.fixture(scope="module")
+def recognizer() -> Recognizer:
+    """It spells much, and goes on from chunk to chunk, of a quarter of a second."""
+    return streaming_recognizer(dtype=torch.float32)
+
+
+def cut(samples: bytes, seed: int, most: int = 3000) -> list[bytes]:
+    """Cut at random between samples; most messages are short."""
+    generator, messages, at = random.Random(seed), [], 0
+    while at < len(samples):
+        size = 2 * generator.choice([1, 2, generator.randint(1, most)])
+        messages.append(samples[at : at + size])
+        at += size
+    return messages
+
+
+def run(test: Callable[[Live], Awaitable[Any]], recognizer: Recognizer, limits: StreamLimits = LIMITS) -> Any:
+    """Run a test of a server; at the end no stream may be open."""
+
+    async def within() -> Any:
+        async with live(recognizer, limits) as server:
+            outcome = await test(server)
+            async with asyncio.timeout(20):
+                while server.metric("asr_streams "):
+                    await asyncio.sleep(0.01)
+            assert not server.service.sockets.streams._open
+            return outcome
+
+    return asyncio.run(within())
+
+
+# ---- what is said
+
+
+def test_clients_at_once_are_told_what_asr_stream_says_of_the_same_samples(recognizer: Recognizer) -> None:
+    spoken = [pcm(speech(seconds, seed, torch.float32)) for seed, seconds in enumerate((3.0, 0.0, 1.7, 4.1, 0.3))]
+
+    async def test(server: Live) -> Any:
+        told = await asyncio.gather(*(say(server, cut(samples, seed)) for seed, samples in enumerate(spoken)))
+        assert server.metric("asr_turn_streams_sum") > server.metric("asr_turn_streams_count"), "none together"
+        return told
+
+    for samples, told in zip(spoken, run(test, recognizer), strict=True):
+        expected = alone(recognizer, from_pcm(samples) if samples else torch.zeros(0))
+        assert told[0] == {"ready": True, "chunk_seconds": 0.24, "note": ""}
+        assert told[-1] == {"end": True, "seconds": round(len(samples) / 2 / RATE, 3)}
+        assert text(told) == " ".join(word.text for word in expected)
+        for word, same in zip(final_words(told), expected, strict=True):
+            assert (word["start"], word["end"]) == (round(same.start, 3), round(same.end, 3))
+            assert word["confidence"] == pytest.approx(same.confidence, abs=2e-4)
+        heard = [event["heard"] for event in told[1:-1]]
+        assert heard == sorted(heard)
+        for before, event in pairwise(told[:-1]):
+            assert event["final"] or event["is_end"] or event["partial"] != before.get("partial", "")
+
+
+def test_words_come_while_somebody_speaks(recognizer: Recognizer) -> None:
+    samples = pcm(speech(4.0, 3, torch.float32))
+
+    async def test(server: Live) -> Any:
+        async with server.connect() as connection:
+            await connection.send(json.dumps({"sample_rate": RATE}))
+            await connection.send(samples)
+            told: list[Any] = []
+            while not final_words(told) or not told[-1]["partial"]:
+                told.append(json.loads(await connection.recv()))
+            await connection.send(END)
+            return told + await events(connection)
+
+    told = run(test, recognizer)
+    assert text(told) == " ".join(word.text for word in alone(recognizer, from_pcm(samples)))
+
+
+@pytest.mark.parametrize("rate", [48000, 44100])
+def test_another_sample_rate_is_resampled(recognizer: Recognizer, rate: int) -> None:
+    samples = pcm(
+        torch.nn.functional.interpolate(speech(2.0, 5, torch.float32)[None, None], rate * 2, mode="linear")[0, 0]
+    )
+    expected = alone(recognizer, torch.cat(list(resampled([from_pcm(samples)], rate, RATE))))
+    told = run(lambda server: say(server, cut(samples, 1), {"sample_rate": rate}), recognizer)
+    assert text(told) == " ".join(word.text for word in expected)
+    assert expected
+
+
+def test_a_client_may_choose_its_chunk(recognizer: Recognizer) -> None:
+    samples = pcm(speech(2.0, 6, torch.float32))
+    told = run(lambda server: say(server, [samples], {"sample_rate": RATE, "chunk_seconds": 0.8}), recognizer)
+    assert told[0]["chunk_seconds"] == 0.8
+    assert text(told) == " ".join(word.text for word in alone(recognizer, from_pcm(samples), chunk_seconds=0.8))
+
+
+def test_a_model_that_cannot_go_on_looks_back_and_says_so() -> None:
+    texts = sentences(3, seed=5, words=(3, 8))
+
+    async def test(server: Live) -> Any:
+        spoken = (cut(pcm(torch.from_numpy(speak(one)).float()), seed) for seed, one in enumerate(texts))
+        return await asyncio.gather(*(say(server, messages) for messages in spoken), say(server, []))
+
+    *told, of_nothing = run(test, listener())
+    assert [text(each) for each in told] == texts
+    assert told[0][0]["note"].startswith("every 0.96 s the last 8 s and more are recognised again, since Ear hears all")
+    assert text(of_nothing) == ""
+
+
+# ---- what may not be sent
+
+
+def bad(*messages: "str | bytes") -> Callable[[Live], Awaitable[tuple[list[Any], int | None]]]:
+    """A client that sends these: what it is told, and the code that the connection is closed with."""
+
+    async def test(server: Live) -> tuple[list[Any], int | None]:
+        async with server.connect() as connection:
+            try:
+                for message in messages:
+                    await connection.send(message)
+            except ConnectionClosed:
+                pass
+            told = await events(connection)
+            return told, connection.close_code
+
+    return test
+
+
+FIRST = '{"sample_rate": 16000}'
+BAD = {
+    "audio first": ([bytes(100)], "the first message must be JSON, such as"),
+    "no JSON": (["hello\n"], "Invalid JSON: expected value at line 1 column 1; got 'hello\\\\n'."),
+    "a list": (["[1]"], "got '[1]'."),
+    "no rate": (["{}"], "sample_rate: Field required"),
+    "a rate that is none": (['{"sample_rate": "16000"}'], "sample_rate: Input should be a valid integer"),
+    "a low rate": (['{"sample_rate": 10}'], "sample_rate: Input should be greater than or equal to 8000; got '10'."),
+    "a high rate": (['{"sample_rate": 1e9}'], "sample_rate: Input should be"),
+    "a misspelt option": (['{"sample_rate": 16000, "chunk": 1}'], "chunk: Extra inputs are not permitted; got '1'."),
+    "a tiny chunk": (['{"sample_rate": 16000, "chunk_seconds": 1e-9}'], "chunk_seconds: Input should be greater"),
+    "no number": (['{"sample_rate": 16000, "chunk_seconds": NaN}'], "chunk_seconds: Input should be"),
+    "a deep one": (["[" * 5000], "Invalid JSON: recursion limit exceeded"),
+    "half a sample": ([FIRST, bytes(641)], "must hold samples of 2 bytes; got 641 bytes."),
+    "nothing": ([FIRST, b""], "must hold samples of 2 bytes; got 0 bytes."),
+    "text for audio": ([FIRST, "hello \x1b[31m" + "x" * 99], "got the text 'hello \\\\x1b[31mxxx"),
+    "no end": ([FIRST, '{"end": false}'], 'a message must be audio, or {"end": true}; got the text'),
+    "samples one by one": ([FIRST, *[bytes(2)] * (SPARE_MESSAGES + 100)], "a millisecond of audio or more"),
+}
+
+
+def test_what_may_not_be_sent_is_one_line_and_the_next_is_heard(recognizer: Recognizer) -> None:
+    samples = pcm(speech(0.5, 1, torch.float32))
+
+    async def test(server: Live) -> None:
+        for name, (messages, line) in BAD.items():
+            told, code = await bad(*messages)(server)
+            [problem] = [event["error"] for event in told if "error" in event]
+            assert told[-1] == {"error": problem}, name
+            assert line in problem, name
+            assert problem.endswith("."), name
+            assert problem.isprintable(), name
+            assert len(problem) < 250, name
+            assert code == 1008, name
+        assert server.metric('asr_streams_ended_total{how="refused"}') == len(BAD)
+        assert text(await say(server, [samples])) == " ".join(w.text for w in alone(recognizer, from_pcm(samples)))
+
+    run(test, recognizer)
+
+
+def test_what_came_before_a_mistake_is_still_told(recognizer: Recognizer) -> None:
+    samples = pcm(speech(2.0, 2, torch.float32))
+    told, _ = run(bad(FIRST, samples, "oops"), recognizer)
+    assert final_words(told) == final_words(run(lambda server: say(server, [samples]), recognizer))
+    assert "oops" in told[-1]["error"]
+
+
+def test_a_message_that_is_too_large_closes_the_connection_by_its_name(recognizer: Recognizer) -> None:
+    told, code = run(bad(FIRST, bytes(MOST_BYTES + 2)), recognizer)
+    assert code == 1009
+    assert not final_words(told)
+
+
+def test_what_breaks_the_protocol_closes_the_connection_and_nothing_else(
+    recognizer: Recognizer, caplog: pytest.LogCaptureFixture
+) -> None:
+    head = "GET /stream HTTP/1.1\r\nHost: 127.0.0.1\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+    head += "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Version: 13\r\n\r\n"
+    junk = (random.Random(1).randbytes(5000), b"\x82\x05hello", b"\xff" * 99, b"\x81\x82\0\0\0\0\xff\xff", b"")
+
+    async def test(server: Live) -> None:
+        for content in junk:
+            host, port = server.address.removeprefix("ws://").split(":")
+            reader, writer = await asyncio.open_connection(host, int(port))
+            writer.write(head.encode())
+            assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 101 ")
+            writer.write(content)
+            if content:
+                async with asyncio.timeout(20):
+                    await reader.read()  # to its end
+            writer.close()
+
+    run(test, recognizer)
+    assert not [record for record in caplog.records if record.exc_info and "UTF-8" not in record.msg]
+
+
+def test_whose_pages_may_speak_and_where(recognizer: Recognizer) -> None:
+    async def refused(server: Live, address: str = "", path: str = "/stream", **options: Any) -> int:
+        port = int(server.address.rsplit(":", 1)[1])
+        with pytest.raises(InvalidStatus) as refusal:
+            await connect((address or server.address) + path, host="127.0.0.1", port=port, **options)
+        response = refusal.value.response
+        assert json.loads(response.body or b"")["detail"].endswith(".")
+        return response.status_code
+
+    async def test(server: Live) -> None:
+        async with server.connect(), server.connect(origin=server.address.replace("ws:", "http:")):
+            pass
+        assert await refused(server, origin="https://evil.example") == 403
+        assert await refused(server, "ws://evil.example") == 421
+        assert await refused(server, path="/streams") == 404
+        assert server.metric('asr_requests_total{path="/stream",status="403"}') == 1
+        assert "evil" not in server.service.metrics.text().decode()
+
+    run(test, recognizer)
+
+
+# ---- limits
+
+
+def test_more_streams_than_may_be_are_told_to_come_back(recognizer: Recognizer) -> None:
+    async def test(server: Live) -> None:
+        async with server.connect() as one, server.connect() as other:
+            for connection in (one, other):
+                await connection.send(FIRST)
+                assert json.loads(await connection.recv())["ready"]
+            async with server.connect() as late:
+                [told] = await events(late)
+                assert told["error"].startswith("the server is busy: it hears 2 streams, as many as it may.")
+                assert late.close_code == 1013
+            await one.close()
+            while server.service.sockets.number > 1:
+                await asyncio.sleep(0.01)
+            assert text(await say(server, [bytes(3200)])) is not None
+            assert server.metric("asr_streams ") == 1
+
+    run(test, recognizer, StreamLimits(2, 60, 20))
+
+
+def test_who_says_nothing_is_not_waited_for(recognizer: Recognizer) -> None:
+    samples = pcm(speech(1.0, 2, torch.float32))
+
+    async def test(server: Live) -> Any:
+        (mute, _), (stuck, _) = await asyncio.gather(bad()(server), bad(FIRST, samples)(server))
+        assert server.metric('asr_streams_ended_total{how="idle"}') == 2
+        return mute, stuck
+
+    mute, stuck = run(test, recognizer, StreamLimits(4, 60, 0.3))
+    assert mute == [{"error": "the first message must come within 0.3 seconds; none did."}]
+    assert stuck[-1] == {"error": "audio must not stop for 0.3 seconds; it did."}
+    assert " ".join(w["text"] for w in final_words(stuck)) == " ".join(
+        word.text for word in alone(recognizer, from_pcm(samples))
+    )
+
+
+def test_a_stream_is_cut_where_it_becomes_too_long(recognizer: Recognizer) -> None:
+    limits = StreamLimits(4, 1.0, 20)
+    second = pcm(speech(1.0, 2, torch.float32))
+    told, _ = run(bad(FIRST, second, bytes(2)), recognizer, limits)
+    assert told[-1]["error"] == "a stream must be at most 1 seconds long; this one is longer. Begin another."
+    assert final_words(told)
+
+    async def slowly(server: Live) -> Any:
+        async with server.connect() as connection:
+            await connection.send(FIRST)
+            return await events(connection)
+
+    assert "at most 1 seconds" in run(slowly, recognizer, limits)[-1]["error"]
+
+
+def test_clients_that_vanish_leave_nothing_and_disturb_nobody(recognizer: Recognizer) -> None:
+    samples = pcm(speech(2.0, 2, torch.float32))
+
+    async def vanish(server: Live, *messages: "str | bytes") -> None:
+        connection = await server.connect()
+        for message in messages:
+            await connection.send(message)
+        raw = connection.transport.get_extra_info("socket")
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # close with a reset
+        connection.transport.abort()
+
+    async def test(server: Live) -> Any:
+        gone = [
+            vanish(server),
+            vanish(server, FIRST),
+            vanish(server, FIRST, samples),
+            vanish(server, FIRST, samples, END),
+        ]
+        told, *_ = await asyncio.gather(say(server, cut(samples, 1)), *gone)
+        return told
+
+    assert text(run(test, recognizer)) == " ".join(word.text for word in alone(recognizer, from_pcm(samples)))
+
+
+# ---- who is slow: the socket by hand, so that nothing depends on the system's buffers
+
+
+class Hand:
+    """A WebSocket as the server's framework gives it: what comes is put in by hand, what goes is kept."""
+
+    def __init__(self, deaf_after: int = 1000) -> None:
+        self.coming: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        self.sent: list[dict[str, Any]] = []
+        self._deaf_after = deaf_after
+        self.coming.put_nowait({"type": "websocket.connect"})
+        scope = {"type": "websocket", "path": "/stream", "headers": [], "client": ("127.0.0.1", 1)}
+        self.socket = WebSocket(scope, self.coming.get, self._send)
+
+    async def _send(self, message: dict[str, Any]) -> None:
+        if len(self.sent) >= self._deaf_after:
+            await asyncio.Event().wait()
+        self.sent.append(message)
+
+    def say(self, message: "str | bytes") -> None:
+        key = "text" if isinstance(message, str) else "bytes"
+        self.coming.put_nowait({"type": "websocket.receive", key: message})
+
+
+def test_who_sends_faster_than_is_heard_is_made_to_wait(recognizer: Recognizer) -> None:
+    second = bytes(2 * RATE)
+
+    async def test() -> None:
+        sockets = service(recognizer).sockets
+        sockets.streams.start()
+        with sockets.streams._changed:  # the net is busy, and hears nothing
+            hand = Hand()
+            for message in (FIRST, *[second] * 9, END):
+                hand.say(message)
+            serving = asyncio.create_task(sockets.serve(hand.socket))
+            for _ in range(500):
+                await asyncio.sleep(0)
+            taken = 9 + 1 - hand.coming.qsize()
+            assert taken == AHEAD_SECONDS + 1
+        await serving
+        assert json.loads(hand.sent[-2]["text"]) == {"end": True, "seconds": 9.0}
+        sockets.streams.stop()
+
+    asyncio.run(test())
+
+
+def test_who_does_not_read_is_dropped_with_a_line(
+    recognizer: Recognizer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(stream_sockets, "SEND_SECONDS", 0.1)
+    caplog.set_level("INFO", "asr.server")
+
+    async def test() -> None:
+        served = service(recognizer)
+        sockets = served.sockets
+        sockets.streams.start()
+        deaf = Hand(deaf_after=2)  # it takes that it was accepted, and that it may begin
+        for message in (FIRST, pcm(speech(2.0, 2, torch.float32))):
+            deaf.say(message)
+        await sockets.serve(deaf.socket)
+        assert len(deaf.sent) == 2
+        assert 'how="dropped"} 1.0' in served.metrics.text().decode()
+        assert sockets.number == 0
+        sockets.streams.stop()
+
+    asyncio.run(test())
+    assert caplog.messages[-1] == "127.0.0.1 stream of 2.0 s: dropped: the client read nothing for 0.1 seconds"
+
+
+# ---- faults of the server's own, and its end
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (KeyError("/root/secret"), "the server failed; its log says how."),
+        (RuntimeError("[enforce fail] can't allocate memory"), "the server has too little memory for this stream."),
+    ],
+    ids=["a fault", "memory"],
+)
+def test_a_fault_is_one_line_without_its_insides_and_the_next_is_heard(
+    recognizer: Recognizer, error: Exception, line: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise error
+
+    async def test(server: Live) -> Any:
+        with monkeypatch.context() as broken:
+            broken.setattr(recognizer.model.encoder, "step", fail)
+            told, code = await bad(FIRST, bytes(RATE))(server)
+            assert told[-1] == {"error": line}
+            assert code == 1011
+        return await say(server, [bytes(RATE)])
+
+    assert run(test, recognizer)[-1]["end"]
+
+
+def test_a_server_that_stops_tells_what_it_has_heard(recognizer: Recognizer) -> None:
+    samples = pcm(speech(2.0, 2, torch.float32))
+
+    async def test(server: Live) -> Any:
+        async with server.connect() as connection, server.connect() as mute:
+            await connection.send(FIRST)
+            await connection.send(samples)
+            told = [json.loads(await connection.recv()) for _ in range(2)]
+            server.server.should_exit = True
+            told += await events(connection)
+            assert (await events(mute))[-1] == {"error": "the server is stopping. Try again later."}
+            assert connection.close_code == 1012
+            return told
+
+    told = run(test, recognizer)
+    assert told[-1] == {"error": "the server is stopping. Try again later."}
+    heard = [word["text"] for word in final_words(told)]
+    assert heard == [word.text for word in alone(recognizer, from_pcm(samples))]
+
+
+def test_a_server_whose_thread_has_ended_takes_no_stream(recognizer: Recognizer) -> None:
+    async def test(server: Live) -> Any:
+        server.service.sockets.streams.stop()
+        return await bad(FIRST)(server)
+
+    told, code = run(test, recognizer)
+    assert (told, code) == ([{"error": "the server is stopping. Try again later."}], 1012)
