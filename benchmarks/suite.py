@@ -31,6 +31,7 @@ SUITE = {  # benchmarks, and the options of each run of theirs
     "long_recording": ["", "--compare --pause 0"],
     "silence": [""],
     "streaming": [""],
+    "captions": [""],
     "export": [""],
     "browser": [""],
 }

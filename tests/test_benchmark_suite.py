@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import long_recording, plan, serve, silence, startup, suite
+from benchmarks import captions, long_recording, plan, serve, silence, startup, suite
 from benchmarks.race import race
 from tests.conftest import ROOT
 
@@ -100,6 +100,17 @@ def test_a_server_has_a_row_for_each_number_of_clients(fluent: Path, tmp_path: P
     assert (row["clients"], row["requests"]) == ("2", serve.LEAST_REQUESTS)
     assert 1 <= row["batch"] <= 2  # type: ignore[operator]
     assert row["peak MB"] > 100  # type: ignore[operator]
+
+
+@pytest.mark.slow
+def test_captions_have_a_row_for_each_number_of_clients(fluent: Path, tmp_path: Path) -> None:
+    options = [str(fluent / "run"), str(fluent / "test.jsonl"), "--clients", "2", "--seconds", "4"]
+    assert captions.main([*options, "--output-dir", str(tmp_path)]) == 0
+    [row] = rows(tmp_path, "captions")
+    assert row["clients"] == "2"
+    assert row["words"] > 4  # type: ignore[operator]
+    assert row["clients a core"] > 0.5  # type: ignore[operator]
+    assert 0 < row["p50 s"] <= row["p99 s"]  # type: ignore[operator]
 
 
 def test_without_a_model_a_benchmark_says_how_one_is_made(
