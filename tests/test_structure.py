@@ -18,6 +18,7 @@ import yaml
 
 from asr import build
 from asr.data.batch_plan import BatchBounds, BatchOrder
+from asr.data.padded_lengths import PaddedLengths
 from asr.data.selection import SelectionBounds
 from asr.system.settings import RULES, TRAINER, check_settings
 from tests.conftest import CONF, ROOT, resolved, with_part
@@ -198,7 +199,7 @@ def test_a_config_file_is_named_like_its_class(path: Path) -> None:
 
 def test_the_data_section_is_the_plans_settings_and_each_is_documented_once() -> None:
     settings = []
-    for cls in (SelectionBounds, BatchBounds, BatchOrder):
+    for cls in (SelectionBounds, BatchBounds, BatchOrder, PaddedLengths):
         names = [field.name for field in fields(cls)]
         documented = set(re.findall(r"^ +(\w+): ", inspect.getdoc(cls) or "", re.MULTILINE))
         assert set(names) <= documented

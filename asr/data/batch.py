@@ -7,9 +7,11 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 
 from asr.data.manifest import Utterance
+from asr.data.padded_lengths import AS_LONG_AS_THE_LONGEST, PaddedLengths
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,19 +69,25 @@ class Batch:
         return replace(self, features=self.features.pin_memory())
 
 
-def collate(examples: Sequence[Example | Rejected]) -> Batch:
-    """Pad examples to a batch; rejected ones are passed on beside it."""
+def collate(examples: Sequence[Example | Rejected], lengths: PaddedLengths = AS_LONG_AS_THE_LONGEST) -> Batch:
+    """Pad examples to a batch of one of the `lengths`; rejected ones are passed on beside it."""
     good = [example for example in examples if isinstance(example, Example)]
     features = [view for views in zip(*map(_views, good), strict=True) for view in views]
     tokens = [example.tokens for example in good]
     return Batch(
-        features=pad_sequence(features, batch_first=True) if good else torch.zeros(0, 0, 0),
+        features=_padded(features, lengths) if good else torch.zeros(0, 0, 0),
         feature_lengths=torch.tensor([len(view) for view in features], dtype=torch.int64),
         tokens=pad_sequence(tokens, batch_first=True) if good else torch.zeros(0, 0, dtype=torch.int64),
         token_lengths=torch.tensor([len(example.tokens) for example in good], dtype=torch.int64),
         utterances=tuple(example.utterance for example in good),
         rejected=tuple(example for example in examples if isinstance(example, Rejected)),
     )
+
+
+def _padded(features: Sequence[Tensor], lengths: PaddedLengths) -> Tensor:
+    padded = pad_sequence(list(features), batch_first=True)  # (B, T, F)
+    behind = lengths.of(padded.shape[1]) - padded.shape[1]
+    return F.pad(padded, (0, 0, 0, behind)) if behind else padded
 
 
 def _views(example: Example) -> tuple[Tensor, ...]:

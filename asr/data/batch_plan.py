@@ -229,6 +229,7 @@ def plan_training(
     world_size: int,
     part: int = 0,
     texts: Texts | None = None,
+    padded: Tensor | None = None,
 ) -> Plan:
     """Plan one epoch: every utterance once, in steps of `world_size` batches of similar length.
 
@@ -245,6 +246,7 @@ def plan_training(
         world_size: number of ranks.
         part: number of times that the epoch was planned anew for another number of ranks.
         texts: of the utterances; None: they add nothing to the size of a batch.
+        padded: seconds to which each would be padded as the longest of its batch, (N,); None: its own.
 
     Raises:
         InputError: there are too few utterances, or batches that can be halved, for each rank to have one.
@@ -253,12 +255,13 @@ def plan_training(
         raise InputError(f"each rank needs an utterance; got {len(durations)} utterances for {world_size} ranks.")
     generator = torch.Generator().manual_seed(derive_seed(seed, epoch, "plan", part))
     by_duration = torch.argsort(durations, stable=True)
-    cells = 0 if texts is None else texts.cells(durations, texts.num_tokens)[by_duration]
-    places = bounds.fill(durations[by_duration], cells).cumsum(0)
+    padded = durations if padded is None else padded
+    cells = 0 if texts is None else texts.cells(padded, texts.num_tokens)[by_duration]
+    places = bounds.fill(padded[by_duration], cells).cumsum(0)
     reach = min(order.jitter, MAX_JITTER * math.sqrt(float(places[-1])))
     moves = 2 * torch.rand(len(durations), generator=generator, dtype=torch.float64) - 1
     indices = by_duration[torch.argsort(places + reach * moves, stable=True)]
-    edges = _split_until_divisible(cut_batches(durations[indices], bounds, texts and texts.of(indices)), world_size)
+    edges = _split_until_divisible(cut_batches(padded[indices], bounds, texts and texts.of(indices)), world_size)
     number = (len(edges) - 1) // world_size
     steps = torch.arange(number) if epoch < order.sorted_epochs else torch.randperm(number, generator=generator)
     return Plan(indices, edges, steps, world_size)

@@ -16,6 +16,7 @@ from asr.data.batch import Batch, Example, collate
 from asr.data.batch_plan import BatchBounds, BatchOrder, Plan, Texts, draw_factors, plan_training
 from asr.data.dataset import Item, Reference, SpeedPerturbation
 from asr.data.manifest import Utterance
+from asr.data.padded_lengths import PaddedLengths
 from asr.data.position import Position, start_of_epoch
 from asr.data.selection import SelectionBounds, feasible_factors, select
 from asr.errors import InputError
@@ -65,6 +66,7 @@ class EpochPlan:
         epoch: from 0.
         plan: which utterances are in which batch.
         durations: seconds of every utterance of the training set at its factor, at most, (N,) float64.
+        padded: seconds to which each is padded as the longest of its batch, (N,) float64.
         factors: of speed, (N,) float64.
         kept_speed: utterances of the epoch that keep speed 1.0, since at the factor drawn their frames would be too
             few or their batch too long.
@@ -74,6 +76,7 @@ class EpochPlan:
     epoch: int
     plan: Plan
     durations: Tensor
+    padded: Tensor
     factors: Tensor
     kept_speed: int
     texts: Texts | None = None
@@ -89,7 +92,7 @@ class EpochPlan:
 
     def largest(self) -> list[int]:
         """Return the steps with the batch of most padded seconds, of most seconds squared, and of most cells."""
-        longest, sizes = self.plan.longest(self.durations), self.plan.sizes()
+        longest, sizes = self.plan.longest(self.padded), self.plan.sizes()
         measures = [longest, longest * longest]
         if self.texts is not None:
             measures.append(self.texts.cells(longest, self.plan.longest(self.texts.num_tokens)))
@@ -98,7 +101,7 @@ class EpochPlan:
 
     def summary(self) -> PlanSummary:
         """Count and measure the batches of all ranks."""
-        longest, sizes = self.plan.longest(self.durations).flatten(), self.plan.sizes().flatten()
+        longest, sizes = self.plan.longest(self.padded).flatten(), self.plan.sizes().flatten()
         padded = longest * sizes
         seconds = float(self.durations[self.plan.order].sum())
         least, most = int(padded.argmin()), int(padded.argmax())
@@ -140,6 +143,7 @@ class PlanSettings:
     selection: SelectionBounds
     batches: BatchBounds
     order: BatchOrder
+    lengths: PaddedLengths
 
     @classmethod
     def of(cls, data: Mapping[str, Any]) -> "PlanSettings":
@@ -149,6 +153,7 @@ class PlanSettings:
             SelectionBounds(data["min_seconds"], data["max_seconds"], data["max_train_utterances"]),
             BatchBounds(*size),
             BatchOrder(data["jitter"], data["sorted_epochs"]),
+            PaddedLengths(data["lengths_per_doubling"]),
         )
 
 
@@ -221,7 +226,9 @@ class TrainingSet:
                 small_enough &= self._cells(durations + added_seconds, selection.num_tokens[:, None]) <= max_cells
             self._feasible = feasible_factors(selection, features, reference, speed) & small_enough
         # Planning asks for cells only where they may matter: it takes twice as long.
-        most = self._cells(self._durations.max() / min(self._factors) + added_seconds, selection.num_tokens.max())
+        most = self._cells(
+            self._padded(self._durations.max() / min(self._factors) + added_seconds), selection.num_tokens.max()
+        )
         self._texts = None
         if max_cells is not None and most * self._bounds.max_utterances > max_cells:
             self._texts = Texts(selection.num_tokens.double(), self._cells)
@@ -240,9 +247,10 @@ class TrainingSet:
         """
         factors, kept_speed = draw_factors(self._factors, self._feasible, seed=self.seed, epoch=position.epoch)
         durations = self._durations / factors + self._added_seconds
+        padded = self._padded(durations)
         left = torch.arange(len(self))
         for part, share in enumerate(position.shares):
-            plan = self._plan(left, durations, position.epoch, share.world_size, part)
+            plan = self._plan(left, durations, padded, position.epoch, share.world_size, part)
             if share.batches > len(plan):
                 done = f"got {share.batches} batches done of {len(plan)} in epoch {position.epoch + 1}"
                 must = "a run must be resumed with the data it was begun with"
@@ -251,7 +259,7 @@ class TrainingSet:
                 seen = torch.zeros(len(self), dtype=torch.bool)
                 seen[plan.first_steps(share.batches)] = True
                 left = left[~seen[left]]
-        return EpochPlan(position.epoch, plan, durations, factors, kept_speed, self._texts)
+        return EpochPlan(position.epoch, plan, durations, padded, factors, kept_speed, self._texts)
 
     def total_steps(self, position: Position, step: int, bounds: RunBounds) -> int:
         """Count the optimizer steps of a whole run: those done, and those of all epochs from a position on.
@@ -286,7 +294,7 @@ class TrainingSet:
 
     def made_up(self, items: Sequence[Item], noise: torch.Generator) -> Batch:
         """Make up a batch of the sizes and texts that these utterances have, of noise: no audio is read."""
-        return collate([self._made_up(item, noise) for item in items])
+        return collate([self._made_up(item, noise) for item in items], self.settings.lengths)
 
     def _made_up(self, item: Item, noise: torch.Generator) -> Example:
         utterance = self.utterances[item.position]
@@ -295,11 +303,19 @@ class TrainingSet:
 
     def _cells(self, seconds: Tensor, num_tokens: Tensor) -> Tensor:
         """Numbers in the head's largest tensor for an utterance of so many seconds and tokens."""
-        frames = self.features.num_frames((seconds * self.features.sample_rate).round().long())
+        frames = self._frames(seconds)
         cells: Tensor = self.reference.cells(self.reference.output_lengths(frames), num_tokens)
         return cells
 
-    def _plan(self, left: Tensor, durations: Tensor, epoch: int, world_size: int, part: int) -> Plan:
+    def _frames(self, seconds: Tensor) -> Tensor:
+        return self.features.num_frames((seconds * self.features.sample_rate).round().long())
+
+    def _padded(self, seconds: Tensor) -> Tensor:
+        """Seconds to which so many are padded."""
+        frames = self._frames(seconds)
+        return seconds + (self.settings.lengths.of(frames) - frames) * (self.features.hop / self.features.sample_rate)
+
+    def _plan(self, left: Tensor, durations: Tensor, padded: Tensor, epoch: int, world_size: int, part: int) -> Plan:
         if part > 0 and len(left) < world_size:
             given = f"got {len(left)} utterances that are left of epoch {epoch + 1}, for {world_size} processes"
             raise InputError(f"each process needs an utterance; {given}. Resume with {max(1, len(left))} or fewer.")
@@ -312,5 +328,6 @@ class TrainingSet:
             world_size=world_size,
             part=part,
             texts=self._texts and self._texts.of(left),
+            padded=padded[left],
         )
         return replace(plan, order=left[plan.order])

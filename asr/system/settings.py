@@ -141,6 +141,7 @@ PRECISION = Rule(
 
 CHUNK_SECONDS = above(0, 3_600)  # of a stream, that are recognised at once
 LEFT_SECONDS = number(0, 3_600)  # that are seen before a chunk
+POWERS_OF_TWO = (1, 2, 4, 8, 16, 32, 64)
 THREADS = whole(1, 1_024)
 WORKERS = whole(0, 1_024)  # processes that read audio
 
@@ -182,6 +183,9 @@ RULES: dict[str, Rule | dict[str, Rule]] = {
         "max_train_utterances": or_null(whole(1)),
         "jitter": number(0),
         "sorted_epochs": whole(0),
+        "lengths_per_doubling": or_null(
+            Rule("a power of two, at most 64", lambda value: _is_whole(value) and value in POWERS_OF_TWO)
+        ),
         "num_workers": WORKERS,
         "max_bad_fraction": FRACTION,
     },

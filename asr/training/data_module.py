@@ -4,6 +4,7 @@ import logging
 import signal
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 
 import lightning.pytorch as pl
 import torch
@@ -14,6 +15,7 @@ from asr.data.batch_plan import BatchSampler, plan_evaluation
 from asr.data.dataset import Augmentation, Item, SpeechDataset
 from asr.data.epoch_plan import EpochPlan, EpochSampler, TrainingSet
 from asr.data.manifest import Utterance
+from asr.data.padded_lengths import AS_LONG_AS_THE_LONGEST, PaddedLengths
 from asr.data.position import Position, Share, start_of_epoch
 from asr.data.seeds import derive_seed
 from asr.text.printable import listed
@@ -68,7 +70,8 @@ class SpeechData(pl.LightningDataModule):
         if plan.kept_speed and plan.epoch == self._position.epoch:  # said once
             what = "keep speed 1.0, since at the factor drawn their frames would be too few, or their batch too long"
             logger.info("epoch %d: %d of %d utterances %s", plan.epoch + 1, plan.kept_speed, len(self._train), what)
-        return self._loader(self._train, EpochSampler(plan, self.trainer.global_rank, position.batch), self.waiting)
+        sampler = EpochSampler(plan, self.trainer.global_rank, position.batch)
+        return self._loader(self._train, sampler, self.waiting, self._training_set.settings.lengths)
 
     def val_dataloader(self) -> DataLoader[Batch]:
         """Lightning's hook."""
@@ -127,11 +130,17 @@ class SpeechData(pl.LightningDataModule):
             self._planned = (stretch, self._training_set.epoch(position))
         return self._planned[1]
 
-    def _loader(self, dataset: SpeechDataset, sampler: Sampler[list[Item]], waiting: Stopwatch) -> DataLoader[Batch]:
+    def _loader(
+        self,
+        dataset: SpeechDataset,
+        sampler: Sampler[list[Item]],
+        waiting: Stopwatch,
+        lengths: PaddedLengths = AS_LONG_AS_THE_LONGEST,
+    ) -> DataLoader[Batch]:
         loader = _Loader(
             dataset,  # type: ignore[arg-type]
             batch_sampler=sampler,
-            collate_fn=collate,
+            collate_fn=partial(collate, lengths=lengths),
             num_workers=self._num_workers,
             pin_memory=torch.cuda.is_available(),
             worker_init_fn=_start_worker,
