@@ -65,8 +65,14 @@ class Batch:
         )
 
     def pin_memory(self) -> Batch:
-        """Page-lock the features, the one tensor whose copy to a GPU takes time."""
-        return replace(self, features=self.features.pin_memory())
+        """Page-lock the tensors: nobody waits for their copies to a GPU."""
+        return replace(
+            self,
+            features=self.features.pin_memory(),
+            feature_lengths=self.feature_lengths.pin_memory(),
+            tokens=self.tokens.pin_memory(),
+            token_lengths=self.token_lengths.pin_memory(),
+        )
 
 
 def collate(examples: Sequence[Example | Rejected], lengths: PaddedLengths = AS_LONG_AS_THE_LONGEST) -> Batch:

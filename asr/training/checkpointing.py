@@ -4,7 +4,7 @@ import math
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import lightning.pytorch as pl
 import torch
@@ -16,6 +16,9 @@ from asr.system.files import write_whole
 from asr.training.distributed import fail_together, gather
 from asr.training.lightning_internals import batches_begun, begin_whole_epoch, full_checkpoint, set_place
 from asr.training.signals import Stopped, StopRequest
+
+if TYPE_CHECKING:
+    from asr.training.task import RecognitionTask
 
 
 class Saving(pl.callbacks.Checkpoint):
@@ -124,6 +127,7 @@ class Saving(pl.callbacks.Checkpoint):
 
     def _save(self, trainer: pl.Trainer, batches: int, wer: float | None) -> None:
         """Write the checkpoint of this step, behind so many batches; remove those that are needed no longer."""
+        cast("RecognitionTask", trainer.lightning_module).settle()  # what is saved is sound
         self._step, self._time, self._batches = trainer.global_step, time.monotonic(), batches
         path = self._folder / checkpoint_name(trainer.global_step, wer)
         problem = None

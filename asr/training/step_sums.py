@@ -43,6 +43,12 @@ class StepSums(NamedTuple):
         others = dict(zip(names, sums[fixed:], strict=True))
         return cls(**dict(zip(cls._fields, sums[:fixed], strict=False)), others=others)
 
+    def together(self, others: Sequence["StepSums"]) -> "StepSums":
+        """Return this step's losses over the frames and seconds of it and of others, for what is a rate."""
+        steps = [self, *others]
+        shared = ("frames", "padded_frames", "waited_seconds", "wall_seconds")
+        return self._replace(**{name: sum(getattr(step, name) for step in steps) for name in shared})
+
     @property
     def padding(self) -> float:
         """The share of the frames that is padding."""
@@ -107,3 +113,28 @@ class StepBatches:
                 "losses": losses.cpu(),
             }
             write_whole(folder / f"{name}-{number}.pt", lambda file, contents=contents: torch.save(contents, file))  # type: ignore[misc]
+
+
+@dataclass(frozen=True)
+class Step:
+    """An optimizer step that the device may still be computing.
+
+    Args:
+        epoch: from 1.
+        number: from 1.
+        batches: of this process.
+        sums: what `StepSums` holds, over all ranks, on the device, (7 + N,).
+        norm: of the gradient, on the device, ().
+    """
+
+    epoch: int
+    number: int
+    batches: StepBatches
+    sums: Tensor
+    norm: Tensor
+
+
+def wait_for(steps: Sequence[Step], names: Sequence[str]) -> list[tuple[StepSums, float]]:
+    """Read the sums and the gradient norm of steps, with the names of the other losses: one wait for all of them."""
+    rows = torch.stack([torch.cat([step.sums, step.norm.to(step.sums.dtype)[None]]) for step in steps]).tolist()
+    return [(StepSums.of(sums, names), norm) for *sums, norm in rows]

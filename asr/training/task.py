@@ -24,7 +24,7 @@ from asr.recognition.recognizer import Recognizer
 from asr.run.validation_samples import SamplesFile, ValidationSample
 from asr.text.printable import listed
 from asr.training.distributed import fail_together, gather
-from asr.training.step_sums import StepBatches, StepSums
+from asr.training.step_sums import Step, StepBatches, StepSums, wait_for
 from asr.training.stopwatch import Stopwatch
 
 logger = logging.getLogger(__name__)
@@ -52,7 +52,9 @@ class RecognitionTask(pl.LightningModule):
     all batches of the optimizer step: each backward pass adds up gradients of sums, which are divided once, before
     clipping.
 
-    What goes wrong on one rank is known to all of them at the end of the step, so that all stop and none waits.
+    What goes wrong on one rank is known to all of them, so that all stop and none waits: on a processor at the end of
+    the step; on another device, which would stand still while it is asked, when the next step is logged, and before
+    anything is saved (`settle`).
 
     Args:
         recognizer: whose model is trained, and which decodes what is validated.
@@ -95,6 +97,7 @@ class RecognitionTask(pl.LightningModule):
         self._waiting = waiting
         self._samples = samples
         self._batches = StepBatches()
+        self._unsettled: list[Step] = []
         self._valid = _ValidationSums()
         self._last_step_time = time.monotonic()
 
@@ -143,21 +146,45 @@ class RecognitionTask(pl.LightningModule):
         """Lightning's hook, once an optimizer step: divide the gradients by the tokens of its batches, then clip."""
         batches, self._batches = self._batches, StepBatches()
         now = time.monotonic()
-        names = self.model.head.loss_names
-        mine = batches.sums(self._waiting.take(), now - self._last_step_time, names)
+        mine = batches.sums(self._waiting.take(), now - self._last_step_time, self.model.head.loss_names)
         self._last_step_time = now
-        sums = StepSums.of(self.trainer.strategy.reduce(mine, reduce_op="sum").tolist(), names)  # where the host waits
-        if sums.skipped:
-            self._skip(batches.rejected, int(sums.skipped))
+        sums = self.trainer.strategy.reduce(mine, reduce_op="sum")
         parameters = [parameter for parameter in self.parameters() if parameter.grad is not None]
-        for parameter in parameters:
-            parameter.grad.div_(max(sums.tokens, 1))  # type: ignore[union-attr]  # as just chosen
+        if parameters:
+            gradients = [cast(Tensor, parameter.grad) for parameter in parameters]
+            torch._foreach_div_(gradients, sums[StepSums._fields.index("tokens")].clamp(min=1).to(gradients[0].dtype))
         norm = clip_grad_norm_(parameters, gradient_clip_val or float("inf"))
-        if not math.isfinite(sums.loss) or not bool(norm.isfinite()):  # of the sum over ranks: all of them know
-            self._stop_not_finite(batches)
-        self._log_step(sums, norm, optimizer.param_groups[0]["lr"])
+        self._unsettled.append(Step(self.current_epoch + 1, self.global_step + 1, batches, sums, norm.detach()))
+        if answers_at_once(self.device) or self._is_logged(self.global_step + 1):
+            *before, (last, last_norm) = self.settle()
+            rates = last.together([sums for sums, _ in before])
+            self._log_step(rates, last_norm, optimizer.param_groups[0]["lr"])
 
-    def _log_step(self, sums: StepSums, norm: Tensor, learning_rate: float) -> None:
+    def settle(self) -> list[tuple[StepSums, float]]:
+        """Wait for the steps since the last call; say what they skipped, and stop where one is not finite.
+
+        To be called by all ranks.
+
+        Returns:
+            The sums and the gradient norm of each.
+        """
+        steps, self._unsettled = self._unsettled, []
+        if not steps:
+            return []
+        results = wait_for(steps, self.model.head.loss_names)
+        for step, (sums, norm) in zip(steps, results, strict=True):
+            if sums.skipped:
+                self._skip(step, int(sums.skipped))
+            if not math.isfinite(sums.loss) or not math.isfinite(norm):  # of the sum over ranks: all of them know
+                self._stop_not_finite(step)
+        return results
+
+    def _is_logged(self, step: int) -> bool:
+        """Whether a step's numbers are wanted: those of the last one in an epoch are told when it is done."""
+        trainer = self.trainer
+        return step % trainer.log_every_n_steps == 0 or trainer.is_last_batch or step == trainer.max_steps
+
+    def _log_step(self, sums: StepSums, norm: float, learning_rate: float) -> None:
         features = self.model.features
         seconds = sums.frames / self.model.head.views * features.hop / features.sample_rate
         self._log_place(self.global_step + 1)  # behind this step
@@ -174,6 +201,7 @@ class RecognitionTask(pl.LightningModule):
 
     def on_validation_epoch_start(self) -> None:
         """Lightning's hook."""
+        self.settle()
         self._valid = _ValidationSums()
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
@@ -245,10 +273,10 @@ class RecognitionTask(pl.LightningModule):
         idle = [weight.sum() for weight in cast(nn.Module, model.head).parameters() if weight.requires_grad]
         return (encoded.out.sum(dim=(1, 2)) + sum(idle)) * 0.0
 
-    def _skip(self, rejected: list[Rejected], count: int) -> None:
+    def _skip(self, step: Step, count: int) -> None:
         """Count and name what could not be read; stop where it is too much."""
-        epoch = self.current_epoch + 1
-        names = gather(self.trainer, _named(rejected))
+        epoch = step.epoch
+        names = gather(self.trainer, _named(step.batches.rejected))
         for reason, utterance_id in names:
             logger.warning("epoch %d: skipped %r: %s", epoch, utterance_id, reason)
         self.skipped += count
@@ -258,20 +286,24 @@ class RecognitionTask(pl.LightningModule):
             last = f"the last is {names[-1][1]!r}: {names[-1][0]}"
             fail_together(self.trainer, f"{must}; {given}; {last}. Bring them back, or raise the bound.")
 
-    def _stop_not_finite(self, batches: StepBatches) -> None:
+    def _stop_not_finite(self, step: Step) -> None:
         """Name the utterances whose loss is not finite, keep their batches, and stop."""
-        epoch, step = self.current_epoch + 1, self.global_step + 1
-        batches.keep(self._faults, f"epoch={epoch}-step={step}-rank={self.global_rank}")
-        ids = gather(self.trainer, batches.not_finite())
+        step.batches.keep(self._faults, f"epoch={step.epoch}-step={step.number}-rank={self.global_rank}")
+        ids = gather(self.trainer, step.batches.not_finite())
         what = f"loss is not finite for {len(ids)} utterances: {listed(ids)}"
         if not ids:
             what = "gradient is not finite, though each loss is"
-        where = f"in epoch {epoch}, step {step}"
+        where = f"in epoch {step.epoch}, step {step.number}"
         hint = "Try a lower optimizer.lr, more schedule.warmup_steps, or trainer.precision=32-true"
         fail_together(
             self.trainer,
             f"loss and gradient must be finite; {where}, the {what}. {hint}; batches: {self._faults}.",
         )
+
+
+def answers_at_once(device: torch.device) -> bool:
+    """Whether a device has computed what it was told, so that to ask costs nothing."""
+    return device.type == "cpu"
 
 
 def _named(rejected: list[Rejected]) -> list[tuple[str, str]]:

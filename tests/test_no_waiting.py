@@ -1,0 +1,144 @@
+"""Between two logged steps nothing is asked of the device that would make the program wait for it."""
+
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from asr.checkpoint.saved import kept_checkpoints
+from asr.data.batch import Batch
+from asr.errors import InputError
+from asr.train import train
+from asr.training import task
+from asr.training.task import RecognitionTask
+from tests.conftest import TINY, resolved, tone_corpus
+from tests.test_train import metrics
+
+# What hands a number, or a shape that hangs on numbers, to the program: on a card each waits for all that was begun.
+ASKING = ("_local_scalar_dense", "nonzero", "masked_select", "equal", "unique", "is_pinned")
+METHODS = ("item", "tolist", "cpu", "numpy", "__bool__", "__int__", "__float__", "__index__")
+
+
+class Questions(TorchDispatchMode):
+    """Count what is asked, on any thread, by name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func.overloadpacket.__name__
+        by_mask = name.startswith("index") and any(
+            isinstance(one, torch.Tensor) and one.dtype == torch.bool for one in args[1]
+        )
+        if name in ASKING or by_mask:
+            self.counts[name] += 1
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[Counter[str]]:
+    """What each batch asked, in a training whose device answers late; methods count beside the operations."""
+    batches: list[Counter[str]] = []
+    modes: list[Questions] = []
+    for name in METHODS:
+        real = getattr(torch.Tensor, name)
+
+        def counting(self: Any, *arguments: Any, _name: str = name, _real: Any = real) -> Any:
+            if modes:
+                modes[-1].counts[_name] += 1
+            return _real(self, *arguments)
+
+        monkeypatch.setattr(torch.Tensor, name, counting)
+    begin, end = RecognitionTask.on_train_batch_start, RecognitionTask.on_train_batch_end
+
+    def start(self: RecognitionTask, batch: Batch, batch_idx: int) -> None:
+        begin(self, batch, batch_idx)
+        modes.append(Questions())
+        modes[-1].__enter__()
+
+    def stop(self: RecognitionTask, *arguments: Any) -> None:
+        modes[-1].__exit__(None, None, None)
+        batches.append(modes.pop().counts)
+        end(self, *arguments)
+
+    monkeypatch.setattr(RecognitionTask, "on_train_batch_start", start)
+    monkeypatch.setattr(RecognitionTask, "on_train_batch_end", stop)
+    monkeypatch.setattr(task, "answers_at_once", lambda device: False)
+    return batches
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        ["trainer.accumulate_grad_batches=2", "data.lengths_per_doubling=16"],
+        pytest.param(["encoder=transformer", "head=ctc"], marks=pytest.mark.slow),
+        pytest.param(["encoder/norm=layer_norm", "head=ctc_consistency"], marks=pytest.mark.slow),
+        pytest.param(["encoder=fast_conformer_s", "head=ctc_self_conditioned"], marks=pytest.mark.slow),
+        pytest.param(["encoder/attention=rotary_attention", "head=ctc_attention"], marks=pytest.mark.slow),
+    ],
+    ids=lambda how: how[0].split("=")[1],
+)
+def test_only_a_step_that_is_logged_waits(
+    how: list[str], asked: list[Counter[str]], tones: Path, tmp_path: Path
+) -> None:
+    """Beside it a moving average asks how often it was taken, but of a number that lies on the processor."""
+    tiny = [override for override in TINY if "convolution" not in override or "transformer" not in how[0]]
+    overrides = [*tiny, *tone_corpus(tones), *how, "trainer.max_steps=8", "trainer.log_every_n_steps=3"]
+    settings = resolved(*overrides, f"run_dir={tmp_path / 'run'}", "data.batch_seconds=3", "corpus.test=[]")
+    train(settings)
+    accumulated = settings["trainer"]["accumulate_grad_batches"]
+    assert len(asked) == 8 * accumulated
+    logged = {3, 6, 8}  # the last one, too
+    assert {int(row["step"]) for row in metrics(tmp_path / "run") if row["train/loss"]} == {3, 6}
+    for number, counts in enumerate(asked, start=1):
+        step, rest = divmod(number, accumulated)
+        if rest == 0 and step in logged:
+            assert counts.pop("tolist") == 1
+        assert step in logged or not counts, f"batch {number} asks {dict(counts)}"
+
+
+def test_a_loss_that_is_not_finite_is_named_by_its_own_step_when_it_is_found_late(
+    tones: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And before a checkpoint is written of what it has left."""
+    compute, ids = RecognitionTask.losses, []
+
+    def spoilt(self: RecognitionTask, batch: Batch) -> Mapping[str, Tensor]:
+        losses = compute(self, batch)
+        if self.global_step != 2 or not self.trainer.training:
+            return losses
+        ids.append(batch.utterances[1].id)
+        factor = torch.ones(len(batch))
+        factor[1] = torch.nan
+        return {name: loss * factor for name, loss in losses.items()}
+
+    monkeypatch.setattr(RecognitionTask, "losses", spoilt)
+    monkeypatch.setattr(task, "answers_at_once", lambda device: False)
+    run_dir = tmp_path / "run"
+    often = ["trainer.log_every_n_steps=50", "checkpoint.every_steps=2", "data.batch_seconds=3"]
+    with pytest.raises(InputError, match=r"in epoch 1, step 3, the loss is not finite for 1 utterances: ") as raised:
+        train(resolved(*TINY, *tone_corpus(tones), *often, f"run_dir={run_dir}"))
+    assert ids[-1] in str(raised.value)
+    assert [path.name for path in (run_dir / "faults").iterdir()] == ["epoch=1-step=3-rank=0-0.pt"]
+    assert [checkpoint.step for checkpoint in kept_checkpoints(run_dir / "checkpoints")] == [2]
+
+
+@pytest.mark.slow
+def test_losses_are_those_of_a_training_that_waits(
+    tones: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = []
+    for late in (False, True):
+        if late:
+            monkeypatch.setattr(task, "answers_at_once", lambda device: False)
+        few = ["trainer.max_steps=8", "trainer.log_every_n_steps=3", "corpus.test=[]", "data.batch_seconds=3"]
+        train(resolved(*TINY, *tone_corpus(tones), *few, f"run_dir={tmp_path / str(late)}"))
+        rows = [row for row in metrics(tmp_path / str(late)) if row["train/loss"]]
+        found.append([(row["step"], row["train/loss"], row["train/grad_norm"]) for row in rows])
+    assert found[0] == found[1]
