@@ -49,7 +49,8 @@ def train(config: dict[str, Any]) -> float | None:
     if config["debug"]["same_utterances"]:
         corpus = corpus.only(training_set.utterances)
     prepared.describe(model, corpus)
-    data = SpeechData(training_set, corpus.valid, augmentation, position, config["data"]["num_workers"])
+    loading = config["data"]["num_workers"], config["data"]["features_on"]
+    data = SpeechData(training_set, corpus.valid, augmentation, position, *loading)
     run = prepared.run(training_set, RunBounds.of(config["trainer"]))
     what = "the smaller of trainer.max_epochs and trainer.max_steps, where both are set"
     logger.info("%d steps: %s", run.total_steps, what)

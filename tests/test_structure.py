@@ -204,7 +204,7 @@ def test_the_data_section_is_the_plans_settings_and_each_is_documented_once() ->
         documented = set(re.findall(r"^ +(\w+): ", inspect.getdoc(cls) or "", re.MULTILINE))
         assert set(names) <= documented
         settings += names
-    assert sorted([*settings, "num_workers", "max_bad_fraction"]) == sorted(resolved()["data"])
+    assert sorted([*settings, "features_on", "num_workers", "max_bad_fraction"]) == sorted(resolved()["data"])
 
 
 def test_every_other_setting_has_a_rule() -> None:

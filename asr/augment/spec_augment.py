@@ -41,17 +41,24 @@ class SpecAugment:
     def __call__(self, features: Tensor) -> Tensor:
         """(T, F) to (T, F); draws from torch's CPU generator."""
         masked = features.clone()
-        for _ in range(self.num_freq_masks):
-            _mask_rows(masked.T, self.freq_mask_bins)
-        for _ in range(self.num_time_masks):
-            _mask_rows(masked, int(len(features) * self.time_mask_fraction))
+        for first_frame, end_frame, first_bin, end_bin in self.draw(*features.shape).tolist():
+            masked[first_frame:end_frame, first_bin:end_bin] = 0.0
         return masked
 
+    def draw(self, num_frames: int, dim: int) -> Tensor:
+        """Draw the masks of features (T, F) from torch's CPU generator: first frame and end, first bin and end."""
+        bins = [_stretch(dim, self.freq_mask_bins) for _ in range(self.num_freq_masks)]
+        most = int(num_frames * self.time_mask_fraction)
+        frames = [_stretch(num_frames, most) for _ in range(self.num_time_masks)]
+        masks = [(0, num_frames, *ends) for ends in bins] + [(*ends, 0, dim) for ends in frames]
+        return torch.tensor(masks, dtype=torch.int64).view(-1, 4)
 
-def _mask_rows(rows: Tensor, bound: int) -> None:
-    """Set a stretch of rows to 0 in place: its length is drawn from 0 to below `bound`, then its place."""
-    bound = min(bound, len(rows))
-    if bound > 0:
-        length = torch.rand(()) * bound
-        start = torch.rand(()) * (len(rows) - length)
-        rows[int(start) : int(start) + int(length)] = 0.0
+
+def _stretch(size: int, bound: int) -> tuple[int, int]:
+    """Draw a stretch of what is `size` long: its length from 0 to below `bound`, then its place; its begin and end."""
+    bound = min(bound, size)
+    if bound == 0:
+        return 0, 0
+    length = torch.rand(()) * bound
+    start = torch.rand(()) * (size - length)
+    return int(start), int(start) + int(length)

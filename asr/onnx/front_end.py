@@ -120,7 +120,7 @@ def _zeros(waveforms: Tensor, sample_counts: Tensor, before: int) -> Tensor:
 
 def _reflected(waveforms: Tensor, sample_counts: Tensor, before: int) -> Tensor:
     """Each waveform mirrored at its first and its last sample, again and again if it is short."""
-    place = torch.arange(-before, waveforms.shape[1] + before)
+    place = torch.arange(-before, waveforms.shape[1] + before, device=waveforms.device)
     period = (2 * (sample_counts - 1)).clamp(min=1)[:, None]
     inside = place % period  # (B, before + S + before)
     return F.pad(waveforms, (0, 1)).gather(1, torch.minimum(inside, period - inside))
@@ -133,6 +133,6 @@ ENERGIES: dict[type, Callable[..., nn.Module]] = {Fbank: BatchedFbank, SlaneyFba
 def _batched(forms: dict[type, Callable[..., nn.Module]], component: object) -> nn.Module:
     if type(component) not in forms:
         there = ", ".join(sorted(form.__name__ for form in forms))
-        must = f"features inside an exported program must be of a kind that asr/onnx has for a batch ({there})"
-        raise InputError(f"{must}; got {type(component).__name__}.")
+        must = "features that are exported, or computed on a device, must be of a kind that asr/onnx has for a batch"
+        raise InputError(f"{must} ({there}); got {type(component).__name__}.")
     return forms[type(component)](component)

@@ -186,6 +186,7 @@ RULES: dict[str, Rule | dict[str, Rule]] = {
         "lengths_per_doubling": or_null(
             Rule("a power of two, at most 64", lambda value: _is_whole(value) and value in POWERS_OF_TWO)
         ),
+        "features_on": one_of("cpu", "device"),
         "num_workers": WORKERS,
         "max_bad_fraction": FRACTION,
     },

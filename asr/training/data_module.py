@@ -2,9 +2,10 @@
 
 import logging
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import lightning.pytorch as pl
 import torch
@@ -15,9 +16,10 @@ from asr.data.batch_plan import BatchSampler, plan_evaluation
 from asr.data.dataset import Augmentation, Item, SpeechDataset
 from asr.data.epoch_plan import EpochPlan, EpochSampler, TrainingSet
 from asr.data.manifest import Utterance
-from asr.data.padded_lengths import AS_LONG_AS_THE_LONGEST, PaddedLengths
 from asr.data.position import Position, Share, start_of_epoch
 from asr.data.seeds import derive_seed
+from asr.data.waveforms import WaveformBatch, WaveformFeatures, collate_waveforms, without_features
+from asr.onnx.front_end import FrontEnd
 from asr.text.printable import listed
 from asr.training.lightning_internals import batches_begun
 from asr.training.signals import SIGNALS
@@ -38,6 +40,8 @@ class SpeechData(pl.LightningDataModule):
         augmentation: of the training utterances.
         position: where the run begins, or is resumed.
         num_workers: processes that decode and featurise; 0: the training process itself.
+        features_on: device: those of training utterances are computed where the net is, for a batch at once; cpu: by
+            those processes.
     """
 
     def __init__(
@@ -47,6 +51,7 @@ class SpeechData(pl.LightningDataModule):
         augmentation: Augmentation,
         position: Position,
         num_workers: int,
+        features_on: str = "cpu",
     ) -> None:
         super().__init__()
         for reason, ids in training_set.dropped.items():
@@ -58,7 +63,13 @@ class SpeechData(pl.LightningDataModule):
         if reference.views > 1 and not augmentation.features:
             what = "are alike but for dropout, since no augmentation masks features; add augment=[..., spec_augment]"
             logger.warning("the %d views of an utterance %s", reference.views, what)
-        self._train = SpeechDataset(training_set.utterances, features, reference, augmentation, training_set.seed)
+        self._front_end = FrontEnd(features) if features_on == "device" else None
+        self._collate = partial(collate, lengths=training_set.settings.lengths)
+        of_waveform: Any = features
+        if self._front_end is not None:
+            of_waveform, augmentation = WaveformFeatures(features), without_features(augmentation, features.dim)
+            self._collate = partial(collate_waveforms, lengths=training_set.settings.lengths)
+        self._train = SpeechDataset(training_set.utterances, of_waveform, reference, augmentation, training_set.seed)
         self._valid = SpeechDataset(valid, features, reference.for_evaluation())
         self._planned: tuple[Position, EpochPlan] | None = None  # the last plan; several ask for the same
 
@@ -71,7 +82,7 @@ class SpeechData(pl.LightningDataModule):
             what = "keep speed 1.0, since at the factor drawn their frames would be too few, or their batch too long"
             logger.info("epoch %d: %d of %d utterances %s", plan.epoch + 1, plan.kept_speed, len(self._train), what)
         sampler = EpochSampler(plan, self.trainer.global_rank, position.batch)
-        return self._loader(self._train, sampler, self.waiting, self._training_set.settings.lengths)
+        return self._loader(self._train, sampler, self.waiting, self._collate)
 
     def val_dataloader(self) -> DataLoader[Batch]:
         """Lightning's hook."""
@@ -80,6 +91,22 @@ class SpeechData(pl.LightningDataModule):
         durations = [utterance.duration for utterance in self._valid.utterances]
         batches = plan_evaluation(durations, self._training_set.settings.batches, rank=rank, world_size=world_size)
         return self._loader(self._valid, BatchSampler(batches), Stopwatch())
+
+    def transfer_batch_to_device(
+        self, batch: Batch | WaveformBatch, device: torch.device, dataloader_idx: int
+    ) -> Batch | WaveformBatch:
+        """Lightning's hook; a copy out of page-locked memory is waited for by the device alone."""
+        return batch.to(device, non_blocking=device.type == "cuda")
+
+    @torch.no_grad()
+    def on_after_batch_transfer(self, batch: Batch | WaveformBatch, dataloader_idx: int) -> Batch:
+        """Lightning's hook; those that are validated have their features."""
+        if isinstance(batch, Batch):
+            return batch
+        assert self._front_end is not None
+        device = batch.waveforms.device
+        with torch.autocast(device.type, enabled=False):
+            return batch.featurised(self._front_end.to(device))
 
     def position_at(self, epoch: int, batch: int, skipped: int) -> Position:
         """Return what a checkpoint keeps once each rank has done `batch` batches of the epoch's present stretch.
@@ -135,12 +162,12 @@ class SpeechData(pl.LightningDataModule):
         dataset: SpeechDataset,
         sampler: Sampler[list[Item]],
         waiting: Stopwatch,
-        lengths: PaddedLengths = AS_LONG_AS_THE_LONGEST,
+        collate: Callable[[Any], Any] = collate,
     ) -> DataLoader[Batch]:
         loader = _Loader(
             dataset,  # type: ignore[arg-type]
             batch_sampler=sampler,
-            collate_fn=partial(collate, lengths=lengths),
+            collate_fn=collate,
             num_workers=self._num_workers,
             pin_memory=torch.cuda.is_available(),
             worker_init_fn=_start_worker,

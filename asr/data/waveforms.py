@@ -1,0 +1,172 @@
+"""Examples whose features are yet to be computed, for the batch at once where the net is.
+
+A worker decodes, augments the waveform and draws the masks, as it would otherwise; what it hands on is the waveform and
+where the masks lie. So masks are those of `SpeechDataset` in any case: a function of (seed, epoch, utterance id).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, cast
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.nn.utils.rnn import pad_sequence
+
+from asr.data.batch import Batch, Example, Rejected
+from asr.data.dataset import Augmentation
+from asr.data.manifest import Utterance
+from asr.data.padded_lengths import PaddedLengths
+from asr.errors import InputError
+from asr.interfaces import Features
+
+
+class Masks(Protocol):
+    """An augmentation of features that sets parts of them to 0, wherever their numbers are."""
+
+    def draw(self, num_frames: int, dim: int) -> Tensor:
+        """Draw rectangles (M, 4): first frame and end, first bin and end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unfeatured:
+    """Stands in the place of an utterance's features (T, F).
+
+    Args:
+        waveform: (S,).
+        num_frames: T.
+        masks: rectangles of them that are 0, (M, 4), as `Masks.draw` gives them.
+    """
+
+    waveform: Tensor
+    num_frames: int
+    masks: Tensor
+
+    def __len__(self) -> int:
+        return self.num_frames
+
+
+class WaveformFeatures:
+    """Takes the place of `features` in a dataset: it keeps the waveform, and counts the frames."""
+
+    def __init__(self, features: Features) -> None:
+        self.sample_rate = features.sample_rate
+        self._num_frames: Callable[[int], int] = features.num_frames
+
+    def __call__(self, waveform: Tensor) -> Unfeatured:
+        """Waveform (S,) to what stands for its features."""
+        return Unfeatured(waveform, self._num_frames(len(waveform)), torch.zeros(0, 4, dtype=torch.int64))
+
+
+@dataclass(frozen=True)
+class DrawnMasks:
+    """Takes the place of an augmentation: it draws the masks, and leaves them to be put on."""
+
+    masks: Masks
+    dim: int
+
+    def __call__(self, unfeatured: Unfeatured) -> Unfeatured:
+        """Add the rectangles that are drawn."""
+        drawn = self.masks.draw(unfeatured.num_frames, self.dim)
+        return replace(unfeatured, masks=torch.cat([unfeatured.masks, drawn]))
+
+
+def without_features(augmentation: Augmentation, dim: int) -> Augmentation:
+    """Return the same augmentation for waveforms, whose masks are drawn and not yet put on.
+
+    Raises:
+        InputError: one of those of the features is something else than masks.
+    """
+    for augment in augmentation.features:
+        if not hasattr(augment, "draw"):
+            must = "data.features_on must be cpu where an augmentation changes features otherwise than by masks"
+            raise InputError(f"{must}; {type(augment).__name__} has no method draw.")
+    drawn: list[Any] = [DrawnMasks(cast(Masks, augment), dim) for augment in augmentation.features]
+    return replace(augmentation, features=drawn)
+
+
+@dataclass(frozen=True, slots=True)
+class WaveformBatch:
+    """Utterances of which the features are yet to be computed.
+
+    Shapes: waveforms (B, S), sample_counts (B,); masks (views * B, M, 4), the first view of each utterance first;
+    tokens (B, U), token_lengths (B,). Features will have `num_frames` frames, padding included.
+    """
+
+    waveforms: Tensor
+    sample_counts: Tensor
+    masks: Tensor
+    num_frames: int
+    tokens: Tensor
+    token_lengths: Tensor
+    utterances: tuple[Utterance, ...]
+    rejected: tuple[Rejected, ...]
+
+    def __len__(self) -> int:
+        return len(self.utterances)
+
+    def to(self, device: torch.device | str, non_blocking: bool = False) -> WaveformBatch:
+        """Move the tensors."""
+        return self._changed(lambda tensor: tensor.to(device, non_blocking=non_blocking))
+
+    def pin_memory(self) -> WaveformBatch:
+        """Page-lock the tensors: nobody waits for their copies to a GPU."""
+        return self._changed(Tensor.pin_memory)
+
+    def _changed(self, change: Callable[[Tensor], Tensor]) -> WaveformBatch:
+        return replace(
+            self,
+            waveforms=change(self.waveforms),
+            sample_counts=change(self.sample_counts),
+            masks=change(self.masks),
+            tokens=change(self.tokens),
+            token_lengths=change(self.token_lengths),
+        )
+
+    def featurised(self, front_end: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]) -> Batch:
+        """Compute the features where the tensors are.
+
+        Args:
+            front_end: waveforms (B, S), sample_counts (B,) to features (B, T, F), feature_lengths (B,).
+        """
+        if len(self) == 0:
+            features, lengths = self.waveforms.new_zeros(0, 0, 0), self.sample_counts
+        else:
+            features, lengths = front_end(self.waveforms, self.sample_counts)
+            features = F.pad(features, (0, 0, 0, self.num_frames - features.shape[1]))  # fewer, where that is negative
+            views = len(self.masks) // len(self)
+            features, lengths = masked(features.repeat(views, 1, 1), self.masks), lengths.repeat(views)
+        return Batch(features, lengths, self.tokens, self.token_lengths, self.utterances, self.rejected)
+
+
+def masked(features: Tensor, masks: Tensor) -> Tensor:
+    """Set the rectangles (B, M, 4) of features (B, T, F) to 0."""
+    frame, bin_ = (torch.arange(size, device=features.device) for size in features.shape[1:])
+    inside = torch.zeros_like(features, dtype=torch.bool)
+    for mask in masks.unbind(dim=1):
+        first_frame, end_frame, first_bin, end_bin = mask.split(1, dim=1)  # (B, 1) each
+        rows = (frame >= first_frame) & (frame < end_frame)  # (B, T)
+        columns = (bin_ >= first_bin) & (bin_ < end_bin)  # (B, F)
+        inside |= rows[:, :, None] & columns[:, None, :]
+    return features.masked_fill(inside, 0.0)
+
+
+def collate_waveforms(examples: Sequence[Example | Rejected], lengths: PaddedLengths) -> WaveformBatch:
+    """Pad waveforms to a batch whose features have one of the `lengths`; rejected ones are passed on beside it."""
+    good = [example for example in examples if isinstance(example, Example)]
+    first = [cast(Unfeatured, example.features) for example in good]
+    views = [view for views in zip(*((one.features, *one.other_views) for one in good), strict=True) for view in views]
+    most = max((one.num_frames for one in first), default=0)
+    tokens = [example.tokens for example in good]
+    return WaveformBatch(
+        waveforms=pad_sequence([one.waveform for one in first], batch_first=True) if good else torch.zeros(0, 0),
+        sample_counts=torch.tensor([len(one.waveform) for one in first], dtype=torch.int64),
+        masks=torch.stack([cast(Unfeatured, view).masks for view in views]) if good else torch.zeros(0, 0, 4).long(),
+        num_frames=lengths.of(most),
+        tokens=pad_sequence(tokens, batch_first=True) if good else torch.zeros(0, 0, dtype=torch.int64),
+        token_lengths=torch.tensor([len(example.tokens) for example in good], dtype=torch.int64),
+        utterances=tuple(example.utterance for example in good),
+        rejected=tuple(example for example in examples if isinstance(example, Rejected)),
+    )

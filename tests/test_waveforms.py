@@ -1,0 +1,132 @@
+"""Features computed for a batch where the net is are those that the processes that read audio compute one by one."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from asr.augment.spec_augment import SpecAugment
+from asr.build import build_augmentation, build_features
+from asr.data.batch import Batch, Example, Rejected, collate
+from asr.data.dataset import Augmentation, Item, SpeechDataset
+from asr.data.manifest import Utterance, read_manifest
+from asr.data.padded_lengths import PaddedLengths
+from asr.data.waveforms import WaveformFeatures, collate_waveforms, masked, without_features
+from asr.errors import InputError
+from asr.onnx.front_end import FrontEnd
+from asr.train import train
+from tests.conftest import TINY, resolved, tone_corpus
+from tests.test_dataset import REFERENCE
+from tests.test_train import metrics
+from tests.tones import SAMPLE_RATE
+
+LENGTHS = PaddedLengths(16)
+AUGMENT = "augment=[speed_perturb,gain,edges,spec_augment]"
+
+
+def batches(utterances: list[Utterance], overrides: list[str], items: list[Item], views: int) -> list[Batch]:
+    """The same batch by both ways: on the CPU one by one, and at once."""
+    config = resolved(AUGMENT, *overrides)
+    features, augmentation = build_features(config), build_augmentation(config, SAMPLE_RATE)
+    reference = replace(REFERENCE, views=views)
+    one_by_one = SpeechDataset(utterances, features, reference, augmentation, seed=3)
+    drawn = without_features(augmentation, features.dim)
+    at_once = SpeechDataset(utterances, WaveformFeatures(features), reference, drawn, seed=3)  # type: ignore[arg-type]
+    waveforms = collate_waveforms([at_once[item] for item in items], LENGTHS)
+    return [collate([one_by_one[item] for item in items], LENGTHS), waveforms.featurised(FrontEnd(features))]
+
+
+@pytest.mark.parametrize("views", [1, 2])
+@pytest.mark.parametrize(
+    "overrides", [[], ["features=slaney_fbank"], ["features/normalize=loud_frame_cmvn"]], ids="-".join
+)
+def test_batches_are_equal_within_float32_and_their_masks_are_the_same(
+    overrides: list[str], views: int, tones: Path
+) -> None:
+    utterances = read_manifest(tones / "train.jsonl")[:6]
+    items = [Item(2, position, (0.9, 1.0, 1.1)[position % 3]) for position in (4, 0, 5, 2)]
+    expected, found = batches(utterances, overrides, items, views)
+    assert found.utterances == expected.utterances
+    for name in ("feature_lengths", "tokens", "token_lengths"):
+        assert torch.equal(getattr(found, name), getattr(expected, name)), name
+    assert found.features.shape == expected.features.shape
+    assert found.features.shape[1] == LENGTHS.of(int(found.feature_lengths.max()))
+    masks = 0
+    for row, length in enumerate(found.feature_lengths.tolist()):
+        mine, theirs = found.features[row, :length], expected.features[row, :length]
+        assert torch.equal(mine == 0, theirs == 0)
+        masks += int((mine == 0).sum())
+        # Digital silence, which `edges` adds, has an energy of rounding errors alone.
+        torch.testing.assert_close(mine, theirs, rtol=1e-3, atol=5e-3)
+    assert masks > 0
+    if views == 2:
+        halves = found.features.chunk(2)
+        assert not torch.equal(*halves), "views have masks of their own"
+
+
+def test_an_utterance_has_the_same_masks_in_any_batch_and_other_ones_in_another_epoch(tones: Path) -> None:
+    utterances = read_manifest(tones / "train.jsonl")[:6]
+
+    def zeros(items: list[Item]) -> Tensor:
+        batch = batches(utterances, [], items, 1)[1]
+        return batch.features[-1, : batch.feature_lengths[-1]] == 0
+
+    alone = zeros([Item(0, 1, 1.0)])
+    assert torch.equal(zeros([Item(0, 4, 1.0), Item(0, 1, 1.0)]), alone)
+    assert not torch.equal(zeros([Item(1, 1, 1.0)]), alone)
+
+
+def test_masks_are_drawn_as_they_are_put_on() -> None:
+    """In the order of the draws: each mask over bins, then each over frames; of each its length, then its place."""
+    augment = SpecAugment(num_freq_masks=2, freq_mask_bins=27, num_time_masks=3, time_mask_fraction=0.1)
+    for seed, frames in enumerate((200, 57, 9, 0)):
+        features = torch.randn(frames, 80)
+        torch.manual_seed(seed)
+        expected = features.clone()
+        for rows, bound in [(expected.T, 27)] * 2 + [(expected, int(frames * 0.1))] * 3:
+            if min(bound, len(rows)) > 0:
+                length = torch.rand(()) * min(bound, len(rows))
+                start = int(torch.rand(()) * (len(rows) - length))
+                rows[start : start + int(length)] = 0.0
+        torch.manual_seed(seed)
+        assert torch.equal(augment(features), expected)
+        torch.manual_seed(seed)
+        assert torch.equal(masked(features[None], augment.draw(frames, 80)[None])[0], expected)
+
+
+def test_what_cannot_be_read_is_passed_on_and_a_batch_of_nothing_else_is_empty(tones: Path) -> None:
+    [utterance] = read_manifest(tones / "train.jsonl")[:1]
+    features = build_features(resolved())
+    front_end, rejected = FrontEnd(features), Rejected(utterance, "no audio")
+    batch = collate_waveforms([rejected], LENGTHS).featurised(front_end)
+    assert (len(batch), batch.rejected) == (0, (rejected,))
+    good = SpeechDataset([utterance], WaveformFeatures(features), REFERENCE)[Item(0, 0, 1.0)]  # type: ignore[arg-type]
+    assert isinstance(good, Example)
+    batch = collate_waveforms([rejected, good], LENGTHS).featurised(front_end)
+    assert (len(batch), batch.rejected) == (1, (rejected,))
+    assert batch.features.shape[:2] == (1, LENGTHS.of(int(batch.feature_lengths[0])))
+
+
+def test_an_augmentation_of_features_that_is_no_mask_is_refused_by_name() -> None:
+    class Blur:
+        stage = "features"
+
+        def __call__(self, features: Tensor) -> Tensor:
+            return features
+
+    with pytest.raises(InputError, match=r"data\.features_on must be cpu where .* by masks; Blur has no method draw"):
+        without_features(Augmentation(features=[Blur()]), 80)
+
+
+def test_a_training_has_the_losses_that_it_has_with_features_of_the_loader(tones: Path, tmp_path: Path) -> None:
+    found = []
+    for where in ("cpu", "device"):
+        run_dir = tmp_path / where
+        few = ["trainer.max_steps=6", "corpus.test=[]", "data.lengths_per_doubling=16", f"data.features_on={where}"]
+        tiny = [override for override in TINY if not override.startswith("augment")]
+        train(resolved(*tiny, *tone_corpus(tones), AUGMENT, *few, f"run_dir={run_dir}"))
+        found.append([float(row["train/loss"]) for row in metrics(run_dir)])
+    assert found[1] == pytest.approx(found[0], rel=2e-3)
+    assert found[1] != found[0], "they were computed in another way"
