@@ -16,12 +16,14 @@ from asr.errors import InputError
 logger = logging.getLogger(__name__)
 
 RUN_KEY = "run"  # of a checkpoint: what `Run.at` gives
-# Settings that change nothing that is computed. Of the manifests the content is compared, not the place.
+# Settings that change nothing that is computed, or no more than its rounding. Of the manifests the content is compared,
+# not the place.
 FREE = (
     "run_dir",
     "resume",
     "checkpoint",
     "gradient_checkpointing",
+    "compile_blocks",
     "doctor",
     "logger",
     "corpus",

@@ -163,6 +163,7 @@ RULES: dict[str, Rule | dict[str, Rule]] = {
     "num_threads": THREADS,
     "normalizer": TEXT,
     "gradient_checkpointing": SWITCH,
+    "compile_blocks": SWITCH,
     "corpus": {
         "name": TEXT,
         "dir": PATH,

@@ -6,13 +6,14 @@ import warnings
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import lightning.pytorch as pl
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import EMAWeightAveraging, LambdaCallback
 from lightning.pytorch.loggers import Logger, TensorBoardLogger
+from torch import nn
 
 from asr.build import component
 from asr.checkpoint.load import CHECKPOINTS
@@ -20,6 +21,7 @@ from asr.errors import InputError, shown
 from asr.run.names import METRICS
 from asr.training.blank import StuckAtBlank
 from asr.training.checkpointing import Saving
+from asr.training.compiled_blocks import CompiledBlocks, Inductor
 from asr.training.early_stopping import Patience
 from asr.training.frozen import Frozen
 from asr.training.lightning_internals import replace_signal_handlers, validate
@@ -107,6 +109,8 @@ def equip(
     callbacks: list[pl.Callback] = [frozen, LargestBatchFirst(data.worst_batches), StuckAtBlank()]
     if prepared.start is not None and prepared.resume is None:
         callbacks.append(LambdaCallback(on_train_start=lambda trainer, task: validate(trainer)))
+    if config["compile_blocks"]:
+        callbacks.append(CompiledBlocks(cast(nn.Module, task.model.encoder), Inductor()))
     if config["ema"]["decay"] is not None:
         callbacks.append(EMAWeightAveraging(decay=config["ema"]["decay"]))
     if config["early_stopping"]["patience"] is not None:

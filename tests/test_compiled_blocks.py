@@ -1,0 +1,229 @@
+"""Blocks that are compiled while a training goes on: when it changes over, and that nothing is lost where it cannot."""
+
+import copy
+import logging
+import re
+from collections import Counter
+from functools import cache
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from asr.build import component
+from asr.train import train
+from asr.training import trainer as trainer_module
+from asr.training.compile_ahead import CompilationBeside, Inputs
+from asr.training.compiled_blocks import CompiledBlocks
+from asr.training.gradient_checkpointing import recompute_blocks
+from tests.conftest import TINY, overridden, resolved, tone_corpus
+from tests.test_recompute import SMALL
+from tests.test_train import losses
+
+NUM_MEL_BINS = 20
+
+
+class CannotCompile(Exception):  # noqa: N818  # as the compiler's errors are called
+    """What the stub raises where it is first called."""
+
+
+class Stub:
+    """A compiler that is done when it has been asked so often, fails if it is told to, and counts."""
+
+    def __init__(self, polls: int = 2, problem: str = "", fails_at_call: int | None = None) -> None:
+        self.polls, self.problem, self.fails_at_call = polls, problem, fails_at_call
+        self.asked, self.calls, self.stopped = 0, 0, False
+        self.blocks: Counter[int] = Counter()
+        self.inputs: Inputs | None = None
+
+    def errors(self) -> tuple[type[Exception], ...]:
+        return (CannotCompile,)
+
+    def beside(self, block: nn.Module, inputs: Inputs) -> "Stub":
+        self.inputs = inputs
+        return self
+
+    def outcome(self) -> str | None:
+        self.asked += 1
+        return None if self.asked < self.polls else self.problem
+
+    def stop(self) -> None:
+        self.stopped = True
+
+    def program(self, block: nn.Module) -> Any:
+        def run(block: nn.Module, *inputs: Any) -> Tensor:
+            if self.calls == self.fails_at_call:
+                raise CannotCompile("no compiler is here\nand more lines")
+            self.calls += 1
+            self.blocks[id(block)] += 1
+            return type(block).forward(block, *inputs)
+
+        return run
+
+
+@cache
+def encoder_config(*overrides: str) -> dict[str, Any]:
+    return overridden(resolved(*overrides)["encoder"], SMALL)
+
+
+def make_encoder(*overrides: str) -> nn.Module:
+    torch.manual_seed(0)
+    return component("encoder", encoder_config(*overrides))(NUM_MEL_BINS)
+
+
+def batch(number: int) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(number)
+    frames = 40 + 9 * number
+    features = torch.randn(2 + number % 2, frames, NUM_MEL_BINS, generator=generator)
+    return features, torch.full((len(features),), frames)
+
+
+def steps(encoder: nn.Module, compiled: CompiledBlocks | None, number: int = 6, world_size: int = 1) -> list[float]:
+    """Train as Lightning would, and return the losses."""
+    optimizer = torch.optim.SGD(encoder.parameters(), lr=1e-2)
+    callbacks: list[Any] = [compiled] if compiled else []
+    for callback in callbacks:
+        callback.on_train_start(SimpleNamespace(world_size=world_size), None)
+    found = []
+    for step in range(number):
+        for callback in callbacks:
+            callback.on_train_batch_start(SimpleNamespace(global_step=step), None, None, step)
+        torch.manual_seed(step)  # of dropout
+        loss = encoder(*batch(step)).out.square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        found.append(float(loss.detach()))
+    for callback in callbacks:
+        callback.on_train_end(None, None)
+    return found
+
+
+def said(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.message for record in caplog.records if "compiled" in record.message]
+
+
+def test_training_begins_without_and_changes_over_when_the_program_is_there(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "asr")
+    stub, encoder = Stub(polls=2), make_encoder()
+    assert steps(encoder, CompiledBlocks(encoder, stub)) == steps(make_encoder(), None)
+    begins, changes = said(caplog)
+    assert begins == "the encoder's blocks are compiled beside the training, which begins without"
+    assert re.fullmatch(r"step 4: the encoder's blocks run compiled, after \d+ s", changes)  # seen, asked, asked
+    assert stub.blocks == {id(block): 3 for block in encoder.blocks}  # steps 4, 5, 6
+    assert stub.stopped
+    encoder.eval()(*batch(0))
+    with torch.no_grad():
+        encoder.train()(*batch(0))
+    assert stub.calls == 3 * len(encoder.blocks), "a validation runs what it always ran"
+
+
+@pytest.mark.parametrize(
+    ("stub", "reason"),
+    [
+        (Stub(problem="there is no g++"), "there is no g++"),
+        (Stub(fails_at_call=0), "no compiler is here"),
+        (Stub(fails_at_call=5), "no compiler is here"),  # in the middle of a step, at another length
+    ],
+    ids=["beside", "at its first call", "at a later call"],
+)
+def test_where_it_cannot_be_compiled_the_training_goes_on_and_one_line_says_why(
+    stub: Stub, reason: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    encoder = make_encoder()
+    assert steps(encoder, compiled := CompiledBlocks(encoder, stub)) == steps(make_encoder(), None)
+    assert said(caplog) == [f"the encoder's blocks run as they are, not compiled: {reason}"]
+    assert compiled.settled
+
+
+@pytest.mark.parametrize(
+    ("encoder", "world_size", "reason"),
+    [
+        (nn.Linear(2, 2), 1, "Linear has no `blocks` (an nn.ModuleList)"),
+        (make_encoder(), 2, "2 processes train together, for which nobody has tried it"),
+    ],
+    ids=["no blocks", "two processes"],
+)
+def test_what_cannot_be_compiled_is_said_at_the_start(
+    encoder: nn.Module, world_size: int, reason: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    CompiledBlocks(encoder, stub := Stub()).on_train_start(SimpleNamespace(world_size=world_size), None)  # type: ignore[arg-type]
+    assert said(caplog) == [f"the encoder's blocks run as they are, not compiled: {reason}"]
+    assert stub.inputs is None
+
+
+def test_blocks_that_are_computed_twice_are_left_alone(caplog: pytest.LogCaptureFixture) -> None:
+    encoder = make_encoder()
+    recompute_blocks(encoder)
+    assert steps(encoder, CompiledBlocks(encoder, Stub())) == steps(make_encoder(), None)
+    assert said(caplog)[0].endswith("gradient_checkpointing=true runs them twice")
+
+
+def test_a_copy_computes_with_its_own_weights() -> None:
+    encoder = make_encoder()
+    steps(encoder, CompiledBlocks(encoder, Stub(polls=1)))
+    theirs = copy.deepcopy(encoder)
+    expected = theirs(*batch(1)).out
+    with torch.no_grad():
+        for parameter in encoder.parameters():
+            parameter.fill_(float("nan"))
+    torch.manual_seed(0)
+    again = theirs(*batch(1)).out
+    assert again.isfinite().all()
+    assert expected.isfinite().all()
+    assert list(theirs.state_dict()) == list(make_encoder().state_dict())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("encoder", ["conformer_xs", "transformer", "fast_conformer_s"])
+def test_one_program_serves_all_blocks_and_lengths(encoder: str) -> None:
+    """Losses are those of the plain forms, which a program is made of: within rounding."""
+    graphs = []
+
+    def count(graph: Any, inputs: Any) -> Any:
+        graphs.append(graph)
+        return graph.forward
+
+    class Traced(Stub):
+        def program(self, block: nn.Module) -> Any:
+            return torch.compile(type(block).forward, backend=count, dynamic=True)
+
+    no_dropout = [f"encoder={encoder}", "encoder.dropout=0", "encoder.subsampling.dropout=0"]
+    net = make_encoder(*no_dropout)
+    found = steps(net, CompiledBlocks(net, Traced(polls=1)), number=8)
+    assert found == pytest.approx(steps(make_encoder(*no_dropout), None, number=8), rel=1e-5)
+    assert len(graphs) == 1, "three blocks, batches of two and three utterances, of six lengths"
+
+
+@pytest.mark.slow
+def test_a_training_with_the_real_compiler_has_the_losses_of_one_without(
+    tones: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """On a processor, by inductor and a C++ compiler: beside the training, then from its cache."""
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "cache"))
+    caplog.set_level(logging.INFO, "asr")
+    found = []
+    for compile_blocks in ("false", "true"):
+        if compile_blocks == "true":  # a training of seconds waits for what one of days need not wait for
+            monkeypatch.setattr(trainer_module, "CompiledBlocks", Waiting)
+        how = ["trainer.max_epochs=3", "corpus.test=[]", f"compile_blocks={compile_blocks}"]
+        train(resolved(*TINY, *tone_corpus(tones), *how, f"run_dir={tmp_path / compile_blocks}"))
+        found.append(losses(tmp_path / compile_blocks))
+    lines = said(caplog)
+    if "not compiled" in lines[-1]:
+        pytest.skip(lines[-1])
+    assert "run compiled" in lines[-1]
+    assert found[1] == pytest.approx(found[0], rel=2e-3)
+    assert found[1] != found[0]
+
+
+class Waiting(CompiledBlocks):
+    """Waits for the other process before the next step."""
+
+    def on_train_batch_start(self, *given: Any) -> None:
+        super().on_train_batch_start(*given)
+        if isinstance(self._beside, CompilationBeside):
+            self._beside._process.wait()
