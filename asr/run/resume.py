@@ -24,6 +24,7 @@ FREE = (
     "checkpoint",
     "gradient_checkpointing",
     "compile_blocks",
+    "graph_memory",
     "doctor",
     "logger",
     "corpus",

@@ -164,6 +164,7 @@ RULES: dict[str, Rule | dict[str, Rule]] = {
     "normalizer": TEXT,
     "gradient_checkpointing": SWITCH,
     "compile_blocks": SWITCH,
+    "graph_memory": FRACTION,
     "corpus": {
         "name": TEXT,
         "dir": PATH,

@@ -17,7 +17,7 @@ from asr.checkpoint.load import CHECKPOINT_KEY
 from asr.data.batch import Batch, Rejected
 from asr.data.seeds import derive_seed
 from asr.evaluation.word_errors import ErrorCounts, count_errors, total
-from asr.interfaces import BLANK_ID, Moment, Schedule
+from asr.interfaces import BLANK_ID, Encoded, Moment, Schedule
 from asr.kernels.choice import exact
 from asr.lengths import padding_mask
 from asr.recognition.recognizer import Recognizer
@@ -87,6 +87,7 @@ class RecognitionTask(pl.LightningModule):
         self._recognizer = recognizer
         self.skipped = unreadable.so_far  # utterances of this epoch, over all ranks
         self.batch: Batch | None = None  # in the works
+        self.recorded: Callable[[Tensor, Tensor], Encoded] | None = None  # the model's forward pass, if it is
         self._make_optimizer = make_optimizer
         self._schedule = schedule
         self._total_steps = total_steps
@@ -115,7 +116,8 @@ class RecognitionTask(pl.LightningModule):
     def losses(self, batch: Batch) -> Mapping[str, Tensor]:
         """Compute the losses of each utterance by name, (B,) each."""
         self.batch = batch
-        encoded = self.model(batch.features, batch.feature_lengths)
+        forward = self.recorded or self.model
+        encoded = forward(batch.features, batch.feature_lengths)
         return self.model.head.losses(encoded, batch.tokens, batch.token_lengths)
 
     def on_train_start(self) -> None:

@@ -29,6 +29,7 @@ from asr.training.memory_check import LargestBatchFirst
 from asr.training.metrics import MetricsFile
 from asr.training.profile import Profile
 from asr.training.progress import progress_callbacks
+from asr.training.recorded_passes import PassRecording, cuda_passes
 from asr.training.signals import StopRequest
 
 if TYPE_CHECKING:
@@ -109,8 +110,12 @@ def equip(
     callbacks: list[pl.Callback] = [frozen, LargestBatchFirst(data.worst_batches), StuckAtBlank()]
     if prepared.start is not None and prepared.resume is None:
         callbacks.append(LambdaCallback(on_train_start=lambda trainer, task: validate(trainer)))
+    compiled = CompiledBlocks(cast(nn.Module, task.model.encoder), Inductor())
     if config["compile_blocks"]:
-        callbacks.append(CompiledBlocks(cast(nn.Module, task.model.encoder), Inductor()))
+        callbacks.append(compiled)
+    if config["graph_memory"]:
+        ready = (lambda: compiled.settled) if config["compile_blocks"] else lambda: True
+        callbacks.append(PassRecording(partial(cuda_passes, share=config["graph_memory"], ready=ready)))
     if config["ema"]["decay"] is not None:
         callbacks.append(EMAWeightAveraging(decay=config["ema"]["decay"]))
     if config["early_stopping"]["patience"] is not None:
