@@ -116,7 +116,7 @@ class RecognitionTask(pl.LightningModule):
     def losses(self, batch: Batch) -> Mapping[str, Tensor]:
         """Compute the losses of each utterance by name, (B,) each."""
         self.batch = batch
-        forward = self.recorded or self.model
+        forward = self.model if self.recorded is None else self.recorded
         encoded = forward(batch.features, batch.feature_lengths)
         return self.model.head.losses(encoded, batch.tokens, batch.token_lengths)
 
