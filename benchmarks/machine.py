@@ -14,6 +14,7 @@ from typing import NamedTuple, ParamSpec, TypeVar
 
 import torch
 
+from asr.errors import InputError
 from benchmarks.race import race
 
 Given = ParamSpec("Given")
@@ -49,6 +50,8 @@ def synchronizer(device: str) -> Callable[[], object]:
 def measure(device: str = "cpu", dtype: torch.dtype = torch.float32) -> Machine:
     """Measure a device's rates for products of `dtype`: by CPU time, or on a card by the clock."""
     on_card = device.startswith("cuda")
+    if on_card and not torch.cuda.is_available():
+        raise InputError(f"--device must be there; got {device}, and no CUDA device is here. Take cpu.")
     size, elements = (8192, 2**28) if on_card else (1536, 2**25)
     left, right = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
     source = torch.randn(elements, device=device)

@@ -19,6 +19,7 @@ from asr.web.page import escape, page
 
 SUITE = {  # benchmarks, and the options of each run of theirs
     "train_step": ["", "--precision bfloat16"],
+    "step_profile": [""],
     "parts": [""],
     "inference": [""],
     "long_audio": [""],

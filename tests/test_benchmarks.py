@@ -6,6 +6,7 @@ import subprocess
 import sys
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,8 +14,9 @@ import torch
 from asr.encoder.activation.swish import Swish
 from asr.encoder.convolution.depthwise_convolution import DepthwiseConvolution
 from asr.encoder.norm.masked_batch_norm import MaskedBatchNorm
+from asr.errors import InputError
 from asr.interfaces import Encoded
-from benchmarks import inference, long_audio, nets, parts, train_step
+from benchmarks import inference, long_audio, nets, parts, step_profile, train_step
 from benchmarks.contest import count_flops
 from benchmarks.nets import OURS, VOCAB_SIZE, Net, make_batch, make_net
 from tests.conftest import ROOT
@@ -41,6 +43,27 @@ for name in sys.argv[1:]:
     assert run.returncode == 0, run.stderr
     for name in PROGRAMS:
         assert re.search(rf"usage: .*{name}", run.stdout), name
+
+
+@pytest.mark.slow
+def test_a_profile_has_the_longest_kernels_and_what_a_ctc_loss_costs(tmp_path: Path) -> None:
+    few = ["--size", "xs", "--batch-seconds", "1", "--most", "5", "--turns", "1"]
+    assert step_profile.main([*few, "--output-dir", str(tmp_path)]) == 0
+    rows = json.loads((tmp_path / "step_profile.json").read_text())["rows"]
+    longest, others, ctc = rows[:5], rows[5], rows[6]
+    assert [row["ms"] for row in longest] == sorted((row["ms"] for row in longest), reverse=True)
+    assert sum(row["of all"] for row in [*longest, others]) == pytest.approx(1)
+    assert ctc["kernel"].startswith("(torch's CTC loss, 25 frames, 1024 tokens")
+    assert ctc["ms"] > 0
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a CUDA device is here")
+@pytest.mark.parametrize("benchmark", [train_step, inference, step_profile])
+def test_without_a_gpu_a_benchmark_of_one_is_refused_in_a_line(benchmark: Any) -> None:
+    with pytest.raises(
+        InputError, match=r"^--device must be there; got cuda, and no CUDA device is here\. Take cpu\.$"
+    ):
+        benchmark.main(["--device", "cuda"])
 
 
 @pytest.mark.parametrize("with_front_end", [True, False])

@@ -64,11 +64,14 @@ class SpeechData(pl.LightningDataModule):
             what = "are alike but for dropout, since no augmentation masks features; add augment=[..., spec_augment]"
             logger.warning("the %d views of an utterance %s", reference.views, what)
         self._front_end = FrontEnd(features) if features_on == "device" else None
-        self._collate = partial(collate, lengths=training_set.settings.lengths)
+        self._collate: Callable[[Any], Any] = partial(collate, lengths=training_set.settings.lengths)
         of_waveform: Any = features
         if self._front_end is not None:
             of_waveform, augmentation = WaveformFeatures(features), without_features(augmentation, features.dim)
             self._collate = partial(collate_waveforms, lengths=training_set.settings.lengths)
+            logger.info("features of training batches are computed where the net is: data.features_on=device")
+        if (per_doubling := training_set.settings.lengths.lengths_per_doubling) is not None:
+            logger.info("training batches are padded to few lengths: data.lengths_per_doubling=%d", per_doubling)
         self._train = SpeechDataset(training_set.utterances, of_waveform, reference, augmentation, training_set.seed)
         self._valid = SpeechDataset(valid, features, reference.for_evaluation())
         self._planned: tuple[Position, EpochPlan] | None = None  # the last plan; several ask for the same

@@ -76,7 +76,7 @@ class RecordedPasses:
         ready: Callable[[], bool] = lambda: True,
     ) -> None:
         self._model, self._record, self._memory, self._ready = model, record, memory, ready
-        self._most_bytes = most_bytes
+        self.most_bytes = most_bytes
         self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self._gradients: list[Tensor] = []  # one tensor of each parameter, for all recordings
         self._tapped: tuple[int, ...] = ()
@@ -111,7 +111,7 @@ class RecordedPasses:
         # A module that is frozen for some steps is in evaluation, and runs another program.
         key = features.shape, features.dtype, tuple(module.training for module in self._model.modules())
         self._seen[key] += 1
-        can = self._seen[key] > SEEN_BEFORE and not self._problem and self.used_bytes < self._most_bytes
+        can = self._seen[key] > SEEN_BEFORE and not self._problem and self.used_bytes < self.most_bytes
         if key not in self._recordings and can:
             self._make(key, features, feature_lengths)
         return self._recordings.get(key)
@@ -269,6 +269,8 @@ class PassRecording(pl.Callback):
             logger.warning("no passes are recorded: %s", what)
             return
         self._passes = pl_module.recorded = passes
+        most = passes.most_bytes / 2**30
+        logger.info("passes of shapes that come again are recorded, in up to %.1f GiB: graph_memory", most)
 
     def on_train_batch_start(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int

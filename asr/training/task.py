@@ -184,7 +184,8 @@ class RecognitionTask(pl.LightningModule):
     def _is_logged(self, step: int) -> bool:
         """Whether a step's numbers are wanted: those of the last one in an epoch are told when it is done."""
         trainer = self.trainer
-        return step % trainer.log_every_n_steps == 0 or trainer.is_last_batch or step == trainer.max_steps
+        every: int = trainer.log_every_n_steps  # type: ignore[attr-defined]  # which Lightning sets elsewhere
+        return step % every == 0 or trainer.is_last_batch or step == trainer.max_steps
 
     def _log_step(self, sums: StepSums, norm: float, learning_rate: float) -> None:
         features = self.model.features

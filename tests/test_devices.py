@@ -1,0 +1,147 @@
+"""The ways in which a training may compute its steps give the same losses: on a processor those that it has, and on a
+GPU, where there is one, compiled blocks and recorded passes, too."""
+
+import json
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from asr.data.batch import Batch
+from asr.errors import InputError
+from asr.recognition.model import Model
+from asr.train import train
+from asr.training import trainer as trainer_module
+from asr.training.compile_ahead import CompilationBeside
+from asr.training.compiled_blocks import CompiledBlocks
+from asr.training.task import RecognitionTask
+from tests.conftest import TINY, resolved, tone_corpus
+from tests.test_recorded_passes import make_model
+from tests.test_train import losses
+
+cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device is here")
+DEVICES = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=cuda)])
+NUM_STEPS = {"cpu": 8, "cuda": 200}
+# Of a loss, in the mean over the steps: bfloat16 has three digits, and rounds otherwise in another order of sums.
+NOISE = {"cpu": 2e-3, "cuda": 3e-2}
+WAYS = {
+    "features": ["data.features_on=device"],
+    "compiled": ["compile_blocks=true"],
+    "recorded": ["graph_memory=0.2"],
+    "all": ["data.features_on=device", "compile_blocks=true", "graph_memory=0.2"],
+}
+
+
+class Waiting(CompiledBlocks):
+    """Compiles before the third step, however long that takes."""
+
+    def on_train_batch_start(self, *given: Any) -> None:
+        super().on_train_batch_start(*given)
+        if isinstance(self._beside, CompilationBeside):
+            self._beside._process.wait()
+
+
+def run(device: str, corpus: Path, run_dir: Path, *overrides: str) -> list[float]:
+    tiny = [override for override in TINY if not override.startswith("trainer.accelerator")]
+    where = ["trainer=gpu"] if device == "cuda" else ["trainer.accelerator=cpu"]
+    rest = [
+        "corpus.test=[]",
+        "data.lengths_per_doubling=4",
+        "trainer.max_epochs=-1",
+        f"trainer.max_steps={NUM_STEPS[device]}",
+    ]
+    train(resolved(*where, *tiny, *tone_corpus(corpus), *rest, *overrides, f"run_dir={run_dir}"))
+    return losses(run_dir)
+
+
+@pytest.fixture(scope="module")
+def eager(tones: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[float]]:
+    """The losses of a training without any of the ways, by device."""
+    folder = tmp_path_factory.mktemp("eager")
+    devices = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
+    return {device: run(device, tones, folder / device) for device in devices}
+
+
+@pytest.mark.parametrize(
+    ("device", "way"), [("cpu", "features"), *(pytest.param("cuda", way, marks=cuda) for way in WAYS)]
+)
+def test_each_way_of_computing_a_step_has_the_losses_of_the_plain_one(
+    device: str,
+    way: str,
+    eager: dict[str, list[float]],
+    tones: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(trainer_module, "CompiledBlocks", Waiting)
+    caplog.set_level("INFO", "asr")
+    found = run(device, tones, tmp_path / "run", *WAYS[way])
+    assert len(found) == len(eager[device]) == NUM_STEPS[device]
+    pairs = zip(found, eager[device], strict=True)
+    assert sum(abs(mine - theirs) / theirs for mine, theirs in pairs) / len(found) < NOISE[device]
+    if "compile_blocks=true" in WAYS[way]:
+        assert "run compiled" in caplog.text, caplog.text
+    if "graph_memory=0.2" in WAYS[way]:
+        assert "0 shapes recorded" not in caplog.text, caplog.text
+
+
+@DEVICES
+def test_log_probs_in_bfloat16_are_near_those_in_float32(device: str) -> None:
+    """An eighth: of numbers of about 2, through two blocks, with three digits each."""
+    model: Model = make_model("encoder.dropout=0").to(device).eval()
+    features, lengths = torch.randn(3, 300, 80, device=device), torch.tensor([300, 211, 97], device=device)
+    found = []
+    for dtype in (torch.float32, torch.bfloat16):
+        with torch.no_grad(), torch.autocast(device, dtype, enabled=dtype != torch.float32):
+            encoded = model(features, lengths)
+            head: Any = model.head.frame_head
+            found.append(head.log_probs(encoded.out).float().cpu()[0])
+    torch.testing.assert_close(found[1], found[0], rtol=0, atol=0.125)
+    assert not torch.equal(*found)
+
+
+@DEVICES
+def test_a_loss_that_is_not_finite_is_named_by_its_own_step(
+    device: str, tones: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a GPU it is found later, when a step is logged."""
+    compute = RecognitionTask.losses
+
+    def spoilt(self: RecognitionTask, batch: Batch) -> Any:
+        spoil = torch.nan if self.global_step == 2 and self.trainer.training else 1.0
+        return {name: loss * spoil for name, loss in compute(self, batch).items()}
+
+    monkeypatch.setattr(RecognitionTask, "losses", spoilt)
+    with pytest.raises(InputError, match=r"in epoch 1, step 3, the loss is not finite for \d+ utterances"):
+        run(device, tones, tmp_path / "run", "trainer.log_every_n_steps=7")
+    assert [path.name for path in (tmp_path / "run" / "faults").iterdir()] == ["epoch=1-step=3-rank=0-0.pt"]
+
+
+@cuda
+def test_a_run_goes_on_from_its_checkpoint_with_all_that_is_fast(
+    tones: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trainer_module, "CompiledBlocks", Waiting)
+    common = [*WAYS["all"], "schedule=noam", "checkpoint.every_steps=20"]
+    run("cuda", tones, tmp_path / "run", *common, "trainer.max_steps=40")
+    found = run("cuda", tones, tmp_path / "run", *common, "trainer.max_steps=80", "resume.allow=[trainer.max_steps]")
+    whole = run("cuda", tones, tmp_path / "whole", *common, "trainer.max_steps=80")
+    assert found == pytest.approx(whole, rel=0.05)
+
+
+@cuda
+def test_on_a_gpu_a_step_that_is_not_logged_waits_for_torchs_ctc_loss_alone(tones: Path, tmp_path: Path) -> None:
+    """Which asks for the lengths; nothing else does, but where a step is logged."""
+    torch.cuda.set_sync_debug_mode("warn")
+    try:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            run("cuda", tones, tmp_path / "run", "trainer.log_every_n_steps=1000", "trainer.max_steps=12")
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    places = [f"{one.filename}:{one.lineno}" for one in caught if "synchronizing CUDA" in str(one.message)]
+    steps = [place for place in places if "/asr/encoder/" in place or "/asr/kernels/" in place]
+    assert not steps, json.dumps(sorted(set(places)), indent=1)
