@@ -48,7 +48,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = model_parser("serve", "Serve a page, an HTTP endpoint and a WebSocket for speech recognition.", workers=False)
+    about = "Serve a page, an HTTP endpoint and a WebSocket for speech recognition."
+    parser = model_parser("serve", about, workers=False)
     server = parser.add_argument_group("the server")
     server.add_argument("--host", default="127.0.0.1", help="address to listen at (default 127.0.0.1: this machine)")
     server.add_argument(
