@@ -60,6 +60,11 @@ class StepSums(NamedTuple):
         return self.waited_seconds / self.wall_seconds if self.wall_seconds else 0.0
 
 
+def on_device(sums: Sequence[float], device: torch.device) -> Tensor:
+    """Put numbers where they can be summed over processes, as exactly as the device can."""
+    return torch.tensor(sums, dtype=exact(device), device=device)
+
+
 @dataclass
 class StepBatches:
     """The batches of one optimizer step on this process, the losses of their utterances, and what could not be read."""

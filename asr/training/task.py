@@ -18,13 +18,12 @@ from asr.data.batch import Batch, Rejected
 from asr.data.seeds import derive_seed
 from asr.evaluation.word_errors import ErrorCounts, count_errors, total
 from asr.interfaces import BLANK_ID, Encoded, Moment, Schedule
-from asr.kernels.choice import exact
 from asr.lengths import padding_mask
 from asr.recognition.recognizer import Recognizer
 from asr.run.validation_samples import SamplesFile, ValidationSample
 from asr.text.printable import listed
 from asr.training.distributed import fail_together, gather
-from asr.training.step_sums import Step, StepBatches, StepSums, wait_for
+from asr.training.step_sums import Step, StepBatches, StepSums, on_device, wait_for
 from asr.training.stopwatch import Stopwatch
 
 logger = logging.getLogger(__name__)
@@ -335,4 +334,4 @@ class _ValidationSums:
 
     def as_tensor(self, device: torch.device) -> Tensor:
         sums = [*self.counts.as_tuple(), self.loss, self.tokens, self.blanks, self.frames, len(self.rejected)]
-        return torch.tensor(sums, dtype=exact(device), device=device)
+        return on_device(sums, device)

@@ -1,9 +1,7 @@
 """Lightning's Trainer: made of the config, and given what happens besides the steps."""
 
-import importlib.util
 import logging
 import warnings
-from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -12,21 +10,18 @@ import lightning.pytorch as pl
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import EMAWeightAveraging, LambdaCallback
-from lightning.pytorch.loggers import Logger, TensorBoardLogger
 from torch import nn
 
-from asr.build import component
 from asr.checkpoint.load import CHECKPOINTS
-from asr.errors import InputError, shown
-from asr.run.names import METRICS
+from asr.errors import InputError
 from asr.training.blank import StuckAtBlank
 from asr.training.checkpointing import Saving
 from asr.training.compiled_blocks import CompiledBlocks, Inductor
 from asr.training.early_stopping import Patience
 from asr.training.frozen import Frozen
 from asr.training.lightning_internals import replace_signal_handlers, validate
+from asr.training.loggers import chosen_loggers, make_loggers
 from asr.training.memory_check import LargestBatchFirst
-from asr.training.metrics import MetricsFile
 from asr.training.profile import Profile
 from asr.training.progress import progress_callbacks
 from asr.training.recorded_passes import PassRecording, cuda_passes
@@ -103,9 +98,7 @@ def equip(
         Whether a signal has asked to stop, once it has.
     """
     step = prepared.resume.step if prepared.resume else 0
-    tensorboard = TensorBoardLogger(prepared.run_dir, name="tensorboard", version="", purge_step=step + 1)
-    others = [make(prepared.run_dir, run.id, config) for make in chosen_loggers(config)]
-    trainer.loggers = [MetricsFile(prepared.run_dir / METRICS, step), tensorboard, *others]
+    trainer.loggers = make_loggers(config, prepared.run_dir, run.id, step)
     frozen = Frozen(task.model, config["init"]["frozen"], config["init"]["frozen_steps"])
     callbacks: list[pl.Callback] = [frozen, LargestBatchFirst(data.worst_batches), StuckAtBlank()]
     if prepared.start is not None and prepared.resume is None:
@@ -127,27 +120,6 @@ def equip(
     trainer.callbacks += [*callbacks, saving]  # type: ignore[attr-defined]  # what it saves is behind all others
     replace_signal_handlers(trainer, stop.listen, stop.give_back)
     return stop
-
-
-def chosen_loggers(config: dict[str, Any]) -> list[partial[Logger]]:
-    """Find the loggers beside our own that a config chooses, each of the package that it is named like.
-
-    Raises:
-        InputError: there is no such logger, its package is not installed, or a setting does not hold.
-    """
-    chosen = config.get("logger") or {}
-    if not isinstance(chosen, Mapping):
-        raise InputError(f"logger must be a mapping of names to settings, such as wandb's; got {shown(chosen)}.")
-    found = [
-        component("training/logger", {"name": name, **settings}, f"logger.{name}") for name, settings in chosen.items()
-    ]
-    for name in chosen:
-        spec = importlib.util.find_spec(name)
-        if spec is None or spec.origin is None:  # a folder of this name is no package
-            raise InputError(
-                f"logger={name} must have the package {name}, which is not here: pip install 'asr[{name}]'."
-            )
-    return found
 
 
 def _quieten_libraries() -> None:

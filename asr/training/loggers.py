@@ -1,0 +1,49 @@
+"""Where metrics go: metrics.csv and TensorBoard, and the services that a config chooses beside them."""
+
+import importlib.util
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch.loggers import Logger, TensorBoardLogger
+
+from asr.build import component
+from asr.errors import InputError, shown
+from asr.run.names import METRICS
+from asr.training.metrics import MetricsFile
+
+
+def make_loggers(config: dict[str, Any], run_dir: Path, run_id: str, step: int) -> list[Logger]:
+    """Make the loggers of a run.
+
+    Args:
+        config: the resolved config.
+        run_dir: the run folder.
+        run_id: of the run, the same when it is resumed.
+        step: optimizer steps that the run has done.
+    """
+    tensorboard = TensorBoardLogger(run_dir, name="tensorboard", version="", purge_step=step + 1)
+    others = [make(run_dir, run_id, config) for make in chosen_loggers(config)]
+    return [MetricsFile(run_dir / METRICS, step), tensorboard, *others]
+
+
+def chosen_loggers(config: dict[str, Any]) -> list[partial[Logger]]:
+    """Find the loggers beside our own that a config chooses, each of the package that it is named like.
+
+    Raises:
+        InputError: there is no such logger, its package is not installed, or a setting does not hold.
+    """
+    chosen = config.get("logger") or {}
+    if not isinstance(chosen, Mapping):
+        raise InputError(f"logger must be a mapping of names to settings, such as wandb's; got {shown(chosen)}.")
+    found = [
+        component("training/logger", {"name": name, **settings}, f"logger.{name}") for name, settings in chosen.items()
+    ]
+    for name in chosen:
+        spec = importlib.util.find_spec(name)
+        if spec is None or spec.origin is None:  # a folder of this name is no package
+            raise InputError(
+                f"logger={name} must have the package {name}, which is not here: pip install 'asr[{name}]'."
+            )
+    return found
