@@ -4,27 +4,19 @@ import logging
 import warnings
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import lightning.pytorch as pl
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
-from lightning.pytorch.callbacks import EMAWeightAveraging, LambdaCallback
-from torch import nn
 
 from asr.checkpoint.load import CHECKPOINTS
 from asr.errors import InputError
-from asr.training.blank import StuckAtBlank
+from asr.training.callbacks import besides_steps
 from asr.training.checkpointing import Saving
-from asr.training.compiled_blocks import CompiledBlocks, Inductor
-from asr.training.early_stopping import Patience
-from asr.training.frozen import Frozen
-from asr.training.lightning_internals import replace_signal_handlers, validate
+from asr.training.lightning_internals import replace_signal_handlers
 from asr.training.loggers import chosen_loggers, make_loggers
-from asr.training.memory_check import LargestBatchFirst
-from asr.training.profile import Profile
 from asr.training.progress import progress_callbacks
-from asr.training.recorded_passes import PassRecording, cuda_passes
 from asr.training.signals import StopRequest
 
 if TYPE_CHECKING:
@@ -99,25 +91,10 @@ def equip(
     """
     step = prepared.resume.step if prepared.resume else 0
     trainer.loggers = make_loggers(config, prepared.run_dir, run.id, step)
-    frozen = Frozen(task.model, config["init"]["frozen"], config["init"]["frozen_steps"])
-    callbacks: list[pl.Callback] = [frozen, LargestBatchFirst(data.worst_batches), StuckAtBlank()]
-    if prepared.start is not None and prepared.resume is None:
-        callbacks.append(LambdaCallback(on_train_start=lambda trainer, task: validate(trainer)))
-    compiled = CompiledBlocks(cast(nn.Module, task.model.encoder), Inductor())
-    if config["compile_blocks"]:
-        callbacks.append(compiled)
-    if config["graph_memory"]:
-        ready = (lambda: compiled.settled) if config["compile_blocks"] else lambda: True
-        callbacks.append(PassRecording(partial(cuda_passes, share=config["graph_memory"], ready=ready)))
-    if config["ema"]["decay"] is not None:
-        callbacks.append(EMAWeightAveraging(decay=config["ema"]["decay"]))
-    if config["early_stopping"]["patience"] is not None:
-        callbacks.append(Patience(config["early_stopping"]["patience"]))
-    if config["debug"]["profile_batches"] is not None:
-        callbacks.append(Profile(prepared.run_dir, config["debug"]["profile_batches"]))
     stop = StopRequest(speaks=trainer.is_global_zero)
     saving = Saving(prepared.run_dir / CHECKPOINTS, run, data.position_at, stop, **config["checkpoint"])
-    trainer.callbacks += [*callbacks, saving]  # type: ignore[attr-defined]  # what it saves is behind all others
+    others = besides_steps(config, prepared, task, data)
+    trainer.callbacks += [*others, saving]  # type: ignore[attr-defined]  # what it saves is behind all others
     replace_signal_handlers(trainer, stop.listen, stop.give_back)
     return stop
 
