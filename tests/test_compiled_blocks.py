@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from asr.build import component
 from asr.train import train
-from asr.training import trainer as trainer_module
+from asr.training import step_callbacks
 from asr.training.compile_ahead import CompilationBeside, Inputs
 from asr.training.compiled_blocks import CompiledBlocks
 from asr.training.gradient_checkpointing import recompute_blocks
@@ -209,7 +209,7 @@ def test_a_training_with_the_real_compiler_has_the_losses_of_one_without(
     found = []
     for compile_blocks in ("false", "true"):
         if compile_blocks == "true":  # a training of seconds waits for what one of days need not wait for
-            monkeypatch.setattr(trainer_module, "CompiledBlocks", Waiting)
+            monkeypatch.setattr(step_callbacks, "CompiledBlocks", Waiting)
         how = ["encoder=transformer", "trainer.max_steps=20", "corpus.test=[]", f"compile_blocks={compile_blocks}"]
         tiny = [override for override in TINY if "convolution" not in override]
         train(resolved(*tiny, *tone_corpus(tones), *how, f"run_dir={tmp_path / compile_blocks}"))

@@ -13,7 +13,7 @@ from asr.data.batch import Batch
 from asr.errors import InputError
 from asr.recognition.model import Model
 from asr.train import train
-from asr.training import trainer as trainer_module
+from asr.training import step_callbacks
 from asr.training.compile_ahead import CompilationBeside
 from asr.training.compiled_blocks import CompiledBlocks
 from asr.training.task import RecognitionTask
@@ -76,7 +76,7 @@ def test_each_way_of_computing_a_step_has_the_losses_of_the_plain_one(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(trainer_module, "CompiledBlocks", Waiting)
+    monkeypatch.setattr(step_callbacks, "CompiledBlocks", Waiting)
     caplog.set_level("INFO", "asr")
     found = run(device, tones, tmp_path / "run", *WAYS[way])
     assert len(found) == len(eager[device]) == NUM_STEPS[device]
@@ -124,7 +124,7 @@ def test_a_loss_that_is_not_finite_is_named_by_its_own_step(
 def test_a_run_goes_on_from_its_checkpoint_with_all_that_is_fast(
     tones: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trainer_module, "CompiledBlocks", Waiting)
+    monkeypatch.setattr(step_callbacks, "CompiledBlocks", Waiting)
     common = [*WAYS["all"], "schedule=noam", "checkpoint.every_steps=20"]
     run("cuda", tones, tmp_path / "run", *common, "trainer.max_steps=40")
     found = run("cuda", tones, tmp_path / "run", *common, "trainer.max_steps=80", "resume.allow=[trainer.max_steps]")

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from asr.build import build_features, build_model, build_tokenizer
 from asr.recognition.model import Model
 from asr.train import train
-from asr.training import trainer as trainer_module
+from asr.training import step_callbacks
 from asr.training.recorded_passes import Forward, RecordedPasses, Recording
 from tests.conftest import TINY, resolved, tone_corpus
 from tests.test_train import losses, metrics
@@ -188,7 +188,7 @@ def test_a_training_with_recorded_passes_is_one_without(
 ) -> None:
     """Accumulation, a moving average, batches of few lengths, weights that are frozen for some steps."""
     caplog.set_level(logging.INFO, "asr")
-    monkeypatch.setattr(trainer_module, "cuda_passes", lambda model, device, **_: passes_of(model))
+    monkeypatch.setattr(step_callbacks, "cuda_passes", lambda model, device, **_: passes_of(model))
     found = []
     for share in (0, 0.5):
         run_dir = tmp_path / str(share)

@@ -5,7 +5,7 @@ import signal
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import lightning.pytorch as pl
 import torch
@@ -15,7 +15,6 @@ from asr.data.batch import Batch, collate
 from asr.data.batch_plan import BatchSampler, plan_evaluation
 from asr.data.dataset import Augmentation, Item, SpeechDataset
 from asr.data.epoch_plan import EpochPlan, EpochSampler, TrainingSet
-from asr.data.manifest import Utterance
 from asr.data.position import Position, Share, start_of_epoch
 from asr.data.seeds import derive_seed
 from asr.data.waveforms import WaveformBatch, WaveformFeatures, collate_waveforms, without_features
@@ -24,6 +23,9 @@ from asr.text.printable import listed
 from asr.training.lightning_internals import batches_begun
 from asr.training.signals import SIGNALS
 from asr.training.stopwatch import Stopwatch
+
+if TYPE_CHECKING:
+    from asr.data.manifest import Utterance
 
 logger = logging.getLogger(__name__)
 
@@ -47,7 +49,7 @@ class SpeechData(pl.LightningDataModule):
     def __init__(
         self,
         training_set: TrainingSet,
-        valid: Sequence[Utterance],
+        valid: "Sequence[Utterance]",
         augmentation: Augmentation,
         position: Position,
         num_workers: int,
