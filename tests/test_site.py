@@ -113,6 +113,12 @@ def test_what_the_pages_script_cannot_do_is_refused(tmp_path: Path, config: dict
         prepare_site(tmp_path / "site", CONFIG | config, [], print)
 
 
+def test_a_model_of_other_programs_has_no_page(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"must be one program, .*; it is encoder\.onnx, joiner\.onnx\."):
+        write_site(tmp_path / "x", "x", bundle(), listener(), {"encoder.onnx": b"", "joiner.onnx": b""}, FAKE, [])
+    assert not (tmp_path / "x").exists()
+
+
 def test_an_example_that_cannot_be_read_is_refused_by_name(tmp_path: Path) -> None:
     (tmp_path / "notes.wav").write_text("not audio")
     with pytest.raises(InputError, match=r"notes\.wav: must be audio that libsndfile reads"):

@@ -7,6 +7,7 @@ from pathlib import Path
 from asr.audio.load import audio_info
 from asr.build import Config
 from asr.checkpoint.bundle import Bundle, check_replaceable_folder, replace_folder
+from asr.errors import InputError
 from asr.onnx.browser_runtime import Runtime, browser_runtime
 from asr.onnx.names import WAVEFORM
 from asr.onnx.site import ALWAYS, CARD, check_page, megabytes, site_files
@@ -58,8 +59,11 @@ def write_site(
         How many megabytes a browser downloads before it can recognise.
 
     Raises:
-        InputError: as `replace_bundle`.
+        InputError: the model is another kind of programs, or as `replace_bundle`.
     """
+    if WAVEFORM not in programs:
+        must = "the model of a page must be one program, from whole recordings to log_probs"
+        raise InputError(f"{must}; it is {', '.join(programs)}.")
     contents = site_files(name, recognizer, bundle.config, programs[WAVEFORM], runtime, examples, bundle.card)
 
     def write(unfinished: Path) -> None:
