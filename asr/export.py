@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from asr.data.manifest import Utterance
     from asr.onnx.agreement import Difference
     from asr.onnx.browser_runtime import Runtime
-    from asr.onnx.programs import Parts
+    from asr.onnx.programs import Parts, smaller
     from asr.recognition.recognizer import Recognizer
 
 SMALLER = {
@@ -47,7 +47,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from asr.checkpoint.load import bundle_recognizer, read_model
     from asr.onnx.agreement import recordings, tokens_text
     from asr.onnx.programs import all_programs, check_exportable, differences, written_down
-    from asr.onnx.quantization import smaller
 
     path = path_of(options.model)
     bundle = _with_decoder(read_model(path), options.decode)

@@ -13,6 +13,7 @@ from asr.onnx.agreement import OF_FEATURES, OF_SHERPA, OF_WAVEFORMS, Difference,
 from asr.onnx.exported import exported
 from asr.onnx.names import ENCODER, FRONT_END, JOINER, NETS, OPENED, PREDICTOR, PROGRAM, SHERPA, STEP
 from asr.onnx.program import Net, export_front_end, export_net, for_sherpa, is_for_sherpa, joined
+from asr.onnx.quantization import smaller as smaller
 from asr.onnx.session import check_installed
 from asr.recognition.recognizer import Recognizer
 

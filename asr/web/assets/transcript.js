@@ -133,6 +133,7 @@ export function transcript(frames, duration, settings) {
     duration: rounded(duration, 3),
     confidence: words.length ? rounded(sure, 4) : null,
     score,
+    speech: frames.tokens.length > 0,
     words: words.map(({ text, start, end, confidence }) =>
       ({ text, start: rounded(start, 3), end: rounded(end, 3), confidence: rounded(confidence, 4) })),
     alternatives: [{ text, score }],
