@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from asr.data.manifest import Utterance
     from asr.onnx.agreement import Difference
     from asr.onnx.browser_runtime import Runtime
-    from asr.onnx.programs import Parts, smaller
+    from asr.onnx.programs import Parts
     from asr.recognition.recognizer import Recognizer
 
 SMALLER = {
@@ -46,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from asr.checkpoint.hub import path_of
     from asr.checkpoint.load import bundle_recognizer, read_model
     from asr.onnx.agreement import recordings, tokens_text
-    from asr.onnx.programs import all_programs, check_exportable, differences, written_down
+    from asr.onnx.programs import all_programs, check_exportable, differences, smaller, written_down
 
     path = path_of(options.model)
     bundle = _with_decoder(read_model(path), options.decode)
