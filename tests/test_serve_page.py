@@ -229,12 +229,12 @@ def test_a_file_can_be_dropped_and_two_cannot(seen: Visit, said: Path, text: str
 def test_it_can_be_used_by_keyboard_alone(seen: Visit, text: str) -> None:
     focused = "document.activeElement.id || document.activeElement.textContent.trim()"
     reached = []
-    for _ in range(6):
+    for _ in range(7):
         seen.page.keyboard.press("Tab")
         reached.append(seen.page.evaluate(focused))
         if reached[-1] == "Example":
             break
-    assert reached == ["the endpoint", "file", "record", "Example"]
+    assert reached == ["the endpoint", "file", "record", "caption", "Example"]
     seen.page.keyboard.press("Enter")
     assert transcript(seen.page) == text
     assert seen.page.evaluate(focused) == "result-title"

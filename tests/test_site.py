@@ -66,6 +66,8 @@ def test_a_page_is_its_files_and_says_what_it_downloads(tmp_path: Path) -> None:
     assert "makes it download 7 MB, once" in page
     assert "http://" not in page.replace("http://localhost:8000", "").replace("http://www.w3.org", "")
     assert "https://" not in page
+    assert "Record</button>" in page
+    assert "Captions" not in page  # they want a server
 
 
 def test_names_cannot_break_out_of_the_page(tmp_path: Path) -> None:

@@ -95,7 +95,7 @@ def _body(name: str, contents: Mapping[str, bytes], examples: Mapping[str, str])
         f"Model {model}, run by your browser: no recording leaves this device, and one may last {MAX_SECONDS // 60} "
         f'minutes.\n<span id="here">{once}</span> {LOAD}'
     )
-    return demo_body(about, "WAV, FLAC, Ogg, MP3 or M4A", list(examples.items()))
+    return demo_body(about, "WAV, FLAC, Ogg, MP3 or M4A. Or use the microphone.", list(examples.items()))
 
 
 def _settings(recognizer: Recognizer, config: Config) -> dict[str, Any]:

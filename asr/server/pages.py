@@ -19,7 +19,8 @@ from asr.server.upload import Limits
 from asr.web.demo import SCRIPTS, demo_body
 from asr.web.page import asset, escape, page
 
-ALLOWED = {"connect-src": "'self'", "script-src": "'self'"}  # to ask, and for the recorder's part in the audio thread
+CAPTIONS = '<button type="button" id="caption" class="microphone">Captions</button>'
+ALLOWED = {"connect-src": "'self'", "script-src": "'self'"}  # to ask, and for the microphone's part in the audio thread
 # What the header allows is this origin; the page's own policy allows no script and no style but those it was made of.
 DEMO_POLICY = "default-src 'self' 'unsafe-inline' data: blob:; base-uri 'none'; frame-ancestors 'none'"
 # Swagger UI sets style attributes, and has its pictures in its style.
@@ -108,9 +109,11 @@ def demo_page(model: str, limits: Limits, examples: tuple[Example, ...]) -> str:
     most = f"Recordings of up to {limits.max_seconds:g} seconds and {limits.max_bytes / 1e6:g} megabytes; none is kept."
     body = demo_body(
         f'Model <strong>{escape(model)}</strong>. {most}\nPrograms use <a href="/docs">the endpoint</a>.',
-        "WAV, FLAC, Ogg, MP3 or AIFF",
+        "WAV, FLAC, Ogg, MP3 or AIFF. Or use the microphone: captions show words while you speak.",
         [(f"/examples/{number}", example.name) for number, example in enumerate(examples)],
         without=" Without: curl -F file=@recording.wav ADDRESS/transcribe",
+        buttons=CAPTIONS,
+        sections=asset("live.html"),
     )
     data = {"settings": {"max_bytes": limits.max_bytes, "max_seconds": limits.max_seconds}}
-    return page("Speech to text", body, (*SCRIPTS, "serve.js"), data, allow=ALLOWED)
+    return page("Speech to text", body, (*SCRIPTS, "captions.js", "live.js", "serve.js"), data, allow=ALLOWED)

@@ -4,20 +4,30 @@ from collections.abc import Sequence
 
 from asr.web.page import asset, escape
 
-SCRIPTS = ("picture.js", "player.js", "recorder.js", "demo.js")  # the page's own comes behind them
+SCRIPTS = ("picture.js", "player.js", "microphone.js", "recorder.js", "demo.js")  # the page's own comes behind them
 EXAMPLE = '<button type="button" class="example" data-address="{address}" data-name="{name}">{title}</button>'
 
 
-def demo_body(about: str, formats: str, examples: Sequence[tuple[str, str]], without: str = "") -> str:
+def demo_body(
+    about: str,
+    hint: str,
+    examples: Sequence[tuple[str, str]],
+    *,
+    without: str = "",
+    buttons: str = "",
+    sections: str = "",
+) -> str:
     """Make the body of the page.
 
     Args:
         about: what it says of itself at its head; HTML.
-        formats: of recordings that can be read, in words.
+        hint: what it can be given, in sentences.
         examples: addresses and names of recordings that it offers.
         without: what to do where there is no JavaScript; HTML.
+        buttons: more that use the microphone, of class "microphone"; HTML.
+        sections: more that it shows, above the transcript; HTML.
     """
-    buttons = [
+    offered = [
         EXAMPLE.format(
             address=escape(address),
             name=escape(name),
@@ -25,4 +35,11 @@ def demo_body(about: str, formats: str, examples: Sequence[tuple[str, str]], wit
         )
         for address, name in examples
     ]
-    return asset("demo.html").format(about=about, formats=escape(formats), examples="\n".join(buttons), without=without)
+    return asset("demo.html").format(
+        about=about,
+        hint=escape(hint),
+        examples="\n".join(offered),
+        without=without,
+        buttons=buttons,
+        sections=sections,
+    )

@@ -1,4 +1,4 @@
-/* Runs in the browser's audio thread, for recorder.js: passes on the first channel of what the microphone hears. */
+/* Runs in the browser's audio thread, for microphone.js: passes on the first channel of what the microphone hears. */
 "use strict";
 registerProcessor("collector", class extends AudioWorkletProcessor {
   process([channels]) {

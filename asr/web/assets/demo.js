@@ -4,13 +4,21 @@
      Demo({
        recognize,               async (blob, name, tell, signal) -> what asr.transcribe writes as JSON
        maxSeconds, maxBytes,    of what the microphone records: more would be refused
-     }) -> { fail, attempt }    fail(text) shows an error; attempt(name, async (tell, signal) -> ...) does anything else
+     }) -> {
+       fail(text),              shows an error; "" hides the last one
+       attempt(name, async (tell, signal) -> ...),   does anything else that takes its time
+       clear(),                 puts the last transcript away
+       copy(text, button, element),   copies a text, or selects the element where that is not allowed; the button says so
+       take(button), release(), of the buttons that use the microphone (of class "microphone") only this one, or none,
+                                can be pressed; all can again
+     }
 
    What is awaited throws an Error whose message is shown. tell(text, share) says what it is at; share is how much of it
    is done, if that is known. The signal says, as its reason, that it was cancelled by the user, or superseded by
    something else.
 
-   Its elements are those of demo.html. The page must hold picture.js, player.js, recorder.js and demo.js, in this order. */
+   Its elements are those of demo.html. The page must hold picture.js, player.js, microphone.js, recorder.js and
+   demo.js, in this order. */
 "use strict";
 const Demo = ({ recognize, maxSeconds, maxBytes = Infinity }) => {
   const by = (id) => document.getElementById(id);
@@ -35,9 +43,8 @@ const Demo = ({ recognize, maxSeconds, maxBytes = Infinity }) => {
   }
 
   function fail(text) {
-    busy("");
     problem.textContent = text;
-    problem.hidden = false;
+    problem.hidden = !text;
   }
 
   function tell(text, share) {
@@ -56,22 +63,26 @@ const Demo = ({ recognize, maxSeconds, maxBytes = Infinity }) => {
     const mine = new AbortController();
     current = mine;
     busy("");
-    problem.hidden = true;
+    fail("");
     try {
       const outcome = await work((...what) => { if (mine === current) tell(...what); }, mine.signal);
-      if (mine !== current) return null;
-      busy("");
-      return outcome;
+      return mine === current ? outcome : null;
     } catch (error) {
       if (mine === current) fail(name + error.message);
       return null;
+    } finally {
+      if (mine === current) busy("");
     }
   }
 
-  async function transcribe(blob, name) {
+  function clear() {
     result.hidden = true;
     player?.close();
     player = null;
+  }
+
+  async function transcribe(blob, name) {
+    clear();
     const answer = await attempt(`${name}: `, (tell, signal) => recognize(blob, name, tell, signal));
     if (answer) show(answer, blob);
   }
@@ -98,7 +109,7 @@ const Demo = ({ recognize, maxSeconds, maxBytes = Infinity }) => {
     if (download) URL.revokeObjectURL(download);
     download = URL.createObjectURL(new Blob([JSON.stringify(answer, null, 2)], { type: "application/json" }));
     by("download").href = download;
-    by("copy").onclick = () => copy(answer.text);
+    by("copy").onclick = () => copy(answer.text, by("copy"), text);
     const onword = (current) => {
       spans.forEach((span, i) => span.classList.toggle("now", i === current));
       if (current < 0) return;
@@ -128,16 +139,16 @@ const Demo = ({ recognize, maxSeconds, maxBytes = Infinity }) => {
     by("words").querySelector("tbody").replaceChildren(...rows);
   }
 
-  async function copy(text) {
+  async function copy(text, button, element) {
     const before = "Copy text";
     try {
       await navigator.clipboard.writeText(text);
-      by("copy").textContent = "Copied";
+      button.textContent = "Copied";
     } catch {
-      getSelection().selectAllChildren(by("text")); // clipboards, too, want https or localhost
-      by("copy").textContent = "Selected: press Ctrl-C";
+      getSelection().selectAllChildren(element); // clipboards, too, want https or localhost
+      button.textContent = "Selected: press Ctrl-C";
     }
-    setTimeout(() => { by("copy").textContent = before; }, 2500);
+    setTimeout(() => { button.textContent = before; }, 2500);
   }
 
   /* ---- where recordings come from */
@@ -174,10 +185,13 @@ const Demo = ({ recognize, maxSeconds, maxBytes = Infinity }) => {
   }
 
   const record = by("record"), hint = by("hint");
-  const obstacle = Recorder.obstacle();
+  const users = [...document.querySelectorAll(".microphone")];
+  const take = (button) => users.forEach((one) => { one.disabled = one !== button; });
+  const release = () => users.forEach((one) => { one.disabled = false; });
+  const obstacle = Microphone.obstacle();
   if (obstacle) {
-    record.disabled = true;
-    record.setAttribute("aria-describedby", "hint");
+    take(null);
+    users.forEach((one) => one.setAttribute("aria-describedby", "hint"));
     hint.textContent = obstacle;
   }
 
@@ -186,14 +200,15 @@ const Demo = ({ recognize, maxSeconds, maxBytes = Infinity }) => {
     recorder = null;
     record.textContent = "Record";
     record.setAttribute("aria-pressed", "false");
+    release();
     hint.textContent = "";
     transcribe(await ended.stop(), "microphone.wav");
   }
 
   record.addEventListener("click", async () => {
     if (recorder) return finish();
-    problem.hidden = true;
-    record.disabled = true;
+    fail("");
+    take(null);
     try {
       recorder = await Recorder({
         onprogress(seconds, bytes, level) {
@@ -207,15 +222,12 @@ const Demo = ({ recognize, maxSeconds, maxBytes = Infinity }) => {
       });
       record.textContent = "Stop";
       record.setAttribute("aria-pressed", "true");
+      take(record);
     } catch (error) {
-      const refused = error.name === "NotAllowedError";
-      const none = error.name === "NotFoundError";
-      fail(refused ? "The browser was not allowed to use the microphone. Allow it for this page in its settings." :
-        none ? "There is no microphone." : `The microphone cannot be used: ${error.message}`);
-    } finally {
-      record.disabled = false;
+      release();
+      fail(Microphone.problem(error));
     }
   });
 
-  return { fail, attempt };
+  return { fail, attempt, clear, copy, take, release };
 };

@@ -1,11 +1,10 @@
 /* Records the microphone as samples, and makes a WAV file of them.
 
-     const recorder = await Recorder({onprogress});   asks the browser, and begins; throws what it says; ten times a
+     const recorder = await Recorder({onprogress});   begins; throws what Microphone does; ten times a
                                                       second: onprogress(seconds, bytes of the file, loudest sample)
      const blob = await recorder.stop();              16-bit mono WAV, at the microphone's own rate
-     Recorder.obstacle()                              why it cannot work here, or ""
 
-   It loads collector.js. MediaRecorder would give WebM, which libsndfile does not read. */
+   MediaRecorder would give WebM, which libsndfile does not read. */
 "use strict";
 const Recorder = (() => {
   const HEADER_BYTES = 44;
@@ -36,45 +35,23 @@ const Recorder = (() => {
     return new Blob([view], { type: "audio/wav" });
   }
 
-  async function start({ onprogress }) {
-    const stream = await navigator.mediaDevices.getUserMedia({ audio: { channelCount: 1 } });
-    const context = new AudioContext(), blocks = [];
-    const close = () => {
-      stream.getTracks().forEach((track) => track.stop());
-      return context.close();
-    };
-    try {
-      await context.audioWorklet.addModule("collector.js");
-    } catch (error) {
-      await close();
-      throw error;
-    }
-    const collector = new AudioWorkletNode(context, "collector", { numberOfOutputs: 0 });
-    let samples = 0, loudest = 0;
-    collector.port.onmessage = ({ data }) => {
-      blocks.push(data);
-      for (const sample of data) loudest = Math.max(loudest, Math.abs(sample));
-      const before = Math.floor((10 * samples) / context.sampleRate);
-      samples += data.length;
-      if (Math.floor((10 * samples) / context.sampleRate) === before) return;
-      onprogress(samples / context.sampleRate, HEADER_BYTES + 2 * samples, loudest);
+  return async ({ onprogress }) => {
+    const blocks = [];
+    let samples = 0, loudest = 0, microphone = null; // whose first blocks may come before it is handed out
+    microphone = await Microphone((block) => {
+      blocks.push(block);
+      for (const sample of block) loudest = Math.max(loudest, Math.abs(sample));
+      const before = Math.floor((10 * samples) / microphone?.rate);
+      samples += block.length;
+      if (!microphone || Math.floor((10 * samples) / microphone.rate) === before) return;
+      onprogress(samples / microphone.rate, HEADER_BYTES + 2 * samples, loudest);
       loudest = 0;
-    };
-    context.createMediaStreamSource(stream).connect(collector);
-    await context.resume();
+    });
     return {
       async stop() {
-        const rate = context.sampleRate;
-        await close();
-        return wav(blocks, rate);
+        await microphone.close();
+        return wav(blocks, microphone.rate);
       },
     };
-  }
-
-  start.obstacle = () => {
-    if (!isSecureContext) return "Browsers allow the microphone only over https, or on this machine as localhost.";
-    if (!navigator.mediaDevices?.getUserMedia || !window.AudioWorkletNode) return "This browser cannot record.";
-    return "";
   };
-  return start;
 })();

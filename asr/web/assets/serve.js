@@ -1,4 +1,5 @@
-/* The server's page: a recording goes to /transcribe, and its answer is shown. The server's limits are its data. */
+/* The server's page: a recording goes to /transcribe, and its answer is shown; or the microphone is captioned (live.js).
+   The server's limits are its data. */
 "use strict";
 {
   const settings = JSON.parse(document.getElementById("settings").textContent);
@@ -28,7 +29,7 @@
     });
   }
 
-  Demo({
+  Live(Demo({
     maxSeconds: settings.max_seconds,
     maxBytes: settings.max_bytes - FORM_BYTES,
     async recognize(blob, name, tell, signal) {
@@ -38,5 +39,5 @@
       tell(`Sending ${name}`);
       return send(blob, name, tell, signal);
     },
-  });
+  }));
 }

@@ -1,0 +1,114 @@
+/* Words of the microphone while somebody speaks: samples go to /stream, a WebSocket, and words come back.
+
+     const captions = await Captions({onready, onwords, onend});   begins; throws what Microphone does
+       onready({note})                            the server hears; `note`: what is to be known of its captions
+       onwords({final, partial, isEnd, seconds, latency})   words that are final now, and those behind them, as text;
+                                                  whether a stretch of speech is over; seconds that were heard;
+                                                  latency: see below
+       onend(problem)                             it is over; `problem`: why, or "" if it was stopped
+     captions.stop()                              what was said is still heard, then onend("")
+
+   Latency, in seconds, medians of the last words: `words` from when the last of the samples that they are made of was
+   sent to when they came; `final` from when a word's last sample was sent to when it came as final; `unsent`: samples
+   that the connection has not taken yet. */
+"use strict";
+const Captions = (() => {
+  const MESSAGE_SECONDS = 0.04;
+  const KEPT_SECONDS = 60; // for which it is known when samples were sent
+  const UNSENT_SECONDS = 30; // beyond which the connection is too slow
+  const PATIENCE = 15; // seconds that the last words may take
+  const RECENT = 15; // of which latency is the median
+
+  const median = (values) => [...values].sort((a, b) => a - b)[Math.floor(values.length / 2)];
+
+  function pcm(blocks, length) {
+    const view = new DataView(new ArrayBuffer(2 * length));
+    let at = 0;
+    for (const block of blocks) {
+      for (const sample of block) {
+        view.setInt16(at, Math.round(32767 * Math.min(Math.max(sample, -1), 1)), true);
+        at += 2;
+      }
+    }
+    return view.buffer;
+  }
+
+  /* When samples were sent: told by second of the stream, asked by second of the stream. */
+  function Clock() {
+    const sent = []; // [second of the stream, milliseconds of the page]
+    return {
+      tell(second) {
+        sent.push([second, performance.now()]);
+        while (second - sent[0][0] > KEPT_SECONDS) sent.shift();
+      },
+      since(second) {
+        const at = sent.find(([end]) => end >= second - 1e-6) ?? sent.at(-1);
+        return (performance.now() - at[1]) / 1000;
+      },
+    };
+  }
+
+  return async ({ onready, onwords, onend }) => {
+    const clock = Clock(), late = { words: [], final: [] };
+    let blocks = [], length = 0, samples = 0, over = false, stopping = false, microphone = null, socket = null;
+
+    async function end(problem) {
+      if (over) return;
+      over = true;
+      socket?.close();
+      await microphone?.close();
+      onend(problem);
+    }
+
+    function send() {
+      if (!length || socket?.readyState !== WebSocket.OPEN) return; // what is said meanwhile waits
+      socket.send(pcm(blocks, length));
+      samples += length;
+      clock.tell(samples / microphone.rate);
+      [blocks, length] = [[], 0];
+      if (socket.bufferedAmount > 2 * UNSENT_SECONDS * microphone.rate) end("The connection is too slow for sound.");
+    }
+
+    function show({ final, partial, is_end: isEnd, heard }) {
+      late.words.push(clock.since(heard));
+      late.final.push(...final.map((word) => clock.since(word.end)));
+      for (const values of Object.values(late)) values.splice(0, values.length - RECENT);
+      const latency = { words: median(late.words), final: median(late.final) };
+      latency.unsent = socket.bufferedAmount / (2 * microphone.rate);
+      onwords({ final: final.map((word) => word.text), partial, isEnd, seconds: heard, latency });
+    }
+
+    microphone = await Microphone((block) => {
+      if (over || stopping) return;
+      blocks.push(block);
+      length += block.length;
+      if (microphone && length >= MESSAGE_SECONDS * microphone.rate) send();
+    }, () => end("The microphone is gone."));
+
+    socket = new WebSocket(`${location.origin.replace(/^http/, "ws")}/stream`);
+    socket.addEventListener("open", () => socket.send(JSON.stringify({ sample_rate: microphone.rate })));
+    socket.addEventListener("message", ({ data }) => {
+      const event = JSON.parse(data);
+      if (event.ready) onready(event);
+      else if (event.final) show(event);
+      else if (event.error) end(event.error[0].toUpperCase() + event.error.slice(1));
+      else if (event.end) end("");
+    });
+    socket.addEventListener("close", ({ code }) => {
+      // The page is not told why a connection was refused.
+      end(samples || code !== 1006 ? "The connection to the server was lost." : "The server cannot be reached, or it does not hear this page.");
+    });
+
+    return {
+      async stop() {
+        if (stopping || over) return;
+        stopping = true;
+        await microphone.close();
+        if (socket.readyState !== WebSocket.OPEN) return end("");
+        send();
+        socket.send(JSON.stringify({ end: true }));
+        setTimeout(() => end("The server did not send the last words."), 1000 * PATIENCE);
+      },
+    };
+  };
+})();

@@ -1,0 +1,93 @@
+/* The captions of the server's page: words of the microphone while somebody speaks, from captions.js.
+
+     Live(demo)   `demo` is what Demo gave
+
+   Its elements are those of live.html, and the button "caption" beside those of demo.html. */
+"use strict";
+const Live = ({ fail, clear, copy, take, release }) => {
+  const by = (id) => document.getElementById(id);
+  const [button, hint, section, lines] = ["caption", "hint", "live", "lines"].map(by);
+  let captions = null;
+
+  /* Lines of captions in an element; the last has words that may yet change. */
+  function Lines(element) {
+    const partial = document.createElement("span");
+    partial.className = "partial";
+    partial.setAttribute("aria-hidden", "true"); // read aloud they would be repeated all the time
+    let line = null, isNew = true;
+    element.replaceChildren();
+    return {
+      show(final, words, isEnd) {
+        const atEnd = element.scrollHeight - element.scrollTop - element.clientHeight < 40;
+        if (isNew && (final.length || words)) {
+          line = element.appendChild(document.createElement("p"));
+          isNew = false;
+        }
+        partial.textContent = words;
+        if (line) {
+          line.append(partial); // from the line before, maybe
+          if (final.length) partial.before(`${final.join(" ")} `);
+        }
+        isNew = isNew || isEnd;
+        if (atEnd) element.scrollTop = element.scrollHeight; // who has scrolled back is reading
+      },
+      text: () => [...element.children].map((one) => one.textContent.trim()).join("\n"),
+    };
+  }
+
+  function lag({ words, final, unsent }) {
+    const seconds = (value) => `${value.toFixed(value < 1 ? 2 : 1)} s`;
+    const behind = unsent > 1 ? ` ${seconds(unsent)} of sound wait to be sent.` : "";
+    const settled = final === undefined ? "" : `; a word is final ${seconds(final)} after it was said`;
+    return `Latency: words come ${seconds(words)} after the sound that they need was sent${settled}.${behind}`;
+  }
+
+  function hush(text) {
+    captions = null;
+    button.textContent = "Captions";
+    button.setAttribute("aria-pressed", "false");
+    release();
+    hint.textContent = "";
+    const said = lines.textContent.trim();
+    by("copy-lines").hidden = !said;
+    if (!said) lines.textContent = "No words were heard.";
+    if (text) fail(text);
+    section.hidden = Boolean(text) && !said;
+  }
+
+  button.addEventListener("click", async () => {
+    if (captions) {
+      take(null);
+      button.textContent = "Stopping";
+      hint.textContent = "The last words are on their way.";
+      return captions.stop();
+    }
+    fail("");
+    take(null);
+    const shown = Lines(lines);
+    by("latency").textContent = "";
+    by("copy-lines").hidden = true;
+    by("copy-lines").onclick = () => copy(shown.text(), by("copy-lines"), lines);
+    try {
+      captions = await Captions({
+        onready({ note }) {
+          hint.textContent = "Listening: speak.";
+          by("live-note").textContent = note && `This model takes longer: ${note}.`;
+          by("live-note").hidden = !note;
+        },
+        onwords({ final, partial, isEnd, latency }) {
+          shown.show(final, partial, isEnd);
+          by("latency").textContent = lag(latency);
+        },
+        onend: hush,
+      });
+      button.textContent = "Stop captions";
+      button.setAttribute("aria-pressed", "true");
+      take(button);
+      clear();
+      section.hidden = false;
+    } catch (error) {
+      hush(Microphone.problem(error));
+    }
+  });
+};

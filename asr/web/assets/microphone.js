@@ -1,0 +1,49 @@
+/* The microphone as samples, while it hears.
+
+     const microphone = await Microphone(onblock, onlost);   asks the browser, and begins; throws what it says;
+                                                             onblock(Float32Array) for each block of samples,
+                                                             onlost() when it is unplugged, or taken away
+     microphone.rate                                         samples a second: the microphone's own
+     await microphone.close()
+     Microphone.obstacle()                                   why it cannot work here, or ""
+     Microphone.problem(error)                               what it threw, in plain words
+
+   It loads collector.js. */
+"use strict";
+const Microphone = (() => {
+  async function open(onblock, onlost = () => {}) {
+    const stream = await navigator.mediaDevices.getUserMedia({ audio: { channelCount: 1 } });
+    const context = new AudioContext();
+    const close = async () => {
+      stream.getTracks().forEach((track) => track.stop()); // which is no "ended"
+      if (context.state !== "closed") await context.close();
+    };
+    try {
+      await context.audioWorklet.addModule("collector.js");
+    } catch {
+      await close();
+      throw new DOMException("its part of the page cannot be loaded", "NetworkError");
+    }
+    const collector = new AudioWorkletNode(context, "collector", { numberOfOutputs: 0 });
+    collector.port.onmessage = ({ data }) => onblock(data);
+    stream.getTracks().forEach((track) => track.addEventListener("ended", onlost));
+    context.createMediaStreamSource(stream).connect(collector);
+    await context.resume();
+    return { rate: context.sampleRate, close };
+  }
+
+  open.obstacle = () => {
+    if (!isSecureContext) return "Browsers allow the microphone only over https, or on this machine as localhost.";
+    if (!navigator.mediaDevices?.getUserMedia || !window.AudioWorkletNode) return "This browser cannot record.";
+    return "";
+  };
+
+  const PROBLEMS = {
+    NotAllowedError: "The browser was not allowed to use the microphone. Allow it for this page in its settings.",
+    NotFoundError: "There is no microphone.",
+    NetworkError: "The server cannot be reached, or collector.js is missing there.",
+  };
+  open.problem = ({ name, message }) => PROBLEMS[name] ?? `The microphone cannot be used: ${message}`;
+
+  return open;
+})();

@@ -1,0 +1,203 @@
+"""Captions in a real browser: a microphone that plays a file is captioned while it plays, and what fails is said."""
+
+import re
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import soundfile
+
+from tests.browser import Visit, launched, overflow, poor_contrasts, visit, wait_until
+from tests.live import live_process
+from tests.serving import PATIENCE, Server
+from tests.tones import SAMPLE_RATE, sentences, speak
+
+pytestmark = pytest.mark.slow
+
+START, STOP = "Captions", "Stop captions"
+TEXTS = sentences(3, seed=4, words=(3, 5))
+
+
+def microphone(folder: Path, how: str = "") -> Iterator[Any]:
+    """A browser whose microphone says some sentences, with pauses between them, again and again."""
+    pause = np.zeros(SAMPLE_RATE, dtype=np.float32)
+    said = np.concatenate([part for text in TEXTS for part in (pause, speak(text))])
+    soundfile.write(folder / "said.wav", said, SAMPLE_RATE)
+    fake = "--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream"
+    yield from launched(*fake, f"--use-file-for-fake-audio-capture={folder / 'said.wav'}{how}")
+
+
+@pytest.fixture(scope="module")
+def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    yield from microphone(tmp_path_factory.mktemp("microphone"))
+
+
+@pytest.fixture
+def chromium_of_few_words(tmp_path: Path) -> Iterator[Any]:
+    """Its microphone says the sentences once, and then nothing more."""
+    yield from microphone(tmp_path, "%noloop")
+
+
+def serving(most: int = 1) -> AbstractContextManager[Server]:
+    """A server that hears tones, and looks back; nobody had to train it."""
+    return live_process("tests.listener.listener()", most)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with serving() as running:
+        yield running
+
+
+@pytest.fixture
+def seen(chromium: Any, server: Server) -> Iterator[Visit]:
+    """The page, open; at the end it must not have complained."""
+    seen = visit(chromium, server.address + "/")
+    yield seen
+    seen.page.context.close()
+    assert seen.complaints == []
+
+
+def button(page: Any, name: str) -> Any:
+    return page.get_by_role("button", name=name, exact=True)
+
+
+def problem(page: Any) -> str:
+    page.wait_for_selector("#error:not([hidden])")
+    text: str = page.locator("#error").inner_text()
+    return text
+
+
+def words(page: Any) -> list[str]:
+    text: str = page.locator("#lines").inner_text()
+    return text.split()
+
+
+def test_words_are_shown_while_they_are_spoken_and_settle(chromium_of_few_words: Any, server: Server) -> None:
+    seen = visit(chromium_of_few_words, server.address + "/")
+    page = seen.page
+    button(page, START).click()
+    page.wait_for_selector("#live-note:not([hidden])")
+    assert "This model takes longer: every 0.96 s" in page.locator("#live-note").inner_text()
+    said = " ".join(TEXTS).split()
+    first: dict[int, str] = {}  # which words were partial when so many were shown
+    end = time.monotonic() + PATIENCE
+    page.wait_for_selector("#lines .partial", state="attached")
+    while len(shown := words(page)) < len(said) or page.locator("#lines .partial").inner_text():
+        assert time.monotonic() < end, shown
+        first.setdefault(len(shown), page.locator("#lines .partial").inner_text())
+        page.wait_for_timeout(100)
+        assert button(page, STOP).is_visible()
+    assert len([number for number, partial in first.items() if number and partial]) > 1, (
+        "words were not shown by and by"
+    )
+    page.emulate_media(reduced_motion="reduce")
+    assert poor_contrasts(page) == []
+    button(page, STOP).click()
+    button(page, START).wait_for()
+    assert words(page) == said
+    assert page.locator("#lines .partial").inner_text() == ""
+    assert re.match(r"Latency: words come \d+\.\d+ s after", page.locator("#latency").inner_text())
+    assert page.locator("#error").is_hidden()
+    assert overflow(page) <= 0
+    server.wait_for_log(r"stream of \d+\.\d s: ended$")
+    assert seen.complaints == []
+
+
+def test_a_server_that_hears_others_says_so_and_hears_the_next(seen: Visit, chromium: Any, server: Server) -> None:
+    other = visit(chromium, server.address + "/")
+    button(other.page, START).click()
+    button(other.page, STOP).wait_for()
+    wait_until(other.page, "document.querySelector('#hint').textContent.startsWith('Listening')")
+    button(seen.page, START).click()
+    assert "The server is busy: it hears 1 streams" in problem(seen.page)
+    assert button(seen.page, START).is_enabled()
+    assert seen.page.locator("#live").is_hidden()
+    other.page.context.close()
+    server.wait_for_log("stream of .* s: the client went away")
+    button(seen.page, START).click()
+    wait_until(seen.page, "document.querySelector('#hint').textContent.startsWith('Listening')")
+    assert seen.page.locator("#error").is_hidden()
+    button(seen.page, STOP).click()
+    button(seen.page, START).wait_for()
+
+
+def test_the_microphone_is_for_captions_or_for_a_recording(seen: Visit) -> None:
+    button(seen.page, START).click()
+    wait_until(seen.page, "document.querySelector('#hint').textContent.startsWith('Listening')")
+    assert button(seen.page, "Record").is_disabled()
+    button(seen.page, STOP).click()
+    button(seen.page, START).wait_for()
+    button(seen.page, "Record").click()
+    seen.page.get_by_role("button", name=re.compile(r"Stop \(")).wait_for()
+    assert button(seen.page, START).is_disabled()
+    seen.page.get_by_role("button", name=re.compile(r"Stop \(")).click()
+    button(seen.page, "Record").wait_for()
+    assert button(seen.page, START).is_enabled()
+
+
+def test_captions_do_not_disturb_a_transcription(seen: Visit, tmp_path: Path) -> None:
+    soundfile.write(tmp_path / "said.wav", speak(TEXTS[0]), SAMPLE_RATE)
+    asked: list[Any] = []
+
+    def keep(route: Any) -> None:
+        asked.append(route)
+
+    seen.page.route("**/transcribe", keep)
+    seen.page.set_input_files("#file", tmp_path / "said.wav")
+    button(seen.page, "Cancel").wait_for()
+    refuse = "() => Promise.reject(new DOMException('no', 'NotFoundError'))"
+    seen.page.evaluate(f"() => {{ navigator.mediaDevices.getUserMedia = {refuse}; }}")
+    button(seen.page, START).click()
+    assert "There is no microphone." in problem(seen.page)
+    assert button(seen.page, "Cancel").is_visible()
+    seen.page.evaluate("() => { delete navigator.mediaDevices.getUserMedia; }")  # the browser's own is behind it
+    button(seen.page, START).click()
+    wait_until(seen.page, "document.querySelector('#hint').textContent.startsWith('Listening')")
+    asked[0].continue_()
+    seen.page.wait_for_selector("#result:not([hidden])")
+    assert seen.page.locator("#text").inner_text().strip() == TEXTS[0]
+    assert button(seen.page, STOP).is_visible()
+    button(seen.page, STOP).click()
+    button(seen.page, START).wait_for()
+    assert seen.page.locator("#result").is_visible()
+
+
+def test_a_connection_that_is_lost_is_said_and_words_stay(chromium: Any) -> None:
+    with serving() as server:
+        seen = visit(chromium, server.address + "/")
+        button(seen.page, START).click()
+        wait_until(seen.page, "document.querySelector('#lines').textContent.trim().length > 3", PATIENCE)
+        server.process.kill()
+        assert problem(seen.page).endswith("The connection to the server was lost.")
+        assert words(seen.page)
+        button(seen.page, START).click()
+        assert "The server cannot be reached" in problem(seen.page)
+        seen.page.context.close()
+
+
+def test_a_server_that_stops_says_so(chromium: Any) -> None:
+    with serving() as server:
+        seen = visit(chromium, server.address + "/")
+        button(seen.page, START).click()
+        wait_until(seen.page, "document.querySelector('#lines').textContent.trim().length > 3", PATIENCE)
+        assert server.stop() == 0
+        assert "The server is stopping." in problem(seen.page)
+        seen.page.context.close()
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("NotAllowedError", "was not allowed to use the microphone"), ("NotFoundError", "There is no microphone.")],
+)
+def test_a_microphone_that_cannot_be_used_is_explained(seen: Visit, name: str, said: str) -> None:
+    refuse = f"() => Promise.reject(new DOMException('no', '{name}'))"
+    seen.page.evaluate(f"() => {{ navigator.mediaDevices.getUserMedia = {refuse}; }}")
+    button(seen.page, START).click()
+    assert said in problem(seen.page)
+    assert button(seen.page, START).is_enabled()
+    assert button(seen.page, "Record").is_enabled()
