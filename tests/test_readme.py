@@ -30,6 +30,8 @@ OTHERS = sorted({(command[0], word) for _, command in COMMANDS for word in comma
 
 @pytest.mark.parametrize(("readme", "overrides"), TRAINING, ids=str)
 def test_training_commands_compose(readme: str, overrides: list[str]) -> None:
+    if "sweep=[optuna]" in overrides:
+        pytest.importorskip("hydra_plugins.hydra_optuna_sweeper", reason="the extra optuna is not installed")
     given = [override.replace("$speaker", "theo") for override in overrides if override != "--multirun"]
     if "--multirun" in overrides:  # the first of its jobs
         given = [override.split(",")[0] for override in given]

@@ -14,7 +14,7 @@
 
   function obstacle() {
     if (location.protocol === "file:") {
-      return "Browsers do not run this page as a file. Run python -m http.server in its folder, and open http://localhost:8000";
+      return "Browsers do not run this page as a file. Run python -m http.server in its folder, and open localhost:8000";
     }
     if (!window.WebAssembly || !window.Worker) return "This browser has no WebAssembly, or no workers; take a newer one.";
     return "";
