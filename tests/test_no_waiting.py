@@ -79,7 +79,9 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Counter[str]]:
         ["trainer.accumulate_grad_batches=2", "data.lengths_per_doubling=16"],
         pytest.param(["encoder=transformer", "head=ctc"], marks=pytest.mark.slow),
         pytest.param(["encoder/norm=layer_norm", "head=ctc_consistency"], marks=pytest.mark.slow),
-        pytest.param(["encoder=fast_conformer_s", "head=ctc_self_conditioned"], marks=pytest.mark.slow),
+        pytest.param(
+            ["encoder=fast_conformer_s", "head=ctc_self_conditioned", "head.num_intermediate=1"], marks=pytest.mark.slow
+        ),
         pytest.param(["encoder/attention=rotary_attention", "head=ctc_attention"], marks=pytest.mark.slow),
     ],
     ids=lambda how: how[0].split("=")[1],
