@@ -189,4 +189,6 @@ def test_a_clip_that_is_no_audio_is_named_and_left_out_on_request(
     assert not (tmp_path / "data").exists()
     assert cv(tmp_path, "--skip-bad") == 0
     assert len(read_manifest(tmp_path / "data" / "dev.jsonl")) == 1
-    assert "1 left out, as said above" in capsys.readouterr().out
+    out, err = capsys.readouterr()
+    assert "dev.tsv: 1 left out, as said above" in out
+    assert err.count("dev.tsv:3") == 1, "and not again with the table behind it"

@@ -56,17 +56,15 @@ def _prepare(options: argparse.Namespace) -> None:
         unpack(options.archive, options.corpus_dir, options.sha256)
     elif options.sha256 is not None:
         raise InputError("--sha256 needs --archive; it was not given.")
-    problems = Problems()
     manifests = {}
     for name in SPLITS:
+        problems = Problems()
         table = options.corpus_dir / f"{name}.tsv"
         entries = common_voice.read(table, Options(), problems)
         manifests[options.output_dir / f"{name}.jsonl"] = taken_over(
             table, entries, problems, skip_bad=options.skip_bad
         )
     write_converted(manifests)
-    if problems.messages:
-        print(f"{len(problems.messages):,} left out, as said above")
 
 
 def _parse(arguments: list[str] | None) -> argparse.Namespace:

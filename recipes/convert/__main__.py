@@ -45,8 +45,6 @@ def _convert(options: argparse.Namespace) -> None:
     given = Options(options.root, options.audio_dir, options.text_column, options.recordings)
     entries = FORMATS[options.format](options.source, given, problems)
     write_converted({options.manifest: taken_over(options.source, entries, problems, skip_bad=options.skip_bad)})
-    if problems.messages:
-        print(f"{len(problems.messages):,} left out, as said above")
 
 
 def _parse(arguments: list[str] | None) -> argparse.Namespace:

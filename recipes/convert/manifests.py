@@ -31,7 +31,9 @@ def run(command: Callable[[], None]) -> int:
 
 
 def taken_over(source: Path, entries: Iterable[Entry], problems: Problems, *, skip_bad: bool) -> list[Utterance]:
-    """Make entries of a source utterances; problems, of the reader too, are named on stderr.
+    """Make entries of a source utterances; problems, of the reader too, are named on stderr, and counted if left out.
+
+    `problems` are those of this source alone: each is named once.
 
     Raises:
         InputError: there is one and it is not to be skipped, or there is no utterance.
@@ -47,6 +49,8 @@ def taken_over(source: Path, entries: Iterable[Entry], problems: Problems, *, sk
         raise InputError(f"{counted(count, 'problem')}: {fate}.")
     if not converted:
         raise InputError(f"{source}: must hold at least one utterance; none was found.")
+    if count:
+        print(printable(f"{source}: {count:,} left out, as said above"))
     return converted
 
 
