@@ -27,12 +27,15 @@ def may_hold_speech(waveform: Tensor, sample_rate: int) -> bool:
         return True
     window = torch.hann_window(frame)
     spectrum = torch.stft(waveform, frame, hop, window=window, center=False, return_complex=True)  # (F, T)
-    power, frequency = spectrum.abs().square(), torch.arange(len(spectrum)) * sample_rate / frame
-    bands = [power[(frequency >= low) & (frequency < high)].sum(dim=0) for low, high in pairwise(BANDS)]
-    floor = FLOOR * power[frequency >= BANDS[0]].sum(dim=0).mean()
+    power, frequency = (
+        spectrum.real.square() + spectrum.imag.square(),
+        torch.arange(len(spectrum)) * sample_rate / frame,
+    )
+    inside = torch.stack([(frequency >= low) & (frequency < high) for low, high in pairwise(BANDS)])  # (B, F)
+    floor = FLOOR * power.mean(dim=1)[frequency >= BANDS[0]].sum()
     if floor == 0:
         return False
-    smoothed = torch.nn.functional.avg_pool1d(torch.stack(bands), SMOOTHED_FRAMES, stride=1)  # (B, T - 5)
+    smoothed = torch.nn.functional.avg_pool1d(inside.to(power.dtype) @ power, SMOOTHED_FRAMES, stride=1)  # (B, T - 5)
     levels = 10 * (smoothed + floor).log10()
     rise = levels.amax(dim=1) - levels.quantile(QUIET, dim=1)
     return bool((rise >= MIN_RISE_DB).any())
