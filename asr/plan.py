@@ -26,7 +26,7 @@ def plan(config: dict[str, Any]) -> None:
 
     from asr import build
     from asr.data.corpus import prepare_if_absent, read_corpus
-    from asr.data.epoch_plan import PlanSettings, RunBounds, TrainingSet
+    from asr.data.epoch_plan import RunBounds, TrainingSet
     from asr.data.position import num_processes, start_of_epoch
     from asr.run.folder import fitted_front_end
     from asr.run.initialization import Initialization
@@ -39,10 +39,8 @@ def plan(config: dict[str, Any]) -> None:
     tokenizer, features = fitted_front_end(config, corpus, Path(config["run_dir"]), False, Initialization.of(config))
     model = build.build_model(config, tokenizer, features)
     corpus.check_coverage(tokenizer)
-    settings = PlanSettings.of(config["data"])
     augmentation = build.build_augmentation(config, features.sample_rate)
-    speed, added = augmentation.speed, augmentation.max_added_seconds
-    training_set = TrainingSet(corpus.train, features, model.reference, speed, config["seed"], settings, added)
+    training_set = TrainingSet.of(config, corpus.train, features, model.reference, augmentation)
     if config["debug"]["same_utterances"]:
         corpus = corpus.only(training_set.utterances)
     processes, why = num_processes(config["trainer"])
@@ -56,7 +54,7 @@ def plan(config: dict[str, Any]) -> None:
     steps = training_set.total_steps(start_of_epoch(0, processes), 0, bounds)
     given = f"trainer.max_epochs={bounds.max_epochs}, trainer.max_steps={bounds.max_steps}"
     print(f"the whole run: {steps} optimizer steps, from {given}")
-    print(f"validation: {_validation(corpus.valid, settings.batches, processes)}")
+    print(f"validation: {_validation(corpus.valid, training_set.settings.batches, processes)}")
 
 
 def _selection(training_set: "TrainingSet") -> str:

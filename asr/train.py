@@ -19,7 +19,7 @@ def train(config: dict[str, Any]) -> float | None:
     import torch
 
     from asr import build
-    from asr.data.epoch_plan import PlanSettings, RunBounds, TrainingSet
+    from asr.data.epoch_plan import RunBounds, TrainingSet
     from asr.report.training import leave_report
     from asr.run.outcome import best_wer, check_learnt, finish
     from asr.run.preparation import prepare
@@ -43,9 +43,8 @@ def train(config: dict[str, Any]) -> float | None:
         recompute_blocks(model.encoder)
     corpus.check_coverage(prepared.tokenizer)
 
-    settings, augmentation = PlanSettings.of(config["data"]), prepared.augmentation
-    speed, added = augmentation.speed, augmentation.max_added_seconds
-    training_set = TrainingSet(corpus.train, features, model.reference, speed, seed, settings, added)
+    augmentation = prepared.augmentation
+    training_set = TrainingSet.of(config, corpus.train, features, model.reference, augmentation)
     if config["debug"]["same_utterances"]:
         corpus = corpus.only(training_set.utterances)
     prepared.describe(model, corpus)

@@ -14,7 +14,7 @@ from torch.utils.data import Sampler
 
 from asr.data.batch import Batch, Example, collate
 from asr.data.batch_plan import BatchBounds, BatchOrder, Plan, Texts, draw_factors, plan_training
-from asr.data.dataset import Item, Reference, SpeedPerturbation
+from asr.data.dataset import Augmentation, Item, Reference, SpeedPerturbation
 from asr.data.manifest import Utterance
 from asr.data.padded_lengths import PaddedLengths
 from asr.data.position import Position, start_of_epoch
@@ -232,6 +232,19 @@ class TrainingSet:
         self._texts = None
         if max_cells is not None and most * self._bounds.max_utterances > max_cells:
             self._texts = Texts(selection.num_tokens.double(), self._cells)
+
+    @classmethod
+    def of(
+        cls,
+        config: Mapping[str, Any],
+        utterances: Sequence[Utterance],
+        features: Features,
+        reference: Reference,
+        augmentation: Augmentation,
+    ) -> "TrainingSet":
+        """Make that of a resolved config; utterances, features and reference are those of the class."""
+        settings, added = PlanSettings.of(config["data"]), augmentation.max_added_seconds
+        return cls(utterances, features, reference, augmentation.speed, config["seed"], settings, added)
 
     def __len__(self) -> int:
         return len(self.utterances)

@@ -14,7 +14,7 @@ from torch import nn
 from asr import build
 from asr.checkpoint.saved import NEWEST
 from asr.data.batch_plan import LESS_MEMORY
-from asr.data.epoch_plan import EpochPlan, PlanSettings, RunBounds, TrainingSet
+from asr.data.epoch_plan import EpochPlan, RunBounds, TrainingSet
 from asr.data.manifest import Utterance
 from asr.data.position import num_processes, start_of_epoch
 from asr.diagnosis.finding import Case, Finding, Severity
@@ -55,9 +55,7 @@ def forecast(
         InputError: nothing is left to train on.
     """
     augmentation = build.build_augmentation(config, model.features.sample_rate)
-    settings = PlanSettings.of(config["data"])
-    speed, added = augmentation.speed, augmentation.max_added_seconds
-    training_set = TrainingSet(utterances, model.features, model.reference, speed, config["seed"], settings, added)
+    training_set = TrainingSet.of(config, utterances, model.features, model.reference, augmentation)
     found = Forecast(findings=dropped_findings(training_set, utterances))
     start = start_of_epoch(0, num_processes(config["trainer"])[0])
     plan = training_set.epoch(start)

@@ -13,7 +13,7 @@ from asr import build
 from asr.data.batch import collate
 from asr.data.corpus import prepare_if_absent, read_corpus
 from asr.data.dataset import SpeechDataset
-from asr.data.epoch_plan import EpochSampler, PlanSettings, TrainingSet
+from asr.data.epoch_plan import EpochSampler, TrainingSet
 from asr.data.position import start_of_epoch
 from asr.run.folder import fitted_front_end
 from asr.run.initialization import Initialization
@@ -71,11 +71,9 @@ class _Row:
         self._model = build.build_model(config, tokenizer, features).train()
         self._optimizer = build.build_optimizer(config, self._model.named_parameters())
         augmentation = build.build_augmentation(config, features.sample_rate)
-        settings = PlanSettings.of(config["data"])
-        speed, added = augmentation.speed, augmentation.max_added_seconds
-        seed, reference = config["seed"], self._model.reference
-        self._data = TrainingSet(corpus.train, features, reference, speed, seed, settings, added)
-        self._dataset = SpeechDataset(self._data.utterances, features, reference, augmentation, seed)
+        reference = self._model.reference
+        self._data = TrainingSet.of(config, corpus.train, features, reference, augmentation)
+        self._dataset = SpeechDataset(self._data.utterances, features, reference, augmentation, config["seed"])
         sampler = EpochSampler(self._data.epoch(start_of_epoch(EPOCH, 1)), rank=0)
         self._batches: Iterator[list[Any]] = cycle(sampler)
         self._max_norm = config["trainer"]["gradient_clip_val"]
