@@ -4,9 +4,10 @@ import resource
 import statistics
 import time
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 Contender = Callable[[], object]
+Entered = TypeVar("Entered")
 
 
 class Turn(NamedTuple):
@@ -17,10 +18,10 @@ class Turn(NamedTuple):
 
 
 def enter(
-    makers: Mapping[str, Callable[[], Contender]], expected: tuple[type[Exception], ...] = ()
-) -> dict[str, Contender]:
+    makers: Mapping[str, Callable[[], Entered]], expected: tuple[type[Exception], ...] = ()
+) -> dict[str, Entered]:
     """Make the contenders; one whose package is absent, or that raises what is `expected`, is named and left out."""
-    made: dict[str, Contender] = {}
+    made: dict[str, Entered] = {}
     for name, make in makers.items():
         try:
             made[name] = make()

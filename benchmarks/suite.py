@@ -26,6 +26,7 @@ SUITE = {  # benchmarks, and the options of each run of theirs
     "features": [""],
     "loading": [""],
     "decoding": [""],
+    "searches": [""],
     "plan": [""],
     "startup": [""],
     "serve": [""],
@@ -37,7 +38,13 @@ SUITE = {  # benchmarks, and the options of each run of theirs
     "browser": [""],
 }
 # A benchmark whose peers do not resolve with asr has an environment `<this one>-<name>`; the Makefile makes it.
-ENVIRONMENTS = {"train_step": "nets", "inference": "nets", "long_audio": "nets", "decoding": "decoding"}
+ENVIRONMENTS = {
+    "train_step": "nets",
+    "inference": "nets",
+    "long_audio": "nets",
+    "searches": "nets",
+    "decoding": "decoding",
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

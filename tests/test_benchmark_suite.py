@@ -5,9 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import captions, long_recording, plan, serve, silence, startup, suite
+from asr.checkpoint.load import write_bundle
+from asr.errors import InputError
+from benchmarks import captions, long_recording, plan, searches, serve, silence, startup, suite
 from benchmarks.race import race
 from tests.conftest import ROOT
+from tests.test_average import save
 
 
 def test_the_suite_names_every_benchmark() -> None:
@@ -138,3 +141,18 @@ def test_every_environment_is_made_by_make_bench() -> None:
     [rule] = [line for line in (ROOT / "Makefile").read_text().splitlines() if line.startswith("bench:")]
     assert files == set(suite.ENVIRONMENTS.values())
     assert {f".venv-{name}" for name in files} <= set(rule.split())
+
+
+def test_searches_have_rows_of_a_head_that_they_know(
+    fluent: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sizes = ["head=transducer", "head/predictor=lstm", "head.predictor.dim=16", "head.joint_dim=24"]
+    write_bundle(tmp_path / "lstm", [save(tmp_path / "step=1.ckpt", *sizes, texts=[" abcde"])], "# tiny\n")
+    options = ["--audio", str(fluent / "test.jsonl"), "--turns", "1", "--output-dir", str(tmp_path)]
+    assert searches.main([str(tmp_path / "lstm"), str(tmp_path / "absent"), *options]) == 0
+    found = [row for row in rows(tmp_path, "searches") if str(row["search"]).startswith("asr")]
+    assert [row["search"] for row in found] == ["asr greedy", "asr beam 4", "asr beam 10"]
+    assert all(row["x ours"] == 1 and row["texts that differ from ours"] == "0 of 60" for row in found)
+    assert f"{tmp_path / 'absent'}: left out: it is not there" in capsys.readouterr().out
+    with pytest.raises(InputError, match=r"a transducer or an attention decoder; .* has CTC"):
+        searches.main([str(fluent / "run"), *options])

@@ -1,0 +1,43 @@
+"""NVIDIA NeMo: greedy search of a transducer, label by label over a batch, with our weights."""
+
+from collections.abc import Callable
+
+import torch
+from nemo.collections.asr.modules.rnnt import RNNTDecoder, RNNTJoint
+from nemo.collections.asr.parts.submodules.rnnt_greedy_decoding import GreedyBatchedRNNTInfer
+from torch import Tensor
+
+from asr.head.transducer import Transducer
+
+
+def make(head: Transducer, max_symbols: int) -> Callable[[Tensor, Tensor], list[list[int]]]:
+    """Make a search, encoder_out (B, T', D) and lengths to tokens; NeMo's blank is the last id, and ours the first."""
+    predictor, joiner = head.predictor, head.joiner
+    dim, num_labels = predictor.output_dim, joiner.output.out_features - 1
+    decoder = RNNTDecoder(
+        prednet={"pred_hidden": dim, "pred_rnn_layers": predictor.cells.num_layers, "dropout": 0.0},
+        vocab_size=num_labels,
+        blank_as_pad=True,
+    )
+    sizes = {"encoder_hidden": joiner.of_frames.in_features, "pred_hidden": dim}
+    joint = RNNTJoint(
+        jointnet={**sizes, "joint_hidden": joiner.of_frames.out_features, "activation": "tanh", "dropout": 0.0},
+        num_classes=num_labels,
+    )
+    with torch.no_grad():
+        decoder.prediction["embed"].weight.copy_(predictor.embedding.weight.roll(-1, dims=0))
+        decoder.prediction["dec_rnn"].lstm.load_state_dict(predictor.cells.state_dict())
+        joint.enc.load_state_dict(joiner.of_frames.state_dict())
+        joint.pred.weight.copy_(joiner.of_tokens.weight)
+        joint.pred.bias.zero_()
+        joint.joint_net[-1].weight.copy_(joiner.output.weight.roll(-1, dims=0))
+        joint.joint_net[-1].bias.copy_(joiner.output.bias.roll(-1, dims=0))
+    search = GreedyBatchedRNNTInfer(
+        decoder.eval(), joint.eval(), blank_index=num_labels, max_symbols_per_step=max_symbols
+    )
+
+    def decode(encoder_out: Tensor, lengths: Tensor) -> list[list[int]]:
+        (hypotheses,) = search(encoder_output=encoder_out.transpose(1, 2), encoded_lengths=lengths)
+        return [[int(token) + 1 for token in hypothesis.y_sequence] for hypothesis in hypotheses]
+
+    return decode

@@ -1,0 +1,147 @@
+"""python -m benchmarks.searches: transducers' and attention decoders' searches, ours and others', of the same weights.
+
+All take turns on one thread, over the same encoder_out in the same batches. A MODEL that is not there is left out:
+
+    python -m asr.train run_dir=runs/transducer head=transducer head/predictor=lstm num_threads=1
+    python -m asr.train run_dir=runs/ctc_attention head=ctc_attention decode=joint_beam head.num_layers=2 num_threads=1
+"""
+
+import argparse
+import importlib
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from asr.build import component
+from asr.checkpoint.load import load_recognizer
+from asr.cli.command import run_command
+from asr.data.manifest import Utterance
+from asr.errors import InputError
+from asr.evaluation.tuning import encode
+from asr.evaluation.word_errors import count_errors, total
+from asr.interfaces import Hypothesis
+from asr.recognition.inference import INFERENCE
+from asr.recognition.recognizer import Recognizer
+from asr.system.settings import default_settings
+from benchmarks import results
+from benchmarks.machine import about
+from benchmarks.model import AUDIO, read_utterances
+from benchmarks.race import enter, race
+from benchmarks.results import Results, fixed
+
+MODELS = ("runs/transducer", "runs/ctc_attention")
+BATCH = 8  # utterances, of nearly the same length
+BEAMS = (4, 10)
+
+Batch = tuple[Tensor, Tensor]  # encoder_out (B, T', D), lengths (B,)
+Decode = Callable[[Tensor, Tensor], list[list[int]]]
+COLUMNS: dict[str, Callable[[Any], str]] = {
+    "model": str,
+    "search": str,
+    "WER": lambda value: f"{value:.2%}",
+    "texts that differ from ours": str,
+    "utterances/s": fixed(1),
+    "s per s": fixed(5),
+    "x ours": fixed(2),
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print a row for each search of each model."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.searches", description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("models", metavar="MODEL", nargs="*", default=MODELS, help=f"({', '.join(MODELS)})")
+    parser.add_argument("--audio", metavar="MANIFEST", nargs="+", default=[AUDIO], help=f"with texts ({AUDIO})")
+    results.add_options(parser)
+    given = parser.parse_args(arguments)
+    torch.set_num_threads(1)
+    utterances = list(read_utterances(given.audio))
+    table = Results("searches", COLUMNS, bars="utterances/s")
+    for model in given.models:
+        if Path(model).exists():
+            compare(table, model, load_recognizer(model), utterances, given.turns)
+        else:
+            print(f"{model}: left out: it is not there; --help says how to train it", flush=True)
+    table.keep(given.output_dir, about(given))
+    return 0
+
+
+def compare(table: Results, name: str, recognizer: Recognizer, utterances: Sequence[Utterance], turns: int) -> None:
+    """Let the searches of a model take turns; others' are compared with ours in the row above them."""
+    every, _ = encode(recognizer, utterances, INFERENCE, lambda seconds: None)
+    every.sort(key=lambda encoded: encoded.utterance.duration)
+    seconds = sum(encoded.utterance.duration for encoded in every)
+    batches = list(padded([out for encoded in every for _, out in encoded.segments]))
+    searches = enter(contenders(name, recognizer))
+    with torch.inference_mode():
+        texts = {search: spell(recognizer, decode, batches) for search, decode in searches.items()}
+        work = {search: partial(spell, recognizer, decode, batches) for search, decode in searches.items()}
+        taken = {search: turn.cpu_seconds for search, turn in race(work, turns=turns, warm_up=0).items()}
+    references = [recognizer.model.normalize(encoded.utterance.text) for encoded in every]
+    ours = ""
+    for search, written in texts.items():
+        ours = search if search.startswith("asr") else ours
+        wer = total(map(count_errors, references, written)).rate
+        differ = sum(text != other for text, other in zip(written, texts[ours], strict=True))
+        figures = len(every) / taken[search], taken[search] / seconds, taken[search] / taken[ours]
+        table.row(name, search, wer, f"{differ} of {len(every)}", *figures)
+
+
+def padded(outs: Sequence[Tensor]) -> Iterator[Batch]:
+    """Make batches of encoder_out (T', D): of recordings that are one chunk each."""
+    for begin in range(0, len(outs), BATCH):
+        batch = outs[begin : begin + BATCH]
+        yield pad_sequence(list(batch), batch_first=True), torch.tensor([len(out) for out in batch])
+
+
+def contenders(name: str, recognizer: Recognizer) -> dict[str, Callable[[], Decode]]:
+    """Name the makers of the searches that the model's head has, ours first."""
+    head: Any = recognizer.model.head
+    if hasattr(head, "joiner"):
+        max_symbols = default_settings("decode", "transducer_greedy")["max_symbols"]
+        return {
+            "asr greedy": partial(ours, recognizer, "transducer_greedy"),
+            "NeMo greedy": partial(_peer, "nemo_transducer", head, max_symbols),
+            "SpeechBrain greedy": partial(_peer, "speechbrain_transducer", head, max_symbols),
+            **{f"asr beam {size}": partial(ours, recognizer, "transducer_beam", beam_size=size) for size in BEAMS},
+        }
+    if not hasattr(head, "token_decoder"):
+        raise InputError(f"a model must have a transducer or an attention decoder; {name} has {type(head).__name__}.")
+    settings = default_settings("decode", "joint_beam")
+    shared = settings["tokens_per_step"], settings["ctc_weight"]
+    searches: dict[str, Callable[[], Decode]] = {}
+    for size in reversed(BEAMS):
+        searches[f"asr joint beam {size}"] = partial(ours, recognizer, "joint_beam", beam_size=size)
+        searches[f"ESPnet joint beam {size}"] = partial(_peer, "espnet_joint", head, size, *shared)
+    return searches
+
+
+def ours(recognizer: Recognizer, name: str, **settings: Any) -> Decode:
+    """Make our search of this name."""
+    make = component("decode", default_settings("decode", name) | settings)
+    decoder = make(recognizer.model.head, recognizer.model.tokenizer, recognizer.model.normalize)
+
+    def decode(encoder_out: Tensor, lengths: Tensor) -> list[list[int]]:
+        hypotheses = decoder.search(decoder.evidence(encoder_out, lengths))
+        return [list(best.tokens) for best, *_ in hypotheses]
+
+    return decode
+
+
+def _peer(module: str, *arguments: Any) -> Decode:
+    decode: Decode = importlib.import_module(f"benchmarks.peers.{module}").make(*arguments)
+    return decode
+
+
+def spell(recognizer: Recognizer, decode: Decode, batches: Sequence[Batch]) -> list[str]:
+    """Search all batches, and write the texts."""
+    return [recognizer.text(Hypothesis(tokens, 0.0)) for batch in batches for tokens in decode(*batch)]
+
+
+if __name__ == "__main__":
+    run_command(main)
