@@ -11,6 +11,7 @@ from safetensors.torch import load_file
 
 from asr import load_recognizer
 from asr.build import build_features, build_model, build_tokenizer
+from asr.checkpoint.load import write_bundle
 from asr.compare import main as compare_main
 from asr.data.manifest import read_manifest
 from asr.errors import InputError
@@ -25,6 +26,7 @@ from asr.training.frozen import Frozen
 from asr.training.task import RecognitionTask
 from tests.conftest import TINY, resolved, tone_corpus
 from tests.processes import bundle, metrics
+from tests.test_average import save
 from tests.test_train import losses
 
 
@@ -100,17 +102,48 @@ def test_a_new_tokenizer_keeps_the_rows_of_the_pieces_that_both_have(
     assert f"of {model.tokenizer.vocab_size} tokens {both} are the model's" in caplog.text
 
 
-def test_another_head_is_fresh_and_named_and_another_size_is_an_error(
-    fluent: Path, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(
+    ("head", "settings", "layer", "fresh_ones"),
+    [
+        ("ctc", [], "head.linear", ""),
+        (
+            "ctc_self_conditioned",
+            ["head.num_intermediate=1"],
+            "head.intermediate.ctc.linear",
+            " (head.condition.bias, head.condition.weight)",
+        ),
+    ],
+)
+def test_another_head_keeps_the_output_layer_of_frames_and_the_rest_is_fresh_and_named(
+    fluent: Path, caplog: pytest.LogCaptureFixture, head: str, settings: list[str], layer: str, fresh_ones: str
 ) -> None:
-    config = start_config(fluent / "run", "head=ctc")
+    config = start_config(fluent / "run", f"head={head}", *settings)
+    start = Initialization.of(config)
+    assert start is not None
+    model = fresh(config, [line.text for line in read_manifest(fluent / "train.jsonl")])
+    with caplog.at_level(logging.INFO, "asr"):
+        start.load(model)
+    weights, state = start.bundle.weights, model.state_dict()
+    assert f"{len(weights)} tensors taken, {len(state) - len(weights)} fresh{fresh_ones}, 0 not used" in caplog.text
+    for name in ("weight", "bias"):
+        assert torch.equal(state[f"{layer}.{name}"], weights[f"head.ctc.linear.{name}"])
+
+
+def test_what_the_new_head_has_no_place_for_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    head = ["head=ctc_self_conditioned", "head.num_intermediate=1"]
+    write_bundle(tmp_path / "old", [save(tmp_path / "step=1.ckpt", *head, texts=["abc"], weights=1)], "# tiny")
+    config = start_config(tmp_path / "old", "head=ctc")
     start = Initialization.of(config)
     assert start is not None
     with caplog.at_level(logging.INFO, "asr"):
         start.load(fresh(config, ["abc"]))
-    assert "2 fresh (head.linear.bias, head.linear.weight)" in caplog.text
-    assert "2 not used (head.ctc.linear.bias, head.ctc.linear.weight)" in caplog.text
+    assert "0 fresh, 2 not used (head.condition.bias, head.condition.weight)" in caplog.text
+
+
+def test_another_size_is_an_error(fluent: Path) -> None:
     wider = start_config(fluent / "run", "encoder.dim=64")
+    start = Initialization.of(wider)
+    assert start is not None
     with pytest.raises(InputError, match=r"a setting that shapes a model must be its own; \S+ is \(.*\) there and"):
         start.load(fresh(wider, ["abc"]))
 

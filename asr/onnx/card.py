@@ -54,7 +54,8 @@ A speech recogniser exported to ONNX (opset {opset}) by `python -m asr.export` f
 What has a name instead of a number, as `batch` does, may be any number. Lengths are int64: of samples, or of frames,
 that are not padding. What stands in the padding changes nothing. {outputs}
 A frame of what comes out is {frame_seconds:g} s. What a pass needs of memory grows with the square of a recording's
-length: cut those of minutes.
+length: cut those of minutes. `asr.transcribe` and `asr.evaluate` keep silence and steady noise from the net, which may
+read words into them; the programs below do not.
 
 {compared}
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from asr.build import build_tokenizer
+from asr.build import build_features, build_model, build_tokenizer
 from asr.checkpoint.bundle import Bundle, read_bundle, read_config
 from asr.checkpoint.hub import path_of
 from asr.checkpoint.load import bundle_folder, bundle_recognizer
@@ -108,8 +108,10 @@ class Initialization:
             InputError: a tensor has another shape than the model's own.
         """
         state = model.state_dict()
-        ours = {name: weight for name, weight in self.bundle.weights.items() if name.split(".")[0] in self.parts}
-        pieces = _Pieces(self._tokenizer(), model.tokenizer)
+        tokenizer = self._tokenizer()
+        weights = self._named_as_in(model, tokenizer)
+        ours = {name: weight for name, weight in weights.items() if name.split(".")[0] in self.parts}
+        pieces = _Pieces(tokenizer, model.tokenizer)
         taken: dict[str, Tensor] = {}
         for name in state.keys() & ours.keys():
             given, wanted = ours[name], state[name]
@@ -123,7 +125,7 @@ class Initialization:
                 raise InputError(f"{must}; {shapes}. Leave it out, or replace its part by name (head=ctc).")
         model.load_state_dict({**state, **taken})
         fresh = sorted(state.keys() - taken.keys())
-        unused = sorted(self.bundle.weights.keys() - taken.keys())
+        unused = sorted(weights.keys() - taken.keys())
         logger.info(
             "init.from %s: %d tensors taken, %d fresh%s, %d not used%s",
             *(self.source, len(taken)),
@@ -147,10 +149,28 @@ class Initialization:
             logger.info("init.from %s recognises with its own decoder: %s", self.source, error)
             return bundle_recognizer(self.bundle, Path(self.source), device)
 
+    def _named_as_in(self, model: "Model", tokenizer: Tokenizer) -> dict[str, Tensor]:
+        """Name the weights as the model does, in whose head the output layer of frames may lie elsewhere."""
+        with torch.device("meta"):
+            source = build_model(self.bundle.config, tokenizer, build_features(self.bundle.config))
+        theirs, ours = _frame_head_prefix(source), _frame_head_prefix(model)
+        if theirs is None or ours is None:
+            return self.bundle.weights
+        return {
+            ours + name.removeprefix(theirs) if name.startswith(theirs) else name: weight
+            for name, weight in self.bundle.weights.items()
+        }
+
     def _tokenizer(self) -> Tokenizer:
         tokenizer = build_tokenizer(self.bundle.config)
         tokenizer.load(self.bundle.files)
         return tokenizer
+
+
+def _frame_head_prefix(model: "Model") -> str | None:
+    """Begin the names of the weights that tell frames' tokens; None where nothing does."""
+    paths = [path for path, module in model.named_modules() if module is model.head.frame_head]
+    return f"{paths[0]}." if paths else None
 
 
 class _Pieces:
