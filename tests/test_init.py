@@ -11,7 +11,6 @@ from safetensors.torch import load_file
 
 from asr import load_recognizer
 from asr.build import build_features, build_model, build_tokenizer
-from asr.checkpoint.load import write_bundle
 from asr.compare import main as compare_main
 from asr.data.manifest import read_manifest
 from asr.errors import InputError
@@ -131,8 +130,7 @@ def test_another_head_keeps_the_output_layer_of_frames_and_the_rest_is_fresh_and
 
 def test_what_the_new_head_has_no_place_for_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     head = ["head=ctc_self_conditioned", "head.num_intermediate=1"]
-    write_bundle(tmp_path / "old", [save(tmp_path / "step=1.ckpt", *head, texts=["abc"], weights=1)], "# tiny")
-    config = start_config(tmp_path / "old", "head=ctc")
+    config = start_config(save(tmp_path / "old.ckpt", *head, texts=["abc"], weights=1), "head=ctc")
     start = Initialization.of(config)
     assert start is not None
     with caplog.at_level(logging.INFO, "asr"):

@@ -37,6 +37,7 @@ from asr.onnx import agreement, program
 from asr.onnx.front_end import FrontEnd
 from asr.onnx.quantization import QUANTIZATIONS
 from asr.onnx.session import run_net, session
+from asr.run.initialization import Initialization
 from asr.text.normalize import get_normalizer
 from asr.transcribe import main as transcribe
 from asr.tune import main as tune
@@ -164,6 +165,11 @@ def test_an_export_is_programs_for_any_batch_and_length_and_what_goes_with_them(
     characters = sorted(set("".join(TEXTS)) - {" "})
     lines = ["<blk> 0", "▁ 1", *(f"{character} {number}" for number, character in enumerate(characters, start=2))]
     assert (exported / "tokens.txt").read_text(encoding="utf-8").splitlines() == lines
+
+
+def test_an_exported_model_is_no_start_of_a_training(exported: Path) -> None:
+    with pytest.raises(InputError, match=r": a model to start from must have weights; an exported one has none\.$"):
+        Initialization.of(resolved(f"init.from={exported}"))
 
 
 def test_a_program_says_nothing_of_where_it_was_made(exported: Path) -> None:

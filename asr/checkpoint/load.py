@@ -20,6 +20,7 @@ from asr.checkpoint.bundle import (
     is_exported,
     one_line,
     read_bundle,
+    read_config,
     read_exported,
     replace_bundle,
     with_fusion,
@@ -74,6 +75,15 @@ def read_model(path: Path) -> Bundle:
         return _without_files(checkpoint_bundle(path), path)
     folder = bundle_folder(path)
     return read_exported(folder) if is_exported(folder) else read_bundle(folder)
+
+
+def read_settings(path: Path) -> Config:
+    """Read the config that a model has, and not its weights.
+
+    Raises:
+        InputError: there is no such model, or it is damaged.
+    """
+    return checkpoint_bundle(path).config if path.suffix == ".ckpt" else read_config(bundle_folder(path))
 
 
 def bundle_recognizer(bundle: Bundle, path: Path, device: str | torch.device = "cpu") -> Recognizer:

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from asr.build import build_features, build_model, build_tokenizer
-from asr.checkpoint.bundle import Bundle, read_bundle, read_config
+from asr.checkpoint.bundle import Bundle
 from asr.checkpoint.hub import path_of
-from asr.checkpoint.load import bundle_folder, bundle_recognizer
+from asr.checkpoint.load import bundle_recognizer, read_model, read_settings
 from asr.errors import InputError
 from asr.interfaces import Tokenizer
 from asr.recognition.recognizer import Recognizer
@@ -41,7 +41,7 @@ def with_parts(config: dict[str, Any], overrides: Sequence[str]) -> dict[str, An
     source = config["init"]["from"]
     if source is None:
         return config
-    model = read_config(bundle_folder(path_of(source)))
+    model = read_settings(path_of(source))
     if removed := [override for override in overrides if override.lstrip("~").startswith(PARTS) and override[0] == "~"]:
         raise InputError(f"a part of the model of init.from can be replaced and not removed; got {removed[0]}.")
     names = [override.partition("=")[0].lstrip("+") for override in overrides]
@@ -82,11 +82,18 @@ class Initialization:
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> "Initialization | None":
-        """Read the model that a config starts from; None: from nothing."""
+        """Read the model that a config starts from; None: from nothing.
+
+        Raises:
+            InputError: it has no weights.
+        """
         source = config["init"]["from"]
         if source is None:
             return None
-        return cls(source, read_bundle(bundle_folder(path_of(source))), config["init"]["parts"])
+        bundle = read_model(path_of(source))
+        if bundle.programs:
+            raise InputError(f"{source}: a model to start from must have weights; an exported one has none.")
+        return cls(source, bundle, config["init"]["parts"])
 
     @property
     def fingerprint(self) -> bytes:
