@@ -24,7 +24,7 @@ from asr.errors import InputError
 from asr.export import main as export
 from asr.onnx import browser_runtime as runtimes
 from asr.onnx.browser_runtime import Runtime, browser_runtime, registry
-from asr.onnx.names import WAVEFORM
+from asr.onnx.names import FRONT_END, PROGRAM, WAVEFORM
 from asr.onnx.programs import written_down
 from asr.onnx.site import ALWAYS, LARGE
 from asr.recognition.recognizer import Recognizer
@@ -272,7 +272,8 @@ def site(
     """The page of a net that hears tones."""
     from asr.onnx.program import joined
 
-    program = joined(*written_down(recognizer.model, lambda step: None)).SerializeToString()
+    parts = written_down(recognizer, lambda step: None)
+    program = joined(parts[FRONT_END], parts[PROGRAM]).SerializeToString()
     folder = tmp_path_factory.mktemp("site") / "site"
     write_site(folder, "tones", bundle("# Tones\n"), recognizer, {WAVEFORM: program}, runtime, [recordings["plain"]])
     return folder
