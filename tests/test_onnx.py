@@ -20,6 +20,7 @@ pytest.importorskip("onnxscript", reason="the extra onnx is not installed")
 pytest.importorskip("onnxruntime", reason="the extra onnx is not installed")
 
 import onnx
+import onnxruntime
 
 from asr.build import component
 from asr.checkpoint.bundle import read_bundle, replace_bundle
@@ -35,7 +36,7 @@ from asr.features.slaney_fbank import PADS
 from asr.interfaces import Features
 from asr.onnx import agreement, program
 from asr.onnx.front_end import FrontEnd
-from asr.onnx.quantization import QUANTIZATIONS
+from asr.onnx.quantization import QUANTIZATIONS, levelled, to_int8
 from asr.onnx.session import run_net, session
 from asr.run.initialization import Initialization
 from asr.text.normalize import get_normalizer
@@ -378,6 +379,50 @@ def test_what_is_not_exported_yet_is_refused(tmp_path: Path, overrides: list[str
 
 
 # ---- smaller programs
+
+
+def norm_and_products(readers: list[str]) -> Any:
+    """A LayerNorm with one large number in eight, and what reads it: "product" by weights of its own, or "output"."""
+    generator = np.random.default_rng(0)
+    scale = np.array([40, 1, 1, 1, 1, 1, 1, 1], dtype=np.float32)
+    weights = {"scale": scale, "bias": generator.normal(size=8).astype(np.float32)}
+    nodes = [onnx.helper.make_node("LayerNormalization", ["x", "scale", "bias"], ["normed"])]
+    outputs = []
+    for number, reader in enumerate(readers):
+        outputs.append("normed" if reader == "output" else f"y{number}")
+        if reader == "product":
+            weights[f"w{number}"] = (generator.normal(size=(8, 6)) / scale[:, None]).astype(np.float32)
+            nodes.append(onnx.helper.make_node("MatMul", ["normed", f"w{number}"], [f"y{number}"]))
+    shaped = {"x": 8, "normed": 8}
+    described = [
+        onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, ["rows", shaped.get(name, 6)])
+        for name in ["x", *outputs]
+    ]
+    tensors = [onnx.numpy_helper.from_array(values, name) for name, values in weights.items()]
+    graph = onnx.helper.make_graph(nodes, "net", described[:1], described[1:], tensors)
+    return onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 18)], ir_version=10)
+
+
+def outcome(net: Any, x: Any) -> Any:
+    return np.concatenate(onnxruntime.InferenceSession(net.SerializeToString()).run(None, {"x": x}), axis=1)
+
+
+def test_behind_a_layer_norm_8_bits_are_for_numbers_of_like_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = np.random.default_rng(1).normal(size=(200, 8)).astype(np.float32)
+    net = norm_and_products(["product", "product"])
+    expected = outcome(net, x)
+    np.testing.assert_allclose(outcome(levelled(net), x), expected, rtol=0, atol=1e-4)
+    scales = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in levelled(net).graph.initializer}["scale"]
+    assert scales.max() / scales.min() < 40 / 4
+    error = np.square(outcome(to_int8(net), x) - expected).mean()
+    monkeypatch.setattr("asr.onnx.quantization.levelled", lambda net: net)
+    assert error < np.square(outcome(to_int8(net), x) - expected).mean() / 9
+
+
+@pytest.mark.parametrize("readers", [["product", "output"], []])
+def test_a_layer_norm_that_others_read_stays_as_it_is(readers: list[str]) -> None:
+    net = norm_and_products(readers or ["output"])
+    assert levelled(net) == net
 
 
 @pytest.mark.parametrize("quantization", QUANTIZATIONS)
