@@ -397,7 +397,7 @@ def find(made: Made, least: int = 2) -> Line:
 def open_line(page: Any, line: Line) -> None:
     page.evaluate("(address) => { location.hash = address; }", f"utterance={line['id']}&subset={line['subset']}")
     page.wait_for_selector("dialog[open]")
-    wait_until(page, "!document.querySelector('.player canvas').hidden")  # the recording is decoded
+    wait_until(page, "document.querySelector('.player canvas')?.hidden === false")  # the recording is decoded
 
 
 def test_an_utterance_shows_its_alignment(fresh: Visit, made: Made) -> None:
@@ -438,11 +438,11 @@ def test_a_click_on_a_word_jumps_to_it_and_marks_it(fresh: Visit, made: Made) ->
 def test_the_recording_plays_and_is_as_long_as_the_utterance(fresh: Visit, made: Made) -> None:
     page, line = fresh.page, find(made)
     open_line(page, line)
-    wait_until(page, "document.querySelector('.player audio').duration > 0")  # its head has been read
-    seconds = page.evaluate("document.querySelector('.player audio').duration")
+    wait_until(page, "document.querySelector('.player audio')?.duration > 0")  # its head has been read
+    seconds = page.evaluate("document.querySelector('.player audio')?.duration")
     assert seconds == pytest.approx(line["duration"], abs=0.03)
     page.locator(".player .play").click()
-    wait_until(page, "document.querySelector('.player audio').currentTime > 0.1")
+    wait_until(page, "document.querySelector('.player audio')?.currentTime > 0.1")
 
 
 def test_log_mel_and_tokens_are_drawn_on_demand(fresh: Visit, made: Made) -> None:
@@ -486,7 +486,7 @@ def test_the_keyboard_is_enough(fresh: Visit) -> None:
     page.keyboard.press("Enter")
     page.wait_for_selector("dialog[open]")
     page.keyboard.press("j")
-    wait_until(page, f"document.querySelector('dialog h2').textContent === {json.dumps(order[2])}")
+    wait_until(page, f"document.querySelector('dialog h2')?.textContent === {json.dumps(order[2])}")
     page.locator(".alignment button").first.focus()
     page.keyboard.press("ArrowRight")
     assert page.evaluate("document.activeElement.matches('.alignment button')")
@@ -500,7 +500,7 @@ def test_an_utterance_has_an_address(browser: Any, made: Made) -> None:  # noqa:
     seen.page.wait_for_selector("dialog[open]")
     assert seen.page.locator("dialog h2").inner_text() == line["id"]
     assert f"As written: {line['text']}" in seen.page.locator("dialog").inner_text()
-    wait_until(seen.page, "document.querySelector('.player audio').duration > 0")
+    wait_until(seen.page, "document.querySelector('.player audio')?.duration > 0")
     seen.page.locator("dialog").get_by_role("button", name="Close").click()
     assert seen.page.evaluate("location.hash") == ""
     seen.page.go_back()

@@ -99,7 +99,7 @@ def test_hostile_names_and_texts_stay_texts(width: int, browser: Any, tmp_path: 
     for one in some:
         address = "(row) => { location.hash = new URLSearchParams({utterance: row[0], subset: row[1]}); }"
         tab.evaluate(address, [visible(one.utterance.id), visible(one.subset)])
-        wait_until(tab, f"document.querySelector('dialog h2').textContent === {to_json(visible(one.utterance.id))}")
+        wait_until(tab, f"document.querySelector('dialog h2')?.textContent === {to_json(visible(one.utterance.id))}")
         words = tab.locator(".alignment .column:not(.names) .cell:nth-child(2) button").all_text_contents()
         assert words == [visible(word) for word in one.transcript.text.split()]
         assert overflow(tab) <= 0
@@ -552,7 +552,7 @@ def test_a_comparison_shows_both_hypotheses_below_the_reference(
     assert rows.first.locator("td").first.inner_text() == worse["id"], "what changed most is first"
     assert [one.inner_text() for one in rows.first.locator("td.number").all()][2:5] == ["0", "2", "+2"]
     rows.first.locator("a").click()
-    wait_until(tab, "!document.querySelector('.player canvas').hidden")
+    wait_until(tab, "document.querySelector('.player canvas')?.hidden === false")
     reference = worse["reference"].split()
     columns = tab.locator(".alignment .column:not(.names)").evaluate_all(
         "(columns) => columns.map((one) => [...one.children].map((cell) =>"
