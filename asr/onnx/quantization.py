@@ -18,7 +18,7 @@ QUANTIZED = ("MatMul", "Gemm")  # convolutions of integers are twice as slow as 
 
 
 DEVIATIONS = 3  # from zero: what counts as the range of a number of variance one
-MIGRATION = 0.7  # of the range of what comes, into the weights: by the log_probs of 40 training utterances
+MIGRATION = 0.7  # of the range of what comes, into the weights; 0.3 to 1 did about as well on 40 training utterances
 
 
 def levelled(net: "ModelProto") -> "ModelProto":
