@@ -5,6 +5,7 @@ import math
 import random
 import subprocess
 import sys
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -15,6 +16,7 @@ from torch import Tensor
 from asr import Stream
 from asr.build import build_features, build_recognizer, build_tokenizer
 from asr.errors import InputError
+from asr.interfaces import BLANK_ID
 from asr.recognition.feature_stream import Remainder, stream_features
 from asr.recognition.recognizer import Recognizer
 from asr.recognition.streaming import CachedStream, Captions, LookBackStream, advance, look_back_together
@@ -66,13 +68,37 @@ def test_features_of_pieces_are_those_of_the_whole(overrides: list[str], dtype: 
 @functools.cache
 def shared(name: str) -> Recognizer:
     """A recogniser that no test changes."""
+    if name == "transducer":
+        return transducer()
     return streaming_recognizer(BEAM if name == "beam" else None)
 
 
-def streaming_recognizer(decode: dict[str, Any] | None = None, dtype: torch.dtype = torch.float64) -> Recognizer:
+def transducer() -> Recognizer:
+    """One that writes a token in some frames, and several in a few."""
+    decode = resolved("decode=transducer_greedy")["decode"]
+    recognizer = streaming_recognizer(decode, head=("head=transducer", "head/predictor=lstm"))
+    joiner, predictor = recognizer.model.head.joiner, recognizer.model.head.predictor
+    frames = recognizer.model.features(speech(4.0, 99))
+    with torch.no_grad():
+        encoded = recognizer.model(frames[None], torch.tensor([len(frames)]))
+        before = joiner.of_tokens(predictor(torch.randint(1, 9, (1, encoded.out.shape[1] - 1))))
+        logits = joiner(joiner.of_frames(encoded.out), before)[0]
+        scale = 4.0 / logits.std(dim=0)
+        joiner.output.bias.sub_(logits.mean(dim=0)).mul_(scale)
+        joiner.output.weight.mul_(scale[:, None])
+        joiner.output.bias[BLANK_ID] += 10.0
+        joiner.output.bias[recognizer.model.tokenizer.pieces.index(" ")] += 5.0
+    return recognizer
+
+
+def streaming_recognizer(
+    decode: dict[str, Any] | None = None,
+    dtype: torch.dtype = torch.float64,
+    head: Sequence[str] = ("head=ctc_self_conditioned", "head.num_intermediate=1"),
+) -> Recognizer:
     """With random weights, which spell much: every frame is another token or a blank."""
     torch.manual_seed(3)
-    config = resolved("encoder=conformer_streaming_xs", "head=ctc_self_conditioned", "head.num_intermediate=1")
+    config = resolved("encoder=conformer_streaming_xs", *head)
     small = {"num_layers": 2, "dim": 32, "num_heads": 2, "subsampling": {"num_channels": 4}}
     config["encoder"] = overridden(config["encoder"], small) | {"chunk_frames": 6, "left_frames": 10}
     config["decode"] = decode or config["decode"]
@@ -124,7 +150,7 @@ def final_text(captions: list[Captions]) -> str:
 
 
 BEAM = {**resolved("decode=beam")["decode"], "beam_size": 4}
-DECODERS = pytest.mark.parametrize("decode", ["greedy", "beam"])
+DECODERS = pytest.mark.parametrize("decode", ["greedy", "beam", "transducer"])
 
 
 @DECODERS
@@ -235,6 +261,13 @@ def test_a_model_that_cannot_go_on_hears_the_last_seconds_again_and_says_so() ->
         [expected] = recognizer.transcribe([waveform])
         for word, reference in zip(words, expected.words, strict=True):
             assert abs(word.start - reference.start) < 0.1
+
+
+def test_a_transducer_that_searches_a_beam_is_told_which_decoder_hears_streams() -> None:
+    recognizer = streaming_recognizer(resolved("decode=transducer_beam")["decode"], head=["head=transducer"])
+    assert Stream(recognizer).note.endswith(
+        "TransducerBeam decodes all of an utterance at once (choose --decode transducer_greedy)"
+    )
 
 
 def test_a_stream_says_after_how_many_samples_it_goes_on() -> None:

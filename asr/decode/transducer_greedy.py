@@ -1,8 +1,8 @@
 """Greedy decoding of a transducer, a batch at a time."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Annotated, cast
+from typing import Annotated, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -51,21 +51,69 @@ class TransducerGreedy:
     def search(self, evidence: tuple[Tensor, Tensor]) -> list[list[Hypothesis]]:
         """Find one hypothesis of each utterance, scored by its path."""
         frames, lengths = evidence
+        written, behind = self._walk(frames, lengths, self._begin(len(lengths)), room=lengths)
+        return [[Hypothesis(*path)] for path in zip(written, behind.scores.tolist(), strict=True)]
+
+    @torch.inference_mode()
+    def initial_state(self) -> "TransducerPath":
+        """Begin a stream."""
+        return TransducerPath([], self._begin(1))
+
+    @torch.inference_mode()
+    def step(
+        self, encoder_out: Tensor, lengths: Tensor, states: "Sequence[TransducerPath]"
+    ) -> "tuple[list[list[Hypothesis]], list[TransducerPath]]":
+        """Go on with streams by encoder_out (B, T', D), (B,): no token ever changes.
+
+        How many frames are to come is not known, and bounds no tokens here.
+        """
+        begun = Place(*map(torch.cat, zip(*(state.place for state in states), strict=True)))
+        frames, _ = self.evidence(encoder_out, lengths)
+        room = torch.full_like(lengths, torch.iinfo(lengths.dtype).max)
+        written, behind = self._walk(frames, lengths, begun, room)
+        new = [
+            TransducerPath([*state.tokens, *tokens], Place(*(rows[number : number + 1].clone() for rows in behind)))
+            for number, (state, tokens) in enumerate(zip(states, written, strict=True))
+        ]
+        return [[self._hypothesis(state)] for state in new], new
+
+    @staticmethod
+    def forget(state: "TransducerPath", num_tokens: int) -> "TransducerPath":
+        """Leave out the first tokens; the prediction network remembers them."""
+        return state._replace(tokens=state.tokens[num_tokens:])
+
+    @classmethod
+    def settle(cls, state: "TransducerPath") -> "tuple[Hypothesis, TransducerPath]":
+        """Take what there is, and go on behind it."""
+        return cls._hypothesis(state), state._replace(tokens=[])
+
+    @staticmethod
+    def _hypothesis(state: "TransducerPath") -> Hypothesis:
+        return Hypothesis(state.tokens, float(state.place.scores), num_final=len(state.tokens))
+
+    def _begin(self, number: int) -> "Place":
+        """Stand before the first frame of so many utterances, with nothing written."""
+        state = self.head.predictor.initial_state(number)
+        tokens = torch.full((number,), BLANK_ID, device=state.device)
+        out, state = self.head.predictor.step(tokens, state)
+        scores = torch.zeros(number, dtype=exact(state.device), device=state.device)
+        return Place(tokens, scores, self.head.joiner.of_tokens(out), state)
+
+    def _walk(self, frames: Tensor, lengths: Tensor, begun: "Place", room: Tensor) -> "tuple[list[list[int]], Place]":
+        """Write tokens of frames (B, T', J), no more than can be spelt in `room` frames, (B,)."""
+        tokens, scores, before, state = begun
         number = torch.zeros_like(lengths)  # of the frame that each utterance is in
         written = torch.zeros_like(lengths)  # tokens, in that frame
         needed = torch.zeros_like(lengths)  # frames, to spell the tokens so far
-        scores = torch.zeros(len(lengths), dtype=exact(lengths.device), device=lengths.device)
-        tokens, rows = torch.full_like(lengths, BLANK_ID), torch.arange(len(lengths), device=lengths.device)
-        out, state = self.head.predictor.step(tokens, self.head.predictor.initial_state(len(lengths)))
-        before = self.head.joiner.of_tokens(out)  # (B, J)
+        rows = torch.arange(len(lengths), device=lengths.device)
         steps: list[Tensor] = []
         while bool((is_going := number < lengths).any()):
             here = frames[rows, number.clamp(max=frames.shape[1] - 1)]  # (B, J)
             log_probs = self.head.joiner(here, before).log_softmax(dim=-1)  # (B, V)
             best, token = log_probs.max(dim=-1)
             cost = 1 + (token == tokens).long()
-            writes = (token != BLANK_ID) & (written < self.max_symbols) & (needed + cost <= lengths) & is_going
-            scores += torch.where(writes, best, log_probs[:, BLANK_ID]).where(is_going, torch.zeros_like(best))
+            writes = (token != BLANK_ID) & (written < self.max_symbols) & (needed + cost <= room) & is_going
+            scores = scores + torch.where(writes, best, log_probs[:, BLANK_ID]).where(is_going, torch.zeros_like(best))
             steps.append(torch.where(writes, token, BLANK_ID))
             number += (is_going & ~writes).long()
             written = (written + 1) * writes
@@ -76,7 +124,33 @@ class TransducerGreedy:
                 state = torch.where(writes.view(-1, *[1] * (state.dim() - 1)), after, state)
                 before = torch.where(writes[:, None], self.head.joiner.of_tokens(out), before)
         found = torch.stack(steps, dim=1).tolist() if steps else [[]] * len(lengths)
-        return [
-            [Hypothesis([token for token in row if token != BLANK_ID], score)]
-            for row, score in zip(found, scores.tolist(), strict=True)
-        ]
+        texts = [[token for token in row if token != BLANK_ID] for row in found]
+        return texts, Place(tokens, scores, before, state)
+
+
+class Place(NamedTuple):
+    """Where the paths of a batch have come to.
+
+    Args:
+        tokens: the last of each, (B,).
+        scores: of each, (B,).
+        before: what the joiner takes of the tokens, (B, J).
+        state: of the prediction network, (B, ...).
+    """
+
+    tokens: Tensor
+    scores: Tensor
+    before: Tensor
+    state: Tensor
+
+
+class TransducerPath(NamedTuple):
+    """Where the path of a stream has come to.
+
+    Args:
+        tokens: that were not forgotten.
+        place: of a batch of one.
+    """
+
+    tokens: list[int]
+    place: Place

@@ -124,7 +124,8 @@ def why_not(recognizer: Recognizer) -> str:
     if not hasattr(encoder, "initial_state"):
         return f"{type(encoder).__name__} hears all of an utterance at once (train encoder=conformer_streaming_s)"
     if not hasattr(decode, "initial_state") or recognizer.model.head.frame_head is None:
-        return f"{type(decode).__name__} decodes all of an utterance at once (choose --decode greedy or beam)"
+        which = "transducer_greedy" if hasattr(recognizer.model.head, "joiner") else "greedy or beam"
+        return f"{type(decode).__name__} decodes all of an utterance at once (choose --decode {which})"
     return ""
 
 
