@@ -128,18 +128,6 @@ def test_another_head_keeps_the_output_layer_of_frames_and_the_rest_is_fresh_and
         assert torch.equal(state[f"{layer}.{name}"], weights[f"head.ctc.linear.{name}"])
 
 
-def test_a_head_that_tells_blocks_what_was_spelt_begins_as_the_model_was(fluent: Path) -> None:
-    config = start_config(fluent / "run", "head=ctc_self_conditioned", "head.num_intermediate=1")
-    start = Initialization.of(config)
-    assert start is not None
-    model = fresh(config, [line.text for line in read_manifest(fluent / "train.jsonl")]).eval()
-    start.load(model)
-    before = load_recognizer(fluent / "run").model.eval()
-    features, lengths = torch.randn(1, 90, before.features.dim), torch.tensor([90])
-    expected = before.head.frame_head.log_probs(before(features, lengths).out)
-    torch.testing.assert_close(model.head.frame_head.log_probs(model(features, lengths).out), expected)
-
-
 def test_what_the_new_head_has_no_place_for_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     head = ["head=ctc_self_conditioned", "head.num_intermediate=1"]
     config = start_config(save(tmp_path / "old.ckpt", *head, texts=["abc"], weights=1), "head=ctc")

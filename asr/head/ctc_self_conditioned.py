@@ -14,7 +14,6 @@ class CTCSelfConditioned(nn.Module):
     """Intermediate CTC whose predictions are projected and added to what the next block gets.
 
     *Source*: Nozaki and Komatsu 2021, arXiv:2104.02724, equations 8 to 10; one projection for all blocks.
-    *Differs from the paper*: the projection begins at zero, so that a trained encoder begins as it was.
 
     Args:
         output_dim: D.
@@ -41,8 +40,6 @@ class CTCSelfConditioned(nn.Module):
             output_dim, num_blocks, vocab_size, num_intermediate=num_intermediate, weight=weight
         )
         self.condition = nn.Linear(vocab_size, output_dim)
-        nn.init.zeros_(self.condition.weight)
-        nn.init.zeros_(self.condition.bias)
         self.losses = self.intermediate.losses
         self.min_frames, self.cells = self.intermediate.min_frames, self.intermediate.cells
 
