@@ -16,7 +16,7 @@ from torch import Tensor
 from asr import Stream
 from asr.build import build_features, build_recognizer, build_tokenizer
 from asr.errors import InputError
-from asr.interfaces import BLANK_ID
+from asr.interfaces import BLANK_ID, Hypothesis
 from asr.recognition.feature_stream import Remainder, stream_features
 from asr.recognition.recognizer import Recognizer
 from asr.recognition.streaming import CachedStream, Captions, LookBackStream, advance, look_back_together
@@ -245,6 +245,22 @@ def test_silence_ends_a_stretch_of_speech() -> None:
     assert said == Captions([], [])
     said = stream.decode_chunk(torch.cat([log_probs[ids["b"]], log_probs[0]]))
     assert [(word.text, round(word.start, 2)) for word in said.partial] == [("b", 0.84)]
+
+
+def test_a_word_that_is_written_a_chunk_after_it_was_said_has_the_time_at_which_it_was_said() -> None:
+    recognizer = streaming_recognizer(dtype=torch.float32)
+    stream = CachedStream(recognizer, None, None, endpoint_seconds=None)
+    pieces_of = recognizer.model.tokenizer.pieces
+    a, blank = (torch.full((1, len(pieces_of)), -20.0) for _ in range(2))
+    a[0, pieces_of.index("a")], blank[0, BLANK_ID] = 0.0, 0.0
+    recognizer.log_probs = lambda encoder_out: encoder_out  # type: ignore[method-assign]
+    written = iter([[], [], [pieces_of.index("a")]])
+    stream.decode.step = lambda *_: ([[Hypothesis(next(written), 0.0)]], [None])  # type: ignore[method-assign]
+    for chunk in ([blank] * 3, [blank, a, blank], [blank] * 3):
+        said = stream.decode_chunk(torch.cat(chunk))
+    [word] = said.partial
+    assert (word.text, round(word.start, 2), round(word.end, 2)) == ("a", 0.16, 0.20)
+    assert sum(map(len, stream._log_probs)) == 6, "no more is kept"
 
 
 def test_a_model_that_cannot_go_on_hears_the_last_seconds_again_and_says_so() -> None:

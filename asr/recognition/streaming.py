@@ -234,7 +234,7 @@ class CachedStream:
         begun = spell(hypothesis.tokens[: hypothesis.num_final], self.recognizer.model.tokenizer.pieces)
         num_final = begun[-1].first if begun else 0
         if not hypothesis.tokens:
-            self._forget(0, sum(map(len, self._log_probs)))
+            self._forget(0, sum(map(len, self._log_probs[:-1])))  # a transducer may write what was said a chunk later
             return Captions([], [])
         timed = self._timed()
         frames, confidences = timed.frames or [], timed.confidences or []
