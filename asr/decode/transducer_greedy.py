@@ -11,6 +11,8 @@ from asr.interfaces import BLANK_ID, NO_HOTWORDS, Head, Hypothesis, Tokenizer, T
 from asr.kernels.choice import exact
 from asr.system.settings import whole
 
+LOOK_AHEAD = 4  # frames that are joined at once
+
 
 class TransducerGreedy:
     """Write the most likely token, frame by frame, until that is the blank; then go on to the next frame.
@@ -106,17 +108,29 @@ class TransducerGreedy:
         written = torch.zeros_like(lengths)  # tokens, in that frame
         needed = torch.zeros_like(lengths)  # frames, to spell the tokens so far
         rows = torch.arange(len(lengths), device=lengths.device)
+        ahead = torch.arange(LOOK_AHEAD, device=lengths.device)
         steps: list[Tensor] = []
-        while bool((is_going := number < lengths).any()):
-            here = frames[rows, number.clamp(max=frames.shape[1] - 1)]  # (B, J)
-            log_probs = self.head.joiner(here, before).log_softmax(dim=-1)  # (B, V)
-            best, token = log_probs.max(dim=-1)
-            cost = 1 + (token == tokens).long()
-            writes = (token != BLANK_ID) & (written < self.max_symbols) & (needed + cost <= room) & is_going
-            scores = scores + torch.where(writes, best, log_probs[:, BLANK_ID]).where(is_going, torch.zeros_like(best))
+        while bool((number < lengths).any()):
+            window = number[:, None] + ahead  # (B, W): until a token is written, frames do not depend on one another
+            here = frames[rows[:, None], window.clamp(max=frames.shape[1] - 1)]  # (B, W, J)
+            logits = self.head.joiner(here.flatten(0, 1), before.repeat_interleave(LOOK_AHEAD, dim=0))
+            log_probs = logits.log_softmax(dim=-1).unflatten(0, (-1, LOOK_AHEAD))  # (B, W, V)
+            best, token = log_probs.max(dim=-1)  # (B, W)
+            cost = 1 + (token == tokens[:, None]).long()
+            can = (token != BLANK_ID) & (needed[:, None] + cost <= room[:, None])
+            can[:, 0] &= written < self.max_symbols
+            is_there = window < lengths[:, None]
+            waits = (~can | ~is_there).cumprod(dim=1).bool()  # frames before the first that writes
+            passes = waits & is_there
+            scores = scores + log_probs[:, :, BLANK_ID].masked_fill(~passes, 0.0).sum(dim=1)
+            passed = passes.sum(dim=1)  # (B,)
+            writes = ~waits[:, -1]
+            first = passed.clamp(max=LOOK_AHEAD - 1)
+            token, best, cost = token[rows, first], best[rows, first], cost[rows, first]
+            scores = scores + best.masked_fill(~writes, 0.0)
             steps.append(torch.where(writes, token, BLANK_ID))
-            number += (is_going & ~writes).long()
-            written = (written + 1) * writes
+            number += passed
+            written = (written * (passed == 0) + 1) * writes
             needed += cost * writes
             if bool(writes.any()):
                 tokens = torch.where(writes, token, tokens)
