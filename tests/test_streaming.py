@@ -181,6 +181,23 @@ def test_a_final_word_is_never_taken_back_and_partial_words_follow_it(decode: st
     assert all(0 <= start < end <= 6.1 for start, end in times)
 
 
+@pytest.mark.parametrize("decode", ["greedy", "transducer"])
+def test_what_is_settled_is_not_said_again_and_nothing_behind_it_is_lost(decode: str) -> None:
+    recognizer = shared(decode)
+    frames = recognizer.model.features(speech(6.0, 4))
+    encoded = recognizer.model(frames[None], torch.tensor([len(frames)]))
+    search: Any = recognizer.decode
+    parts, on, stopped = encoded.out.split(10, dim=1), search.initial_state(), search.initial_state()
+    said = []
+    for part in parts:
+        _, [on] = search.step(part, torch.tensor([part.shape[1]]), [on])
+        _, [stopped] = search.step(part, torch.tensor([part.shape[1]]), [stopped])
+        hypothesis, stopped = search.settle(stopped)
+        said += hypothesis.tokens
+    assert said == on.tokens
+    assert len(said) > 5
+
+
 def test_other_chunks_are_those_of_another_masked_pass() -> None:
     recognizer, waveform = streaming_recognizer(), speech(2.0, 7)
     for chunk, left in ((1, 3), (4, 0), (20, 40)):

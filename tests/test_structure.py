@@ -237,6 +237,12 @@ EXPERIMENTS = sorted(path.stem for path in (CONF / "experiment").glob("*.yaml"))
 
 
 @pytest.mark.parametrize("experiment", EXPERIMENTS)
+def test_another_head_is_one_override_in_every_experiment(experiment: str) -> None:
+    for head in ("ctc", "ctc_attention"):
+        build.check_components(resolved(f"experiment={experiment}", f"head={head}"))
+
+
+@pytest.mark.parametrize("experiment", EXPERIMENTS)
 def test_every_experiment_composes_and_builds(experiment: str) -> None:
     config = resolved(f"experiment={experiment}")
     tokenizer, features = build.build_tokenizer(config), build.build_features(config)

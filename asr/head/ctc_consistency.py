@@ -15,7 +15,7 @@ from asr.system.settings import number
 class CTCConsistency(nn.Module):
     """CR-CTC: each view has half of the CTC loss, and what the other one says of each frame as its target.
 
-    *Source*: Yao et al. 2024, arXiv:2410.05101, section 3.1. The views differ by their masks (`augment`), and by
+    *Source*: Yao et al. 2024, arXiv:2410.05101, section 3.2. The views differ by their masks (`augment`), and by
     dropout. Where there is one view, as in validation, it is CTC.
 
     Args:
