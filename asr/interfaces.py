@@ -145,14 +145,21 @@ class StreamingEncoder(Encoder, Protocol):
     """An encoder that gives of chunks, one after another, what it gives of the whole.
 
     Each but the last of a stream has `chunk_frames` times `stride` feature frames, or another number of times that.
+    A step is given more behind that, which begin the next chunk: `ahead`, or `right_frames` times `stride`.
     """
 
     chunk_frames: int | None  # encoder frames of a chunk; None: it sees all of an utterance at once
     left_frames: int  # encoder frames before a chunk that are seen from it
+    right_frames: int  # the same behind a chunk, which waits for them
 
     def initial_state(self, batch: int, left_frames: int | None = None) -> State: ...
     def step(
-        self, features: Tensor, feature_lengths: Tensor, state: State, taps: Mapping[int, Tap] = NO_TAPS
+        self,
+        features: Tensor,
+        feature_lengths: Tensor,
+        state: State,
+        taps: Mapping[int, Tap] = NO_TAPS,
+        ahead: int | None = None,
     ) -> tuple[Encoded, State]: ...
 
 

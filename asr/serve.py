@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from asr.cli.command import add_decoding, inference, load_model, model_parser, printable, run_command
 from asr.errors import InputError
-from asr.system.settings import CHUNK_SECONDS, LEFT_SECONDS, THREADS
+from asr.system.settings import CHUNK_SECONDS, LEFT_SECONDS, RIGHT_SECONDS, THREADS
 
 if TYPE_CHECKING:
     from asr.recognition.inference import Inference
@@ -91,6 +91,9 @@ def _parser() -> argparse.ArgumentParser:
     server.add_argument(
         "--left-seconds", type=float, metavar="S", help="of a stream, seen before a chunk (default: the model's)"
     )
+    parser.add_argument(
+        "--right-seconds", type=float, metavar="S", help="of a stream, seen behind a chunk (default: the model's)"
+    )
     server.add_argument("--num-threads", type=int, metavar="N", help="of the net, on a CPU (default: torch's choice)")
     server.add_argument("--stop-seconds", type=float, default=30, metavar="S", help="to finish in (default 30)")
     add_decoding(parser)
@@ -103,7 +106,8 @@ def _check(options: argparse.Namespace) -> None:
         value = getattr(options, key)
         if value is not None and not 0 < value < math.inf:
             raise InputError(f"--{key.replace('_', '-')} must be positive, and finite; got {value}.")
-    rules = {"num_threads": THREADS, "chunk_seconds": CHUNK_SECONDS, "left_seconds": LEFT_SECONDS}
+    seen = {"left_seconds": LEFT_SECONDS, "right_seconds": RIGHT_SECONDS}
+    rules = {"num_threads": THREADS, "chunk_seconds": CHUNK_SECONDS, **seen}
     for key, rule in rules.items():
         if getattr(options, key) is not None:
             rule.check("--" + key.replace("_", "-"), getattr(options, key))
@@ -184,6 +188,7 @@ def _serve(
         recognizer,
         chunk_seconds=options.chunk_seconds,
         left_seconds=options.left_seconds,
+        right_seconds=options.right_seconds,
         num_threads=options.num_threads,
         on_turn=metrics.turn,
     )

@@ -53,6 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--chunk-seconds", type=float, nargs="+", default=CHUNKS, metavar="S", help="one row each")
     parser.add_argument("--left-seconds", type=float, metavar="S", help="seen before a chunk (default: the model's)")
     parser.add_argument("--streams", type=int, default=20, metavar="N", help="at once, for streams a core (20)")
+    parser.add_argument("--right-seconds", type=float, metavar="S", help="seen behind a chunk (default: the model's)")
     results.add_options(parser)
     given = parser.parse_args(arguments)
     torch.set_num_threads(1)
@@ -66,9 +67,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     facts = about(given)
     table = Results("streaming", COLUMNS, bars="final, 95 % s")
     for chunk in given.chunk_seconds:
-        told = [listen(recognizer, recording, chunk, given.left_seconds) for recording in recordings]
-        many = streams_a_core(recognizer, recordings, chunk, given.left_seconds, given.streams)
-        row(table, f"{chunk:g} s", recognizer, recordings, told, many)
+        seconds = (chunk, given.left_seconds, given.right_seconds)
+        told = [listen(recognizer, recording, *seconds) for recording in recordings]
+        streams = [CachedStream(recognizer, *seconds) for _ in range(given.streams)]
+        many = streams_a_core(recognizer, recordings, streams)
+        row(table, f"{chunk:g} + {streams[0].right_seconds:g} s", recognizer, recordings, told, many)
     told = [listen_to_whole(recognizer, recording) for recording in recordings]
     row(table, "whole", recognizer, recordings, told, None)
     table.keep(given.output_dir, facts)
@@ -103,9 +106,9 @@ def read_recordings(recognizer: Recognizer, paths: Sequence[str]) -> Iterator[Re
         yield Recording(utterance, load_utterance(utterance, recognizer.model.features.sample_rate), words)
 
 
-def listen(recognizer: Recognizer, recording: Recording, chunk: float, left: float | None) -> Told:
+def listen(recognizer: Recognizer, recording: Recording, chunk: float, left: float | None, right: float | None) -> Told:
     """Feed a recording."""
-    stream = Stream(recognizer, chunk_seconds=chunk, left_seconds=left)
+    stream = Stream(recognizer, chunk_seconds=chunk, left_seconds=left, right_seconds=right)
     words: list[str] = []
     final: list[float] = []
     first: dict[tuple[int, str], float] = {}  # place and text of a word, to when it was shown
@@ -136,12 +139,9 @@ def listen_to_whole(recognizer: Recognizer, recording: Recording) -> Told:
 
 
 @torch.inference_mode()
-def streams_a_core(
-    recognizer: Recognizer, recordings: Sequence[Recording], chunk: float, left: float | None, number: int
-) -> float:
+def streams_a_core(recognizer: Recognizer, recordings: Sequence[Recording], streams: Sequence[CachedStream]) -> float:
     """Tell how many streams one core keeps up with, when so many go through the net as one batch."""
-    streams = [CachedStream(recognizer, chunk, left, None) for _ in range(number)]
-    size = round(chunk * recognizer.model.features.sample_rate)
+    number, size = len(streams), round(streams[0].chunk_seconds * recognizer.model.features.sample_rate)
     waveforms = [recordings[place % len(recordings)].waveform for place in range(number)]
     shortest = min(map(len, waveforms)) // size * size or min(map(len, waveforms))
     begin = time.process_time()

@@ -1,7 +1,9 @@
 """What tests share: where things are, tiny configurations, and a corpus of tones."""
 
 import json
+import logging
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -105,6 +107,15 @@ def overridden(config: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any
 @pytest.fixture(autouse=True)
 def _seed() -> None:
     torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def _own_log() -> Iterator[None]:
+    """Take back the log of a run that a test has begun: its folder may be gone when the next one warns."""
+    ours = logging.getLogger("asr")
+    before = list(ours.handlers)
+    yield
+    ours.handlers = before
 
 
 @pytest.fixture(scope="session")

@@ -24,7 +24,8 @@ SENTENCE = "abc de fab dec bad cafe"
 
 
 def options(path: str, **changes: Any) -> Namespace:
-    return Namespace(**{"paths": [path], "rate": None, "chunk_seconds": None, "left_seconds": 1.0} | changes)
+    seconds = {"chunk_seconds": None, "left_seconds": 1.0, "right_seconds": None}
+    return Namespace(**{"paths": [path], "rate": None} | seconds | changes)
 
 
 def pcm(samples: np.ndarray) -> bytes:
@@ -117,6 +118,7 @@ def test_what_is_no_audio_is_one_line(content: bytes, message: str, monkeypatch:
         (["a.wav", "--stream", "--rate", "8000"], "--rate must go with -, standard input; a.wav says its own."),
         (["-", "--stream", "--rate", "3"], "--rate must be a whole number from 1,000 to 192,000; got 3."),
         (["-", "--stream", "--chunk-seconds", "0"], "--chunk-seconds must be a number greater than 0, and at most"),
+        (["-", "--stream", "--right-seconds", "-1"], "--right-seconds must be a number from 0 to 30; got -1.0."),
         (["-", "--stream", "--left-seconds", "nan"], "--left-seconds must be a number from 0 to 3,600; got nan."),
     ],
 )

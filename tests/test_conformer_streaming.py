@@ -12,7 +12,7 @@ from asr.encoder.attention.local_attention import LocalAttention
 from asr.encoder.conformer_streaming import ConformerStreaming
 from asr.errors import InputError
 from asr.interfaces import Encoded, State, Tap
-from asr.kernels.depthwise import depthwise_chunk_by_chunk, depthwise_in_chunks_plainly
+from asr.recognition.streaming import with_room
 from tests.conftest import ENCODERS, NOT_CHUNK_BY_CHUNK, OTHER_PARTS, overridden, resolved
 from tests.test_attention import encoding
 
@@ -42,10 +42,13 @@ def make(overrides: list[str], dtype: torch.dtype = torch.float64, **changes: An
 def stream(
     encoder: ConformerStreaming, features: Tensor, chunk: int, taps: dict[int, Tap] | None = None
 ) -> tuple[Tensor, dict[int, Tensor], State]:
-    """One utterance's frames (T, F), a chunk at a time."""
+    """One utterance's frames (T, F), a chunk at a time, and what is seen behind it."""
     state, outs, tapped = encoder.initial_state(1), [], []
-    for frames in features.split(chunk * encoder.stride):
-        encoded, state = encoder.step(frames[None], torch.tensor([len(frames)]), state, taps or {})
+    size, right = chunk * encoder.stride, encoder.right_frames * encoder.stride
+    for begin in range(0, len(features), size):
+        seen = features[begin : begin + size + right]
+        room = with_room(seen[None], size, right)
+        encoded, state = encoder.step(room, torch.tensor([len(seen)]), state, taps or {})
         outs.append(encoded.out[0, : encoded.lengths[0]])
         tapped.append({index: block[0, : encoded.lengths[0]] for index, block in encoded.blocks.items()})
     return torch.cat(outs), {index: torch.cat([block[index] for block in tapped]) for index in tapped[0]}, state
@@ -60,8 +63,17 @@ def whole(encoder: ConformerStreaming, features: Tensor, taps: dict[int, Tap] | 
 @torch.no_grad()
 def test_chunk_by_chunk_it_gives_what_the_whole_gives(overrides: list[str], dtype: torch.dtype) -> None:
     encoder = make(overrides, dtype)
-    for chunk, left, frames in ((1, 3, 31), (4, 9, 200), (7, 0, 113), (16, 64, 500), (50, 5, 37), (3, 500, 90)):
-        encoder.chunk_frames, encoder.left_frames = chunk, left
+    for chunk, left, right, frames in (
+        (1, 3, 1, 31),
+        (4, 9, 0, 200),
+        (4, 9, 6, 200),
+        (7, 0, 2, 113),
+        (8, 64, 8, 500),
+        (50, 5, 0, 37),
+        (5, 6, 60, 37),
+        (3, 500, 3, 90),
+    ):
+        encoder.chunk_frames, encoder.left_frames, encoder.right_frames = chunk, left, right
         features = torch.randn(frames, NUM_MEL_BINS, dtype=dtype)
         expected = whole(encoder, features)
         out, _, _ = stream(encoder, features, chunk)
@@ -71,7 +83,7 @@ def test_chunk_by_chunk_it_gives_what_the_whole_gives(overrides: list[str], dtyp
 
 @torch.no_grad()
 def test_so_do_taps_that_change_what_the_next_block_gets() -> None:
-    encoder = make(["encoder=conformer_streaming_xs"], chunk_frames=5, left_frames=7)
+    encoder = make(["encoder=conformer_streaming_xs"], chunk_frames=5, left_frames=7, right_frames=2)
     features = torch.randn(200, NUM_MEL_BINS, dtype=torch.float64)
     taps: dict[int, Tap] = {0: lambda x, padding: x.masked_fill(padding[:, :, None], 0.0).cos(), 2: lambda x, _: x}
     expected = whole(encoder, features, taps)
@@ -84,7 +96,7 @@ def test_so_do_taps_that_change_what_the_next_block_gets() -> None:
 
 @torch.no_grad()
 def test_streams_that_join_leave_and_end_in_a_batch_change_nothing_for_the_others() -> None:
-    encoder = make(["encoder=conformer_streaming_xs"], chunk_frames=4, left_frames=6)
+    encoder = make(["encoder=conformer_streaming_xs"], chunk_frames=4, left_frames=6, right_frames=2)
     utterances = [torch.randn(frames, NUM_MEL_BINS, dtype=torch.float64) for frames in (130, 48, 75, 16, 111)]
     starts = [0, 2, 0, 5, 3]  # the turn at which each joins
     alone = [stream(encoder, features, 4)[0] for features in utterances]
@@ -99,9 +111,11 @@ def test_streams_that_join_leave_and_end_in_a_batch_change_nothing_for_the_other
         if not there:
             continue
         place = {number: (turn - starts[number]) * 16 for number in there}
-        chunks = [utterances[number][place[number] : place[number] + 16] for number in there]
-        features = nn.utils.rnn.pad_sequence(chunks, batch_first=True, padding_value=math.nan)
-        encoded, state = encoder.step(features, torch.tensor([len(chunk) for chunk in chunks]), state)
+        seen = [utterances[number][place[number] : place[number] + 16 + 8] for number in there]
+        features = torch.full((len(seen), 24, NUM_MEL_BINS), math.nan, dtype=torch.float64)
+        for row, frames in zip(features, seen, strict=True):
+            row[: len(frames)] = frames
+        encoded, state = encoder.step(features, torch.tensor([len(frames) for frames in seen]), state)
         for number, out, length in zip(there, encoded.out, encoded.lengths, strict=True):
             outs[number].append(out[:length])
         stay = [row for row, number in enumerate(there) if place[number] + 16 < len(utterances[number])]
@@ -113,96 +127,93 @@ def test_streams_that_join_leave_and_end_in_a_batch_change_nothing_for_the_other
 
 @torch.no_grad()
 def test_what_was_heard_does_not_change_when_more_is_heard() -> None:
-    encoder = make(["encoder=conformer_streaming_xs"], chunk_frames=4, left_frames=8)
+    encoder = make(["encoder=conformer_streaming_xs"], chunk_frames=4, left_frames=8, right_frames=3)
     features = torch.randn(160, NUM_MEL_BINS, dtype=torch.float64)
     other = torch.cat([features[:80], torch.randn(80, NUM_MEL_BINS, dtype=torch.float64)])
     first, second = (whole(encoder, frames).out[0] for frames in (features, other))
-    torch.testing.assert_close(first[:20], second[:20], rtol=0, atol=1e-12)
-    assert not torch.allclose(first[20:], second[20:])
+    # What is seen from the fourth chunk ends with frame 19, from the fifth with 23.
+    torch.testing.assert_close(first[:16], second[:16], rtol=0, atol=1e-12)
+    assert not torch.allclose(first[16:20], second[16:20])
 
 
 @torch.no_grad()
 def test_the_state_of_a_stream_does_not_grow() -> None:
-    encoder = make(["encoder=conformer_streaming_xs"], chunk_frames=4, left_frames=6)
+    encoder = make(["encoder=conformer_streaming_xs"], chunk_frames=4, left_frames=6, right_frames=2)
     shapes = {name: rows.shape for name, rows in encoder.initial_state(1).items()}
     _, _, state = stream(encoder, torch.randn(640, NUM_MEL_BINS, dtype=torch.float64), 4)
     assert {name: rows.shape for name, rows in state.items()} == shapes
     assert all(rows.shape[0] == 1 for rows in state.values())
 
 
-def attention_by_loops(attention: Any, x: Tensor, chunk: int, left: int) -> Tensor:
-    """arXiv:1901.02860, section 3.3, for one utterance (T, D): which frames see which, term by term."""
+def attention_by_loops(attention: Any, x: Tensor, before: Tensor) -> Tensor:
+    """arXiv:1901.02860, section 3.3, for the frames of a row (Q, D) and those before them (M, D), term by term."""
     dim = x.shape[1]
     heads, rows = attention.num_heads, []
     size = dim // heads
-    query, key, value = attention.qkv(x).split(dim, dim=-1)
-    for i in range(len(x)):
-        start = i // chunk * chunk
-        seen = range(max(0, start - left), min(len(x), start + chunk))
+    seen = torch.cat([before, x])
+    query, key, value = attention.qkv(seen).split(dim, dim=-1)
+    for i in range(len(before), len(seen)):
         mixed = []
         for h in range(heads):
             head = slice(h * size, (h + 1) * size)
             scores = []
-            for j in seen:
+            for j in range(len(seen)):
                 r = attention.position(torch.tensor(encoding(i - j, dim), dtype=torch.float64))[head]
                 u, v, q, k = attention.u[h, 0], attention.v[h, 0], query[i, head], key[j, head]
                 scores.append((q @ k + q @ r + u @ k + v @ r) / math.sqrt(size))
             weights = torch.stack(scores).softmax(dim=0)
-            mixed.append(sum(weight * value[j, head] for weight, j in zip(weights, seen, strict=True)))
+            mixed.append(sum(weight * one[head] for weight, one in zip(weights, value, strict=True)))
         rows.append(torch.cat(mixed))
     return attention.output(torch.stack(rows))
 
 
-def convolution_by_loops(convolution: Any, x: Tensor, chunk: int) -> Tensor:
-    """arXiv:2005.08100, figure 2, of (T, D), with a kernel that sees nothing behind the chunk."""
-    gated = nn.functional.glu(convolution.pointwise1(x))
+def convolution_by_loops(convolution: Any, x: Tensor, before: Tensor) -> Tensor:
+    """arXiv:2005.08100, figure 2, for the frames of a row (Q, D): the kernel sees those before, and none behind."""
+    gated = nn.functional.glu(convolution.pointwise1(torch.cat([before, x])))
     weight, bias = convolution.depthwise.weight[:, 0], convolution.depthwise.bias
     half = weight.shape[1] // 2
     rows = []
-    for i in range(len(x)):
-        end = min(len(x), (i // chunk + 1) * chunk)
-        seen = [j for j in range(i - half, i + half + 1) if 0 <= j < end]
+    for i in range(len(before), len(gated)):
+        seen = [j for j in range(i - half, i + half + 1) if 0 <= j < len(gated)]
         rows.append(bias + sum(weight[:, j - i + half] * gated[j] for j in seen))
     normed = convolution.norm(torch.stack(rows)[None], torch.zeros(1, len(x), dtype=torch.bool))[0]
     return convolution.pointwise2(convolution.activation(normed))
 
 
-@pytest.mark.parametrize(("chunk", "left", "frames"), [(3, 4, 11), (1, 2, 7), (5, 0, 12), (20, 3, 9)])
+@pytest.mark.parametrize(
+    ("chunk", "left", "right", "frames"), [(3, 4, 2, 11), (1, 2, 0, 7), (5, 0, 7, 12), (20, 3, 4, 9), (2, 3, 1, 8)]
+)
 @torch.no_grad()
-def test_the_whole_is_what_the_papers_say_term_by_term(chunk: int, left: int, frames: int) -> None:
-    small = {"dim": 8, "num_heads": 2, "num_layers": 2, "chunk_frames": chunk, "left_frames": left}
-    encoder = make(["encoder=conformer_streaming_xs"], **small)
+def test_the_whole_is_what_the_papers_say_term_by_term(chunk: int, left: int, right: int, frames: int) -> None:
+    sizes = {"chunk_frames": chunk, "left_frames": left, "right_frames": right}
+    encoder = make(["encoder=conformer_streaming_xs"], dim=8, num_heads=2, num_layers=2, **sizes)
     features = torch.randn(4 * frames, NUM_MEL_BINS, dtype=torch.float64)
     x = encoder.subsampling(features[None], torch.tensor([len(features)]))[0][0]
+    rows = [x[begin : begin + chunk + right] for begin in range(0, frames, chunk)]
+
+    def each(part: Any) -> None:
+        """Add what a part gives of a row and of the frames before it, which are those of the chunks above."""
+        before = [torch.cat([row[:chunk] for row in [x[:0], *rows[:number]]]) for number in range(len(rows))]
+        rows[:] = [row + part(row, all_before) for row, all_before in zip(rows, before, strict=True)]
+
     for block in encoder.blocks:
-        x = x + 0.5 * block.feed_forward1(block.norm_feed_forward1(x))
-        x = x + attention_by_loops(block.attention, block.norm_attention(x), chunk, left)
-        x = x + convolution_by_loops(block.convolution, block.norm_convolution(x), chunk)
-        x = x + 0.5 * block.feed_forward2(block.norm_feed_forward2(x))
-        x = block.norm_output(x)
+        norm_attention, norm_convolution = block.norm_attention, block.norm_convolution
+        each(lambda x, _, of=block: 0.5 * of.feed_forward1(of.norm_feed_forward1(x)))
+        each(
+            lambda x, before, attention=block.attention, norm=norm_attention: attention_by_loops(
+                attention, norm(x), norm(before[max(0, len(before) - left) :])
+            )
+        )
+        each(
+            lambda x, before, convolution=block.convolution, norm=norm_convolution: convolution_by_loops(
+                convolution, norm(x), norm(before)
+            )
+        )
+        each(lambda x, _, of=block: 0.5 * of.feed_forward2(of.norm_feed_forward2(x)))
+        rows = [block.norm_output(row) for row in rows]
+    expected = torch.cat([row[:chunk] for row in rows])
     # The encoder computes its positions in float32.
-    torch.testing.assert_close(whole(encoder, features).out[0], x, rtol=0, atol=1e-5)
-
-
-@pytest.mark.parametrize(("frames", "chunk", "kernel"), [(1, 1, 3), (10, 3, 7), (9, 3, 5), (4, 30, 31), (12, 5, 1)])
-def test_the_convolution_in_chunks_and_its_gradients(frames: int, chunk: int, kernel: int) -> None:
-    before, dim = kernel // 2, 4
-    x = torch.randn(2, before + frames, dim, dtype=torch.float64, requires_grad=True)
-    weight = torch.randn(dim, 1, kernel, dtype=torch.float64, requires_grad=True)
-    bias = torch.randn(dim, dtype=torch.float64, requires_grad=True)
-    rows = []
-    for i in range(frames):
-        end = before + (i // chunk + 1) * chunk
-        taps = [j for j in range(kernel) if i + j < min(end, x.shape[1])]
-        rows.append(bias + sum(weight[:, 0, j] * x[:, i + j] for j in taps))
-    plain = torch.stack(rows, dim=1)
-    factors = torch.randn_like(plain)
-    expected = torch.autograd.grad((plain * factors).sum(), [x, weight, bias])
-    for form in (depthwise_in_chunks_plainly, depthwise_chunk_by_chunk):
-        ours = form(x, weight, bias, chunk)
-        torch.testing.assert_close(ours, plain, rtol=0, atol=1e-12)
-        gradients = torch.autograd.grad((ours * factors).sum(), [x, weight, bias])
-        torch.testing.assert_close(gradients, expected, rtol=0, atol=1e-11)
+    torch.testing.assert_close(whole(encoder, features).out[0], expected, rtol=0, atol=1e-5)
 
 
 @torch.no_grad()
@@ -219,24 +230,35 @@ def test_with_one_chunk_for_all_it_is_a_conformer_with_the_same_weights() -> Non
         torch.testing.assert_close(ours.out[number, :length], theirs.out[number, :length], rtol=0, atol=1e-12)
 
 
+@torch.no_grad()
+def test_sizes_beyond_an_utterance_take_no_more_room_than_it_does() -> None:
+    encoder = make(["encoder=conformer_streaming_xs"], chunk_frames=100_000, left_frames=100_000, right_frames=100_000)
+    features, seen = torch.randn(90, NUM_MEL_BINS, dtype=torch.float64), []
+    encoder.blocks[0].register_forward_pre_hook(lambda _, inputs: seen.append(inputs[2].shape[2]))
+    first = whole(encoder, features)
+    assert seen == [3 * len(first.out[0])]
+    encoder.chunk_frames = None
+    torch.testing.assert_close(first.out, whole(encoder, features).out, rtol=0, atol=1e-12)
+
+
 def test_in_training_chunks_are_drawn_from_the_seed_and_all_of_them_are() -> None:
-    encoder = make(["encoder=conformer_streaming_xs"], dropout=0.0).train()
+    encoder = make(["encoder=conformer_streaming_xs"], dropout=0.0, training_right_frames=[0, 8]).train()
     drawn = []
     for seed in range(60):
         torch.manual_seed(seed)
         drawn.append(encoder._drawn())
         torch.manual_seed(seed)
         assert encoder._drawn() == drawn[-1]
-    assert {chunk for chunk, _ in drawn} == set(encoder.training_chunk_frames)
-    assert {left for _, left in drawn} == set(encoder.training_left_frames)
+    choices = (encoder.training_chunk_frames, encoder.training_left_frames, encoder.training_right_frames)
+    assert [set(some) for some in zip(*drawn, strict=True)] == [set(some) for some in choices]
 
 
 def test_a_batch_in_training_has_the_chunks_that_were_drawn() -> None:
     encoder = make(["encoder=conformer_streaming_xs", "encoder/norm=layer_norm"])
     features, lengths = torch.randn(2, 90, NUM_MEL_BINS, dtype=torch.float64), torch.tensor([90, 41])
-    encoder.training_chunk_frames, encoder.training_left_frames = [3], [4]
+    encoder.training_chunk_frames, encoder.training_left_frames, encoder.training_right_frames = [3], [4], [2]
     trained = encoder.train()(features, lengths).out
-    encoder.chunk_frames, encoder.left_frames = 3, 4
+    encoder.chunk_frames, encoder.left_frames, encoder.right_frames = 3, 4, 2
     torch.testing.assert_close(trained, encoder.eval()(features, lengths).out, rtol=0, atol=0)
 
 
@@ -246,7 +268,8 @@ def test_cached_keys_further_away_than_local_attention_reaches_are_not_seen() ->
     far, near = torch.randn(1, 4, 16, dtype=torch.float64), torch.randn(1, 2, 16, dtype=torch.float64)
     positions = torch.randn(9 + 3, 8, dtype=torch.float64)[: 2 * 3 + 6 - 1]
     hidden = torch.zeros(1, 1, 9, dtype=torch.bool)
-    outs = [attention.extend(x, torch.cat([some, near], dim=1), positions, hidden)[0] for some in (far, far.cos())]
+    befores = (torch.cat([some, near], dim=1) for some in (far, far.cos()))
+    outs = [attention.extend(x, lambda _, kept=kept: kept, positions, hidden)[0] for kept in befores]
     torch.testing.assert_close(*outs, rtol=0, atol=0)
 
 

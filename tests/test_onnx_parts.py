@@ -210,7 +210,7 @@ def test_a_folder_without_one_of_the_parts_is_refused_in_a_line(spoken: Path, tm
 
 # ---- a stream
 
-CHUNK, LEFT = 8, 12
+CHUNK, LEFT, RIGHT = 8, 12, 5
 
 
 @pytest.fixture(scope="module", params=[pytest.param("", marks=pytest.mark.slow)])
@@ -218,6 +218,7 @@ def heard(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the bundle of a model that hears streams, and its export."""
     folder = tmp_path_factory.mktemp("stream")
     overrides = ["encoder=conformer_streaming_xs", f"encoder.chunk_frames={CHUNK}", f"encoder.left_frames={LEFT}"]
+    overrides += [f"encoder.right_frames={RIGHT}"]
     overrides += ["features/normalize=global_cmvn", "features=slaney_fbank", "features.pad_mode=reflect"]
     overrides += ["head=ctc_self_conditioned", "head.num_intermediate=1"]
     write_bundle(folder / "bundle", [save(folder / "step=1.ckpt", *overrides, texts=TEXTS, weights=1)], "# tiny\n")
@@ -248,8 +249,8 @@ def test_chunks_of_any_size_and_streams_of_any_number_give_what_torch_gives(hear
     before, after = (load_recognizer(heard / name).model for name in ("bundle", "exported"))
     for batch, sizes in ((1, [32, 32, 32, 7]), (3, [32, 64, 32, 13]), (2, [4, 4, 100, 1])):
         states = [model.encoder.initial_state(batch) for model in (before, after)]  # type: ignore[attr-defined]
-        for size in sizes:
-            features, lengths = torch.randn(batch, size, 80), torch.full((batch,), size)
+        for size, to_come in zip(sizes, [4 * RIGHT] * 3 + [0], strict=False):
+            features, lengths = torch.randn(batch, size + 4 * RIGHT, 80), torch.full((batch,), size + to_come)
             encoded, states[0] = before.encoder.step(features, lengths, states[0], before.head.taps)  # type: ignore[attr-defined]
             given, states[1] = after.encoder.step(features, lengths, states[1])  # type: ignore[attr-defined]
             expected = before.head.frame_head.log_probs(encoded.out)  # type: ignore[union-attr]
@@ -289,6 +290,9 @@ def test_a_stream_sees_as_much_of_the_past_as_its_program_was_made_for(heard: Pa
     must = f"an exported model must see {LEFT} encoder frames before a chunk, as its program was made; got 100."
     with pytest.raises(InputError, match=re.escape(must)):
         Stream(load_recognizer(heard / "exported"), left_seconds=4.0)
+    must = f"an exported model must see {RIGHT} encoder frames behind a chunk, as its program was made; got 25."
+    with pytest.raises(InputError, match=re.escape(must)):
+        Stream(load_recognizer(heard / "exported"), right_seconds=1.0)
 
 
 def test_a_step_that_forgets_is_found_out(heard: Path) -> None:

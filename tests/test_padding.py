@@ -26,8 +26,8 @@ NARROW = {**SHALLOW, "dim": 16, "feed_forward_factor": 2}  # where gradients wou
 FEW_CHANNELS = {"num_channels": 4, "dropout": 0.0}
 NEAR = {"context": 3}  # an utterance is several times as long
 SEGMENTS = {"segment": 4, "training_memory": 3, "memory": 5}
-CHUNKS = {"chunk_frames": 3, "left_frames": 4, "training_chunk_frames": [3], "training_left_frames": [4]}
-SIZES = SEGMENTS | CHUNKS
+CHUNKS = {"chunk_frames": 3, "left_frames": 4, "right_frames": 2}
+SIZES = SEGMENTS | CHUNKS | {f"training_{name}": [frames] for name, frames in CHUNKS.items()}
 JUNK = torch.tensor([math.nan, math.inf, -math.inf, 1e30, -1e30])
 # Of the largest number compared, where that is above 1. A rounding is 6e-8 and 1e-16.
 TOLERANCES = {torch.float32: 1e-5, torch.float64: 1e-10}

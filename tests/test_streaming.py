@@ -100,7 +100,7 @@ def streaming_recognizer(
     torch.manual_seed(3)
     config = resolved("encoder=conformer_streaming_xs", *head)
     small = {"num_layers": 2, "dim": 32, "num_heads": 2, "subsampling": {"num_channels": 4}}
-    config["encoder"] = overridden(config["encoder"], small) | {"chunk_frames": 6, "left_frames": 10}
+    config["encoder"] = overridden(config["encoder"], small) | {"chunk_frames": 6, "left_frames": 10, "right_frames": 3}
     config["decode"] = decode or config["decode"]
     tokenizer = build_tokenizer(config)
     tokenizer.fit(["abcd efgh"])
@@ -200,17 +200,18 @@ def test_what_is_settled_is_not_said_again_and_nothing_behind_it_is_lost(decode:
 
 def test_other_chunks_are_those_of_another_masked_pass() -> None:
     recognizer, waveform = streaming_recognizer(), speech(2.0, 7)
-    for chunk, left in ((1, 3), (4, 0), (20, 40)):
-        stream = Stream(recognizer, chunk_seconds=0.04 * chunk, left_seconds=0.04 * left, endpoint_seconds=None)
-        text = final_text(streamed(stream, waveform, chunk))
-        recognizer.model.encoder.chunk_frames, recognizer.model.encoder.left_frames = chunk, left
+    encoder: Any = recognizer.model.encoder
+    for chunk, left, right in ((1, 3, 0), (4, 0, 9), (20, 40, 2)):
+        seconds = {"chunk_seconds": 0.04 * chunk, "left_seconds": 0.04 * left, "right_seconds": 0.04 * right}
+        text = final_text(streamed(Stream(recognizer, **seconds, endpoint_seconds=None), waveform, chunk))
+        encoder.chunk_frames, encoder.left_frames, encoder.right_frames = chunk, left, right
         assert text == whole(recognizer, waveform)
 
 
 @DECODERS
 def test_streams_that_come_and_go_in_a_batch_say_what_each_says_alone(decode: str) -> None:
     recognizer = shared(decode)
-    make = partial(CachedStream, recognizer, None, None, None)
+    make = partial(CachedStream, recognizer)
     waveforms = [speech(seconds, seed) for seed, seconds in enumerate((3.0, 1.1, 2.0, 0.4))]
     alone = [final_text(streamed(make(), waveform, 0)) for waveform in waveforms]
     parts = [pieces(waveform, seed, 9000) for seed, waveform in enumerate(waveforms)]
@@ -227,7 +228,7 @@ def test_streams_that_come_and_go_in_a_batch_say_what_each_says_alone(decode: st
 
 def test_what_a_stream_keeps_does_not_grow() -> None:
     recognizer = streaming_recognizer({**BEAM, "beam_size": 2})
-    stream = CachedStream(recognizer, None, None, 1.0)
+    stream = CachedStream(recognizer, endpoint_seconds=1.0)
     kept = []
     for seed in range(10):
         stream.feed(speech(1.0, seed))
@@ -239,7 +240,7 @@ def test_what_a_stream_keeps_does_not_grow() -> None:
 
 def test_silence_ends_a_stretch_of_speech() -> None:
     recognizer = streaming_recognizer(dtype=torch.float32)
-    stream = CachedStream(recognizer, None, None, endpoint_seconds=0.2)
+    stream = CachedStream(recognizer, endpoint_seconds=0.2)
     pieces_of = recognizer.model.tokenizer.pieces
     ids = {piece: number for number, piece in enumerate(pieces_of)}
     log_probs = {token: torch.full((1, len(pieces_of)), -20.0) for token in range(len(pieces_of))}
@@ -266,7 +267,7 @@ def test_silence_ends_a_stretch_of_speech() -> None:
 
 def test_a_word_that_is_written_a_chunk_after_it_was_said_has_the_time_at_which_it_was_said() -> None:
     recognizer = streaming_recognizer(dtype=torch.float32)
-    stream = CachedStream(recognizer, None, None, endpoint_seconds=None)
+    stream = CachedStream(recognizer, endpoint_seconds=None)
     pieces_of = recognizer.model.tokenizer.pieces
     a, blank = (torch.full((1, len(pieces_of)), -20.0) for _ in range(2))
     a[0, pieces_of.index("a")], blank[0, BLANK_ID] = 0.0, 0.0
@@ -304,11 +305,11 @@ def test_a_transducer_that_searches_a_beam_is_told_which_decoder_hears_streams()
 
 
 def test_a_stream_says_after_how_many_samples_it_goes_on() -> None:
-    cached = CachedStream(shared("greedy"), None, None, None)
+    cached = CachedStream(shared("greedy"))
     heard = 0
     for _ in range(3):
         wanted = cached.num_wanted
-        assert 0 < wanted <= (6 + 2) * 640
+        assert 0 < wanted <= (6 + 3 + 2) * 640
         cached.hear(speech(10.0, 1)[heard : heard + wanted - 1])
         assert (cached.num_wanted, cached.is_ready) == (1, False)
         cached.hear(speech(10.0, 1)[heard + wanted - 1 : heard + wanted])
@@ -352,6 +353,7 @@ def test_looking_back_keeps_seconds_and_not_hours() -> None:
     ("settings", "message"),
     [
         ({"chunk_seconds": 0.0}, "chunk_seconds must be a number greater than 0, and at most 3,600, or null; got 0.0."),
+        ({"right_seconds": 31.0}, "right_seconds must be a number from 0 to 30, or null; got 31.0."),
         ({"left_seconds": -1.0}, "left_seconds must be a number from 0 to 3,600, or null; got -1.0."),
         (
             {"endpoint_seconds": math.nan},
@@ -363,6 +365,13 @@ def test_a_wrong_setting_is_one_line(settings: dict[str, float], message: str) -
     with pytest.raises(InputError) as refusal:
         Stream(shared("greedy"), **settings)
     assert str(refusal.value) == message
+
+
+def test_what_a_model_cannot_wait_for_is_refused() -> None:
+    with pytest.raises(
+        InputError, match=r"^right_seconds must be left out: .* hears all of an utterance at once .*; got 1\.$"
+    ):
+        Stream(listener(), right_seconds=1.0)
 
 
 def test_a_model_of_whole_utterances_alone_must_be_told_the_chunks() -> None:

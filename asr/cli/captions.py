@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, BinaryIO
 
 from asr.errors import InputError
-from asr.system.settings import CHUNK_SECONDS, LEFT_SECONDS, whole
+from asr.system.settings import CHUNK_SECONDS, LEFT_SECONDS, RIGHT_SECONDS, whole
 from asr.text.printable import printable
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 STDIN = "-"
 RATE = 16_000  # Hz
 RATES = whole(1_000, 192_000)
+SECONDS = {"chunk_seconds": CHUNK_SECONDS, "left_seconds": LEFT_SECONDS, "right_seconds": RIGHT_SECONDS}  # of a stream
 SAMPLE_BYTES = 2
 PIECE_SECONDS = 0.1  # that are resampled at once
 LINE = 100  # characters, after which a line ends without a pause, too
@@ -31,6 +32,9 @@ def add_captions(parser: argparse.ArgumentParser) -> None:
     stream.add_argument("--stream", action="store_true", help="caption one file, or - while it comes, line by line")
     stream.add_argument("--chunk-seconds", type=float, metavar="S", help="recognised at once (default: the model's)")
     stream.add_argument("--left-seconds", type=float, metavar="S", help="seen before a chunk (default: the model's)")
+    stream.add_argument(
+        "--right-seconds", type=float, metavar="S", help="seen behind a chunk, and waited for (default: the model's)"
+    )
     stream.add_argument("--rate", type=int, metavar="HZ", help=f"of -, raw 16-bit PCM, mono (default {RATE})")
 
 
@@ -40,7 +44,7 @@ def check_captions(options: argparse.Namespace) -> None:
     Raises:
         InputError: they do not.
     """
-    given = [name for name in ("chunk_seconds", "left_seconds", "rate") if getattr(options, name) is not None]
+    given = [name for name in (*SECONDS, "rate") if getattr(options, name) is not None]
     if not options.stream:
         if given or STDIN in options.paths:
             what = "--" + given[0].replace("_", "-") if given else "-, standard input,"
@@ -54,7 +58,7 @@ def check_captions(options: argparse.Namespace) -> None:
         if options.paths != [STDIN]:
             raise InputError(f"--rate must go with -, standard input; {options.paths[0]} says its own.")
         RATES.check("--rate", options.rate)
-    for name, rule in (("chunk_seconds", CHUNK_SECONDS), ("left_seconds", LEFT_SECONDS)):
+    for name, rule in SECONDS.items():
         if getattr(options, name) is not None:
             rule.check("--" + name.replace("_", "-"), getattr(options, name))
 
@@ -65,7 +69,7 @@ def caption(recognizer: "Recognizer", options: argparse.Namespace) -> int:
     from asr.audio.resampling import resampled
     from asr.recognition.streaming import Stream
 
-    stream = Stream(recognizer, chunk_seconds=options.chunk_seconds, left_seconds=options.left_seconds)
+    stream = Stream(recognizer, **{name: getattr(options, name) for name in SECONDS})
     [path] = options.paths
     if path == STDIN:
         samples = raw_samples(sys.stdin.buffer)

@@ -1,10 +1,11 @@
 """The Conformer encoder that hears speech while it is spoken."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import repeat
 from typing import Annotated, Any, NamedTuple, cast
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from asr.encoder.conformer import ConformerBlock, FeedForward
@@ -19,7 +20,7 @@ ChunkFrames = or_null(whole(1, 100_000))
 
 
 class Kept(NamedTuple):
-    """What a block keeps of the frames before.
+    """What a block keeps of the frames before, while a stream goes on.
 
     Args:
         keys_values: of its attention, (B, M, 2D).
@@ -29,18 +30,71 @@ class Kept(NamedTuple):
     keys_values: Tensor
     frames: Tensor
 
+    def keys_values_before(self, new: Tensor) -> Tensor:
+        """(B, M, 2D) before (B, Q, 2D)."""
+        return self.keys_values
+
+    def frames_before(self, new: Tensor) -> Tensor:
+        """(B, kernel // 2, D) before (B, Q, D)."""
+        return self.frames
+
+    def after(self, keys_values: Tensor, frames: Tensor) -> "Kept":
+        """Take up the same of all frames, (B, M + Q, 2D), (B, kernel // 2 + Q, D)."""
+        return Kept(keys_values, frames)
+
+
+class Chunks(NamedTuple):
+    """All chunks of whole utterances, a row of a batch each: what is before one are frames of the rows above it.
+
+    Args:
+        batch: B, utterances.
+        frames: c, of a chunk; those behind them in a row are only seen from it, and come again in the next one.
+        left: M, frames before a chunk whose keys and values are seen.
+        kept: kernel // 2, frames that the convolution sees before a chunk.
+    """
+
+    batch: int
+    frames: int
+    left: int
+    kept: int
+
+    def cut(self, x: Tensor, before: int, behind: int) -> Tensor:
+        """(B, T', D) to (B n, before + behind, D): frames around the beginning of each chunk; zeros where none are."""
+        begins = torch.arange((x.shape[1] + self.frames - 1) // self.frames, device=x.device) * self.frames
+        place = begins[:, None] + torch.arange(before + behind, device=x.device)  # (n, before + behind)
+        padded = F.pad(x, (0, 0, before, behind))
+        return padded.index_select(1, place.flatten()).unflatten(1, place.shape).flatten(0, 1)
+
+    def joined(self, x: Tensor) -> Tensor:
+        """(B n, Q, D) to (B, n c, D): the frames of the chunks, one after another."""
+        return x[:, : self.frames].reshape(self.batch, -1, x.shape[2])
+
+    def keys_values_before(self, new: Tensor) -> Tensor:
+        """(B n, M, 2D) before (B n, Q, 2D)."""
+        return self.cut(self.joined(new), self.left, 0)
+
+    def frames_before(self, new: Tensor) -> Tensor:
+        """(B n, kernel // 2, D) before (B n, Q, D)."""
+        return self.cut(self.joined(new), self.kept, 0)
+
+    def after(self, keys_values: Tensor, frames: Tensor) -> None:
+        """Keep nothing: no chunk follows."""
+
 
 class ConformerStreaming(nn.Module):
-    """A Conformer whose frames see their own chunk and a bounded past: chunk by chunk it gives what the whole gives.
+    """A Conformer whose frames see their own chunk and what is near it: chunk by chunk it gives what the whole gives.
 
-    A frame attends to its chunk and to `left_frames` before that, its convolution sees what is before and the rest of
-    its chunk, and the subsampling nothing behind the feature frames that an encoder frame stands for. So what an
-    utterance's first chunks give does not change when more is heard. The weights are those of a `Conformer` by name
-    and shape: either starts from the other's.
+    A frame sees its chunk, `left_frames` before it, as the chunks before have left them, and `right_frames` behind
+    it. These are computed once more with the next chunk, which sees more of what follows: that is the price of a
+    chunk whose last words are not cut off. The convolution sees as much of that as its kernel reaches, and the
+    subsampling nothing behind the feature frames that an encoder frame stands for. So what an utterance's first
+    chunks give does not change when more is heard. The weights are those of a `Conformer` by name and shape: either
+    starts from the other's.
 
-    *Source*: attention to a chunk and a cached past: Dai et al. 2019, arXiv:1901.02860, section 3.2; chunks drawn in
-    training, so that one model serves many latencies: Zhang et al. 2020, arXiv:2012.05481, section 2.3; the
-    convolution: Li et al. 2023, arXiv:2304.09325, section 3.2.
+    *Source*: attention to a chunk and a cached past: Dai et al. 2019, arXiv:1901.02860, section 3.2; frames behind a
+    chunk, computed again with the next: Shi et al. 2021, arXiv:2010.10759; chunks drawn in training, so
+    that one model serves many latencies: Zhang et al. 2020, arXiv:2012.05481, section 2.3; a convolution that ends
+    with the chunk: Li et al. 2023, arXiv:2304.09325, section 3.2.
 
     Args:
         input_dim: F.
@@ -52,8 +106,10 @@ class ConformerStreaming(nn.Module):
         dropout: as in `Conformer`.
         chunk_frames: of T', outside training; None: all of an utterance.
         left_frames: that are seen before a chunk, of T', outside training.
+        right_frames: that are seen behind a chunk, of T', outside training; it waits for them.
         training_chunk_frames: one of these for each batch in training, each equally likely.
         training_left_frames: the same.
+        training_right_frames: the same.
         subsampling: makes the front-end, given F and D.
         attention: makes the self-attention of a block, given D, num_heads and dropout.
         convolution: makes the convolution module of a block, given D, the norm and the activation.
@@ -76,8 +132,10 @@ class ConformerStreaming(nn.Module):
         dropout: Probability,
         chunk_frames: Annotated[int | None, ChunkFrames],
         left_frames: Annotated[int, Frames],
+        right_frames: Annotated[int, Frames],
         training_chunk_frames: Annotated[list[int | None], list_of(ChunkFrames, "such as [4, 16, null]", least=1)],
         training_left_frames: Annotated[list[int], list_of(Frames, "such as [64, 128]", least=1)],
+        training_right_frames: Annotated[list[int], list_of(Frames, "such as [0, 8]", least=1)],
         subsampling: Callable[[int, int], Any],
         attention: Callable[[int, int, float], Any],
         convolution: Callable[[int, Callable[[int], nn.Module], Callable[[], nn.Module]], nn.Module],
@@ -93,8 +151,10 @@ class ConformerStreaming(nn.Module):
         self.num_blocks = num_layers
         self.chunk_frames = chunk_frames
         self.left_frames = left_frames
+        self.right_frames = right_frames
         self.training_chunk_frames = training_chunk_frames
         self.training_left_frames = training_left_frames
+        self.training_right_frames = training_right_frames
         self.subsampling = subsampling(input_dim, dim)
         self.stride: int = self.subsampling.stride
         self.output_lengths = self.subsampling.output_lengths
@@ -112,17 +172,20 @@ class ConformerStreaming(nn.Module):
         _check_parts(self.blocks[0])
 
     def forward(self, features: Tensor, feature_lengths: Tensor, taps: Mapping[int, Tap] = NO_TAPS) -> Encoded:
-        """(B, T, F), (B,) to (B, T', D), (B,): all chunks at once, by masks."""
+        """(B, T, F), (B,) to (B, T', D), (B,): all chunks at once, as rows of a batch."""
         x, lengths = self.subsampling(features, feature_lengths)
-        padding = padding_mask(lengths, x.shape[1])
-        chunk, left = (self.chunk_frames, self.left_frames) if not self.training else self._drawn()
-        hidden = padding[:, None]  # (B, 1, T')
-        if chunk is not None:
-            frame = torch.arange(x.shape[1], device=x.device)
-            start = (frame // chunk * chunk)[:, None]  # of each query's chunk
-            hidden = hidden | (frame >= start + chunk) | (frame < start - left)  # (B, T', T')
-        x, blocks, _ = self._through(x, padding, hidden, chunk, repeat(None, self.num_blocks), taps)
-        return Encoded(x, lengths, blocks)
+        batch, frames = x.shape[:2]
+        chunk, left, right = self._drawn() if self.training else self._set()
+        if chunk is None:
+            chunk, left, right = frames, 0, 0
+        chunk, left, right = (torch.sym_min(size, frames) for size in (chunk, left, right))  # no row has room for more
+        chunks = Chunks(batch, chunk, left, cast(Any, self.blocks[0]).convolution.num_kept)
+        there = ~padding_mask(lengths, frames)[:, :, None]  # (B, T', 1)
+        hidden = ~chunks.cut(there, left, chunk + right)[:, None, :, 0]  # (B n, 1, left + chunk + right)
+        rows, blocks, _ = self._through(chunks.cut(x, 0, chunk + right), hidden, repeat(chunks, self.num_blocks), taps)
+        there_are = torch.arange(frames, device=x.device)  # by index, not as a slice: torch.export asks how that lies
+        blocks = {index: chunks.joined(block).index_select(1, there_are) for index, block in blocks.items()}
+        return Encoded(chunks.joined(rows).index_select(1, there_are), lengths, blocks)
 
     def initial_state(self, batch: int, left_frames: int | None = None) -> State:
         """Begin so many streams, in which so many frames before a chunk are seen; None: as the encoder has it.
@@ -138,77 +201,84 @@ class ConformerStreaming(nn.Module):
         return state | {"seen": torch.zeros(batch, dtype=torch.int64, device=one.device)}
 
     def step(
-        self, features: Tensor, feature_lengths: Tensor, state: State, taps: Mapping[int, Tap] = NO_TAPS
+        self,
+        features: Tensor,
+        feature_lengths: Tensor,
+        state: State,
+        taps: Mapping[int, Tap] = NO_TAPS,
+        ahead: int | None = None,
     ) -> tuple[Encoded, State]:
         """Go on with streams by a chunk of each.
 
         Args:
-            features: (B, T, F), of any number of feature frames.
-            feature_lengths: (B,); a multiple of `stride`, but for streams that end.
+            features: (B, T, F): a chunk of any number of feature frames, a multiple of `stride`, and behind it those
+                that are only seen now, and begin the next chunk.
+            feature_lengths: (B,); T, but for streams that end.
             state: of the streams; how many frames are kept in it is how many are seen before a chunk.
             taps: by number of the block.
+            ahead: feature frames behind the chunk, a multiple of `stride`; None: `right_frames` times that.
 
         Returns:
             What the encoder gives of the chunks, and the state behind them.
         """
-        x, lengths, behind = self.subsampling.step(features, feature_lengths, _part(state, "subsampling"))
-        padding = padding_mask(lengths, x.shape[1])
-        before = [Kept(**_part(state, f"blocks.{number}")) for number in range(self.num_blocks)]
-        left = state["blocks.0.keys_values"].shape[1]
+        ahead = self.right_frames * self.stride if ahead is None else ahead
+        before, left = _part(state, "subsampling"), state["blocks.0.keys_values"].shape[1]
+        x, seen_lengths, behind = self.subsampling.step(features, feature_lengths, before, ahead)
+        frames = x.shape[1] - ahead // self.stride
+        lengths = seen_lengths.clamp(max=frames)
         absent = padding_mask(state["seen"], left).flip(1)  # (B, M): what is there is next to the chunk
-        hidden = torch.cat([absent, padding], dim=1)[:, None]  # (B, 1, M + T')
-        x, blocks, kept = self._through(x, padding, hidden, None, before, taps)
+        hidden = torch.cat([absent, padding_mask(seen_lengths, x.shape[1])], dim=1)[:, None]  # (B, 1, M + Q)
+        pasts = [Kept(**_part(state, f"blocks.{number}")) for number in range(self.num_blocks)]
+        x, blocks, afters = self._through(x, hidden, pasts, taps)
         new = _named("subsampling", behind)
-        for number, (keys_values, frames) in enumerate(kept):
-            new[f"blocks.{number}.keys_values"] = keys_values[:, x.shape[1] :]
-            new[f"blocks.{number}.frames"] = frames
+        for number, (keys_values, inputs) in enumerate(cast(list[Kept], afters)):
+            new[f"blocks.{number}.keys_values"] = keys_values.narrow(1, frames, left)
+            new[f"blocks.{number}.frames"] = inputs.narrow(1, frames, pasts[number].frames.shape[1])
         new["seen"] = (state["seen"] + lengths).clamp(max=left)
-        return Encoded(x, lengths, blocks), new
+        blocks = {index: block.narrow(1, 0, frames) for index, block in blocks.items()}
+        return Encoded(x.narrow(1, 0, frames), lengths, blocks), new
 
     def _through(
-        self,
-        x: Tensor,
-        padding: Tensor,
-        hidden: Tensor,
-        chunk: int | None,
-        kept: Iterable[Kept | None],
-        taps: Mapping[int, Tap],
-    ) -> tuple[Tensor, dict[int, Tensor], list[Kept]]:
-        """Go through the blocks with (B, T', D); `hidden` is (B, T' or 1, M + T'), M the frames whose keys are kept."""
+        self, x: Tensor, hidden: Tensor, pasts: Iterable[Kept | Chunks], taps: Mapping[int, Tap]
+    ) -> tuple[Tensor, dict[int, Tensor], list[Kept | None]]:
+        """Go through the blocks with (B, Q, D); `hidden` is (B, 1, M + Q), M the frames before."""
+        padding = hidden[:, 0, hidden.shape[2] - x.shape[1] :]
         distances = torch.arange(hidden.shape[2] - 1, -x.shape[1], -1, device=x.device)
-        positions = sinusoids(distances, x.shape[2]).to(x.dtype)  # (2 T' + M - 1, D)
+        positions = sinusoids(distances, x.shape[2]).to(x.dtype)  # (2 Q + M - 1, D)
         blocks: dict[int, Tensor] = {}
-        behind: list[Kept] = []
-        for index, (block, before) in enumerate(zip(self.blocks, kept, strict=True)):
-            x, after = block(x, positions, hidden, padding, chunk, before)
-            behind.append(after)
+        afters: list[Kept | None] = []
+        for index, (block, past) in enumerate(zip(self.blocks, pasts, strict=True)):
+            x, after = block(x, positions, hidden, padding, past)
+            afters.append(after)
             if index in taps:
                 blocks[index] = x
                 x = taps[index](x, padding)
-        return x, blocks, behind
+        return x, blocks, afters
 
-    def _drawn(self) -> tuple[int | None, int]:
+    def _set(self) -> tuple[int | None, int, int]:
+        return self.chunk_frames, self.left_frames, self.right_frames
+
+    def _drawn(self) -> tuple[int | None, int, int]:
         """Draw the chunks of a training batch from torch's CPU generator, as dropout is: a function of its seed."""
-        chunks, lefts = self.training_chunk_frames, self.training_left_frames
-        return chunks[int(torch.randint(len(chunks), ()))], lefts[int(torch.randint(len(lefts), ()))]
+        chunks, lefts, rights = self.training_chunk_frames, self.training_left_frames, self.training_right_frames
+        return _one_of(chunks), _one_of(lefts), _one_of(rights)
 
 
 class ConformerStreamingBlock(ConformerBlock):
-    """A Conformer block that goes on from what it kept of the frames before."""
+    """A Conformer block that goes on from the frames before."""
 
     def forward(  # type: ignore[override]  # the weights are those of a ConformerBlock, what it is given is more
-        self, x: Tensor, positions: Tensor, hidden: Tensor, padding_mask: Tensor, chunk: int | None, before: Kept | None
-    ) -> tuple[Tensor, Kept]:
-        """(B, T', D) to (B, T', D) and what is kept; the arguments are those of attention and convolution."""
+        self, x: Tensor, positions: Tensor, hidden: Tensor, padding_mask: Tensor, past: Kept | Chunks
+    ) -> tuple[Tensor, Kept | None]:
+        """(B, Q, D) to (B, Q, D), and what is kept of all frames, those before them too."""
         x = x + 0.5 * self.dropout(self.feed_forward1(self.norm_feed_forward1(x)))
         attention, convolution = cast(Any, self.attention), cast(Any, self.convolution)
-        keys_values, frames = before or (None, None)
-        branch, keys_values = attention.extend(self.norm_attention(x), keys_values, positions, hidden)
+        branch, keys_values = attention.extend(self.norm_attention(x), past.keys_values_before, positions, hidden)
         x = x + self.dropout(branch)
-        branch, frames = convolution.extend(self.norm_convolution(x), frames, padding_mask, chunk)
+        branch, frames = convolution.extend(self.norm_convolution(x), past.frames_before, padding_mask)
         x = x + self.dropout(branch)
         x = x + 0.5 * self.dropout(self.feed_forward2(self.norm_feed_forward2(x)))
-        return self.norm_output(x), Kept(keys_values, frames)
+        return self.norm_output(x), past.after(keys_values, frames)
 
 
 def _check_parts(block: nn.Module) -> None:
@@ -227,6 +297,10 @@ def _check_parts(block: nn.Module) -> None:
     if not norm.framewise:
         must = "encoder.norm must be masked_batch_norm or layer_norm in conformer_streaming, to need no frames to come"
         raise InputError(f"{must}; {type(norm).__name__} needs all of an utterance.")
+
+
+def _one_of(choices: Sequence[Any]) -> Any:
+    return choices[int(torch.randint(len(choices), ()))]
 
 
 def _named(name: str, state: State) -> State:

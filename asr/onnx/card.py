@@ -1,12 +1,14 @@
 """README.md of an exported model: what the files are, and programs that use them."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
+from asr.interfaces import StreamingEncoder
 from asr.onnx.examples import SHERPA, of_ctc, of_stream, of_transducer
 from asr.onnx.names import ENCODER, STEP
 from asr.onnx.names import SHERPA as SHERPA_PROGRAM
 from asr.onnx.program import OPSET
+from asr.recognition.model import Model
 from asr.recognition.recognizer import Recognizer
 
 if TYPE_CHECKING:
@@ -42,7 +44,7 @@ where `stream.py`, which prints the text while it hears, lies beside the other f
 
 `step.onnx` takes a chunk of features and the state, and gives `log_probs` and the state behind the chunk, each tensor
 by its name with `next.` before it. All are zeros at first. A chunk has any number of frames, a multiple of {stride} but
-for the last.
+for the last; behind it come {right} more, which are only seen, and begin the next chunk.
 """
 
 _CARD = """# {name}
@@ -127,10 +129,17 @@ def card(
         compared=compared,
         figures=f"{figures}\n" if figures else "",
         python=of_transducer(model, max_symbols) if is_transducer else of_ctc(model),
-        streamed=_STREAMED.format(python=of_stream(model), stride=model.encoder.stride) if STEP in names else "",
+        streamed=_streamed(model) if STEP in names else "",
         sherpa=_SHERPA.format(python=SHERPA) if SHERPA_PROGRAM in names else sherpa,
         before=_quoted(model_card),
     )
+
+
+def _streamed(model: Model) -> str:
+    """The part on streams."""
+    encoder = cast(StreamingEncoder, model.encoder)
+    right = encoder.right_frames * encoder.stride
+    return _STREAMED.format(python=of_stream(model), stride=encoder.stride, right=right)
 
 
 def described(program: "ModelProto") -> str:

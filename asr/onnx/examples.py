@@ -63,6 +63,7 @@ import soundfile
 HOP = {hop}  # samples from one frame to the next
 AHEAD, BEFORE = {samples_ahead}, {frames_before}  # samples from a frame's first on, and frames before it, that it needs
 CHUNK = {chunk}  # frames of features that are recognised at once: {chunk_seconds:g} s
+RIGHT = {right}  # frames behind a chunk that are seen from it, and begin the next
 
 features, step = (onnxruntime.InferenceSession(f"{{name}}.onnx") for name in ("features", "step"))
 state = {{}}
@@ -86,9 +87,10 @@ def hear(piece, is_end):
         waiting = np.concatenate([waiting, frames[0, given:count]])
         dropped = max(0, count - BEFORE)
         samples, given = samples[dropped * HOP :], count - dropped
-    while len(waiting) >= (1 if is_end else CHUNK):
-        chunk, waiting = waiting[:CHUNK], waiting[CHUNK:]
-        inputs = {{"features": chunk[None], "feature_lengths": np.array([len(chunk)], dtype=np.int64)}}
+    while len(waiting) >= (1 if is_end else CHUNK + RIGHT):
+        seen, waiting = waiting[: CHUNK + RIGHT], waiting[CHUNK:]
+        room = np.pad(seen, ((0, CHUNK + RIGHT - len(seen)), (0, 0)))  # at the end, behind the frames that there are
+        inputs = {{"features": room[None], "feature_lengths": np.array([len(seen)], dtype=np.int64)}}
         log_probs, lengths, *behind = step.run(None, inputs | state)
         state = dict(zip(state, behind))
         for token in log_probs[0, : lengths[0]].argmax(axis=1).tolist():
@@ -137,13 +139,15 @@ def of_transducer(model: Model, max_symbols: int | None) -> str:
 
 def of_stream(model: Model) -> str:
     """Write the program that hears a stream."""
-    features, chunk = model.features, chunk_frames(cast(StreamingEncoder, model.encoder))
+    features, encoder = model.features, cast(StreamingEncoder, model.encoder)
+    chunk = chunk_frames(encoder)
     return STREAM.format(
         hop=features.hop,
         samples_ahead=features.samples_ahead,
         frames_before=features.frames_before,
         chunk=chunk * model.encoder.stride,
         chunk_seconds=chunk * model.frame_seconds,
+        right=encoder.right_frames * model.encoder.stride,
         features_dim=features.dim,
         sample_rate=features.sample_rate,
         block=features.sample_rate // 10,

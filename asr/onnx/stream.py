@@ -15,7 +15,7 @@ from asr.onnx.runtime import OnnxEncoder
 from asr.onnx.session import check_tokens, run, session
 from asr.recognition.model import Model
 from asr.recognition.recognizer import Recognizer
-from asr.recognition.streaming import CachedStream, advance, why_not
+from asr.recognition.streaming import CachedStream, advance, why_not, with_room
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -45,7 +45,7 @@ def export_step(model: Model) -> "ModelProto":
     """Write down the step of a model whose encoder hears streams."""
     encoder = cast(StreamingEncoder, model.encoder)
     state = encoder.initial_state(2)
-    frames = EXAMPLE_CHUNK * encoder.stride
+    frames = (EXAMPLE_CHUNK + encoder.right_frames) * encoder.stride
     example = (torch.randn(2, frames, model.features.dim), torch.full((2,), frames), [*state.values()])
     dynamic = (BATCH | {1: "frames"}, BATCH, [BATCH] * len(state))
     program = write_down(Step(model), example, _names(state), dynamic)
@@ -67,13 +67,15 @@ def difference(expected: Recognizer, actual: Recognizer, audio: Mapping[str, Ten
     """
     worst = Difference(0.0, "nowhere", 0, len(audio))
     net, encoders = Step(expected.model), [cast(StreamingEncoder, each.model.encoder) for each in (expected, actual)]
-    stride = encoders[0].stride
+    stride, right = encoders[0].stride, encoders[0].right_frames * encoders[0].stride
     for name, waveform in audio.items():
         features = expected.model.features(waveform)[None]
         for chunk in (chunk_frames(encoders[0]), 2 * chunk_frames(encoders[0]) + 1):
             states = [encoder.initial_state(1) for encoder in encoders]
-            for number, frames in enumerate(features.split(chunk * stride, dim=1)):
-                lengths = torch.tensor([frames.shape[1]])
+            for number, begin in enumerate(range(0, features.shape[1], chunk * stride)):
+                seen = features[:, begin : begin + chunk * stride + right]
+                lengths = torch.tensor([seen.shape[1]])
+                frames = with_room(seen, chunk * stride, right)
                 encoded, states[0] = encoders[0].step(frames, lengths, states[0], expected.model.head.taps)
                 given, states[1] = encoders[1].step(frames, lengths, states[1])
                 largest = float((net.of_encoded(encoded)[0] - given.out).abs().max())
@@ -97,7 +99,7 @@ def _streamed(recognizer: Recognizer, waveforms: Iterable[Tensor]) -> list[str]:
     chunk_seconds = chunk_frames(encoder) * recognizer.model.frame_seconds
     streams = []
     for waveform in waveforms:
-        streams.append(CachedStream(recognizer, chunk_seconds, None, None))
+        streams.append(CachedStream(recognizer, chunk_seconds))
         streams[-1].hear(waveform, at_end=True)
     return [" ".join(word.text for word in captions.final) for captions in advance(streams)]
 
@@ -120,6 +122,7 @@ class OnnxStreamingEncoder:
         self.output_lengths = made_of.output_lengths
         self.chunk_frames = made_of.chunk_frames
         self.left_frames = made_of.left_frames
+        self.right_frames = made_of.right_frames
         meta = made_of.initial_state(1)
         self._state = {name: torch.zeros(rows.shape[1:], dtype=rows.dtype) for name, rows in meta.items()}
 
@@ -141,9 +144,14 @@ class OnnxStreamingEncoder:
         return {name: rows.expand(batch, *rows.shape).clone() for name, rows in self._state.items()}
 
     def step(
-        self, features: Tensor, feature_lengths: Tensor, state: State, taps: Mapping[int, Tap] = NO_TAPS
+        self,
+        features: Tensor,
+        feature_lengths: Tensor,
+        state: State,
+        taps: Mapping[int, Tap] = NO_TAPS,
+        ahead: int | None = None,
     ) -> tuple[Encoded, State]:
-        """Go on with streams by a chunk of each."""
+        """Go on with streams by a chunk of each, behind which stand as many frames as the program was made for."""
         out, lengths, *behind = run(
             self._session, features.float(), feature_lengths, *(state[name] for name in self._state)
         )

@@ -11,6 +11,7 @@ from itertools import takewhile
 from typing import Any, NamedTuple, Protocol, cast
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from asr.errors import InputError
@@ -19,7 +20,7 @@ from asr.recognition.feature_stream import Remainder, stream_features
 from asr.recognition.recognizer import Recognizer
 from asr.recognition.timing import with_times
 from asr.recognition.transcript import Transcript, Word
-from asr.system.settings import CHUNK_SECONDS, LEFT_SECONDS, or_null
+from asr.system.settings import CHUNK_SECONDS, LEFT_SECONDS, RIGHT_SECONDS, or_null
 from asr.text.words import spell
 
 ENDPOINT_SECONDS = 1.0  # of silence, which end a stretch of speech
@@ -74,6 +75,7 @@ class Stream:
         recognizer: the model and its decoder.
         chunk_seconds: that are recognised at once, rounded to encoder frames; None: as the model has it.
         left_seconds: that are seen before a chunk; None: as the model has it.
+        right_seconds: that are seen behind a chunk, which waits for them; None: as the model has it.
         endpoint_seconds: of silence that end a stretch of speech; None: none do.
 
     Raises:
@@ -86,10 +88,12 @@ class Stream:
         *,
         chunk_seconds: float | None = None,
         left_seconds: float | None = None,
+        right_seconds: float | None = None,
         endpoint_seconds: float | None = ENDPOINT_SECONDS,
     ) -> None:
         or_null(CHUNK_SECONDS).check("chunk_seconds", chunk_seconds)
         or_null(LEFT_SECONDS).check("left_seconds", left_seconds)
+        or_null(RIGHT_SECONDS).check("right_seconds", right_seconds)
         or_null(CHUNK_SECONDS).check("endpoint_seconds", endpoint_seconds)
         recognizer.model.eval()
         self.sample_rate = recognizer.model.features.sample_rate
@@ -98,9 +102,11 @@ class Stream:
         reason = why_not(recognizer)
         self.note = ""
         if not reason:
-            self.ears = CachedStream(recognizer, chunk_seconds, left_seconds, endpoint_seconds)
+            self.ears = CachedStream(recognizer, chunk_seconds, left_seconds, right_seconds, endpoint_seconds)
             self.advance = advance
             return
+        if right_seconds is not None:
+            raise InputError(f"right_seconds must be left out: {reason}; got {right_seconds:g}.")
         chunk = chunk_seconds or LOOK_BACK_CHUNK_SECONDS
         look_back = LOOK_BACK_SECONDS if left_seconds is None else left_seconds
         self.ears = LookBackStream(recognizer, chunk, look_back)
@@ -134,17 +140,19 @@ class CachedStream:
 
     Args:
         recognizer: that can, as `why_not` says.
-        chunk_seconds: as for `Stream`, as the next two are.
+        chunk_seconds: as for `Stream`, as the next three are.
         left_seconds: see there.
+        right_seconds: see there.
         endpoint_seconds: see there.
     """
 
     def __init__(
         self,
         recognizer: Recognizer,
-        chunk_seconds: float | None,
-        left_seconds: float | None,
-        endpoint_seconds: float | None,
+        chunk_seconds: float | None = None,
+        left_seconds: float | None = None,
+        right_seconds: float | None = None,
+        endpoint_seconds: float | None = None,
     ) -> None:
         model = recognizer.model
         self.recognizer = recognizer
@@ -158,10 +166,15 @@ class CachedStream:
             raise InputError("chunk_seconds must be given for a model whose encoder.chunk_frames is null; got none.")
         left = self.encoder.left_frames if left_seconds is None else round(left_seconds / model.frame_seconds)
         self.chunk = chunk * self.encoder.stride  # feature frames
-        self.chunk_seconds = chunk * model.frame_seconds
+        right = self.encoder.right_frames if right_seconds is None else round(right_seconds / model.frame_seconds)
+        if model.is_program and right != self.encoder.right_frames:
+            must = f"must see {self.encoder.right_frames} encoder frames behind a chunk, as its program was made"
+            raise InputError(f"an exported model {must}; got {right}. Leave right_seconds out.")
+        self.right = right * self.encoder.stride  # that are seen behind a chunk, and begin the next
+        self.chunk_seconds, self.right_seconds = chunk * model.frame_seconds, right * model.frame_seconds
         self.endpoint = None if endpoint_seconds is None else max(1, round(endpoint_seconds / model.frame_seconds))
         self.at_end = False
-        self.shape = self.chunk, left  # streams of the same one go through the net together
+        self.shape = self.chunk, left, right  # streams of the same one go through the net together
         self.state = self.encoder.initial_state(1, left)
         self._remainder = Remainder()
         self._features = torch.zeros(0, model.features.dim)  # that wait for the end of their chunk, (T, F)
@@ -193,18 +206,19 @@ class CachedStream:
     def num_wanted(self) -> int:
         """Samples after which the next chunk is complete."""
         features, remainder = self.recognizer.model.features, self._remainder
-        last = remainder.frames + self.chunk - len(self._features) - 1  # frame of the chunk, from the remainder's start
+        missing = self.chunk + self.right - len(self._features)
+        last = remainder.frames + missing - 1  # frame that is seen from the chunk, from the remainder's start
         return max(0, last * features.hop + features.samples_ahead - len(remainder.samples))
 
     @property
     def is_ready(self) -> bool:
         """Whether a chunk waits."""
-        return len(self._features) >= (1 if self.at_end else self.chunk)
+        return len(self._features) >= (1 if self.at_end else self.chunk + self.right)
 
     def next_chunk(self) -> Tensor:
-        """Hand out the chunk that waits."""
-        chunk, self._features = self._features[: self.chunk], self._features[self.chunk :].clone()
-        return chunk
+        """Hand out the chunk that waits, and what is seen behind it."""
+        seen, self._features = self._features[: self.chunk + self.right], self._features[self.chunk :].clone()
+        return seen
 
     def decode_chunk(self, encoder_out: Tensor) -> Captions:
         """Go on by what the encoder gave, (T', D)."""
@@ -297,16 +311,23 @@ def advance(streams: Sequence[CachedStream]) -> list[Captions]:
 def _step(streams: Sequence[CachedStream]) -> list[Tensor]:
     """Run the encoder over the next chunk of each; what it gives of it, (T', D)."""
     recognizer = streams[0].recognizer
-    chunks = [stream.next_chunk() for stream in streams]
+    seen = [stream.next_chunk() for stream in streams]
     device = recognizer.model.device
-    lengths = torch.tensor([len(chunk) for chunk in chunks], device=device)
-    features = nn.utils.rnn.pad_sequence(chunks, batch_first=True).to(device)
+    lengths = torch.tensor([len(features) for features in seen], device=device)
+    chunk, right = streams[0].chunk, streams[0].right
+    features = with_room(nn.utils.rnn.pad_sequence(seen, batch_first=True), chunk, right)
+    features = features.to(device)
     state = {name: torch.cat([stream.state[name] for stream in streams]) for name in streams[0].state}
     with recognizer.encoder.autocast():
-        encoded, state = streams[0].encoder.step(features, lengths, state, recognizer.model.head.taps)
+        encoded, state = streams[0].encoder.step(features, lengths, state, recognizer.model.head.taps, right)
     for number, stream in enumerate(streams):
         stream.state = {name: rows[number : number + 1].clone() for name, rows in state.items()}
     return [out[:length] for out, length in zip(encoded.out, encoded.lengths.tolist(), strict=True)]
+
+
+def with_room(features: Tensor, chunk: int, right: int) -> Tensor:
+    """Pad feature frames (B, T, F) of chunks so that a step finds behind them the `right` that are only seen."""
+    return F.pad(features, (0, 0, 0, min(features.shape[1], chunk) + right - features.shape[1]))
 
 
 class LookBackStream:

@@ -11,6 +11,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -123,6 +124,7 @@ class Streams:
         recognizer: which may be used elsewhere, too.
         chunk_seconds: that are heard at once, unless a client says otherwise; None: as the model has it.
         left_seconds: that are seen before a chunk; None: as the model has it.
+        right_seconds: that are seen behind a chunk; None: as the model has it.
         num_threads: that the net computes with; None: as many as torch finds right.
         on_turn: called with the seconds that each stream of a turn has waited, those of the net included.
 
@@ -136,14 +138,15 @@ class Streams:
         *,
         chunk_seconds: float | None = None,
         left_seconds: float | None = None,
+        right_seconds: float | None = None,
         num_threads: int | None = None,
         on_turn: Callable[[Sequence[float]], object] = lambda lags: None,
     ) -> None:
         if chunk_seconds is None and getattr(recognizer.model.encoder, "chunk_frames", 1) is None:
             chunk_seconds = NO_CHUNK_SECONDS
-        self.note = Stream(recognizer, chunk_seconds=chunk_seconds, left_seconds=left_seconds).note
-        self._recognizer = recognizer
-        self._chunk_seconds, self._left_seconds = chunk_seconds, left_seconds
+        self._make = partial(Stream, recognizer, left_seconds=left_seconds, right_seconds=right_seconds)
+        self.note = self._make(chunk_seconds=chunk_seconds).note
+        self._chunk_seconds = chunk_seconds
         self._num_threads = num_threads
         self._on_turn = on_turn
         self._changed = threading.Condition()
@@ -174,7 +177,7 @@ class Streams:
             StoppedError: nobody would hear it.
         """
         chunk_seconds = chunk_seconds or self._chunk_seconds
-        stream = Stream(self._recognizer, chunk_seconds=chunk_seconds, left_seconds=self._left_seconds)
+        stream = self._make(chunk_seconds=chunk_seconds)
         speech = Speech(stream, sample_rate, on_heard)
         with self._changed:
             if not self.alive:

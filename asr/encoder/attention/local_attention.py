@@ -1,5 +1,6 @@
 """Multi-head self-attention with relative positions, from every frame to those near it: linear in the length."""
 
+from collections.abc import Callable
 from typing import Annotated
 
 import torch
@@ -52,7 +53,9 @@ class LocalAttention(RelativeAttention):
         out = attend_near(query + self.u, query + self.v, key, value, distance, padding_mask, self.dropout)
         return self.output(out.transpose(1, 2).flatten(2))
 
-    def extend(self, x: Tensor, before: Tensor | None, positions: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
+    def extend(
+        self, x: Tensor, before: Callable[[Tensor], Tensor] | None, positions: Tensor, hidden: Tensor
+    ) -> tuple[Tensor, Tensor]:
         """As in `RelativeAttention`, to those that are near."""
         key = torch.arange(hidden.shape[2], device=x.device)
         apart = key[hidden.shape[2] - x.shape[1] :, None] - key  # (Q, M + Q), query less key

@@ -1,5 +1,7 @@
 """Multi-head self-attention with relative positions, from every frame to every other."""
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 
@@ -48,12 +50,15 @@ class RelativeAttention(nn.Module):
         """
         return self.extend(x, None, positions, padding_mask[:, None])[0]
 
-    def extend(self, x: Tensor, before: Tensor | None, positions: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
-        """Attend from frames to themselves, and to those before them by what was kept of these.
+    def extend(
+        self, x: Tensor, before: Callable[[Tensor], Tensor] | None, positions: Tensor, hidden: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Attend from frames to themselves, and to those before them.
 
         Args:
             x: (B, Q, D).
-            before: keys and values of the M frames before, (B, M, 2D); None: there are none.
+            before: given keys and values of these frames, (B, Q, 2D), tells those of the M before, (B, M, 2D); None:
+                there are none.
             positions: encodings of the distances Q+M-1 .. -(Q-1), (2Q + M - 1, D).
             hidden: True where a key must not be seen, (B, Q or 1, M + Q).
 
@@ -63,7 +68,7 @@ class RelativeAttention(nn.Module):
         dim = x.shape[2]
         query, keys_values = self.qkv(x).split([dim, 2 * dim], dim=-1)
         if before is not None:
-            keys_values = torch.cat([before, keys_values], dim=1)
+            keys_values = torch.cat([before(keys_values), keys_values], dim=1)
         query, key, value = (self._heads(part) for part in (query, *keys_values.chunk(2, dim=-1)))  # (B, H, Q, D / H)
         distance = self._heads(self.position(positions))  # (H, 2Q + M - 1, D / H)
         out = attend(query + self.u, query + self.v, key, value, distance, hidden, self.dropout)

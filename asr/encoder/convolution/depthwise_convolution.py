@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from asr.kernels.depthwise import depthwise, depthwise_in_chunks
+from asr.kernels.depthwise import depthwise
 from asr.system.settings import Bias, KernelSize
 
 
@@ -50,21 +50,19 @@ class DepthwiseConvolution(nn.Module):
         x = self.activation(self.norm(x, padding_mask))
         return self.pointwise2(x)
 
-    def extend(
-        self, x: Tensor, before: Tensor | None, padding_mask: Tensor, chunk: int | None
-    ) -> tuple[Tensor, Tensor]:
-        """Convolve chunk by chunk: a frame sees those before it, and behind it none but of its own chunk.
+    def extend(self, x: Tensor, before: Callable[[Tensor], Tensor], padding_mask: Tensor) -> tuple[Tensor, Tensor]:
+        """Convolve frames, and see those before them.
 
         Args:
-            x: (B, T, D).
-            before: what was kept of the frames before, (B, kernel // 2, D); None: there are none.
-            padding_mask: (B, T).
-            chunk: frames of each; None: one for all.
+            x: (B, Q, D).
+            before: given what the depthwise convolution is given of these frames, (B, Q, D), tells the same of those
+                before them, (B, kernel // 2, D).
+            padding_mask: (B, Q).
 
         Returns:
-            (B, T, D), and what is to be kept for the frames behind, (B, kernel // 2, D).
+            (B, Q, D), and what the depthwise convolution was given of all frames, (B, kernel // 2 + Q, D).
         """
         x = F.glu(self.pointwise1(x)).masked_fill(padding_mask[:, :, None], 0.0)
-        x = F.pad(x, (0, 0, self.num_kept, 0)) if before is None else torch.cat([before, x], dim=1)
-        out = depthwise_in_chunks(x, self.depthwise.weight, self.depthwise.bias, chunk)
-        return self.pointwise2(self.activation(self.norm(out, padding_mask))), x[:, x.shape[1] - self.num_kept :]
+        x = torch.cat([before(x), x], dim=1)
+        out = depthwise(x, self.depthwise.weight, self.depthwise.bias)[:, self.num_kept :]
+        return self.pointwise2(self.activation(self.norm(out, padding_mask))), x

@@ -59,7 +59,9 @@ class DepthwiseConv(nn.Module):
             channels, dim = self.num_channels, halved(dim)
         return state
 
-    def step(self, features: Tensor, feature_lengths: Tensor, state: State) -> tuple[Tensor, Tensor, State]:
+    def step(
+        self, features: Tensor, feature_lengths: Tensor, state: State, ahead: int = 0
+    ) -> tuple[Tensor, Tensor, State]:
         """Go on with streams, as in `StridedConv`."""
         x, lengths = F.pad(features, (0, 0, 0, -features.shape[1] % self.stride))[:, None], feature_lengths
         behind: State = {}
@@ -67,11 +69,11 @@ class DepthwiseConv(nn.Module):
             name = f"stages.{number}"
             first, *pointwise = cast(Iterable[nn.Conv2d], stage if isinstance(stage, nn.Sequential) else [stage])
             x = x.masked_fill(padding_mask(lengths, x.shape[2])[:, None, :, None], 0.0)
-            behind[name] = x[:, :, -1:]
+            behind[name] = x.narrow(2, x.shape[2] - ahead - 1, 1)
             x = convolve_on(x, state[name], first.weight, first.bias, first.groups)
             for conv in pointwise:
                 x = conv(x)
-            x, lengths = F.relu(x), halved(lengths)
+            x, lengths, ahead = F.relu(x), halved(lengths), ahead // STRIDE
         return self.dropout(self.linear(x.transpose(1, 2).flatten(2))), lengths, behind
 
     @staticmethod

@@ -48,24 +48,27 @@ class StridedConv(nn.Module):
         dim, channels = self.input_dim, self.conv1.out_channels
         return {"conv1": zeros(batch, 1, 1, dim), "conv2": zeros(batch, channels, 1, halved(dim))}
 
-    def step(self, features: Tensor, feature_lengths: Tensor, state: State) -> tuple[Tensor, Tensor, State]:
+    def step(
+        self, features: Tensor, feature_lengths: Tensor, state: State, ahead: int = 0
+    ) -> tuple[Tensor, Tensor, State]:
         """Go on with streams: no frame needs any behind the `stride` that it stands for.
 
         Args:
             features: (B, T, F).
             feature_lengths: (B,); a multiple of `stride`, but at a stream's end.
             state: of the streams.
+            ahead: frames at the end of T that begin the next step, too; a multiple of `stride`.
 
         Returns:
-            (B, T', D), (B,), and the state behind them.
+            (B, T', D), (B,), and the state in front of what is ahead.
         """
         x, lengths = F.pad(features, (0, 0, 0, -features.shape[1] % self.stride))[:, None], feature_lengths
         behind: State = {}
         for name, conv in (("conv1", self.conv1), ("conv2", self.conv2)):
             x = x.masked_fill(padding_mask(lengths, x.shape[2])[:, None, :, None], 0.0)
-            behind[name] = x[:, :, -1:]
+            behind[name] = x.narrow(2, x.shape[2] - ahead - 1, 1)
             x = F.relu(convolve_on(x, state[name], conv.weight, conv.bias))
-            lengths = halved(lengths)
+            lengths, ahead = halved(lengths), ahead // STRIDE
         return self.dropout(self.linear(x.transpose(1, 2).flatten(2))), lengths, behind
 
     @staticmethod
