@@ -1,6 +1,7 @@
 """Bad luck, provoked for real: what is lost, what is said, and that nothing hangs."""
 
 import contextlib
+import multiprocessing
 import os
 import pickle
 import re
@@ -13,7 +14,8 @@ import time
 import zipfile
 from functools import partial
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import soundfile
@@ -21,7 +23,7 @@ import torch
 
 from asr.checkpoint.saved import kept_checkpoints
 from asr.data.manifest import read_manifest
-from asr.training.distributed import STARTED_BY_FIRST
+from asr.training.distributed import STARTED_BY_FIRST, stop_others
 from tests.conftest import ROOT, TINY, resolved, tone_corpus
 from tests.processes import PATIENCE, bundle, finish, kill, metrics, resumptions, start, steps_logged, wait_for
 from tests.tones import sentences, write_corpus
@@ -170,6 +172,24 @@ def test_a_worker_that_dies_ends_the_training_with_one_line(tones: Path, tmp_pat
     os.kill(children(running[0].pid)[0], signal.SIGKILL)
     assert finish(running) == 1
     assert "a process that reads audio has died" in error(tmp_path / "log")
+
+
+def test_workers_are_ended_without_the_error_that_torch_raises_where_one_dies() -> None:
+    trainer, context = SimpleNamespace(strategy=SimpleNamespace(launcher=None)), multiprocessing.get_context("fork")
+    workers = [context.Process(target=time.sleep, args=(60,)) for _ in range(3)]
+    for worker in workers:
+        worker.start()
+
+    def complain(*_: object) -> None:
+        raise RuntimeError("DataLoader worker is killed by signal: Killed.")
+
+    before = signal.signal(signal.SIGCHLD, complain)
+    try:
+        stop_others(cast(Any, trainer))
+        assert signal.getsignal(signal.SIGCHLD) is complain
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+    assert [worker.exitcode for worker in workers] == [-signal.SIGKILL] * 3
 
 
 @pytest.mark.parametrize("world_size", [1, 2])

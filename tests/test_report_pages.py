@@ -258,7 +258,7 @@ def test_a_page_is_made_of_very_little(some: list[Scored], browser: Any, tmp_pat
     assert seen.page.locator("[data-figure=wer]").inner_text() == ("-" if rate is None else f"{100 * rate:.2f} %")
     assert seen.page.locator("#utterances tr[data-index]").count() == 1
     seen.page.locator("#utterances a").click()
-    assert "There is no recording of this utterance" in seen.page.locator("dialog").inner_text()
+    seen.page.locator("dialog", has_text="There is no recording of this utterance").wait_for()
     assert seen.complaints == []
     seen.page.context.close()
 

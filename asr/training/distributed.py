@@ -1,5 +1,7 @@
 """One process or several: which prepares a run, and which end when another one fails."""
 
+import atexit
+import gc
 import logging
 import multiprocessing
 import os
@@ -101,13 +103,26 @@ def take_leave() -> None:
         # DDP holds the group, too. Were it the last to let go of it, it would wait for Gloo's threads while it has
         # Python's lock, which one of them may need to give back the tensors of the last exchange: for ever.
         _LEFT.append(dist.group.WORLD)
+        atexit.register(_let_go)
         dist.destroy_process_group()
+
+
+def _let_go() -> None:
+    """Join Gloo's threads: who lets go of a group from Python waits for them without Python's lock. DDP goes first."""
+    gc.collect()
+    _LEFT.clear()
 
 
 def stop_others(trainer: "Trainer") -> None:
     """Kill the processes that belong to this one, which ends: without it they would wait, or complain."""
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    # torch raises an error where a process that reads audio dies, and that would be here.
+    before = signal.signal(signal.SIGCHLD, signal.SIG_DFL) if in_main_thread else None
     for worker in multiprocessing.active_children():  # they read audio, and ignore what asks them to end
         worker.kill()
+        worker.join()
+    if before is not None:
+        signal.signal(signal.SIGCHLD, before)
     for process in started_processes(trainer):
         process.kill()
 
