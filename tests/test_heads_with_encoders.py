@@ -78,8 +78,9 @@ def test_a_run_that_is_killed_and_resumed_ends_with_the_same_bits(
 
 @pytest.mark.parametrize(("encoder", "head"), slow_but([("transformer", "transducer")], ENCODERS, HEADS))
 def test_a_head_trains_every_weight_of_every_encoder(encoder: str, head: str) -> None:
-    small = ["encoder.dim=16", "encoder.num_heads=2", "encoder.num_layers=4", "encoder.subsampling.num_channels=2"]
-    config = resolved(f"encoder={encoder}", f"head={head}", *small)
+    small = {"dim": 16, "num_heads": 2, "num_layers": 4, "subsampling": {"num_channels": 2}}
+    config = resolved(f"encoder={encoder}", f"head={head}")
+    config["encoder"] = overridden(config["encoder"], small)
     tokenizer, features = build_tokenizer(config), build_features(config)
     tokenizer.fit(["abcdef "])
     model = build_model(config, tokenizer, features)
