@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from asr.cli.command import add_decoding, inference, load_model, model_parser, printable, run_command
 from asr.errors import InputError
-from asr.system.settings import CHUNK_SECONDS, LEFT_SECONDS, RIGHT_SECONDS, THREADS
+from asr.system.settings import STREAM_SECONDS, THREADS
 
 if TYPE_CHECKING:
     from asr.recognition.inference import Inference
@@ -91,7 +91,7 @@ def _parser() -> argparse.ArgumentParser:
     server.add_argument(
         "--left-seconds", type=float, metavar="S", help="of a stream, seen before a chunk (default: the model's)"
     )
-    parser.add_argument(
+    server.add_argument(
         "--right-seconds", type=float, metavar="S", help="of a stream, seen behind a chunk (default: the model's)"
     )
     server.add_argument("--num-threads", type=int, metavar="N", help="of the net, on a CPU (default: torch's choice)")
@@ -106,9 +106,7 @@ def _check(options: argparse.Namespace) -> None:
         value = getattr(options, key)
         if value is not None and not 0 < value < math.inf:
             raise InputError(f"--{key.replace('_', '-')} must be positive, and finite; got {value}.")
-    seen = {"left_seconds": LEFT_SECONDS, "right_seconds": RIGHT_SECONDS}
-    rules = {"num_threads": THREADS, "chunk_seconds": CHUNK_SECONDS, **seen}
-    for key, rule in rules.items():
+    for key, rule in ({"num_threads": THREADS} | STREAM_SECONDS).items():
         if getattr(options, key) is not None:
             rule.check("--" + key.replace("_", "-"), getattr(options, key))
     if not 0 <= options.port < 1 << 16:

@@ -147,7 +147,7 @@ def streams_a_core(recognizer: Recognizer, recordings: Sequence[Recording], stre
     begin = time.process_time()
     for start in range(0, shortest, size):
         for stream, waveform in zip(streams, waveforms, strict=True):
-            stream.hear(waveform[start : min(start + size, shortest)])
+            stream.hear(waveform[start : min(start + size, shortest)], at_end=start + size >= shortest)
         advance(streams)
     taken = time.process_time() - begin
     return number * shortest / recognizer.model.features.sample_rate / taken

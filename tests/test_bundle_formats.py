@@ -49,6 +49,13 @@ def test_up_to_format_3_a_search_had_the_settings_of_its_fusion_itself() -> None
     assert of_today({"format": 3, "decode": {"name": "greedy"}}, "config.json") == {"decode": {"name": "greedy"}}
 
 
+def test_up_to_format_4_a_streaming_encoder_saw_nothing_behind_its_chunks() -> None:
+    nothing = ["encoder.right_frames=0", "encoder.training_right_frames=[0]"]
+    today = resolved("encoder=conformer_streaming_s", *nothing)["encoder"]
+    written = {key: value for key, value in today.items() if "right_frames" not in key}
+    assert of_today({"format": 4, "encoder": written}, "config.json") == {"encoder": today}
+
+
 @pytest.mark.parametrize("number", range(3))
 @pytest.mark.parametrize("encoder", ["conformer_s", "transformer"])
 def test_an_encoder_of_an_older_format_has_the_parts_that_it_was_made_of(encoder: str, number: int) -> None:

@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 import zipfile
 from functools import partial
@@ -190,6 +191,18 @@ def test_workers_are_ended_without_the_error_that_torch_raises_where_one_dies() 
     finally:
         signal.signal(signal.SIGCHLD, before)
     assert [worker.exitcode for worker in workers] == [-signal.SIGKILL] * 3
+
+
+def test_who_watches_the_others_waits_for_no_worker_before_it_ends_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its thread cannot set the error aside, which would come in the main one."""
+    done: list[str] = []
+    worker = SimpleNamespace(kill=lambda: done.append("killed"), join=lambda: done.append("joined"))
+    monkeypatch.setattr(multiprocessing, "active_children", lambda: [worker])
+    trainer = cast(Any, SimpleNamespace(strategy=SimpleNamespace(launcher=None)))
+    watch = threading.Thread(target=stop_others, args=(trainer,))
+    watch.start()
+    watch.join()
+    assert done == ["killed"]
 
 
 @pytest.mark.parametrize("world_size", [1, 2])

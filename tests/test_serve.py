@@ -250,7 +250,7 @@ def test_a_client_that_is_gone_is_not_transcribed(fluent: Path) -> None:
         for _ in range(3):  # one is begun; the others wait, as do long ones for each other
             with server.connect() as connection:
                 connection.sendall(request_head(f"Content-Length: {len(body)}") + body)
-                time.sleep(0.4)
+                time.sleep(0.1)
         for _ in range(3):
             server.wait_for_log("POST /transcribe 499")
         assert server.post(SAID).status_code == 200

@@ -109,11 +109,13 @@ def test_another_sample_rate_is_resampled(recognizer: Recognizer, rate: int) -> 
     assert expected
 
 
-def test_a_client_may_choose_its_chunk(recognizer: Recognizer) -> None:
-    samples = pcm(speech(2.0, 6, torch.float32))
-    told = run(lambda server: say(server, [samples], {"sample_rate": RATE, "chunk_seconds": 0.8}), recognizer)
-    assert told[0]["chunk_seconds"] == 0.8
-    assert text(told) == " ".join(word.text for word in alone(recognizer, from_pcm(samples), chunk_seconds=0.8))
+@pytest.mark.parametrize("seconds", [0.8, AHEAD_SECONDS])
+def test_a_client_may_choose_its_chunk(seconds: float, recognizer: Recognizer) -> None:
+    samples = pcm(speech(2.5 * seconds, 6, torch.float32))
+    messages = [samples[begin : begin + RATE // 5] for begin in range(0, len(samples), RATE // 5)]
+    told = run(lambda server: say(server, messages, {"sample_rate": RATE, "chunk_seconds": seconds}), recognizer)
+    assert told[0]["chunk_seconds"] == seconds
+    assert text(told) == " ".join(word.text for word in alone(recognizer, from_pcm(samples), chunk_seconds=seconds))
 
 
 def test_a_model_that_cannot_go_on_looks_back_and_says_so() -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 from asr.errors import InputError, shown
 
-FORMAT = 4  # of what this version writes
+FORMAT = 5  # of what this version writes
 KEY = "format"  # of a config: its number; a config of format 0 has none
 
 
@@ -106,9 +106,18 @@ def _fusion_part(config: dict[str, Any]) -> dict[str, Any]:
     return config | {"decode": others | {"fusion": {"name": "shallow_fusion", **fusion}}}
 
 
+def _nothing_behind_a_chunk(config: dict[str, Any]) -> dict[str, Any]:
+    """Up to format 4 a streaming encoder saw nothing behind its chunks."""
+    encoder = config.get("encoder")
+    if not isinstance(encoder, dict) or encoder.get("name") != "conformer_streaming":
+        return config
+    return config | {"encoder": {"right_frames": 0, "training_right_frames": [0]} | encoder}
+
+
 CHANGES: list[Callable[[dict[str, Any]], dict[str, Any]]] = [
     _relative_feed_forward,
     _convolution_group,
     _names_and_parts,
     _fusion_part,
+    _nothing_behind_a_chunk,
 ]  # from format 0, 1, … to the next

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, BinaryIO
 
 from asr.errors import InputError
-from asr.system.settings import CHUNK_SECONDS, LEFT_SECONDS, RIGHT_SECONDS, whole
+from asr.system.settings import STREAM_SECONDS, whole
 from asr.text.printable import printable
 
 if TYPE_CHECKING:
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 STDIN = "-"
 RATE = 16_000  # Hz
 RATES = whole(1_000, 192_000)
-SECONDS = {"chunk_seconds": CHUNK_SECONDS, "left_seconds": LEFT_SECONDS, "right_seconds": RIGHT_SECONDS}  # of a stream
 SAMPLE_BYTES = 2
 PIECE_SECONDS = 0.1  # that are resampled at once
 LINE = 100  # characters, after which a line ends without a pause, too
@@ -44,7 +43,7 @@ def check_captions(options: argparse.Namespace) -> None:
     Raises:
         InputError: they do not.
     """
-    given = [name for name in (*SECONDS, "rate") if getattr(options, name) is not None]
+    given = [name for name in (*STREAM_SECONDS, "rate") if getattr(options, name) is not None]
     if not options.stream:
         if given or STDIN in options.paths:
             what = "--" + given[0].replace("_", "-") if given else "-, standard input,"
@@ -58,7 +57,7 @@ def check_captions(options: argparse.Namespace) -> None:
         if options.paths != [STDIN]:
             raise InputError(f"--rate must go with -, standard input; {options.paths[0]} says its own.")
         RATES.check("--rate", options.rate)
-    for name, rule in SECONDS.items():
+    for name, rule in STREAM_SECONDS.items():
         if getattr(options, name) is not None:
             rule.check("--" + name.replace("_", "-"), getattr(options, name))
 
@@ -69,7 +68,7 @@ def caption(recognizer: "Recognizer", options: argparse.Namespace) -> int:
     from asr.audio.resampling import resampled
     from asr.recognition.streaming import Stream
 
-    stream = Stream(recognizer, **{name: getattr(options, name) for name in SECONDS})
+    stream = Stream(recognizer, **{name: getattr(options, name) for name in STREAM_SECONDS})
     [path] = options.paths
     if path == STDIN:
         samples = raw_samples(sys.stdin.buffer)

@@ -44,7 +44,8 @@ where `stream.py`, which prints the text while it hears, lies beside the other f
 
 `step.onnx` takes a chunk of features and the state, and gives `log_probs` and the state behind the chunk, each tensor
 by its name with `next.` before it. All are zeros at first. A chunk has any number of frames, a multiple of {stride} but
-for the last; behind it come {right} more, which are only seen, and begin the next chunk.
+for the last; behind it stand {right} more, which are only seen, and begin the next chunk. `feature_lengths` counts what
+is there of both: at the end anything may stand in the place of frames that do not come.
 """
 
 _CARD = """# {name}

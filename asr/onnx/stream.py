@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, cast
 import torch
 from torch import Tensor
 
-from asr.errors import InputError
 from asr.interfaces import NO_TAPS, Encoded, State, StreamingEncoder, Tap
 from asr.onnx.agreement import Difference
 from asr.onnx.program import BATCH, LENGTHS, LOG_PROBS, NET_INPUTS, Net, write_down
@@ -131,16 +130,7 @@ class OnnxStreamingEncoder:
         return self._whole(features, feature_lengths)
 
     def initial_state(self, batch: int, left_frames: int | None = None) -> State:
-        """Begin so many streams: with zeros.
-
-        Raises:
-            InputError: another number of frames is to be seen before a chunk than the program is made for.
-        """
-        if left_frames not in (None, self.left_frames):
-            must = (
-                f"an exported model must see {self.left_frames} encoder frames before a chunk, as its program was made"
-            )
-            raise InputError(f"{must}; got {left_frames}. Leave left_seconds out.")
+        """Begin so many streams: with zeros. What is seen around a chunk is what the program was made for."""
         return {name: rows.expand(batch, *rows.shape).clone() for name, rows in self._state.items()}
 
     def step(

@@ -167,9 +167,14 @@ class CachedStream:
         left = self.encoder.left_frames if left_seconds is None else round(left_seconds / model.frame_seconds)
         self.chunk = chunk * self.encoder.stride  # feature frames
         right = self.encoder.right_frames if right_seconds is None else round(right_seconds / model.frame_seconds)
-        if model.is_program and right != self.encoder.right_frames:
-            must = f"must see {self.encoder.right_frames} encoder frames behind a chunk, as its program was made"
-            raise InputError(f"an exported model {must}; got {right}. Leave right_seconds out.")
+        made_for = {
+            "left": (left, self.encoder.left_frames, "before"),
+            "right": (right, self.encoder.right_frames, "behind"),
+        }
+        for side, (given, frames, where) in made_for.items():
+            if model.is_program and given != frames:
+                must = f"an exported model must see {frames} encoder frames {where} a chunk, as its program was made"
+                raise InputError(f"{must}; got {given}. Leave {side}_seconds out.")
         self.right = right * self.encoder.stride  # that are seen behind a chunk, and begin the next
         self.chunk_seconds, self.right_seconds = chunk * model.frame_seconds, right * model.frame_seconds
         self.endpoint = None if endpoint_seconds is None else max(1, round(endpoint_seconds / model.frame_seconds))

@@ -27,7 +27,7 @@ from asr.server.schema import StreamEnd, StreamOptions
 from asr.server.streams import SAMPLE_BYTES, Heard, Speech, Streams
 
 MOST_BYTES = 1 << 18  # of a message
-AHEAD_SECONDS = 5.0  # of audio that may wait to be heard
+AHEAD_SECONDS = 5.0  # of audio that may wait to be heard, or the next chunk if that is longer
 SEND_SECONDS = 10.0  # for a client to take what it is told
 MESSAGES_A_SECOND = 1000  # of audio: each costs, however little is in it
 SPARE_MESSAGES = 1000  # beyond that
@@ -266,7 +266,7 @@ class _Client:
                     if num_messages > SPARE_MESSAGES + MESSAGES_A_SECOND * self.seconds:
                         raise _ProblemError("messages must hold a millisecond of audio or more; these hold less.")
                     self._streams.put(speech, samples)
-                    while speech.waiting_seconds > AHEAD_SECONDS:
+                    while speech.is_ahead(AHEAD_SECONDS):
                         self._room.clear()
                         await self._room.wait()
                     await asyncio.sleep(0)  # of a burst of messages others would have to wait for all

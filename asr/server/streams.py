@@ -73,10 +73,9 @@ class Speech:
         """How much is heard at once."""
         return self.stream.ears.chunk_seconds
 
-    @property
-    def waiting_seconds(self) -> float:
-        """How much has come and was not heard yet."""
-        return len(self._waiting) / (SAMPLE_BYTES * self.sample_rate)
+    def is_ahead(self, seconds: float) -> bool:
+        """Whether so much and more waits to be heard, and the next chunk is not what it waits for."""
+        return len(self._waiting) > max(self._wanted, SAMPLE_BYTES * self.sample_rate * seconds)
 
     @property
     def is_ready(self) -> bool:

@@ -120,7 +120,8 @@ def stop_others(trainer: "Trainer") -> None:
     before = signal.signal(signal.SIGCHLD, signal.SIG_DFL) if in_main_thread else None
     for worker in multiprocessing.active_children():  # they read audio, and ignore what asks them to end
         worker.kill()
-        worker.join()
+        if in_main_thread:
+            worker.join()
     if before is not None:
         signal.signal(signal.SIGCHLD, before)
     for process in started_processes(trainer):
