@@ -4,12 +4,17 @@ import argparse
 import hashlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from asr.cli.command import run_command
 from asr.errors import InputError
+from asr.text.printable import printable
+
+if TYPE_CHECKING:
+    from asr.checkpoint.load import Start
 
 NUM_BEST = 5  # where neither --best nor --last is given
+SHARE = 0.3  # of --start
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -26,14 +31,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
     best = f"of a run folder: the N of best validation WER, without any far from it (default {NUM_BEST})"
     choice.add_argument("--best", type=int, metavar="N", help=best)
     choice.add_argument("--last", type=int, metavar="N", help="of a run folder: the N newest that were validated")
+    parser.add_argument(
+        "--start", metavar="MODEL", help="what init.from was: mixed in, so that less of it is forgotten"
+    )
+    parser.add_argument(
+        "--share", type=float, metavar="S", help=f"of it in the weights, more than 0, less than 1 (default {SHARE})"
+    )
     options = parser.parse_args(arguments)
+    if options.share is not None and options.start is None:
+        raise InputError(f"--share must go with --start, of which it is; got --share {options.share:g} alone.")
+    share = SHARE if options.share is None else options.share
+    if not 0 < share < 1:
+        raise InputError(f"--share must be more than 0 and less than 1; got {share:g}.")
     checkpoints = find_checkpoints([Path(source) for source in options.sources], options.best, options.last)
     check_one_run(checkpoints)
-    from asr.checkpoint.load import write_bundle
+    from asr.checkpoint.load import Start, write_bundle
 
-    write_bundle(options.output_dir, checkpoints, model_card(options.output_dir, checkpoints))
+    start = None if options.start is None else Start(options.start, share)
+    write_bundle(options.output_dir, checkpoints, model_card(options.output_dir, checkpoints, start), start=start)
     names = ", ".join(path.stem for path in checkpoints)
-    print(f"{options.output_dir}: the mean of {_count(checkpoints)}: {names}")
+    print(f"{options.output_dir}: the mean of {_count(checkpoints)}: {names}{_and_start(start)}")
     return 0
 
 
@@ -112,10 +129,15 @@ def _origin(checkpoint: Path) -> dict[str, Any]:
     return bundle.config | {"learnt files": learnt, "run": run.get("id") if isinstance(run, dict) else None}
 
 
-def model_card(output_dir: Path, checkpoints: Sequence[Path]) -> str:
-    """Write the model card: which checkpoints the weights are the mean of."""
+def model_card(output_dir: Path, checkpoints: Sequence[Path], start: "Start | None" = None) -> str:
+    """Write the model card: which checkpoints the weights are the mean of, and what is mixed in."""
     lines = "\n".join(f"* {path.stem}" for path in checkpoints)
-    return _CARD.format(name=output_dir.resolve().name, count=_count(checkpoints), lines=lines)
+    counted = f"{_count(checkpoints)}{_and_start(start)}"
+    return _CARD.format(name=output_dir.resolve().name, count=counted, lines=lines)
+
+
+def _and_start(start: "Start | None") -> str:
+    return "" if start is None else f", with a share of {start.share:g} of {printable(start.source)}"
 
 
 def _count(checkpoints: Sequence[Path]) -> str:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -74,6 +75,45 @@ def mean_of(paths: list[Path]) -> dict[str, Tensor]:
         name.removeprefix(PREFIX): (sum(state[name].double() for state in states) / len(states)).to(first.dtype)
         for name, first in states[0].items()
     }
+
+
+def test_of_what_the_run_started_from_a_share_is_mixed_in(
+    run_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    start, out, chosen = tmp_path / "start", tmp_path / "out", checkpoints(run_dir, 20, 40)
+    write_bundle(start, [save(tmp_path / "start.ckpt", weights=7)], "card")
+    given = [str(run_dir), "--best", "2", "--start", str(start), "--output-dir", str(out)]
+    for option, share in (([], 0.3), (["--share", "0.875"], 0.875)):
+        assert average([*given, *option]) == 0
+        mixed_in = f"with a share of {share} of {start}"
+        assert capsys.readouterr().out.endswith(f", {mixed_in}\n")
+        assert f"2 checkpoints, {mixed_in}" in (out / "README.md").read_text()
+        before, mixed = load_file(start / "weights.safetensors"), load_file(out / "weights.safetensors")
+        for name, mean in mean_of(chosen).items():
+            expected = (1 - share) * mean.double() + share * before[name].double()
+            torch.testing.assert_close(mixed[name].double(), expected, rtol=1e-6, atol=1e-7)
+        assert any(not torch.allclose(mean, before[name]) for name, mean in mean_of(chosen).items())
+    load_recognizer(out)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--share", "0.2"], "--share must go with --start, of which it is; got --share 0.2 alone."),
+        (["--start", "START", "--share", "1"], "--share must be more than 0 and less than 1; got 1."),
+        (["--start", "START", "--share", "nan"], "--share must be more than 0 and less than 1; got nan."),
+        (["--start", "nowhere"], "nowhere"),
+        (["--start", "WIDE"], "must have the same weights as"),
+        (["--start", "OTHER"], "must have the same tokens as"),
+    ],
+)
+def test_what_is_no_start_of_the_run_is_refused(run_dir: Path, tmp_path: Path, options: list[str], said: str) -> None:
+    for name, overrides, texts in (("START", [], "abc"), ("WIDE", ["encoder.dim=64"], "abc"), ("OTHER", [], "xyz")):
+        write_bundle(tmp_path / name, [save(tmp_path / f"{name}.ckpt", *overrides, texts=[texts])], "card")
+    options = [str(tmp_path / option) if option.isupper() else option for option in options]
+    with pytest.raises(InputError, match=re.escape(said)):
+        average([str(run_dir), "--output-dir", str(tmp_path / "out"), *options])
+    assert not (tmp_path / "out").exists()
 
 
 def assert_weights(bundle: Path, expected: dict[str, Tensor]) -> None:

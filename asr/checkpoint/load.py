@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -171,8 +171,26 @@ def checkpoint_extra(config: Config, files: Mapping[str, bytes]) -> dict[str, An
     }
 
 
+class Start(NamedTuple):
+    """A model that a run started from and that is mixed into what it learnt, which forgets less then.
+
+    *Source*: Wortsman et al. 2021, arXiv:2109.01903.
+
+    Args:
+        source: as `init.from` names it.
+        share: of it in each weight, more than 0, less than 1.
+    """
+
+    source: str
+    share: float
+
+
 def write_bundle(
-    folder: str | Path, checkpoints: Sequence[Path], card: str, decode: Mapping[str, Any] | None = None
+    folder: str | Path,
+    checkpoints: Sequence[Path],
+    card: str,
+    decode: Mapping[str, Any] | None = None,
+    start: Start | None = None,
 ) -> None:
     """Write the bundle of a checkpoint, or of the mean of several; an older one is replaced as a whole.
 
@@ -181,29 +199,58 @@ def write_bundle(
         checkpoints: Lightning checkpoints of one run.
         card: text of the model card.
         decode: settings of the decoder, whose files go into the bundle; None: the checkpoint's, without files.
+        start: what is mixed in.
 
     Raises:
-        InputError: a checkpoint cannot be read, or has other weights than the first; or `replace_bundle` cannot.
+        InputError: a checkpoint or `start` cannot be read, or has other weights than the first, or other tokens; or
+            `replace_bundle` cannot.
     """
     bundles = [checkpoint_bundle(checkpoint) for checkpoint in checkpoints]
     _check_same_weights(checkpoints, bundles)
-    weights = average([bundle.weights for bundle in bundles])
-    first = bundles[0]
+    first, *_ = bundles
+    weights, shares = [bundle.weights for bundle in bundles], [1.0] * len(bundles)
+    if start is not None:
+        weights.append(_read_start(start.source, checkpoints[0], first))
+        shares.append(len(bundles) * start.share / (1 - start.share))
     if decode is None:
         first = _without_files(first, checkpoints[0])
     else:
         first = replace(first, config=first.config | {"decode": dict(decode)})
-    replace_bundle(Path(folder), replace(first, weights=weights, card=card))
+    replace_bundle(Path(folder), replace(first, weights=average(weights, shares), card=card))
 
 
-def average(weights: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
-    """Average the weights of several checkpoints, in float64 and back; of one, its own."""
+def average(weights: Sequence[Mapping[str, Tensor]], shares: Sequence[float]) -> dict[str, Tensor]:
+    """Average weights by name, each with its share of the sum of shares, in float64 and back; of one, its own."""
     if len(weights) == 1:
         return dict(weights[0])
+    pairs = list(zip(shares, weights, strict=True))
     return {
-        name: torch.stack([checkpoint[name].double() for checkpoint in weights]).mean(dim=0).to(first.dtype)
+        name: torch.stack([share * each[name].double() for share, each in pairs])
+        .sum(dim=0)
+        .div(sum(shares))
+        .to(first.dtype)
         for name, first in weights[0].items()
     }
+
+
+def _read_start(source: str, checkpoint: Path, trained: Bundle) -> dict[str, Tensor]:
+    """Read the weights of what a run started from.
+
+    Raises:
+        InputError: they are none of such a run.
+    """
+    start = read_model(path_of(source))
+    _check_same_weights([checkpoint, Path(source)], [trained, start])
+    if _pieces(trained) != _pieces(start):
+        must = f"{source}: must have the same tokens as {checkpoint}, to be averaged with it"
+        raise InputError(f"{must}; it has others. Give what init.from was.")
+    return start.weights
+
+
+def _pieces(bundle: Bundle) -> list[str]:
+    tokenizer = build_tokenizer(bundle.config)
+    tokenizer.load(bundle.files)
+    return list(tokenizer.pieces)
 
 
 def _check_same_weights(checkpoints: Sequence[Path], bundles: Sequence[Bundle]) -> None:
