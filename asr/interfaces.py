@@ -353,6 +353,9 @@ class StreamingDecoder(Decoder, Protocol):
     def forget(self, state: Any, num_tokens: int) -> Any:
         """Leave out the first tokens of all hypotheses, which are final: what a stream keeps does not grow."""
 
+    def decide(self, state: Any, tokens: list[int]) -> Any:
+        """Keep only the hypotheses that begin with the first tokens of the best one, which do not change then."""
+
     def settle(self, state: Any) -> tuple[Hypothesis, Any]:
         """Take the best hypothesis for good, and go on behind it, with no tokens so far."""
 

@@ -158,7 +158,7 @@ def test_the_text_of_a_stream_is_that_of_one_pass(decode: str) -> None:
     recognizer = shared(decode)
     for seed, seconds in enumerate((0.0, 0.02, 0.3, 2.17, 6.0)):
         waveform = speech(seconds, seed)
-        captions = streamed(Stream(recognizer, endpoint_seconds=None), waveform, seed)
+        captions = streamed(Stream(recognizer, endpoint_seconds=None, settled_seconds=None), waveform, seed)
         assert final_text(captions) == whole(recognizer, waveform)
     assert len(final_text(captions).split()) > 5
 
@@ -196,6 +196,26 @@ def test_what_is_settled_is_not_said_again_and_nothing_behind_it_is_lost(decode:
         said += hypothesis.tokens
     assert said == on.tokens
     assert len(said) > 5
+
+
+def test_what_was_said_long_ago_is_final_whatever_the_beam_still_weighs() -> None:
+    recognizer = streaming_recognizer({**BEAM, "beam_size": 64, "beam_threshold": 100.0})
+    waveform = speech(8.0, 5)
+
+    def longest_wait(settled: float | None) -> tuple[float, list[Captions]]:
+        """Of words behind which another one has begun, since their ends."""
+        stream, captions, waits = Stream(recognizer, endpoint_seconds=None, settled_seconds=settled), [], [0.0]
+        for number, piece in enumerate(waveform.split(RATE // 10)):
+            captions.append(stream.feed(piece))
+            waits += [0.1 * (number + 1) - word.end for word in captions[-1].partial[:-1]]
+        return max(waits), [*captions, stream.finish()]
+
+    most, captions = longest_wait(0.5)
+    assert 0.5 < most < 0.5 + 0.04 * (6 + 3) + 0.1  # a chunk, what is seen behind it, and a piece
+    assert longest_wait(None)[0] > 2 * most
+    starts = [word.start for each in captions for word in each.final]
+    assert len(starts) > 10
+    assert starts == sorted(starts), "no word is said twice"
 
 
 def test_other_chunks_are_those_of_another_pass() -> None:

@@ -122,6 +122,14 @@ class Beam:
         root.uproot()
         return Grown(root, state.beams)
 
+    @staticmethod
+    def decide(state: Grown, tokens: list[int]) -> Grown:
+        """Keep only the prefixes that begin so."""
+        begin_so = (
+            (prefix, paths) for prefix, paths in state.beams.items() if prefix.tokens()[: len(tokens)] == tokens
+        )
+        return Grown(state.root, dict(begin_so))
+
     def settle(self, state: Grown) -> tuple[Hypothesis, Grown]:
         """Take the best hypothesis, and go on behind it; where no word is at its end, from the start."""
         best, *_ = self._search.hypotheses(state)

@@ -62,6 +62,11 @@ class Greedy:
         return [[Hypothesis(state.tokens, state.score, num_final=len(state.tokens))] for state in new], new
 
     @staticmethod
+    def decide(state: "BestPath", tokens: list[int]) -> "BestPath":
+        """There is but one hypothesis."""
+        return state
+
+    @staticmethod
     def forget(state: "BestPath", num_tokens: int) -> "BestPath":
         """Leave out the first tokens."""
         return state._replace(tokens=state.tokens[num_tokens:])

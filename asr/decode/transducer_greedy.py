@@ -80,6 +80,11 @@ class TransducerGreedy:
         return [[self._hypothesis(state)] for state in new], new
 
     @staticmethod
+    def decide(state: "TransducerPath", tokens: list[int]) -> "TransducerPath":
+        """There is but one hypothesis."""
+        return state
+
+    @staticmethod
     def forget(state: "TransducerPath", num_tokens: int) -> "TransducerPath":
         """Leave out the first tokens; the prediction network remembers them."""
         return state._replace(tokens=state.tokens[num_tokens:])

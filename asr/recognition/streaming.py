@@ -1,7 +1,8 @@
 """Speech as it is spoken: words of a waveform that comes in pieces, some for good and some that may yet change.
 
-A word is final when the next one has begun in all hypotheses that the decoder keeps (a best path is but one), or when
-nothing was said behind it for a while: that ends a stretch of speech, and the best hypothesis is taken.
+A word is final when the next one has begun in all hypotheses that the decoder keeps (a best path is but one), when it
+was said so long ago that the best of them decides, or when nothing was said behind it for a while: that ends a stretch
+of speech, and the best hypothesis is taken.
 """
 
 import math
@@ -26,7 +27,8 @@ from asr.text.words import spell
 ENDPOINT_SECONDS = 1.0  # of silence, which end a stretch of speech
 LOOK_BACK_SECONDS = 8.0  # that are recognised again with each chunk by a model that cannot go on
 LOOK_BACK_CHUNK_SECONDS = 0.96
-SETTLED_SECONDS = 2.0  # behind which a word that is recognised again changes no more
+SETTLED_SECONDS = 1.0  # behind the end of a word, after which the best hypothesis decides
+LOOK_BACK_SETTLED_SECONDS = 2.0  # behind which a word that is recognised again changes no more
 
 
 class Captions(NamedTuple):
@@ -77,6 +79,7 @@ class Stream:
         left_seconds: that are seen before a chunk; None: as the model has it.
         right_seconds: that are seen behind a chunk, which waits for them; None: as the model has it.
         endpoint_seconds: of silence that end a stretch of speech; None: none do.
+        settled_seconds: behind the end of a word after which the best hypothesis decides it; None: it may take long.
 
     Raises:
         InputError: a setting does not hold.
@@ -90,11 +93,13 @@ class Stream:
         left_seconds: float | None = None,
         right_seconds: float | None = None,
         endpoint_seconds: float | None = ENDPOINT_SECONDS,
+        settled_seconds: float | None = SETTLED_SECONDS,
     ) -> None:
         or_null(CHUNK_SECONDS).check("chunk_seconds", chunk_seconds)
         or_null(LEFT_SECONDS).check("left_seconds", left_seconds)
         or_null(RIGHT_SECONDS).check("right_seconds", right_seconds)
         or_null(CHUNK_SECONDS).check("endpoint_seconds", endpoint_seconds)
+        or_null(CHUNK_SECONDS).check("settled_seconds", settled_seconds)
         recognizer.model.eval()
         self.sample_rate = recognizer.model.features.sample_rate
         self.ears: Ears
@@ -102,7 +107,8 @@ class Stream:
         reason = why_not(recognizer)
         self.note = ""
         if not reason:
-            self.ears = CachedStream(recognizer, chunk_seconds, left_seconds, right_seconds, endpoint_seconds)
+            sizes = chunk_seconds, left_seconds, right_seconds
+            self.ears = CachedStream(recognizer, *sizes, endpoint_seconds, settled_seconds)
             self.advance = advance
             return
         if right_seconds is not None:
@@ -140,10 +146,11 @@ class CachedStream:
 
     Args:
         recognizer: that can, as `why_not` says.
-        chunk_seconds: as for `Stream`, as the next three are.
+        chunk_seconds: as for `Stream`, as the next four are.
         left_seconds: see there.
         right_seconds: see there.
         endpoint_seconds: see there.
+        settled_seconds: see there.
     """
 
     def __init__(
@@ -153,6 +160,7 @@ class CachedStream:
         left_seconds: float | None = None,
         right_seconds: float | None = None,
         endpoint_seconds: float | None = None,
+        settled_seconds: float | None = None,
     ) -> None:
         model = recognizer.model
         self.recognizer = recognizer
@@ -178,6 +186,7 @@ class CachedStream:
         self.right = right * self.encoder.stride  # that are seen behind a chunk, and begin the next
         self.chunk_seconds, self.right_seconds = chunk * model.frame_seconds, right * model.frame_seconds
         self.endpoint = None if endpoint_seconds is None else max(1, round(endpoint_seconds / model.frame_seconds))
+        self.settled = None if settled_seconds is None else max(1, round(settled_seconds / model.frame_seconds))
         self.at_end = False
         self.shape = self.chunk, left, right  # streams of the same one go through the net together
         self.state = self.encoder.initial_state(1, left)
@@ -257,6 +266,9 @@ class CachedStream:
             return Captions([], [])
         timed = self._timed()
         frames, confidences = timed.frames or [], timed.confidences or []
+        if (num_settled := self._num_settled(timed)) > num_final:
+            num_final = num_settled
+            self._decoded = self.decode.decide(self._decoded, timed.tokens[:num_final])
         first, last = (
             timed._replace(tokens=timed.tokens[part], frames=frames[part], confidences=confidences[part])
             for part in (slice(num_final), slice(num_final, None))
@@ -265,6 +277,15 @@ class CachedStream:
         if num_final:
             self._forget(num_final, frames[num_final - 1].start + 1)
         return Captions(final, partial)
+
+    def _num_settled(self, timed: Hypothesis) -> int:
+        """How many tokens are of words that were said so long ago that the best hypothesis decides them."""
+        if self.settled is None:
+            return 0
+        latest = sum(map(len, self._log_probs)) - self.settled
+        ends = [span.end for span in timed.frames or []]
+        words = spell(timed.tokens, self.recognizer.model.tokenizer.pieces)
+        return max((word.first for word in words[1:] if ends[word.first - 1] <= latest), default=0)
 
     def joined(self, captions: Sequence[Captions]) -> Captions:
         """Join what several chunks added; without any, what is partial is as it was."""
@@ -378,7 +399,7 @@ class LookBackStream:
         self._waiting = 0
         offset = self._start / self._rate
         heard = offset + len(self.samples) / self._rate
-        settled = math.inf if self.at_end else heard - SETTLED_SECONDS
+        settled = math.inf if self.at_end else heard - LOOK_BACK_SETTLED_SECONDS
         words = [replace(word, start=word.start + offset, end=word.end + offset) for word in transcript.words]
         words = [word for word in words if (word.start + word.end) / 2 >= self._said]
         num_final = sum(1 for _ in takewhile(lambda word: word.end <= settled, words))
