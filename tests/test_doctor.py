@@ -24,7 +24,7 @@ from asr.diagnosis.sound import Sound, measure
 from asr.diagnosis.trial import Steps
 from asr.doctor import doctor
 from asr.errors import InputError
-from tests.browser import browser, visit  # noqa: F401
+from tests.browser import browser, visit, wait_until  # noqa: F401
 from tests.conftest import TINY, resolved, tone_corpus
 from tests.tones import SAMPLE_RATE, sentences, speak
 
@@ -175,7 +175,7 @@ def test_the_page_names_the_faults_and_plays_the_worst(sick: tuple[Path, str], b
     row = seen.page.locator("tr", has_text="nothing above")
     row.locator("button").click()
     row.locator("audio").wait_for()
-    seen.page.wait_for_function("document.querySelector('audio').duration > 1")
+    wait_until(seen.page, "document.querySelector('audio').duration > 1")
     assert seen.page.locator("tr", has_text="page of an error").count() == 0  # what it holds is nobody's business
     assert seen.complaints == []
     assert [address for address in seen.requests if not address.startswith("blob:")] == [seen.page.url]

@@ -502,7 +502,7 @@ def test_an_utterance_has_an_address(browser: Any, made: Made) -> None:  # noqa:
     assert f"As written: {line['text']}" in seen.page.locator("dialog").inner_text()
     wait_until(seen.page, "document.querySelector('.player audio')?.duration > 0")
     seen.page.locator("dialog").get_by_role("button", name="Close").click()
-    assert seen.page.evaluate("location.hash") == ""
+    wait_until(seen.page, "location.hash === ''")
     seen.page.go_back()
     seen.page.wait_for_selector("dialog[open]")
     seen.page.context.close()
