@@ -416,6 +416,7 @@ def test_an_utterance_shows_its_alignment(fresh: Visit, made: Made) -> None:
             expected.append([[one or "+", top], [two or "–", below]])  # noqa: RUF001
         assert columns == expected
         page.keyboard.press("Escape")
+        wait_until(page, "location.hash === ''")  # it is closed
 
 
 def test_a_click_on_a_word_jumps_to_it_and_marks_it(fresh: Visit, made: Made) -> None:
@@ -481,7 +482,7 @@ def test_the_keyboard_is_enough(fresh: Visit) -> None:
         page.wait_for_selector("dialog[open]")
         assert page.locator("dialog h2").inner_text() == order[1]
         page.keyboard.press("Escape")
-        page.wait_for_selector("dialog[open]", state="detached")
+        wait_until(page, "location.hash === ''")  # it is closed
         assert page.evaluate(focused) == order[1], "the focus is where it was"
     page.keyboard.press("Enter")
     page.wait_for_selector("dialog[open]")
