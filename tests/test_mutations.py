@@ -1,13 +1,13 @@
 """Every setting, and every value of a bundle, with a wrong value in its place: refused in one line, or it works."""
 
-import contextlib
 import itertools
 import json
+import math
 import os
 import random
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +16,11 @@ import pytest
 from asr import build
 from asr.checkpoint.load import write_bundle
 from asr.errors import InputError
-from asr.system.settings import check_settings
+from asr.system.settings import check_settings, default_settings
 from asr.train import train
 from tests.conftest import CONF, ROOT, TINY, resolved, tone_corpus
 from tests.fusion import search_config
-from tests.mutations import WRONG, leaves, mutations
+from tests.mutations import WRONG, changed, leaves, mutations
 
 # Which files of conf/ are in use: together all of them, but for those that only say how big.
 CHOICES = [
@@ -51,16 +51,39 @@ SMALL = [
 UNTOUCHED = ("experiment", "hydra")
 
 
+def base(choices: list[str]) -> dict[str, Any]:
+    """Resolve the config of a small net with these files of conf/."""
+    return resolved(*choices, *SMALL, *(["tokenizer.vocab_size=20"] if "tokenizer=" in " ".join(choices) else []))
+
+
+def changes(config: dict[str, Any]) -> list[tuple[tuple[Any, ...], Any]]:
+    """List the place and the wrong value of each change of one setting."""
+    return [(path, value) for path, value, _ in mutations(config) if path[0] not in UNTOUCHED]
+
+
 def settings() -> list[tuple[str, Any, dict[str, Any]]]:
     """List each setting with each wrong value, as name, value and resolved config; those that come again once."""
     found: dict[tuple[str, str], tuple[str, Any, dict[str, Any]]] = {}
-    for choices in CHOICES:
-        config = resolved(*choices, *SMALL, *(["tokenizer.vocab_size=20"] if "tokenizer=" in " ".join(choices) else []))
-        for path, value, mutated in mutations(config):
+    for config in map(base, CHOICES):
+        for path, value in changes(config):
             name = ".".join(map(str, path))
-            if path[0] not in UNTOUCHED:
-                found.setdefault((name, f"{value!r} {path[0]} {config[path[0]]}"), (name, value, mutated))
+            mutated = changed(config, path, value)
+            found.setdefault((name, f"{value!r} {path[0]} {config[path[0]]}"), (name, value, mutated))
     return list(found.values())
+
+
+def pairs(number: int, seed: int, change_is_wanted: Callable[[dict[str, Any]], bool]) -> list[dict[str, Any]]:
+    """Draw `number` configs with two settings changed; each change alone gives a config that is wanted."""
+    dice = random.Random(seed)
+    drawn = []
+    for config in map(base, CHOICES):
+        possible = [change for change in changes(config) if change_is_wanted(changed(config, *change))]
+        for _ in range(math.ceil(number / len(CHOICES))):
+            (path, value), (other_path, other_value) = dice.sample(possible, 2)
+            shorter = min(len(path), len(other_path))
+            if path[:shorter] != other_path[:shorter]:  # neither setting holds the other
+                drawn.append(changed(changed(config, path, value), other_path, other_value))
+    return drawn
 
 
 def problem(config: dict[str, Any]) -> str:
@@ -94,8 +117,12 @@ def test_every_wrong_setting_is_one_line_or_passes() -> None:
         ),
         (["encoder.num_layers=1000", "encoder.dim=65536"], "the net must fit into memory, with its gradients and the"),
         (["encoder.norm.momentum=2"], "encoder.norm.momentum must be a number from 0 to 1; got 2."),
-        (["trainer.max_epochs=0"], "trainer.max_epochs must be a positive whole number, or -1 for none; got 0."),
+        (
+            ["trainer.max_epochs=0"],
+            "trainer.max_epochs must be a positive whole number, or -1 for none, or null; got 0.",
+        ),
         (["trainer.max_steps=0"], "trainer.max_steps must be a positive whole number, or -1 for none; got 0."),
+        (["trainer.max_steps=null"], "trainer.max_steps must be a positive whole number, or -1 for none; got None."),
         (
             ["trainer.max_epochs=-1"],
             "trainer.max_epochs or trainer.max_steps must be positive, to bound the run; got -1",
@@ -152,39 +179,84 @@ def test_a_setting_that_does_not_hold_is_refused_with_what_it_must_be(overrides:
     assert problem(resolved(*overrides)).startswith(message)
 
 
-def attempt(config: dict[str, Any], run_dir: Path) -> None:
-    """Train with a config, or be refused: by what the corpus holds, or by Lightning."""
-    if config["run_dir"] == resolved()["run_dir"]:
+def refusal(config: dict[str, Any], tones: Path, run_dir: Path) -> str:
+    """Train over the corpus of tones; return why the run was refused, or nothing where it trained."""
+    default, corpus, augment = resolved(), config["corpus"], config["augment"]
+    if corpus["dir"] == default["corpus"]["dir"]:
+        corpus = corpus | {"dir": str(tones), "prepare": None}
+    for name in {"noise", "reverberation"} & set(augment or {}):
+        if augment[name]["recordings"] == default_settings("augment", name)["recordings"]:
+            augment = augment | {name: augment[name] | {"recordings": str(tones)}}
+    if config["run_dir"] == default["run_dir"]:
         config = config | {"run_dir": str(run_dir)}
-    with contextlib.suppress(InputError):
-        train(config)
+    try:
+        train(config | {"corpus": corpus, "augment": augment})
+    except InputError as error:
+        return str(error)
+    return ""
 
 
-def accepted_settings(tones: Path, seed: int = 1) -> Iterator[dict[str, Any]]:
-    """Yield the mutations that are not refused, over the corpus of tones, in random order."""
-    mutated = settings()
-    default = resolved()["corpus"]["dir"]
-    for _, _, config in random.Random(seed).sample(mutated, len(mutated)):
-        if problem(config):
-            continue
-        corpus = config["corpus"]
-        if corpus["dir"] == default:
-            corpus = corpus | {"dir": str(tones), "prepare": None}
-        yield config | {"corpus": corpus}
+REFUSED_BY_THE_RUN = (  # what settings alone do not show: it depends on files, on the machine, or on the result
+    "must be there; it is not",
+    "init.frozen_steps must go with init.frozen",
+    "at least one training utterance must be left",
+    "what was trained on must be learnt by heart",
+    "trainer must suit Lightning and this machine",
+    "must be a folder of audio, or a manifest",
+    "must be a language model that can be read",
+    "a lexicon must be a text file",
+    "hotwords must be a text file",
+)
+
+
+def assert_they_train(configs: Sequence[dict[str, Any]], tones: Path, folder: Path, share: float) -> None:
+    """Train with each config: at least `share` of them train, the run refuses the others for an expected reason."""
+    refusals = [refusal(config, tones, folder / str(number)) for number, config in enumerate(configs)]
+    unexpected = [
+        text
+        for text in filter(None, refusals)
+        if "\n" in text or len(text) > 2000 or not any(reason in text for reason in REFUSED_BY_THE_RUN)
+    ]
+    assert not unexpected, unexpected
+    trained = refusals.count("")
+    assert trained >= share * len(configs) > 0, f"only {trained} of {len(configs)} train: {refusals}"
+
+
+def is_accepted(config: dict[str, Any]) -> bool:
+    return not problem(config)
+
+
+def accepted() -> Iterator[dict[str, Any]]:
+    """Yield the configs with one wrong value that are not refused, in random order."""
+    mutated = [config for _, _, config in settings()]
+    return filter(is_accepted, random.Random(1).sample(mutated, len(mutated)))
 
 
 def test_settings_that_are_not_refused_train(tones: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    for number, config in enumerate(itertools.islice(accepted_settings(tones), 5)):
-        attempt(config, tmp_path / str(number))
+    assert_they_train(list(itertools.islice(accepted(), 5)), tones, tmp_path, share=0.5)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_every_setting_that_is_not_refused_trains(tones: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    for number, config in enumerate(accepted_settings(tones)):
-        attempt(config, tmp_path / str(number))
+    assert_they_train(list(accepted()), tones, tmp_path, share=0.85)
+
+
+def test_two_wrong_settings_at_once_are_one_line_or_pass() -> None:
+    problems = list(map(problem, pairs(100, seed=2, change_is_wanted=lambda config: True)))
+    assert not [text for text in problems if "\n" in text or len(text) > 2000]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_pairs_of_settings_that_are_not_refused_train(
+    tones: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    both = list(filter(is_accepted, pairs(300, seed=3, change_is_wanted=is_accepted)))
+    assert_they_train(both, tones, tmp_path, share=0.75)
 
 
 def test_the_choices_have_every_component_file_that_says_more_than_how_big() -> None:

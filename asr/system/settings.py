@@ -124,7 +124,7 @@ PROBABILITY = Rule("a number from 0 to less than 1", lambda value: _is_number(va
 DECAY = Rule("a number between 0 and 1, or null", lambda value: value is None or (_is_number(value) and 0 < value < 1))
 BOUND = Rule(
     "a positive whole number, or -1 for none",
-    lambda value: value is None or (_is_whole(value) and (value == -1 or 1 <= value <= MANY)),
+    lambda value: _is_whole(value) and (value == -1 or 1 <= value <= MANY),
 )
 MANIFESTS = "of manifests, such as [train.jsonl]"
 DEVICES = Rule(
@@ -218,7 +218,7 @@ TRAINER = {  # beside these, trainer may hold what else Lightning's Trainer take
     "num_nodes": whole(1, 100_000),
     "strategy": TEXT,
     "precision": PRECISION,
-    "max_epochs": BOUND,
+    "max_epochs": or_null(BOUND),
     "max_steps": BOUND,
     "gradient_clip_val": or_null(number(0)),
     "accumulate_grad_batches": whole(1),
