@@ -28,7 +28,10 @@ from tests.processes import finish, start
         ("+data.nonsense=3", "data must set exactly batch_seconds, .*; got {.*'nonsense': 3}."),
         ("checkpoint.every_steps=0", "checkpoint.every_steps must be a whole number from 1 to 1,000,000,000; got 0."),
         ("resume.allow=world_size", r"resume.allow must be a list, such as \[world_size\]; got 'world_size'."),
-        ("trainer.max_epochs=abc", "trainer.max_epochs must be a positive whole number, or -1 for none; got 'abc'."),
+        (
+            "trainer.max_epochs=abc",
+            "trainer.max_epochs must be a positive whole number, or -1 for none, or null; got 'abc'.",
+        ),
         ("ema.decay=2", "ema.decay must be a number between 0 and 1, or null; got 2."),
         ("early_stopping.patience=0", "early_stopping.patience must be a whole number from 1 to .*, or null; got 0."),
         (
