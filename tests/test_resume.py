@@ -132,9 +132,13 @@ def another_text(run_dir: Path, corpus: Path) -> list[str]:
         (another_text, r"Different: manifests\.train: '48 utterances, sha256 \w+' -> '48 utterances, sha256 \w+'\."),
         (lambda *_: ["data.batch_seconds=7", "seed=1"], r"Different: seed: 0 -> 1; data\.batch_seconds: 5 -> 7\."),
         (lambda *_: ["trainer.max_epochs=3"], r"or 'resume\.allow=\[trainer\.max_epochs\]' to resume all the same"),
+        (
+            lambda *_: ["tokenizer=sentencepiece", "tokenizer.vocab_size=16"],
+            r"holds a run with another tokenizer or other features \(fitted/ has no tokenizer\.model\); give",
+        ),
         (lambda *_: ["resume.allow=[seed]"], r"resume\.allow must hold world_size, .*; got 'seed'\."),
     ],
-    ids=["tokenizer", "manifest", "config", "epochs", "allowed too much"],
+    ids=["tokenizer", "manifest", "config", "epochs", "another kind of tokenizer", "allowed too much"],
 )
 def test_a_run_does_not_go_on_under_other_settings(change: Any, difference: str, tones: Path, tmp_path: Path) -> None:
     run_dir = begun(tmp_path / "run", tones, tmp_path / "log")

@@ -89,8 +89,12 @@ def fitted_front_end(
     tokenizer, features = build.build_tokenizer(config), build.build_features(config)
     files = load_fitted(run_dir)
     if files:
-        tokenizer.load(files)
-        features.normalize.load(files)
+        try:
+            tokenizer.load(files)
+            features.normalize.load(files)
+        except KeyError as absent:
+            must = f"{run_dir} holds a run with another tokenizer or other features ({FITTED}/ has no {absent.args[0]})"
+            raise InputError(f"{must}; give another run_dir, or the same settings.") from None
     else:
         of_start = {part: start.learnt(config, part) if start else None for part in ("tokenizer", "features")}
         if of_start["tokenizer"] is not None:
