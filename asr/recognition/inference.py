@@ -1,6 +1,7 @@
 """The encoder over recordings: short ones in batches, long ones in chunks, in bounded memory."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
@@ -68,12 +69,13 @@ class RecordingEncoder:
 
     def __init__(self, model: Model) -> None:
         self.model = model
-        self.precision = torch.float32  # of the net's products; autocast, if it is another
+        self.precision: torch.dtype | None = None  # of the net's products; None: what the caller computes in
 
-    def autocast(self) -> torch.autocast:
-        """What the net computes in."""
-        device = self.model.device.type
-        return torch.autocast(device, self.precision, enabled=self.precision != torch.float32)
+    def autocast(self) -> AbstractContextManager[object]:
+        """Compute in `precision`. A validation computes in the precision of the training, which is the caller's."""
+        if self.precision is None:
+            return nullcontext()
+        return torch.autocast(self.model.device.type, self.precision, enabled=self.precision != torch.float32)
 
     def segments(
         self,

@@ -135,8 +135,11 @@ DEVICES = Rule(
         or (isinstance(value, list) and value != [] and all(_is_whole(index) and index >= 0 for index in value))
     ),
 )
-PRECISION = Rule(
-    "one that Lightning has, such as 32-true or bf16-mixed", lambda value: TEXT.holds(value) or _is_whole(value)
+PRECISION = Rule(  # of training: weights are float32, so others of Lightning's are not among them
+    "32-true, bf16-mixed or 16-mixed",
+    lambda value: (
+        not isinstance(value, bool) and str(value) in ("32-true", "32", "bf16-mixed", "bf16", "16-mixed", "16")
+    ),
 )
 
 CHUNK_SECONDS = above(0, 3_600)  # of a stream, that are recognised at once

@@ -1,0 +1,108 @@
+"""Training in each precision and with each file of conf/trainer: validated, resumed, to a bundle that transcribes.
+
+All on a CPU, where bfloat16 has the types, and so the faults, that it has on a GPU.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from asr.checkpoint.load import load_recognizer
+from asr.errors import InputError
+from asr.system.settings import check_settings, default_settings
+from asr.train import train
+from asr.training.trainer import make_trainer
+from tests.conftest import CONF, TINY, resolved, tone_corpus
+from tests.processes import bundle, finish, start
+from tests.test_heads_with_decoders import PAIRS, RECORDING, SMALL, lacking, small, untrained
+from tests.test_train import losses
+
+TRAINERS = sorted(path.stem for path in (CONF / "trainer").glob("*.yaml"))
+ON_ONE_CPU = ["trainer.accelerator=cpu", "trainer.devices=1", "trainer.strategy=auto", "graph_memory=0"]
+STEPS, ALL_STEPS = 2, 4
+
+
+def config(corpus: Path, run_dir: Path, *overrides: str) -> dict[str, Any]:
+    common = [
+        *TINY,
+        *SMALL,
+        *tone_corpus(corpus),
+        "trainer.check_val_every_n_epoch=1",
+        "data.max_train_utterances=8",
+        "data.batch_seconds=100",
+    ]
+    return small(resolved(*common, "trainer.max_epochs=-1", *overrides, f"run_dir={run_dir}"))
+
+
+def trained_in_two_parts(corpus: Path, folder: Path, *overrides: str) -> Path:
+    """Train without a stop, and with one; both runs end with the same weights. Return the folder of the second."""
+    for name, parts in (("whole", [ALL_STEPS]), ("parts", [STEPS, ALL_STEPS])):
+        for steps in parts:
+            until = [f"trainer.max_steps={steps}", "resume.allow=[trainer.max_steps]"]
+            train(config(corpus, folder / name, *until, *overrides))
+    whole, parts = (load_file(folder / name / "bundle" / "weights.safetensors") for name in ("whole", "parts"))
+    assert all(torch.equal(weights, parts[name]) for name, weights in whole.items())
+    return folder / "parts"
+
+
+def assert_validated_and_usable(run_dir: Path) -> None:
+    recognizer = load_recognizer(run_dir)
+    assert {weight.dtype for weight in recognizer.model.state_dict().values() if weight.is_floating_point()} == {
+        torch.float32
+    }
+    assert recognizer.transcribe([RECORDING])[0].duration == pytest.approx(len(RECORDING) / 16_000)
+    assert json.loads((run_dir / "results.json").read_text())["test"]["utterances"] == 8
+    assert "valid/wer" in (run_dir / "metrics.csv").read_text().splitlines()[0]
+
+
+@pytest.mark.parametrize("trainer", TRAINERS)
+def test_each_file_of_conf_trainer_trains_validates_and_resumes(trainer: str, tones: Path, tmp_path: Path) -> None:
+    run_dir = trained_in_two_parts(tones, tmp_path, f"trainer={trainer}", *ON_ONE_CPU, "compile_blocks=false")
+    assert_validated_and_usable(run_dir)
+
+
+@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed", "32", "bf16"])
+def test_each_precision_of_a_cpu_trains_validates_and_resumes(precision: str, tones: Path, tmp_path: Path) -> None:
+    assert_validated_and_usable(trained_in_two_parts(tones, tmp_path, f"trainer.precision={precision}"))
+
+
+def test_half_precision_is_refused_on_a_cpu() -> None:
+    with pytest.raises(InputError, match=r"trainer\.precision must be 32-true or bf16-mixed on a CPU; got 16-mixed\."):
+        make_trainer(resolved(*TINY, "trainer.precision=16-mixed"))
+
+
+@pytest.mark.parametrize("precision", ["64-true", "bf16-true", "true", "8"])
+def test_a_precision_that_no_training_has_is_refused(precision: str) -> None:
+    with pytest.raises(InputError, match=r"trainer\.precision must be 32-true, bf16-mixed or 16-mixed; got"):
+        check_settings(resolved(f"trainer.precision={precision}"))
+
+
+def covering_pairs() -> list[tuple[str, str]]:
+    """A pair for each head, and one for each decoder that no such pair has."""
+    possible = [pair for pair in PAIRS if not lacking(untrained(*pair)[1].head, default_settings("decode", pair[1]))]
+    of_heads = {head: (head, decode) for head, decode in reversed(possible)}
+    of_decoders = {decode: (head, decode) for head, decode in possible}
+    covered = {decode for _, decode in of_heads.values()}
+    return [*of_heads.values(), *(pair for decode, pair in of_decoders.items() if decode not in covered)]
+
+
+@pytest.mark.parametrize(("head", "decode"), covering_pairs())
+def test_each_head_and_each_decoder_trains_in_bfloat16(head: str, decode: str, tones: Path, tmp_path: Path) -> None:
+    overrides = [f"head={head}", f"decode={decode}", "encoder.num_layers=4", "trainer.precision=bf16-mixed"]
+    assert_validated_and_usable(trained_in_two_parts(tones, tmp_path, *overrides))
+
+
+def test_bfloat16_on_two_processes_with_a_moving_average_resumes_to_the_same_bits(tones: Path, tmp_path: Path) -> None:
+    common = ["trainer=ddp", "trainer.accelerator=cpu", "trainer.devices=2", "ema.decay=0.9", "data.batch_seconds=3"]
+    until = ["trainer.max_epochs=-1", "resume.allow=[trainer.max_steps]", "checkpoint.every_steps=1"]
+    for name, parts in (("whole", [6]), ("parts", [3, 6])):
+        for steps in parts:
+            overrides = [*TINY, *tone_corpus(tones), *common, *until, f"trainer.max_steps={steps}"]
+            running = start(resolved(*overrides, f"run_dir={tmp_path / name}"), tmp_path / "log", world_size=2)
+            assert finish(running) == 0, (tmp_path / "log").read_text()
+    assert bundle(tmp_path / "parts") == bundle(tmp_path / "whole")
+    assert len(losses(tmp_path / "parts")) == 6
