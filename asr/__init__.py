@@ -3,7 +3,8 @@
 What lies here are the contract (`interfaces`, `errors`, `lengths`, `build`) and the commands, python -m asr.<command>.
 The folders, from the lowest layer up; each imports only from those above it:
 
-    system/          files, processes, where settings lie and what they must be
+    system/          files, processes
+    settings/        what settings must be, and where the files of conf/ are
     audio/           files to waveforms (S,)
     text/            normalised text, words of tokens, a stranger's text on one line, numbers as they are printed
     web/             what pages are made of

@@ -19,7 +19,7 @@ from asr.interfaces import Decoder, Features, Head, OptimizerMaker, Schedule, To
 from asr.recognition.confidence import UNCALIBRATED, Calibration
 from asr.recognition.model import Model
 from asr.recognition.recognizer import Recognizer
-from asr.system.settings import Rule, one_of
+from asr.settings.rule import Rule, one_of
 from asr.text.normalize import get_normalizer
 
 Config = Mapping[str, Any]

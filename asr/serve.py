@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from asr.cli.command import add_decoding, inference, load_model, model_parser, printable, run_command
 from asr.errors import InputError
-from asr.system.settings import STREAM_SECONDS, THREADS
+from asr.settings.rule import STREAM_SECONDS, THREADS
 
 if TYPE_CHECKING:
     from asr.recognition.inference import Inference

@@ -32,7 +32,7 @@ from asr.language_model.kenlm import without_progress
 from asr.recognition.inference import INFERENCE
 from asr.recognition.long_form import Segment
 from asr.recognition.recognizer import Recognizer
-from asr.system.settings import default_settings
+from asr.settings.conf import default_settings
 from benchmarks import results
 from benchmarks.machine import about
 from benchmarks.model import add_model, read_utterances

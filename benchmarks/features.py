@@ -17,7 +17,7 @@ from torch import Tensor
 from asr.build import Config, build_features
 from asr.cli.command import run_command
 from asr.features.fbank import INT16_SCALE, Fbank
-from asr.system.settings import CONF
+from asr.settings.conf import CONF
 from benchmarks import results
 from benchmarks.machine import about, measure
 from benchmarks.race import Contender, enter, race

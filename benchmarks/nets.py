@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from asr.build import component
 from asr.head.ctc import CTC
 from asr.interfaces import Encoded
-from asr.system.settings import CONF
+from asr.settings.conf import CONF
 from benchmarks.peers.front_end import FrontEnd
 from benchmarks.race import enter
 

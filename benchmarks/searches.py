@@ -27,7 +27,7 @@ from asr.evaluation.word_errors import count_errors, total
 from asr.interfaces import Hypothesis
 from asr.recognition.inference import INFERENCE
 from asr.recognition.recognizer import Recognizer
-from asr.system.settings import default_settings
+from asr.settings.conf import default_settings
 from benchmarks import results
 from benchmarks.machine import about
 from benchmarks.model import AUDIO, read_utterances

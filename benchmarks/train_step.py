@@ -8,7 +8,7 @@ from torch import nn
 
 from asr.build import build_optimizer
 from asr.cli.command import run_command
-from asr.system.settings import default_settings
+from asr.settings.conf import default_settings
 from benchmarks.contest import Prepare, Work, add_options, compile_blocks, contest
 from benchmarks.nets import OURS, Batch, Net
 from benchmarks.race import Contender

@@ -14,7 +14,7 @@ from torch import Tensor
 from asr.decode.beam import Beam
 from asr.decode.fusion.shallow_fusion import ShallowFusion
 from asr.errors import InputError
-from asr.system.settings import default_settings
+from asr.settings.conf import default_settings
 from asr.text.normalize import as_written
 from tests.identity import IDENTITY
 from tests.test_ctc import collapse

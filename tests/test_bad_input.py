@@ -13,7 +13,7 @@ import pytest
 
 from asr.build import check_components
 from asr.errors import InputError
-from asr.system.settings import check_settings
+from asr.settings.run import check_settings
 from asr.train import train
 from tests.conftest import ROOT, TINY, resolved, tone_corpus
 from tests.tones import sentences, write_corpus

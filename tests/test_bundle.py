@@ -14,7 +14,7 @@ from asr.checkpoint.load import decoder_settings, load_recognizer, write_bundle
 from asr.decode.beam import Beam
 from asr.errors import InputError
 from asr.ngram import main as ngram
-from asr.system.settings import default_settings
+from asr.settings.conf import default_settings
 from tests.fusion import search_config
 from tests.test_average import save
 

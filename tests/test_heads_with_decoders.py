@@ -14,7 +14,7 @@ from asr.errors import InputError
 from asr.recognition.confidence import UNCALIBRATED
 from asr.recognition.model import Model
 from asr.recognition.recognizer import Recognizer
-from asr.system.settings import default_settings
+from asr.settings.conf import default_settings
 from asr.train import train
 from tests.conftest import CONF, TINY, resolved, tone_corpus
 from tests.tones import speak

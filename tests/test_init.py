@@ -19,7 +19,7 @@ from asr.evaluation.result import evaluate
 from asr.report.training import read_record, training_page
 from asr.run.initialization import Initialization, with_parts
 from asr.run.validation_samples import read_samples
-from asr.system.settings import default_settings
+from asr.settings.conf import default_settings
 from asr.train import train
 from asr.training.frozen import Frozen
 from asr.training.task import RecognitionTask

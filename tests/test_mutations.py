@@ -16,7 +16,8 @@ import pytest
 from asr import build
 from asr.checkpoint.load import write_bundle
 from asr.errors import InputError
-from asr.system.settings import check_settings, default_settings
+from asr.settings.conf import default_settings
+from asr.settings.run import check_settings
 from asr.train import train
 from tests.conftest import CONF, ROOT, TINY, resolved, tone_corpus
 from tests.fusion import search_config

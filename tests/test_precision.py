@@ -13,7 +13,8 @@ from safetensors.torch import load_file
 
 from asr.checkpoint.load import load_recognizer
 from asr.errors import InputError
-from asr.system.settings import check_settings, default_settings
+from asr.settings.conf import default_settings
+from asr.settings.run import check_settings
 from asr.train import train
 from asr.training.trainer import make_trainer
 from tests.conftest import CONF, TINY, resolved, tone_corpus

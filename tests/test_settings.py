@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from asr.errors import InputError
-from asr.system.settings import check_settings
+from asr.settings.run import check_settings
 from asr.training.fit import is_lost_worker
 from asr.training.trainer import make_trainer
 from tests.conftest import TINY, resolved, tone_corpus

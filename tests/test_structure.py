@@ -20,7 +20,7 @@ from asr import build
 from asr.data.batch_plan import BatchBounds, BatchOrder
 from asr.data.padded_lengths import PaddedLengths
 from asr.data.selection import SelectionBounds
-from asr.system.settings import RULES, TRAINER, check_settings
+from asr.settings.run import RULES, TRAINER, check_settings
 from tests.conftest import CONF, ROOT, resolved, with_part
 
 # Folders, and the modules that are the contract, from the lowest layer up: what stands in a line imports only from
@@ -28,6 +28,7 @@ from tests.conftest import CONF, ROOT, resolved, with_part
 LAYERS = [
     ["errors"],
     ["lengths", "system"],
+    ["settings"],
     ["interfaces"],
     ["audio", "text", "language_model", "kernels"],
     ["web"],

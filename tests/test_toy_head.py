@@ -90,7 +90,7 @@ from typing import Annotated
 
 from torch import nn
 
-from asr.system.settings import above
+from asr.settings.rule import above
 
 
 class LargestChannel(nn.Module):

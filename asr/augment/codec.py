@@ -9,7 +9,7 @@ from torch import Tensor
 
 from asr.audio.resampling import resampled
 from asr.augment.draws import below, happens, uniform
-from asr.system.settings import FRACTION, list_of, one_of, span
+from asr.settings.rule import FRACTION, list_of, one_of, span
 
 
 class Format(NamedTuple):

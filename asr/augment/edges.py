@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from asr.augment.draws import happens, uniform
-from asr.system.settings import FRACTION, number, span
+from asr.settings.rule import FRACTION, number, span
 
 
 class Edges:

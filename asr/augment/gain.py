@@ -5,7 +5,7 @@ from typing import Annotated
 from torch import Tensor
 
 from asr.augment.draws import happens, uniform
-from asr.system.settings import FRACTION, span
+from asr.settings.rule import FRACTION, span
 
 
 class Gain:

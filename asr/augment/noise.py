@@ -7,7 +7,7 @@ from torch import Tensor
 
 from asr.augment.draws import below, happens, uniform
 from asr.interfaces import Recordings
-from asr.system.settings import FRACTION, PATH, span, whole
+from asr.settings.rule import FRACTION, PATH, span, whole
 
 
 class Noise:

@@ -7,7 +7,7 @@ from torch import Tensor
 from asr.audio.reverberate import reverberate
 from asr.augment.draws import below, happens
 from asr.interfaces import Recordings
-from asr.system.settings import FRACTION, PATH
+from asr.settings.rule import FRACTION, PATH
 
 
 class Reverberation:

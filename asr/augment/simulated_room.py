@@ -9,7 +9,7 @@ from torch import Tensor
 
 from asr.audio.reverberate import reverberate
 from asr.augment.draws import happens, uniform
-from asr.system.settings import FRACTION, span
+from asr.settings.rule import FRACTION, span
 
 SPEED = 343.0  # of sound, m/s at 20 degrees Celsius
 LOST_DB = 40.0  # images are followed until the room has lost so much: the rest is not heard, and costs most

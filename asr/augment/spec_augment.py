@@ -5,7 +5,7 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from asr.system.settings import FRACTION, whole
+from asr.settings.rule import FRACTION, whole
 
 
 class SpecAugment:

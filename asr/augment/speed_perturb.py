@@ -8,7 +8,7 @@ from torchaudio.transforms import Speed
 
 from asr.errors import InputError
 from asr.lengths import Lengths
-from asr.system.settings import list_of, number
+from asr.settings.rule import list_of, number
 
 MAX_KERNEL_SIZE = 1 << 24  # numbers of a resampling kernel: 64 MiB
 

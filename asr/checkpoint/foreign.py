@@ -15,7 +15,7 @@ from asr.checkpoint.load import bundle_recognizer
 from asr.checkpoint.tensors import load_tensors
 from asr.errors import InputError, shown
 from asr.features.slaney_fbank import SlaneyFbank
-from asr.system.settings import default_settings
+from asr.settings.conf import default_settings
 
 EPS = 1e-5  # of their norms
 SAFE_PIECES = set("▁'- ")  # of a model without case and punctuation

@@ -33,7 +33,7 @@ from asr.interfaces import Features, Tokenizer
 from asr.recognition.confidence import load_calibration
 from asr.recognition.model import Model
 from asr.recognition.recognizer import Recognizer
-from asr.system.settings import default_settings
+from asr.settings.conf import default_settings
 
 logger = logging.getLogger(__name__)
 

@@ -80,7 +80,7 @@ def select(selection: str, checkpoints: Sequence[SavedCheckpoint], keep: int) ->
     """Choose the checkpoints that a bundle is made of.
 
     Args:
-        selection: one of `asr.system.settings.SELECTIONS`.
+        selection: one of `asr.settings.run.SELECTIONS`.
         checkpoints: of the run, oldest first; at least one.
         keep: how many are averaged at most.
     """

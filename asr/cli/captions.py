@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, BinaryIO
 
 from asr.errors import InputError
-from asr.system.settings import STREAM_SECONDS, whole
+from asr.settings.rule import STREAM_SECONDS, whole
 from asr.text.printable import printable
 
 if TYPE_CHECKING:

@@ -10,9 +10,10 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from asr.errors import InputError, is_out_of_memory
+from asr.settings.conf import CONF
+from asr.settings.rule import WORKERS
 from asr.system.files import NO_ROOM
 from asr.system.processes import spin_briefly
-from asr.system.settings import CONF, WORKERS
 from asr.text.printable import printable
 
 if TYPE_CHECKING:

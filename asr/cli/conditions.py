@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from asr.cli.command import audio_progress, finite
 from asr.cli.table import lay_out, short_name
 from asr.errors import InputError
-from asr.system.settings import number, whole
+from asr.settings.rule import number, whole
 from asr.text.numbers import interval, rate
 from asr.text.printable import printable
 

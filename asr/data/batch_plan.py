@@ -17,7 +17,7 @@ from torch.utils.data import Sampler
 from asr.data.dataset import Item
 from asr.data.seeds import derive_seed
 from asr.errors import InputError
-from asr.system.settings import check_fields
+from asr.settings.run import check_fields
 
 # With K batches, moving utterances by J batches pads about J / K, and leaves an utterance about 1 / 2J of its mates.
 # J = sqrt(K) times this keeps both small where K is small: an hour of speech in 183 batches is moved by 5.4 of them,

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 
 from asr.lengths import Lengths
-from asr.system.settings import check_fields
+from asr.settings.run import check_fields
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from torch import Tensor
 from asr.data.dataset import Reference, SpeedPerturbation
 from asr.data.manifest import Utterance
 from asr.interfaces import Features
-from asr.system.settings import check_fields
+from asr.settings.run import check_fields
 
 _LIMITS = "the least of data.max_seconds, data.batch_seconds and the square root of data.max_squared_seconds"
 

@@ -10,7 +10,7 @@ from torch.nn.utils.rnn import pad_sequence
 from asr.decode.beam import Beam
 from asr.decode.fusion.shallow_fusion import Bonus, Score, ShallowFusion
 from asr.interfaces import AttentionHead, Head, Hypothesis, Tokenizer, Tunable
-from asr.system.settings import above, number, whole
+from asr.settings.rule import above, number, whole
 
 LARGEST_WEIGHT = 20.0  # of the attention decoder, that is worth trying
 

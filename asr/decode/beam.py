@@ -13,7 +13,7 @@ from torch import Tensor
 from asr.decode.fusion.shallow_fusion import NEVER, Bonus, Score, ShallowFusion
 from asr.decode.prefixes import Prefix, finish
 from asr.interfaces import BLANK_ID, FrameHead, Head, Hypothesis, Tokenizer, Tunable
-from asr.system.settings import whole
+from asr.settings.rule import whole
 
 Frame = tuple[float, int, list[float], list[int]]  # blank's log-probability; how many tokens are tried; those, and they
 Tried = dict[int, tuple[float, float]]  # a frame's tokens: log-probability, and that with the most that fusion may add

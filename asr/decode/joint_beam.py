@@ -21,7 +21,7 @@ from asr.interfaces import (
     Tokenizer,
     Tunable,
 )
-from asr.system.settings import FRACTION, above, whole
+from asr.settings.rule import FRACTION, above, whole
 
 
 class Frames(NamedTuple):

@@ -10,7 +10,7 @@ from torch import Tensor
 from asr.decode.fusion.shallow_fusion import NEVER, Bonus, ShallowFusion
 from asr.decode.prefixes import Prefix, finish
 from asr.interfaces import BLANK_ID, Head, Hypothesis, Tokenizer, TransducerHead, Tunable
-from asr.system.settings import whole
+from asr.settings.rule import whole
 
 Beams = dict[Prefix, float]  # log-probability of all paths that have written a prefix, without fusion
 Longer = list[tuple[float, Prefix, float]]  # score, prefix, log-probability

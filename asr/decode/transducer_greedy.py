@@ -9,7 +9,7 @@ from torch import Tensor
 
 from asr.interfaces import BLANK_ID, NO_HOTWORDS, Head, Hypothesis, Tokenizer, TransducerHead, Tunable
 from asr.kernels.choice import exact
-from asr.system.settings import whole
+from asr.settings.rule import whole
 
 LOOK_AHEAD = 4  # frames that are joined at once
 

@@ -9,7 +9,7 @@ from asr.errors import InputError
 from asr.interfaces import NO_TAPS, Encoded, Tap
 from asr.kernels.dropout import Dropout
 from asr.lengths import padding_mask
-from asr.system.settings import Bias, Dim, Heads, Layers, Probability, above
+from asr.settings.rule import Bias, Dim, Heads, Layers, Probability, above
 
 
 class Conformer(nn.Module):

@@ -13,7 +13,7 @@ from asr.errors import InputError
 from asr.interfaces import NO_TAPS, Encoded, MaskedNorm, State, Tap
 from asr.kernels.positions import sinusoids
 from asr.lengths import padding_mask
-from asr.system.settings import Bias, Dim, Heads, Layers, Probability, above, list_of, or_null, whole
+from asr.settings.rule import Bias, Dim, Heads, Layers, Probability, above, list_of, or_null, whole
 
 Frames = whole(0, 100_000)
 ChunkFrames = or_null(whole(1, 100_000))

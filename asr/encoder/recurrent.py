@@ -10,7 +10,7 @@ from asr.errors import InputError
 from asr.interfaces import NO_TAPS, Encoded, Tap
 from asr.kernels.dropout import Dropout
 from asr.lengths import padding_mask
-from asr.system.settings import SWITCH, Dim, Layers, Probability
+from asr.settings.rule import SWITCH, Dim, Layers, Probability
 
 
 class Recurrent(nn.Module):

@@ -12,7 +12,7 @@ from asr.kernels.attention import attend
 from asr.kernels.dropout import Dropout
 from asr.kernels.positions import sinusoids
 from asr.lengths import padding_mask
-from asr.system.settings import Dim, Heads, Layers, Probability, above
+from asr.settings.rule import Dim, Heads, Layers, Probability, above
 
 
 class Transformer(nn.Module):

@@ -15,7 +15,7 @@ from asr.kernels.dropout import Dropout
 from asr.kernels.positions import sinusoids
 from asr.kernels.relative_attention import attend
 from asr.lengths import padding_mask
-from asr.system.settings import Dim, Heads, Layers, Probability, above, whole
+from asr.settings.rule import Dim, Heads, Layers, Probability, above, whole
 
 Frames = Annotated[int, whole(0, 100_000)]
 

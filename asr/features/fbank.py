@@ -8,7 +8,7 @@ from torch import Tensor
 
 from asr.interfaces import Normalization
 from asr.lengths import Lengths
-from asr.system.settings import number, whole
+from asr.settings.rule import number, whole
 
 INT16_SCALE = 2**15  # Kaldi reads 16-bit samples as they are; unscaled, quiet audio would sit on the log's floor
 PREEMPHASIS = 0.97

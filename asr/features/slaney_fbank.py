@@ -10,7 +10,7 @@ from torch import Tensor
 
 from asr.interfaces import Normalization
 from asr.lengths import Lengths
-from asr.system.settings import number, one_of, whole
+from asr.settings.rule import number, one_of, whole
 
 PREEMPHASIS = 0.97
 FLOOR = 2.0**-24  # added to an energy before its logarithm

@@ -10,7 +10,7 @@ from asr.head.ctc import CTC
 from asr.head.token_decoder import TransformerDecoder
 from asr.interfaces import NO_TAPS, Encoded
 from asr.lengths import Lengths
-from asr.system.settings import Heads, Layers, Probability, above
+from asr.settings.rule import Heads, Layers, Probability, above
 
 
 class CTCAttention(nn.Module):

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from asr.head.ctc import CTC, ctc_loss
 from asr.interfaces import NO_TAPS, Encoded
 from asr.lengths import padding_mask
-from asr.system.settings import number
+from asr.settings.rule import number
 
 
 class CTCConsistency(nn.Module):

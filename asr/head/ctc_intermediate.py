@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from asr.errors import InputError
 from asr.head.ctc import CTC
 from asr.interfaces import Encoded, Tap
-from asr.system.settings import FRACTION, whole
+from asr.settings.rule import FRACTION, whole
 
 
 class CTCIntermediate(nn.Module):

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from asr.head.ctc import CTC
 from asr.head.ctc_intermediate import CTCIntermediate
 from asr.interfaces import Tap
-from asr.system.settings import FRACTION, whole
+from asr.settings.rule import FRACTION, whole
 
 
 class CTCSelfConditioned(nn.Module):

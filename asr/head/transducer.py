@@ -11,7 +11,7 @@ from asr.interfaces import NO_TAPS, Encoded, Predictor
 from asr.kernels.dropout import Dropout
 from asr.kernels.transducer_loss import transducer_loss
 from asr.lengths import Lengths, padding_mask
-from asr.system.settings import Dim, Probability, above
+from asr.settings.rule import Dim, Probability, above
 
 
 class Transducer(nn.Module):

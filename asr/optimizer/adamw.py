@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import torch
 from torch import nn
 
-from asr.system.settings import PROBABILITY, Eps, above, list_of, number
+from asr.settings.rule import PROBABILITY, Eps, above, list_of, number
 
 
 class AdamW:

@@ -21,7 +21,7 @@ from asr.recognition.feature_stream import Remainder, stream_features
 from asr.recognition.recognizer import Recognizer
 from asr.recognition.timing import with_times
 from asr.recognition.transcript import Transcript, Word
-from asr.system.settings import CHUNK_SECONDS, LEFT_SECONDS, RIGHT_SECONDS, or_null
+from asr.settings.rule import CHUNK_SECONDS, LEFT_SECONDS, RIGHT_SECONDS, or_null
 from asr.text.words import spell
 
 ENDPOINT_SECONDS = 1.0  # of silence, which end a stretch of speech

@@ -4,7 +4,7 @@ import math
 from typing import Annotated
 
 from asr.interfaces import Moment
-from asr.system.settings import FRACTION, whole
+from asr.settings.rule import FRACTION, whole
 
 
 class Cosine:

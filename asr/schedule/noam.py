@@ -3,7 +3,7 @@
 from typing import Annotated
 
 from asr.interfaces import Moment
-from asr.system.settings import whole
+from asr.settings.rule import whole
 
 
 class Noam:

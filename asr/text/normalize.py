@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import cache
 
 from asr.errors import InputError
-from asr.system.settings import one_of
+from asr.settings.rule import one_of
 
 Normalizer = Callable[[str], str]
 

@@ -9,8 +9,8 @@ from functools import partial
 from typing import Annotated, Any
 
 from asr.errors import InputError, shown
+from asr.settings.rule import TEXT, whole
 from asr.system.learnt import parse_json
-from asr.system.settings import TEXT, whole
 
 FILE = "tokenizer.json"
 UNKNOWN = "<unk>"  # in a tokenizer of our own

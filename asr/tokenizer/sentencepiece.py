@@ -7,7 +7,7 @@ from typing import Annotated
 import sentencepiece
 
 from asr.errors import InputError
-from asr.system.settings import one_of, whole
+from asr.settings.rule import one_of, whole
 
 FILE = "tokenizer.model"
 UNKNOWN_ID = 1

@@ -35,7 +35,7 @@ class Saving(pl.callbacks.Checkpoint):
         stop: whether a signal has asked to stop.
         every_steps: optimizer steps between two checkpoints, at most.
         every_minutes: minutes between two checkpoints, at most.
-        select: what the bundle will be made of; one of `asr.system.settings.SELECTIONS`.
+        select: what the bundle will be made of; one of `asr.settings.run.SELECTIONS`.
         keep: checkpoints kept for that.
     """
 

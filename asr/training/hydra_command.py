@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from asr.errors import InputError
+from asr.settings.conf import CONF
+from asr.settings.run import check_settings
 from asr.system.files import NO_ROOM
 from asr.system.processes import keep_memory, spin_briefly
-from asr.system.settings import CONF, check_settings
 from asr.text.printable import LineFormatter
 from asr.training.signals import Stopped, requeue
 

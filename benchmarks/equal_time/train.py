@@ -30,8 +30,9 @@ from asr.build import check_components
 from asr.cli.table import lay_out
 from asr.errors import InputError
 from asr.run.initialization import with_parts
+from asr.settings.conf import CONF
+from asr.settings.run import check_settings
 from asr.system.files import write_whole_text
-from asr.system.settings import CONF, check_settings
 from asr.text.numbers import interval, rate
 from benchmarks.equal_time.inference import rates
 from benchmarks.equal_time.trial import Cost, costs

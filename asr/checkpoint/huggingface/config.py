@@ -10,7 +10,7 @@ from typing import Any
 from asr.checkpoint.foreign import EPS, check_parts
 from asr.checkpoint.section import Section, as_yaml, check, mapping, whole
 from asr.errors import InputError
-from asr.system.settings import default_settings
+from asr.settings.conf import default_settings
 
 SUBSAMPLING, FACTOR = "depthwise_conv", 8
 PREEMPHASIS = 0.97

@@ -13,7 +13,7 @@ from asr.checkpoint.bundle import one_line
 from asr.checkpoint.foreign import EPS, check_parts
 from asr.checkpoint.section import Section, as_yaml, check, mapping, whole
 from asr.errors import InputError, shown
-from asr.system.settings import default_settings
+from asr.settings.conf import default_settings
 
 MAX_YAML_BYTES = 2 << 20  # a vocabulary of a hundred thousand pieces; more would take PyYAML long
 LOG_FLOOR = 2.0**-24

@@ -11,7 +11,7 @@ from asr.decode.lexicon import Words, writable
 from asr.errors import InputError
 from asr.interfaces import NO_HOTWORDS, Tokenizer, Tunable
 from asr.language_model.kenlm import NgramModel
-from asr.system.settings import TEXT, number, one_of, or_null
+from asr.settings.rule import TEXT, number, one_of, or_null
 
 Path = Annotated[str | None, or_null(TEXT)]
 Score = Annotated[float, number(-1_000, 1_000)]  # natural logarithm

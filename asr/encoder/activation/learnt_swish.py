@@ -5,7 +5,7 @@ from typing import Annotated
 import torch
 from torch import Tensor, nn
 
-from asr.system.settings import number
+from asr.settings.rule import number
 
 
 class LearntSwish(nn.Module):

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from asr.system.settings import number
+from asr.settings.rule import number
 
 
 class Swish(nn.Module):

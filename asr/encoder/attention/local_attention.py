@@ -9,7 +9,7 @@ from torch import Tensor
 from asr.encoder.attention.relative_attention import RelativeAttention
 from asr.kernels.local_attention import attend_near
 from asr.kernels.positions import relative_positions
-from asr.system.settings import Bias, whole
+from asr.settings.rule import Bias, whole
 
 
 class LocalAttention(RelativeAttention):

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from asr.kernels.dropout import Dropout
 from asr.kernels.positions import relative_positions
 from asr.kernels.relative_attention import attend
-from asr.system.settings import Bias
+from asr.settings.rule import Bias
 
 
 class RelativeAttention(nn.Module):

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from asr.kernels.depthwise import depthwise
-from asr.system.settings import Bias, KernelSize
+from asr.settings.rule import Bias, KernelSize
 
 
 class DepthwiseConvolution(nn.Module):

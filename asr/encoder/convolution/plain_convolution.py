@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from asr.system.settings import KernelSize
+from asr.settings.rule import KernelSize
 
 
 class PlainConvolution(nn.Module):

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from asr.encoder.norm.moments import channel_moments, utterance_moments
 from asr.errors import InputError
-from asr.system.settings import Eps, whole
+from asr.settings.rule import Eps, whole
 
 
 class GroupNorm(nn.Module):

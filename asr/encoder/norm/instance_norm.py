@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from asr.encoder.norm.moments import utterance_moments
-from asr.system.settings import Eps
+from asr.settings.rule import Eps
 
 
 class InstanceNorm(nn.Module):

@@ -2,7 +2,7 @@
 
 from torch import Tensor, nn
 
-from asr.system.settings import Eps
+from asr.settings.rule import Eps
 
 
 class LayerNorm(nn.Module):

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from asr.encoder.norm.moments import follow, sum_over_ranks
-from asr.system.settings import FRACTION, Eps
+from asr.settings.rule import FRACTION, Eps
 
 
 class MaskedBatchNorm(nn.Module):

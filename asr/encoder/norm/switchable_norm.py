@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from asr.encoder.norm.moments import channel_moments, follow, sum_over_ranks, utterance_moments
-from asr.system.settings import FRACTION, Eps
+from asr.settings.rule import FRACTION, Eps
 
 
 class SwitchableNorm(nn.Module):

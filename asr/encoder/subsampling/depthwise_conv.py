@@ -10,7 +10,7 @@ from asr.interfaces import State
 from asr.kernels.dropout import Dropout
 from asr.kernels.strided_conv import KERNEL_SIZE, PADDING, STRIDE, convolve_on, halved
 from asr.lengths import Lengths, padding_mask
-from asr.system.settings import Dim, Probability
+from asr.settings.rule import Dim, Probability
 
 NUM_STAGES = 3
 

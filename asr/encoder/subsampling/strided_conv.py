@@ -9,7 +9,7 @@ from asr.interfaces import State
 from asr.kernels.dropout import Dropout
 from asr.kernels.strided_conv import KERNEL_SIZE, PADDING, STRIDE, convolve_on, convolve_twice, halved
 from asr.lengths import Lengths, padding_mask
-from asr.system.settings import Dim, Probability
+from asr.settings.rule import Dim, Probability
 
 
 class StridedConv(nn.Module):

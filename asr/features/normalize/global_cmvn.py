@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from asr.errors import InputError
+from asr.settings.rule import Eps, whole
 from asr.system.learnt import from_json, to_json
-from asr.system.settings import Eps, whole
 
 FILE = "feature_statistics.json"
 

@@ -5,7 +5,7 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from asr.system.settings import Eps, number
+from asr.settings.rule import Eps, number
 
 
 class LoudFrameCMVN:

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from asr.system.settings import Eps
+from asr.settings.rule import Eps
 
 
 class PerUtterance:

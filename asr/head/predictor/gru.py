@@ -3,7 +3,7 @@
 from torch import Tensor, nn
 
 from asr.interfaces import BLANK_ID
-from asr.system.settings import Dim, Layers, Probability
+from asr.settings.rule import Dim, Layers, Probability
 
 
 class GRU(nn.Module):

@@ -5,7 +5,7 @@ from torch import Tensor, nn
 
 from asr.interfaces import BLANK_ID
 from asr.kernels.recurrent import step_lstm
-from asr.system.settings import Dim, Layers, Probability
+from asr.settings.rule import Dim, Layers, Probability
 
 
 class LSTM(nn.Module):

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from asr.interfaces import BLANK_ID
-from asr.system.settings import Dim, Heads, whole
+from asr.settings.rule import Dim, Heads, whole
 
 
 class Stateless(nn.Module):

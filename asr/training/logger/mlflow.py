@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from lightning.pytorch.loggers import MLFlowLogger
 
-from asr.system.settings import TEXT, or_null
+from asr.settings.rule import TEXT, or_null
 
 TAG = "asr_run"  # by which a run that is resumed is found again
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 from lightning.pytorch.loggers import WandbLogger
 from lightning.pytorch.utilities import rank_zero_only
 
-from asr.system.settings import TEXT, or_null
+from asr.settings.rule import TEXT, or_null
 
 
 class WandB(WandbLogger):

@@ -1,0 +1,24 @@
+"""Where the files of conf/ are, and what a file of it gives a component."""
+
+from pathlib import Path
+from typing import Any
+
+from asr.settings.rule import one_of
+
+HERE = Path(__file__).parent.parent  # of the package
+CONF = HERE / "conf" if (HERE / "conf").is_dir() else HERE.parent / "conf"  # in a wheel it lies inside the package
+
+
+def default_settings(group: str, name: str) -> dict[str, Any]:
+    """Read the settings that conf/<group>/<name>.yaml gives a component, with those of its parts.
+
+    Raises:
+        InputError: there is no such component.
+    """
+    import yaml
+
+    one_of(*sorted(file.stem for file in (CONF / group).glob("*.yaml"))).check(f"{group}.name", name)
+    settings: dict[str, Any] = yaml.safe_load((CONF / group / f"{name}.yaml").read_text(encoding="utf-8"))
+    chosen = [entry for entry in settings.pop("defaults", []) if isinstance(entry, dict)]
+    parts = {key: default_settings(f"{group}/{key}", part) for entry in chosen for key, part in entry.items()}
+    return {**settings, **{key: part | settings.get(key, {}) for key, part in parts.items()}}

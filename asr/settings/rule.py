@@ -1,0 +1,141 @@
+"""What settings must be: rules in words and in code.
+
+A component says of each of its own settings what it must be, as an annotation of the parameter that takes it up:
+`dim: Annotated[int, whole(1, 65_536)]`; `asr.build` checks them.
+"""
+
+import math
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+from asr.errors import InputError, shown
+
+MANY = 1_000_000_000  # more of anything is a mistake
+MAX_NAME_BYTES = 255  # of a file or a folder, on nearly every file system
+
+
+class Rule(NamedTuple):
+    """What a setting must be, in words and in code."""
+
+    words: str
+    holds: Callable[[Any], bool]
+
+    def check(self, name: str, value: Any) -> None:
+        """Check a value.
+
+        Raises:
+            InputError: it is not what it must be; `name` is what the user calls the setting.
+        """
+        if not self.holds(value):
+            raise InputError(f"{name} must be {self.words}; got {shown(value)}.")
+
+
+def whole(least: int, most: int = MANY) -> Rule:
+    """Make the rule for a whole number within bounds, both allowed."""
+    return Rule(f"a whole number from {least:,} to {most:,}", lambda value: is_whole(value) and least <= value <= most)
+
+
+def odd(most: int) -> Rule:
+    """Make the rule for the size of a kernel that has a middle."""
+    words = f"odd, so that it is centred, and at most {most:,}"
+    return Rule(words, lambda value: is_whole(value) and 1 <= value <= most and value % 2 == 1)
+
+
+def number(least: float, most: float = MANY) -> Rule:
+    """Make the rule for a number within bounds, both allowed; infinity and NaN are none."""
+    return Rule(f"a number from {least:,} to {most:,}", lambda value: _is_number(value) and least <= value <= most)
+
+
+def above(least: float, most: float = MANY) -> Rule:
+    """Make the rule for a number that is greater than `least`, and at most `most`."""
+    words = f"a number greater than {least:,}, and at most {most:,}"
+    return Rule(words, lambda value: _is_number(value) and least < value <= most)
+
+
+def span(least: float, most: float) -> Rule:
+    """Make the rule for two numbers within bounds, from the lower to the upper, between which one is drawn."""
+    words = f"a list of two numbers from {least:,} to {most:,}, the lower one first"
+    inside = number(least, most)
+    return Rule(
+        words,
+        lambda value: (
+            isinstance(value, list) and len(value) == 2 and all(map(inside.holds, value)) and value[0] <= value[1]
+        ),
+    )
+
+
+def one_of(*names: str) -> Rule:
+    """Make the rule for one of these names."""
+    return Rule(f"one of {', '.join(names)}", lambda value: isinstance(value, str) and value in names)
+
+
+def or_null(rule: Rule) -> Rule:
+    """Make the rule that allows null beside what `rule` allows."""
+    return Rule(f"{rule.words}, or null", lambda value: value is None or rule.holds(value))
+
+
+def list_of(rule: Rule, values: str, least: int = 0, most: int = MANY) -> Rule:
+    """Make the rule for a list of so many values, each of which `rule` allows."""
+    return Rule(
+        f"a list, {values}",
+        lambda value: isinstance(value, list) and least <= len(value) <= most and all(map(rule.holds, value)),
+    )
+
+
+def is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _is_path(value: Any) -> bool:
+    is_text = isinstance(value, str) and value != "" and "\0" not in value
+    return is_text and all(len(os.fsencode(part)) <= MAX_NAME_BYTES for part in Path(value).parts)
+
+
+TEXT = Rule("a text, and not empty", lambda value: isinstance(value, str) and value != "")
+PATH = Rule(f"a path whose names have at most {MAX_NAME_BYTES} bytes each", _is_path)
+SWITCH = Rule("true or false", lambda value: isinstance(value, bool))
+FRACTION = number(0, 1)
+PROBABILITY = Rule("a number from 0 to less than 1", lambda value: _is_number(value) and 0 <= value < 1)
+DECAY = Rule("a number between 0 and 1, or null", lambda value: value is None or (_is_number(value) and 0 < value < 1))
+BOUND = Rule(
+    "a positive whole number, or -1 for none",
+    lambda value: is_whole(value) and (value == -1 or 1 <= value <= MANY),
+)
+MANIFESTS = "of manifests, such as [train.jsonl]"
+DEVICES = Rule(
+    "a positive whole number, -1 or auto for all there are, or their numbers, such as [0,1]",
+    lambda value: (
+        (is_whole(value) and (value == -1 or 1 <= value <= 10_000))
+        or (isinstance(value, str) and value != "")
+        or (isinstance(value, list) and value != [] and all(is_whole(index) and index >= 0 for index in value))
+    ),
+)
+PRECISION = Rule(  # of training: weights are float32, so others of Lightning's are not among them
+    "32-true, bf16-mixed or 16-mixed",
+    lambda value: (
+        not isinstance(value, bool) and str(value) in ("32-true", "32", "bf16-mixed", "bf16", "16-mixed", "16")
+    ),
+)
+
+CHUNK_SECONDS = above(0, 3_600)  # of a stream, that are recognised at once
+LEFT_SECONDS = number(0, 3_600)  # that are seen before a chunk
+RIGHT_SECONDS = number(0, 30)  # that are seen behind it, and go through the net once more with each chunk
+STREAM_SECONDS = {"chunk_seconds": CHUNK_SECONDS, "left_seconds": LEFT_SECONDS, "right_seconds": RIGHT_SECONDS}
+POWERS_OF_TWO = (1, 2, 4, 8, 16, 32, 64)
+THREADS = whole(1, 1_024)
+WORKERS = whole(0, 1_024)  # processes that read audio
+
+# What several components' parameters are.
+Dim = Annotated[int, whole(1, 65_536)]  # channels
+Layers = Annotated[int, whole(1, 1_000)]
+Heads = Annotated[int, whole(1, 1_024)]
+Probability = Annotated[float, PROBABILITY]  # of dropout
+Eps = Annotated[float, above(0, 1)]
+KernelSize = Annotated[int, odd(1_001)]  # of a convolution, in frames
+Bias = Annotated[bool, SWITCH]  # of linear layers and convolutions
