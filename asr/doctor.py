@@ -6,7 +6,7 @@ training may start, with warnings or without, and 1 where it should not.
 """
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from asr.errors import InputError
 from asr.training.hydra_command import experiment_command
@@ -17,46 +17,47 @@ if TYPE_CHECKING:
     from asr.data.corpus import Corpus
     from asr.diagnosis.finding import Advance
     from asr.report.diagnosis import Diagnosis
+    from asr.run.settings import RunSettings
 
 
-def doctor(config: dict[str, Any]) -> None:
-    """Examine a corpus and forecast a training, from the resolved config of the training."""
+def doctor(settings: "RunSettings") -> None:
+    """Examine a corpus and forecast a training."""
     from asr.data.corpus import prepare_if_absent, read_corpus
     from asr.diagnosis.examination import Manifests
     from asr.report.diagnosis import Diagnosis
     from asr.run.names import DOCTOR
     from asr.text.normalize import get_normalizer
 
-    run_dir = Path(config["run_dir"])
-    diagnosis = Diagnosis(config["corpus"]["name"], Path(config["doctor"]["report"] or run_dir / DOCTOR), run_dir)
-    prepare_if_absent(config["corpus"])
+    run_dir = settings.folder
+    diagnosis = Diagnosis(settings.corpus.name, Path(settings.doctor.report or run_dir / DOCTOR), run_dir)
+    prepare_if_absent(settings.corpus)
     manifests = Manifests()
-    corpus = read_corpus(config["corpus"], get_normalizer(config["normalizer"]), manifests)
+    corpus = read_corpus(settings.corpus, get_normalizer(settings.components["normalizer"]), manifests)
     if not corpus.train or not corpus.valid:
         raise manifests.problems[0]
     diagnosis.tell(manifests.findings())
-    _examine(config, corpus, diagnosis)
+    _examine(settings, corpus, diagnosis)
     try:
-        _forecast(config, corpus, diagnosis)
+        _forecast(settings, corpus, diagnosis)
     except InputError as error:
         diagnosis.refuse(error)
     diagnosis.conclude()
 
 
-def _examine(config: dict[str, Any], corpus: "Corpus", diagnosis: "Diagnosis") -> None:
+def _examine(settings: "RunSettings", corpus: "Corpus", diagnosis: "Diagnosis") -> None:
     """Examine the corpus, and with a model its texts, under a bar."""
     from asr.cli.command import progress_bar
     from asr.diagnosis.alignment import alignment_findings
-    from asr.diagnosis.examination import Bounds, examine
+    from asr.diagnosis.examination import bounds_of, examine
 
     with progress_bar() as bar:
 
         def progress(what: str, total: float) -> "Advance":
             return _task(bar, what, total)
 
-        examination = examine(corpus, Bounds.of(config), progress)
+        examination = examine(corpus, bounds_of(settings), progress)
         findings = examination.findings
-        if (source := config["doctor"]["model"]) is not None:
+        if (source := settings.doctor.model) is not None:
             findings = [*findings, *alignment_findings(source, examination.heard, progress)]
     diagnosis.tell(findings, examination.facts)
 
@@ -66,7 +67,7 @@ def _task(bar: "Progress", what: str, total: float) -> "Advance":
     return lambda done: bar.advance(task, done)
 
 
-def _forecast(config: dict[str, Any], corpus: "Corpus", diagnosis: "Diagnosis") -> None:
+def _forecast(settings: "RunSettings", corpus: "Corpus", diagnosis: "Diagnosis") -> None:
     """Make the model, try it, and say what a training will need."""
     import torch
 
@@ -74,13 +75,13 @@ def _forecast(config: dict[str, Any], corpus: "Corpus", diagnosis: "Diagnosis") 
     from asr.diagnosis.model import fresh_model
     from asr.training.gradient_checkpointing import recompute_blocks
 
-    torch.set_num_threads(config["num_threads"])
-    torch.manual_seed(config["seed"])
-    model, utterances, findings = fresh_model(config, corpus)
+    torch.set_num_threads(settings.num_threads)
+    torch.manual_seed(settings.seed)
+    model, utterances, findings = fresh_model(settings, corpus)
     diagnosis.tell(findings)
-    if config["gradient_checkpointing"]:
+    if settings.gradient_checkpointing:
         recompute_blocks(model.encoder)
-    tried = forecast(config, utterances, model, lambda planned: diagnosis.tell(planned.findings, planned.facts))
+    tried = forecast(settings, utterances, model, lambda planned: diagnosis.tell(planned.findings, planned.facts))
     diagnosis.tell(tried.findings, tried.facts)
 
 

@@ -6,8 +6,7 @@ Hydra's overrides are those of asr.train. Nothing is written, but for a corpus t
 import math
 from collections.abc import Sequence
 from itertools import pairwise
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from asr.cli.table import lay_out
 from asr.text.numbers import counted, percent
@@ -18,37 +17,39 @@ if TYPE_CHECKING:
     from asr.data.batch_plan import BatchBounds
     from asr.data.epoch_plan import BatchSize, EpochPlan, TrainingSet
     from asr.data.manifest import Utterance
+    from asr.run.settings import RunSettings
 
 
-def plan(config: dict[str, Any]) -> None:
-    """Print the plan of the first two epochs from the resolved config of a training."""
+def plan(settings: "RunSettings") -> None:
+    """Print the plan of the first two epochs of a training."""
     import torch
 
     from asr import build
     from asr.data.corpus import prepare_if_absent, read_corpus
-    from asr.data.epoch_plan import RunBounds, TrainingSet
-    from asr.data.position import num_processes, start_of_epoch
+    from asr.data.epoch_plan import TrainingSet
+    from asr.data.position import start_of_epoch
     from asr.run.folder import fitted_front_end
-    from asr.run.initialization import Initialization
+    from asr.run.initialization import start_of
     from asr.text.normalize import get_normalizer
 
-    prepare_if_absent(config["corpus"])
-    torch.manual_seed(config["seed"])
-    corpus = read_corpus(config["corpus"], get_normalizer(config["normalizer"]))
+    prepare_if_absent(settings.corpus)
+    torch.manual_seed(settings.seed)
+    corpus = read_corpus(settings.corpus, get_normalizer(settings.components["normalizer"]))
     corpus.check_audio()
-    tokenizer, features = fitted_front_end(config, corpus, Path(config["run_dir"]), False, Initialization.of(config))
-    model = build.build_model(config, tokenizer, features)
+    tokenizer, features = fitted_front_end(settings, corpus, False, start_of(settings.init))
+    model = build.build_model(settings.components, tokenizer, features)
     corpus.check_coverage(tokenizer)
-    augmentation = build.build_augmentation(config, features.sample_rate)
-    training_set = TrainingSet.of(config, corpus.train, features, model.reference, augmentation)
-    if config["debug"]["same_utterances"]:
+    augmentation = build.build_augmentation(settings.components, features.sample_rate)
+    of_plan = augmentation.speed, settings.seed, settings.data.plan, augmentation.max_added_seconds
+    training_set = TrainingSet(corpus.train, features, model.reference, *of_plan)
+    if settings.debug.same_utterances:
         corpus = corpus.only(training_set.utterances)
-    processes, why = num_processes(config["trainer"])
+    processes, why = settings.trainer.num_processes()
     plans = [training_set.epoch(start_of_epoch(epoch, processes)) for epoch in (0, 1)]
-    print(f"{printable(config['corpus']['name'])}: {_selection(training_set)}")
+    print(f"{printable(settings.corpus.name)}: {_selection(training_set)}")
     print(f"{processes} {'process' if processes == 1 else 'processes'}: {why}")
     print()
-    bounds = RunBounds.of(config["trainer"])
+    bounds = settings.trainer.bounds
     print("\n".join(lay_out(_table(plans, bounds.accumulate))))
     print()
     steps = training_set.total_steps(start_of_epoch(0, processes), 0, bounds)

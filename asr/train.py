@@ -2,15 +2,18 @@
 
 import logging
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING
 
 from asr.training.hydra_command import experiment_command
+
+if TYPE_CHECKING:
+    from asr.run.settings import RunSettings
 
 logger = logging.getLogger("asr.train")
 
 
-def train(config: dict[str, Any]) -> float | None:
-    """Run one training from its resolved config: from the corpus to results.json.
+def train(settings: "RunSettings") -> float | None:
+    """Run one training, from the corpus to results.json.
 
     Returns:
         The lowest WER of its validations that were kept, which a sweep seeks; None where there is none.
@@ -19,7 +22,7 @@ def train(config: dict[str, Any]) -> float | None:
     import torch
 
     from asr import build
-    from asr.data.epoch_plan import RunBounds, TrainingSet
+    from asr.data.epoch_plan import TrainingSet
     from asr.report.training import leave_report
     from asr.run.outcome import best_wer, check_learnt, finish
     from asr.run.preparation import prepare
@@ -30,50 +33,51 @@ def train(config: dict[str, Any]) -> float | None:
     from asr.training.task import RecognitionTask, Unreadable
     from asr.training.trainer import equip, make_trainer
 
-    trainer = make_trainer(config)
-    prepared = first_then_all(trainer, partial(prepare, config, trainer.global_rank, trainer.world_size))
-    corpus, features, position, seed = prepared.corpus, prepared.features, prepared.position, config["seed"]
+    trainer = make_trainer(settings)
+    prepared = first_then_all(trainer, partial(prepare, settings, trainer.global_rank, trainer.world_size))
+    corpus, features, position, seed = prepared.corpus, prepared.features, prepared.position, settings.seed
 
-    torch.set_num_threads(config["num_threads"])
+    torch.set_num_threads(settings.num_threads)
     pl.seed_everything(seed, verbose=False)
-    recognizer = build.build_recognizer(config, prepared.tokenizer, features)
+    recognizer = build.build_recognizer(settings.components, prepared.tokenizer, features)
     model = recognizer.model
     prepared.initialize(model)
-    if config["gradient_checkpointing"]:
+    if settings.gradient_checkpointing:
         recompute_blocks(model.encoder)
     corpus.check_coverage(prepared.tokenizer)
 
     augmentation = prepared.augmentation
-    training_set = TrainingSet.of(config, corpus.train, features, model.reference, augmentation)
-    if config["debug"]["same_utterances"]:
+    of_plan = augmentation.speed, seed, settings.data.plan, augmentation.max_added_seconds
+    training_set = TrainingSet(corpus.train, features, model.reference, *of_plan)
+    if settings.debug.same_utterances:
         corpus = corpus.only(training_set.utterances)
     prepared.describe(model, corpus)
-    loading = config["data"]["num_workers"], config["data"]["features_on"]
+    loading = settings.data.num_workers, settings.data.features_on
     data = SpeechData(training_set, corpus.valid, augmentation, position, *loading)
-    run = prepared.run(training_set, RunBounds.of(config["trainer"]))
+    run = prepared.run(training_set, settings.trainer.bounds)
     what = "the smaller of trainer.max_epochs and trainer.max_steps, where both are set"
     logger.info("%d steps: %s", run.total_steps, what)
     task = RecognitionTask(
         recognizer,
-        partial(build.build_optimizer, config),
-        build.build_schedule(config),
+        partial(build.build_optimizer, settings.components),
+        build.build_schedule(settings.components),
         run.total_steps,
         seed,
-        Unreadable(config["data"]["max_bad_fraction"] * len(training_set), position.epoch, position.skipped),
+        Unreadable(settings.data.max_bad_fraction * len(training_set), position.epoch, position.skipped),
         prepared.extra,
         prepared.faults,
         data.waiting,
         prepared.validation_samples(corpus.valid),
     )
-    stop = equip(trainer, config, prepared, run, task, data)
+    stop = equip(trainer, settings, prepared, run, task, data)
     fit(trainer, task, data, prepared.resume, stop)
 
     if trainer.is_global_zero:
         device = trainer.strategy.root_device
-        results = finish(prepared.run_dir, config, corpus.all_tests, device, prepared.start)
+        results = finish(prepared.run_dir, settings, corpus.all_tests, device, prepared.start)
         leave_report(prepared.run_dir)
-        if config["debug"]["max_wer"] is not None:
-            check_learnt(results, config["debug"]["max_wer"])
+        if settings.debug.max_wer is not None:
+            check_learnt(results, settings.debug.max_wer)
     return best_wer(prepared.run_dir)
 
 

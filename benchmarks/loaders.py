@@ -16,11 +16,13 @@ from torch.utils.data import DataLoader, Dataset
 from asr.build import Config, build_augmentation, build_features, build_model, build_tokenizer
 from asr.data.batch_plan import BatchBounds, plan_evaluation
 from asr.data.dataset import load_utterance
-from asr.data.epoch_plan import PlanSettings, TrainingSet
+from asr.data.epoch_plan import TrainingSet
 from asr.data.manifest import Utterance
 from asr.data.position import start_of_epoch
+from asr.data.settings import DataSettings
 from asr.interfaces import Features
 from asr.recognition.model import Model
+from asr.settings.read import read
 from asr.training.data_module import SpeechData
 from benchmarks.features import NUM_MEL_BINS, SAMPLE_RATE, composed, kaldi
 
@@ -46,7 +48,7 @@ def speech_data(corpus: Corpus, augment: Sequence[str], num_workers: int) -> Spe
     config = composed(f"augment=[{','.join(augment)}]")
     model = _model(config, corpus)
     augmentation = build_augmentation(config, model.features.sample_rate)
-    settings = PlanSettings.of(config["data"] | {"batch_seconds": corpus.batch_seconds})
+    settings = read(DataSettings, config["data"] | {"batch_seconds": corpus.batch_seconds}, "data").plan
     reference = model.reference
     training_set = TrainingSet(corpus.utterances, model.features, reference, augmentation.speed, 0, settings)
     data = SpeechData(training_set, [], augmentation, start_of_epoch(0, 1), num_workers)

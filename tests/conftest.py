@@ -14,6 +14,7 @@ import torch
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
+from asr.run.settings import RunSettings, read_run_settings
 from tests.tones import sentences, write_corpus
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -49,6 +50,11 @@ def resolved(*overrides: str) -> dict[str, Any]:
     with initialize_config_dir(str(CONF), version_base="1.3"):
         config = compose("train", overrides=list(overrides))
     return OmegaConf.to_container(config, resolve=True, throw_on_missing=True)  # type: ignore[return-value]
+
+
+def settings_with(*overrides: str) -> RunSettings:
+    """Compose conf/train.yaml with overrides, as asr.train reads it."""
+    return read_run_settings(resolved(*overrides))
 
 
 class OtherPart(NamedTuple):
@@ -141,6 +147,6 @@ def fluent(tmp_path_factory: pytest.TempPathFactory) -> Path:
     texts = {"train": sentences(128, seed=1), "valid": sentences(8, seed=2), "test": sentences(60, seed=3)}
     write_corpus(folder, texts)
     enough = ["trainer.max_epochs=12", "trainer.check_val_every_n_epoch=12", "optimizer.lr=8e-3"]
-    train(resolved(*TINY, *tone_corpus(folder), f"run_dir={folder / 'run'}", *enough))
+    train(settings_with(*TINY, *tone_corpus(folder), f"run_dir={folder / 'run'}", *enough))
     assert json.loads((folder / "run" / "results.json").read_text())["test"]["wer"] < 0.02
     return folder

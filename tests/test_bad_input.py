@@ -13,9 +13,8 @@ import pytest
 
 from asr.build import check_components
 from asr.errors import InputError
-from asr.settings.run import check_settings
 from asr.train import train
-from tests.conftest import ROOT, TINY, resolved, tone_corpus
+from tests.conftest import ROOT, TINY, settings_with, tone_corpus
 from tests.tones import sentences, write_corpus
 
 Entry = dict[str, Any]
@@ -37,10 +36,9 @@ def change(manifest: Path, entry: Callable[[Entry], Entry | str], line: int = 0)
 
 def run(corpus: Path, *overrides: str) -> None:
     run_dir = corpus.parent / "run"
-    config = resolved(*TINY, *tone_corpus(corpus), f"run_dir={run_dir}", "trainer.max_epochs=1", *overrides)
-    check_settings(config)
-    check_components(config)
-    train(config)
+    settings = settings_with(*TINY, *tone_corpus(corpus), f"run_dir={run_dir}", "trainer.max_epochs=1", *overrides)
+    check_components(settings.components)
+    train(settings)
 
 
 @pytest.mark.parametrize(

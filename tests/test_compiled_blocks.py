@@ -19,7 +19,7 @@ from asr.training import step_callbacks
 from asr.training.compile_ahead import CompilationBeside, Inputs
 from asr.training.compiled_blocks import CompiledBlocks
 from asr.training.gradient_checkpointing import recompute_blocks
-from tests.conftest import TINY, overridden, resolved, tone_corpus
+from tests.conftest import TINY, overridden, resolved, settings_with, tone_corpus
 from tests.test_recompute import SMALL
 from tests.test_train import losses
 
@@ -224,7 +224,7 @@ def test_a_training_with_the_real_compiler_has_the_losses_of_one_without(
             monkeypatch.setattr(step_callbacks, "CompiledBlocks", Waiting)
         how = ["encoder=transformer", "trainer.max_steps=20", "corpus.test=[]", f"compile_blocks={compile_blocks}"]
         tiny = [override for override in TINY if "convolution" not in override]
-        train(resolved(*tiny, *tone_corpus(tones), *how, f"run_dir={tmp_path / compile_blocks}"))
+        train(settings_with(*tiny, *tone_corpus(tones), *how, f"run_dir={tmp_path / compile_blocks}"))
         found.append(losses(tmp_path / compile_blocks))
     lines = said(caplog)
     if "not compiled" in lines[-1]:

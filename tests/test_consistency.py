@@ -11,10 +11,12 @@ from torch import Tensor
 from asr.build import build_augmentation, build_features, component
 from asr.data.batch import Example, collate
 from asr.data.dataset import Augmentation, Item, Reference, SpeechDataset
-from asr.data.epoch_plan import PlanSettings, TrainingSet
+from asr.data.epoch_plan import TrainingSet
 from asr.data.manifest import Utterance
 from asr.data.position import start_of_epoch
+from asr.data.settings import PlanSettings
 from asr.interfaces import Encoded
+from asr.settings.read import read
 from asr.training.data_module import SpeechData
 from tests.conftest import resolved
 from tests.test_training_set import FEATURES, REFERENCE, SETTINGS, SPEED, utterances
@@ -154,7 +156,7 @@ def test_a_batch_of_two_views_holds_half_the_utterances(bound: dict[str, Any]) -
     settings = SETTINGS | bound
     given = utterances(200)
     reference = Reference(REFERENCE.encode, REFERENCE.min_frames, REFERENCE.output_lengths, views=2)
-    data = TrainingSet(given, FEATURES, reference, SPEED, 0, PlanSettings.of(settings))
+    data = TrainingSet(given, FEATURES, reference, SPEED, 0, read(PlanSettings, settings, "data"))
     plan = data.epoch(start_of_epoch(1, 1))
     assert len(data) == len(given), "none is too long"
     for step in range(len(plan)):
@@ -170,7 +172,7 @@ def test_a_batch_of_two_views_holds_half_the_utterances(bound: dict[str, Any]) -
 def test_views_that_nothing_masks_are_warned_of(
     overrides: list[str], warnings: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    training_set = TrainingSet(utterances(8), FEATURES, TWO_VIEWS, None, 0, PlanSettings.of(SETTINGS))
+    training_set = TrainingSet(utterances(8), FEATURES, TWO_VIEWS, None, 0, read(PlanSettings, SETTINGS, "data"))
     augmentation = build_augmentation(resolved(*overrides), SAMPLE_RATE)
     with caplog.at_level(logging.WARNING):
         SpeechData(training_set, [], augmentation, start_of_epoch(0, 1), num_workers=0)

@@ -14,7 +14,7 @@ import soundfile
 from asr.data.manifest import Utterance, read_manifest
 from asr.plan import plan
 from recipes.convert.__main__ import FORMATS, main
-from tests.conftest import TINY, resolved, tone_corpus
+from tests.conftest import TINY, settings_with, tone_corpus
 from tests.tones import SAMPLE_RATE, sentences, speak
 
 TEXTS = sentences(6, seed=4, words=(2, 3))
@@ -132,7 +132,7 @@ def test_what_was_converted_can_be_trained_on(tmp_path: Path, capsys: pytest.Cap
     utterances = convert("kaldi", kaldi(tmp_path))
     manifest = tmp_path / "converted.jsonl"
     everywhere = [f"corpus.{split}=[{manifest.name}]" for split in ("train", "valid", "test")]
-    plan(resolved(*TINY, *tone_corpus(tmp_path), *everywhere, "run_dir=/nowhere/run"))
+    plan(settings_with(*TINY, *tone_corpus(tmp_path), *everywhere, "run_dir=/nowhere/run"))
     assert f"{len(utterances)} of {len(utterances)} training utterances" in capsys.readouterr().out
 
 

@@ -16,7 +16,7 @@ from recipes.librispeech import download
 from recipes.librispeech.corpus import SUBSETS
 from recipes.librispeech.download import MIRRORS
 from recipes.ljspeech import prepare as ljspeech
-from tests.conftest import TINY, resolved
+from tests.conftest import TINY, settings_with
 from tests.test_librispeech_download import Mirror, member
 from tests.tones import SAMPLE_RATE, sentences, speak
 
@@ -98,7 +98,7 @@ def test_ljspeech_is_fetched_verified_unpacked_and_split_by_chapter(
     assert [one.text for held in splits.values() for one in held] == TEXTS
     printed = capsys.readouterr().out
     assert "LJSpeech: is whole: 6 utterances; published are 6." in printed
-    plan(resolved("corpus=ljspeech", *TINY, f"corpus.dir={tmp_path / 'data'}"))
+    plan(settings_with("corpus=ljspeech", *TINY, f"corpus.dir={tmp_path / 'data'}"))
     assert prepare_ljspeech(tmp_path, mirror, monkeypatch) == 0
     assert "is there; not fetched." in capsys.readouterr().err
     assert mirror.starts == [0]
@@ -160,7 +160,7 @@ def test_common_voice_is_verified_unpacked_and_split_as_it_comes(
     out, err = capsys.readouterr()
     assert "train.jsonl: 2 utterances, 0.00 h, 1 known speaker" in out
     assert "verified and unpacked" in err
-    plan(resolved("corpus=common_voice", *TINY, f"corpus.dir={tmp_path / 'data'}"))
+    plan(settings_with("corpus=common_voice", *TINY, f"corpus.dir={tmp_path / 'data'}"))
 
 
 def test_common_voice_of_another_checksum_is_not_unpacked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

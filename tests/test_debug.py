@@ -13,7 +13,7 @@ from asr.evaluation.word_errors import ErrorCounts
 from asr.plan import plan
 from asr.run.outcome import check_learnt
 from asr.train import train
-from tests.conftest import CONF, TINY, resolved, tone_corpus
+from tests.conftest import CONF, TINY, resolved, settings_with, tone_corpus
 from tests.processes import examples, metrics
 
 EXPERIMENTS = sorted(path.stem for path in (CONF / "experiment").glob("*.yaml"))
@@ -39,7 +39,7 @@ def test_eight_utterances_are_learnt_by_heart_and_it_is_said(
     lines = [line for line in SMALL if not line.startswith("encoder.") or re.split(r"[.=]", line)[1] in settings]
     small = [f"encoder={encoder}", *lines]
     quick = ["trainer.max_steps=150", "optimizer.lr=4e-3", "trainer.check_val_every_n_epoch=75"]
-    train(resolved("debug=overfit", *small, *tone_corpus(tones), f"run_dir={run_dir}", *quick, *longer))
+    train(settings_with("debug=overfit", *small, *tone_corpus(tones), f"run_dir={run_dir}", *quick, *longer))
     results = json.loads((run_dir / "results.json").read_text())
     assert [*results] == ["train"]
     assert results["train"]["utterances"] == 8
@@ -52,7 +52,7 @@ def test_eight_utterances_are_learnt_by_heart_and_it_is_said(
 
 def test_everything_runs_once(tones: Path, tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
-    wer = train(resolved("debug=fast", *tone_corpus(tones), "trainer.accelerator=cpu", f"run_dir={run_dir}"))
+    wer = train(settings_with("debug=fast", *tone_corpus(tones), "trainer.accelerator=cpu", f"run_dir={run_dir}"))
     validated = {row["step"]: float(row["valid/wer"]) for row in metrics(run_dir) if row["valid/wer"]}
     assert validated == {"2": pytest.approx(wer, abs=1e-4)}, "what a sweep makes small"
     assert {"bundle", "results.json", "report.html"} <= {path.name for path in run_dir.iterdir()}
@@ -64,7 +64,9 @@ def test_a_profile_tells_what_a_few_batches_spend_their_time_on(
     run_dir = tmp_path / "run"
     caplog.set_level("INFO", "asr")
     few = ["debug.profile_batches=2", "trainer.max_steps=5"]
-    train(resolved("debug=profile", *SMALL, *tone_corpus(tones), "data.batch_seconds=10", f"run_dir={run_dir}", *few))
+    train(
+        settings_with("debug=profile", *SMALL, *tone_corpus(tones), "data.batch_seconds=10", f"run_dir={run_dir}", *few)
+    )
     log = "\n".join(caplog.messages)
     assert re.search(r"profile of 2 batches .*\n.* ms:\n +[\d.]+  \S+Model: model\n", log), log
     assert re.search(r"Optimizer\.step#AdamW\.step .* 2 *\n", log), "once a batch"
@@ -101,7 +103,7 @@ def test_a_debug_file_lies_over_every_experiment(debug: str, experiment: str) ->
 
 
 def test_the_plan_is_of_the_few_utterances(tones: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    plan(resolved("debug=overfit", *SMALL, *tone_corpus(tones)))
+    plan(settings_with("debug=overfit", *SMALL, *tone_corpus(tones)))
     printed = capsys.readouterr().out
     assert printed.startswith("tones: 8 of 48 training utterances")
     assert "validation: 8 utterances" in printed

@@ -17,7 +17,7 @@ from asr.training import step_callbacks
 from asr.training.compile_ahead import CompilationBeside
 from asr.training.compiled_blocks import CompiledBlocks
 from asr.training.task import RecognitionTask
-from tests.conftest import TINY, resolved, tone_corpus
+from tests.conftest import TINY, settings_with, tone_corpus
 from tests.test_recorded_passes import make_model
 from tests.test_train import losses
 
@@ -52,7 +52,7 @@ def run(device: str, corpus: Path, run_dir: Path, *overrides: str) -> list[float
         "trainer.max_epochs=-1",
         f"trainer.max_steps={NUM_STEPS[device]}",
     ]
-    train(resolved(*where, *tiny, *tone_corpus(corpus), *rest, *overrides, f"run_dir={run_dir}"))
+    train(settings_with(*where, *tiny, *tone_corpus(corpus), *rest, *overrides, f"run_dir={run_dir}"))
     return losses(run_dir)
 
 

@@ -25,7 +25,7 @@ from asr.diagnosis.trial import Steps
 from asr.doctor import doctor
 from asr.errors import InputError
 from tests.browser import browser, visit, wait_until  # noqa: F401
-from tests.conftest import TINY, resolved, tone_corpus
+from tests.conftest import TINY, settings_with, tone_corpus
 from tests.tones import SAMPLE_RATE, sentences, speak
 
 KINDS = {  # of each planted fault: the utterances that must be named, and no others
@@ -141,7 +141,7 @@ def sick(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
         manifest.write('{"id": "line", "audio_filepath": "line.flac", "duration": -1, "text": "abc"}\n')
     printed = io.StringIO()
     with pytest.raises(InputError, match="training should not start; 7 findings"), redirect_stdout(printed):
-        doctor(resolved(*TINY, *overrides, f"run_dir={corpus.folder / 'run'}"))
+        doctor(settings_with(*TINY, *overrides, f"run_dir={corpus.folder / 'run'}"))
     return corpus.folder, printed.getvalue()
 
 
@@ -157,7 +157,7 @@ def test_a_sound_corpus_has_no_findings_and_training_may_start(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     overrides = Corpus(tmp_path).write()
-    doctor(resolved(*TINY, *overrides, f"run_dir={tmp_path / 'run'}"))
+    doctor(settings_with(*TINY, *overrides, f"run_dir={tmp_path / 'run'}"))
     printed = capsys.readouterr().out
     assert findings(printed) == {}
     assert "0 errors, 0 warnings, 0 notes: training may start" in printed
@@ -182,7 +182,7 @@ def test_the_page_names_the_faults_and_plays_the_worst(sick: tuple[Path, str], b
 
 
 def test_of_a_large_corpus_an_equal_part_of_each_split_is_listened_to_and_it_is_said(tones: Path) -> None:
-    corpus = read_corpus(resolved(*tone_corpus(tones))["corpus"], str)
+    corpus = read_corpus(settings_with(*tone_corpus(tones)).corpus, str)
     splits = splits_of(corpus)
     hours = sum(one.duration for utterances in splits.values() for one in utterances) / 3600
     bounds = Bounds(sample_rate=16000, max_bad_fraction=0.0, listen_hours=hours / 2, seed=0)
@@ -238,10 +238,10 @@ def test_the_time_of_a_step_lies_on_the_line_through_those_that_were_timed() -> 
 
 
 def test_too_full_a_disk_is_an_error_and_a_folder_need_not_be_there(tmp_path: Path) -> None:
-    config = resolved(f"run_dir={tmp_path / 'a' / 'b'}", "checkpoint.keep=3")
+    settings = settings_with(f"run_dir={tmp_path / 'a' / 'b'}", "checkpoint.keep=3")
     free = shutil.disk_usage(tmp_path).free
-    assert disk(free / 100, 0.0, config)[1] == []
-    (finding,) = disk(free / 3, 0.0, config)[1]  # six checkpoints
+    assert disk(free / 100, 0.0, settings)[1] == []
+    (finding,) = disk(free / 3, 0.0, settings)[1]  # six checkpoints
     assert finding.severity == Severity.ERROR
     assert "up to 6 checkpoints" in finding.what
 
@@ -259,7 +259,7 @@ def test_a_model_that_cannot_be_made_is_told_beside_what_is_wrong_with_the_corpu
 ) -> None:
     impossible = ["tokenizer=sentencepiece", "tokenizer.vocab_size=5000", "doctor.listen_hours=0.001"]
     with pytest.raises(InputError, match="1 finding above must be mended: training"):
-        doctor(resolved(*TINY, *tone_corpus(tones), f"run_dir={tmp_path / 'run'}", *impossible))
+        doctor(settings_with(*TINY, *tone_corpus(tones), f"run_dir={tmp_path / 'run'}", *impossible))
     assert "vocab_size" in findings_text(capsys.readouterr().out, "training")
 
 

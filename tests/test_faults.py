@@ -25,7 +25,7 @@ import torch
 from asr.checkpoint.saved import kept_checkpoints
 from asr.data.manifest import read_manifest
 from asr.training.distributed import STARTED_BY_FIRST, stop_others
-from tests.conftest import ROOT, TINY, resolved, tone_corpus
+from tests.conftest import ROOT, TINY, resolved, settings_with, tone_corpus
 from tests.processes import PATIENCE, bundle, finish, kill, metrics, resumptions, start, steps_logged, wait_for
 from tests.tones import sentences, write_corpus
 
@@ -482,7 +482,7 @@ def test_a_damaged_checkpoint_is_left_out_of_the_bundle(whole: Path, tmp_path: P
     run_dir = tmp_path / "run"
     shutil.copytree(whole, run_dir)
     chosen, *others = kept_checkpoints(run_dir / "checkpoints")
-    settings = resolved(*RUN, f"run_dir={run_dir}", "checkpoint.select=average_last", "corpus.name=tones")
+    settings = settings_with(*RUN, f"run_dir={run_dir}", "checkpoint.select=average_last", "corpus.name=tones")
     flip_a_bit(chosen.path)
     card = (make_bundle(run_dir, settings, None) / "README.md").read_text()
     assert chosen.path.stem not in card

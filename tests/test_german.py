@@ -11,6 +11,7 @@ from asr.build import build_tokenizer
 from asr.checkpoint.load import load_recognizer
 from asr.data.corpus import prepare_if_absent, read_corpus
 from asr.data.manifest import Utterance, read_manifest, write_manifest
+from asr.data.settings import CorpusSettings
 from asr.decode.hotwords import read_phrases
 from asr.decode.lexicon import read_lexicon, writable
 from asr.evaluate import main as evaluate
@@ -23,7 +24,7 @@ from recipes.mini.german import GERMAN
 from recipes.mini.plan import plan
 from recipes.mini.prepare import _speak_chunk
 from tests.bundles.make import SMALLEST
-from tests.conftest import TINY, resolved
+from tests.conftest import TINY, resolved, settings_with
 
 LETTERS = set("äöüß")
 TEXTS = [line.text for line in plan(0.5, 0, GERMAN)]
@@ -48,7 +49,7 @@ def german(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for split in ("train", "valid", "test"):
         write_manifest(folder / f"{split}.jsonl", utterances)
     corpus = ["corpus=mini_german", f"corpus.dir={folder}"]
-    train(resolved(*TINY, *SMALLEST, *corpus, f"run_dir={folder / 'run'}"))  # with normalizer=as_written
+    train(settings_with(*TINY, *SMALLEST, *corpus, f"run_dir={folder / 'run'}"))  # with normalizer=as_written
     return folder
 
 
@@ -73,7 +74,9 @@ def test_the_form_in_which_a_manifest_spells_its_umlauts_does_not_matter(normali
         ]
         write_manifest(tmp_path / f"{form}.jsonl", utterances)
         manifests = {split: [f"{form}.jsonl"] for split in ("train", "valid", "test")}
-        corpus = read_corpus({"dir": str(tmp_path), **manifests, "also_test": []}, NORMALIZERS[normalizer])
+        corpus = read_corpus(
+            CorpusSettings("german", str(tmp_path), **manifests, also_test=[], prepare=None), NORMALIZERS[normalizer]
+        )
         texts[form] = [utterance.text for utterance in corpus.train]
     assert texts["NFC"] == texts["NFD"]
     assert texts["NFC"] == (TEXTS if normalizer == "as_written" else [text.lower() for text in TEXTS])
@@ -127,6 +130,6 @@ def test_the_corpus_is_made_on_first_use_in_its_language(tmp_path: Path, monkeyp
         return Done()
 
     monkeypatch.setattr("asr.data.corpus.subprocess.run", run)
-    prepare_if_absent(resolved("corpus=mini_german", f"corpus.dir={tmp_path}")["corpus"])
+    prepare_if_absent(settings_with("corpus=mini_german", f"corpus.dir={tmp_path}").corpus)
     [[_, *command]] = commands
     assert command == ["-m", "recipes.mini.prepare", "--language", "german", "--output-dir", str(tmp_path)]

@@ -11,10 +11,12 @@ from torch import Tensor
 from asr.build import build_augmentation, build_features, build_model, build_tokenizer
 from asr.data.batch import Batch, collate
 from asr.data.dataset import SpeechDataset
-from asr.data.epoch_plan import PlanSettings, TrainingSet
+from asr.data.epoch_plan import TrainingSet
 from asr.data.manifest import read_manifest
 from asr.data.position import start_of_epoch
+from asr.data.settings import DataSettings
 from asr.recognition.model import Model
+from asr.settings.read import read
 from asr.training.task import RecognitionTask
 from tests.conftest import TINY, resolved, tone_corpus
 from tests.processes import finish, start
@@ -49,7 +51,7 @@ def planned(config: dict[str, Any], corpus: Path, world_size: int) -> tuple[Mode
     torch.manual_seed(config["seed"])
     model = build_model(config, tokenizer, features)
     augmentation = build_augmentation(config, features.sample_rate)
-    settings = PlanSettings.of(config["data"])
+    settings = read(DataSettings, config["data"], "data").plan
     training_set = TrainingSet(train, features, model.reference, augmentation.speed, 0, settings)
     plan = training_set.epoch(start_of_epoch(0, world_size))
     dataset = SpeechDataset(train, features, model.reference, augmentation)

@@ -13,7 +13,7 @@ from asr import evaluate
 from asr.build import build_features, build_model, build_tokenizer
 from asr.recognition.model import Model
 from asr.train import train
-from tests.conftest import TINY, resolved, tone_corpus
+from tests.conftest import TINY, resolved, settings_with, tone_corpus
 from tests.test_train import losses
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device is here")
@@ -50,8 +50,8 @@ def test_log_probs_and_gradients_are_those_of_the_cpu(encoder: str) -> None:
 def test_training_in_bf16_follows_the_cpu(how: list[str], tones: Path, tmp_path: Path) -> None:
     tiny = [override for override in TINY if not override.startswith("trainer.accelerator")]
     common = [*tone_corpus(tones), "trainer.max_epochs=2", "trainer.log_every_n_steps=1"]
-    train(resolved(*TINY, *common, f"run_dir={tmp_path / 'cpu'}"))
-    train(resolved(*how, *tiny, *common, f"run_dir={tmp_path / 'gpu'}"))
+    train(settings_with(*TINY, *common, f"run_dir={tmp_path / 'cpu'}"))
+    train(settings_with(*how, *tiny, *common, f"run_dir={tmp_path / 'gpu'}"))
     assert losses(tmp_path / "gpu") == pytest.approx(losses(tmp_path / "cpu"), rel=0.05)  # bf16 has 3 digits
 
 
@@ -75,7 +75,7 @@ def test_too_large_a_batch_is_described(tones: Path, tmp_path: Path) -> None:
     torch.cuda.set_per_process_memory_fraction(1e-4)  # some megabytes, whatever the card
     try:
         with pytest.raises(ValueError, match=r"a batch must fit into memory"):
-            train(resolved("trainer=gpu", *tiny, *tone_corpus(tones), f"run_dir={tmp_path / 'run'}"))
+            train(settings_with("trainer=gpu", *tiny, *tone_corpus(tones), f"run_dir={tmp_path / 'run'}"))
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)
 
@@ -83,9 +83,9 @@ def test_too_large_a_batch_is_described(tones: Path, tmp_path: Path) -> None:
 def test_a_run_on_a_gpu_goes_on_from_its_checkpoint(tones: Path, tmp_path: Path) -> None:
     tiny = [override for override in TINY if not override.startswith("trainer.accelerator")]
     common = ["trainer=gpu", *tiny, *tone_corpus(tones), "schedule=noam", f"run_dir={tmp_path / 'run'}"]
-    train(resolved(*common, "trainer.max_epochs=1"))
-    train(resolved(*common, "trainer.max_epochs=2", "resume.allow=[trainer.max_epochs]"))
-    train(resolved(*common, "trainer.max_epochs=2", f"run_dir={tmp_path / 'whole'}"))
+    train(settings_with(*common, "trainer.max_epochs=1"))
+    train(settings_with(*common, "trainer.max_epochs=2", "resume.allow=[trainer.max_epochs]"))
+    train(settings_with(*common, "trainer.max_epochs=2", f"run_dir={tmp_path / 'whole'}"))
     assert losses(tmp_path / "run") == pytest.approx(losses(tmp_path / "whole"), rel=0.02)  # atomic sums, bf16
 
 
@@ -123,6 +123,6 @@ def test_evaluate_hears_on_a_gpu_what_it_hears_on_the_cpu(precision: str, fluent
 def test_the_bundle_of_a_gpu_is_one_for_any_machine(tones: Path, tmp_path: Path) -> None:
     tiny = [override for override in TINY if not override.startswith("trainer.accelerator")]
     run_dir = tmp_path / "run"
-    train(resolved("trainer=gpu", *tiny, *tone_corpus(tones), "trainer.max_epochs=1", f"run_dir={run_dir}"))
+    train(settings_with("trainer=gpu", *tiny, *tone_corpus(tones), "trainer.max_epochs=1", f"run_dir={run_dir}"))
     assert yaml.safe_load((run_dir / "config.yaml").read_text())["trainer"]["accelerator"] == "gpu"
     assert evaluate.main([str(run_dir), str(tones / "test.jsonl"), "--device", "cpu"]) == 0

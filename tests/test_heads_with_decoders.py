@@ -14,6 +14,7 @@ from asr.errors import InputError
 from asr.recognition.confidence import UNCALIBRATED
 from asr.recognition.model import Model
 from asr.recognition.recognizer import Recognizer
+from asr.run.settings import read_run_settings
 from asr.settings.conf import default_settings
 from asr.train import train
 from tests.conftest import CONF, TINY, resolved, tone_corpus
@@ -115,7 +116,7 @@ def test_a_pair_trains_resumes_exactly_and_its_bundle_transcribes_as_it_does(
     for name, steps in (("whole", [8]), ("parts", [3, 8])):
         for number in steps:
             until = [f"trainer.max_steps={number}", "resume.allow=[trainer.max_steps]"]
-            train(small(resolved(*common, *until, f"run_dir={tmp_path / name}")))
+            train(read_run_settings(small(resolved(*common, *until, f"run_dir={tmp_path / name}"))))
     whole, parts = (load_file(tmp_path / name / "bundle" / "weights.safetensors") for name in ("whole", "parts"))
     assert all(torch.equal(weights, parts[name]) for name, weights in whole.items())
     recognizer = load_recognizer(tmp_path / "whole")

@@ -17,22 +17,23 @@ from asr.errors import InputError
 from asr.evaluate import main as evaluate_main
 from asr.evaluation.result import evaluate
 from asr.report.training import read_record, training_page
-from asr.run.initialization import Initialization, with_parts
+from asr.run.initialization import start_of, with_parts
+from asr.run.settings import RunSettings
 from asr.run.validation_samples import read_samples
 from asr.settings.conf import default_settings
 from asr.train import train
 from asr.training.frozen import Frozen
 from asr.training.task import RecognitionTask
-from tests.conftest import TINY, resolved, tone_corpus
+from tests.conftest import TINY, resolved, settings_with, tone_corpus
 from tests.processes import bundle, metrics
 from tests.test_average import save
 from tests.test_train import losses
 
 
-def start_config(model: Path, *overrides: str) -> dict[str, Any]:
-    """A config as the command line would make it."""
+def start_config(model: Path, *overrides: str) -> RunSettings:
+    """Settings as the command line would make them."""
     given = [f"init.from={model}", *overrides]
-    return with_parts(resolved(*given), given)
+    return with_parts(settings_with(*given), given)
 
 
 def fresh(config: dict[str, Any], texts: list[str]) -> Any:
@@ -43,13 +44,13 @@ def fresh(config: dict[str, Any], texts: list[str]) -> Any:
 
 def test_the_parts_of_the_config_are_the_models_but_for_what_is_replaced_by_name(fluent: Path) -> None:
     own = start_config(fluent / "run")
-    assert own["encoder"]["dim"] == 32, "and not conf's 144"
-    assert own["optimizer"] == resolved()["optimizer"]
+    assert own.components["encoder"]["dim"] == 32, "and not conf's 144"
+    assert own.components["optimizer"] == resolved()["optimizer"]
     other = start_config(fluent / "run", "head=ctc", "encoder.dropout=0.25", "encoder/norm=layer_norm")
-    assert other["head"] == {"name": "ctc"}
-    assert other["encoder"]["dim"] == 32
-    assert other["encoder"]["dropout"] == 0.25
-    assert other["encoder"]["norm"]["name"] == "layer_norm"
+    assert other.components["head"] == {"name": "ctc"}
+    assert other.components["encoder"]["dim"] == 32
+    assert other.components["encoder"]["dropout"] == 0.25
+    assert other.components["encoder"]["norm"]["name"] == "layer_norm"
 
 
 def test_every_tensor_is_taken_and_training_goes_on_from_there(fluent: Path, tones: Path, tmp_path: Path) -> None:
@@ -57,7 +58,7 @@ def test_every_tensor_is_taken_and_training_goes_on_from_there(fluent: Path, ton
     settings = [*(line for line in TINY if line.startswith(("trainer", "data", "schedule", "augment"))), "seed=7"]
     common = [*settings, *tone_corpus(tones), "trainer.max_steps=3", "optimizer.lr=0.0"]
     given = [*common, f"init.from={fluent / 'run'}", f"run_dir={tmp_path / 'run'}"]
-    train(with_parts(resolved(*given), given))
+    train(with_parts(settings_with(*given), given))
     after = load_file(tmp_path / "run" / "bundle" / "weights.safetensors")
     assert after.keys() == weights.keys()
     still = [name for name in weights if "running" not in name]
@@ -68,10 +69,10 @@ def test_every_tensor_is_taken_and_training_goes_on_from_there(fluent: Path, ton
 def test_a_streaming_encoder_takes_every_tensor_of_a_conformer(fluent: Path, caplog: pytest.LogCaptureFixture) -> None:
     named = ["encoder=conformer_streaming_xs", *(line for line in TINY if line.startswith("encoder"))]
     config = start_config(fluent / "run", *named, "features/normalize=global_cmvn")
-    assert config["features"]["normalize"]["name"] == "global_cmvn"
-    start = Initialization.of(config)
+    assert config.components["features"]["normalize"]["name"] == "global_cmvn"
+    start = start_of(config.init)
     assert start is not None
-    model = fresh(config, [line.text for line in read_manifest(fluent / "train.jsonl")])
+    model = fresh(config.components, [line.text for line in read_manifest(fluent / "train.jsonl")])
     with caplog.at_level(logging.INFO, "asr"):
         start.load(model)
     assert f"{len(start.bundle.weights)} tensors taken, 0 fresh, 0 not used" in caplog.text
@@ -81,10 +82,10 @@ def test_a_new_tokenizer_keeps_the_rows_of_the_pieces_that_both_have(
     fluent: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     config = start_config(fluent / "run", "tokenizer=char")
-    start = Initialization.of(config)
+    start = start_of(config.init)
     assert start is not None
     bundle = start.bundle.weights
-    model = fresh(config, ["zyx abc"])
+    model = fresh(config.components, ["zyx abc"])
     old = build_tokenizer(start.bundle.config)
     old.load(start.bundle.files)
     with caplog.at_level(logging.INFO, "asr"):
@@ -117,9 +118,9 @@ def test_another_head_keeps_the_output_layer_of_frames_and_the_rest_is_fresh_and
     fluent: Path, caplog: pytest.LogCaptureFixture, head: str, settings: list[str], layer: str, fresh_ones: str
 ) -> None:
     config = start_config(fluent / "run", f"head={head}", *settings)
-    start = Initialization.of(config)
+    start = start_of(config.init)
     assert start is not None
-    model = fresh(config, [line.text for line in read_manifest(fluent / "train.jsonl")])
+    model = fresh(config.components, [line.text for line in read_manifest(fluent / "train.jsonl")])
     with caplog.at_level(logging.INFO, "asr"):
         start.load(model)
     weights, state = start.bundle.weights, model.state_dict()
@@ -131,26 +132,26 @@ def test_another_head_keeps_the_output_layer_of_frames_and_the_rest_is_fresh_and
 def test_what_the_new_head_has_no_place_for_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     head = ["head=ctc_self_conditioned", "head.num_intermediate=1"]
     config = start_config(save(tmp_path / "old.ckpt", *head, texts=["abc"], weights=1), "head=ctc")
-    start = Initialization.of(config)
+    start = start_of(config.init)
     assert start is not None
     with caplog.at_level(logging.INFO, "asr"):
-        start.load(fresh(config, ["abc"]))
+        start.load(fresh(config.components, ["abc"]))
     assert "0 fresh, 2 not used (head.condition.bias, head.condition.weight)" in caplog.text
 
 
 def test_another_size_is_an_error(fluent: Path) -> None:
     wider = start_config(fluent / "run", "encoder.dim=64")
-    start = Initialization.of(wider)
+    start = start_of(wider.init)
     assert start is not None
     with pytest.raises(InputError, match=r"a setting that shapes a model must be its own; \S+ is \(.*\) there and"):
-        start.load(fresh(wider, ["abc"]))
+        start.load(fresh(wider.components, ["abc"]))
 
 
 def finetune(fluent: Path, corpus: Path, run_dir: Path, *overrides: str) -> Path:
     """Train on from the fluent model, and return the run folder."""
     settings = [line for line in TINY if line.startswith(("trainer", "data", "schedule", "augment"))]
     given = [*settings, *tone_corpus(corpus), f"init.from={fluent / 'run'}", f"run_dir={run_dir}", *overrides]
-    train(with_parts(resolved(*given), given))
+    train(with_parts(settings_with(*given), given))
     return run_dir
 
 
@@ -263,7 +264,7 @@ def test_what_was_gained_and_forgotten_is_what_evaluate_and_compare_say(
 
 
 def test_a_start_of_another_kind_of_head_recognises_with_its_own_decoder(fluent: Path) -> None:
-    start = Initialization.of(start_config(fluent / "run"))
+    start = start_of(start_config(fluent / "run").init)
     assert start is not None
     beam, transducer = (default_settings("decode", name) for name in ("beam", "transducer_greedy"))
     assert type(start.recognizer(beam, torch.device("cpu")).decode).__name__ == "Beam"
@@ -272,11 +273,11 @@ def test_a_start_of_another_kind_of_head_recognises_with_its_own_decoder(fluent:
 
 def test_the_config_alone_is_read_of_a_bundle_for_its_parts(fluent: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("asr.checkpoint.bundle.load_file", lambda path: pytest.fail("weights are read"))
-    assert start_config(fluent / "run")["encoder"]["dim"] == 32
+    assert start_config(fluent / "run").components["encoder"]["dim"] == 32
 
 
 def test_a_pattern_that_fits_nothing_or_everything_is_one_line(fluent: Path) -> None:
-    model = fresh(start_config(fluent / "run"), ["abc"])
+    model = fresh(start_config(fluent / "run").components, ["abc"])
     with pytest.raises(InputError, match=r"init\.frozen must name weights, such as .*; got 'decoder\.\*'\."):
         Frozen(model, ["decoder.*"], None)
     with pytest.raises(InputError, match=r"init\.frozen must leave weights to train; got \*\."):
@@ -287,7 +288,7 @@ def test_a_pattern_that_fits_nothing_or_everything_is_one_line(fluent: Path) -> 
 
 def test_a_part_cannot_be_removed(fluent: Path) -> None:
     with pytest.raises(InputError, match=r"can be replaced and not removed; got ~encoder\.norm\."):
-        with_parts(resolved(f"init.from={fluent / 'run'}"), ["~encoder.norm"])
+        with_parts(settings_with(f"init.from={fluent / 'run'}"), ["~encoder.norm"])
 
 
 def test_a_model_that_is_not_there_is_one_line(tmp_path: Path) -> None:

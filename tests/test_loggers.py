@@ -10,7 +10,7 @@ import pytest
 from asr.errors import InputError
 from asr.train import train
 from asr.training.loggers import chosen_loggers
-from tests.conftest import CONF, TINY, resolved, tone_corpus
+from tests.conftest import CONF, TINY, resolved, settings_with, tone_corpus
 from tests.processes import metrics
 
 LOGGERS = sorted(path.stem for path in (CONF / "logger").glob("*.yaml"))
@@ -24,7 +24,7 @@ def numbers(run_dir: Path, name: str) -> dict[int, float]:
 
 def trained(tones: Path, run_dir: Path, logger: str, epochs: int, *more: str) -> None:
     few = ["data.max_train_utterances=16", f"trainer.max_epochs={epochs}"]
-    train(resolved(*TINY, *tone_corpus(tones), f"logger={logger}", f"run_dir={run_dir}", *few, *more))
+    train(settings_with(*TINY, *tone_corpus(tones), f"logger={logger}", f"run_dir={run_dir}", *few, *more))
 
 
 @pytest.mark.parametrize("name", LOGGERS)

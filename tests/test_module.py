@@ -10,9 +10,11 @@ import torch
 
 from asr.build import build_augmentation, build_features, build_model, build_tokenizer
 from asr.data.dataset import Item
-from asr.data.epoch_plan import PlanSettings, TrainingSet
+from asr.data.epoch_plan import TrainingSet
 from asr.data.manifest import read_manifest
 from asr.data.position import Position, Share, start_of_epoch
+from asr.data.settings import DataSettings
+from asr.settings.read import read
 from asr.training.data_module import SpeechData
 from tests.conftest import resolved
 
@@ -27,7 +29,7 @@ def speech_data(manifest: Path, position: Position = BEGINNING, **settings: floa
     model = build_model(config, tokenizer, features)
     augmentation = build_augmentation(config, features.sample_rate)
     data = config["data"] | settings
-    plan_settings = PlanSettings.of(data)
+    plan_settings = read(DataSettings, data, "data").plan
     training_set = TrainingSet(utterances, features, model.reference, augmentation.speed, 0, plan_settings)
     return SpeechData(training_set, utterances[:4], augmentation, position, data["num_workers"])
 

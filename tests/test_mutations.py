@@ -16,10 +16,10 @@ import pytest
 from asr import build
 from asr.checkpoint.load import write_bundle
 from asr.errors import InputError
+from asr.run.settings import read_run_settings
 from asr.settings.conf import default_settings
-from asr.settings.run import check_settings
 from asr.train import train
-from tests.conftest import CONF, ROOT, TINY, resolved, tone_corpus
+from tests.conftest import CONF, ROOT, TINY, resolved, settings_with, tone_corpus
 from tests.fusion import search_config
 from tests.mutations import WRONG, changed, leaves, mutations
 
@@ -90,8 +90,7 @@ def pairs(number: int, seed: int, change_is_wanted: Callable[[dict[str, Any]], b
 def problem(config: dict[str, Any]) -> str:
     """Say why a config is refused before anything is begun; nothing where it is not."""
     try:
-        check_settings(config)
-        build.check_components(config)
+        build.check_components(read_run_settings(config).components)
     except InputError as error:
         return str(error)
     return ""
@@ -191,7 +190,7 @@ def refusal(config: dict[str, Any], tones: Path, run_dir: Path) -> str:
     if config["run_dir"] == default["run_dir"]:
         config = config | {"run_dir": str(run_dir)}
     try:
-        train(config | {"corpus": corpus, "augment": augment})
+        train(read_run_settings(config | {"corpus": corpus, "augment": augment}))
     except InputError as error:
         return str(error)
     return ""
@@ -275,6 +274,7 @@ from pathlib import Path
 import torch
 from asr.checkpoint.load import load_recognizer
 from asr.errors import InputError
+from asr.run.settings import read_run_settings
 torch.set_num_threads(1)
 folder = Path(sys.argv[1])
 sound = torch.randn(16000, generator=torch.Generator().manual_seed(0)) * 0.1
@@ -303,7 +303,7 @@ def bundle(request: pytest.FixtureRequest, tones: Path, tmp_path_factory: pytest
     folder = tmp_path_factory.mktemp("bundle")
     other = ["tokenizer.vocab_size=16"] if request.param == "sentencepiece" else ["features/normalize=global_cmvn"]
     overrides = [f"tokenizer={request.param}", *other, "trainer.max_steps=1", f"run_dir={folder / 'run'}"]
-    train(resolved(*TINY, *tone_corpus(tones), *overrides))
+    train(settings_with(*TINY, *tone_corpus(tones), *overrides))
     [checkpoint] = (folder / "run" / "checkpoints").glob("*.ckpt")
     words = {
         word for line in (tones / "train.jsonl").read_text().splitlines() for word in json.loads(line)["text"].split()

@@ -16,7 +16,7 @@ from asr.errors import InputError
 from asr.train import train
 from asr.training import task
 from asr.training.task import RecognitionTask
-from tests.conftest import TINY, resolved, tone_corpus
+from tests.conftest import TINY, settings_with, tone_corpus
 from tests.test_train import metrics
 
 # What hands a number, or a shape that hangs on numbers, to the program: on a card each waits for all that was begun.
@@ -92,9 +92,9 @@ def test_only_a_step_that_is_logged_waits(
     """Beside it a moving average asks how often it was taken, but of a number that lies on the processor."""
     tiny = [override for override in TINY if "convolution" not in override or "transformer" not in how[0]]
     overrides = [*tiny, *tone_corpus(tones), *how, "trainer.max_steps=8", "trainer.log_every_n_steps=3"]
-    settings = resolved(*overrides, f"run_dir={tmp_path / 'run'}", "data.batch_seconds=3", "corpus.test=[]")
+    settings = settings_with(*overrides, f"run_dir={tmp_path / 'run'}", "data.batch_seconds=3", "corpus.test=[]")
     train(settings)
-    accumulated = settings["trainer"]["accumulate_grad_batches"]
+    accumulated = settings.trainer.accumulate_grad_batches
     assert len(asked) == 8 * accumulated
     logged = {3, 6, 8}  # the last one, too
     assert {int(row["step"]) for row in metrics(tmp_path / "run") if row["train/loss"]} == {3, 6}
@@ -125,7 +125,7 @@ def test_a_loss_that_is_not_finite_is_named_by_its_own_step_when_it_is_found_lat
     run_dir = tmp_path / "run"
     often = ["trainer.log_every_n_steps=50", "checkpoint.every_steps=2", "data.batch_seconds=3"]
     with pytest.raises(InputError, match=r"in epoch 1, step 3, the loss is not finite for 1 utterances: ") as raised:
-        train(resolved(*TINY, *tone_corpus(tones), *often, f"run_dir={run_dir}"))
+        train(settings_with(*TINY, *tone_corpus(tones), *often, f"run_dir={run_dir}"))
     assert ids[-1] in str(raised.value)
     assert [path.name for path in (run_dir / "faults").iterdir()] == ["epoch=1-step=3-rank=0-0.pt"]
     assert [checkpoint.step for checkpoint in kept_checkpoints(run_dir / "checkpoints")] == [2]
@@ -140,7 +140,7 @@ def test_losses_are_those_of_a_training_that_waits(
         if late:
             monkeypatch.setattr(task, "answers_at_once", lambda device: False)
         few = ["trainer.max_steps=8", "trainer.log_every_n_steps=3", "corpus.test=[]", "data.batch_seconds=3"]
-        train(resolved(*TINY, *tone_corpus(tones), *few, f"run_dir={tmp_path / str(late)}"))
+        train(settings_with(*TINY, *tone_corpus(tones), *few, f"run_dir={tmp_path / str(late)}"))
         rows = [row for row in metrics(tmp_path / str(late)) if row["train/loss"]]
         found.append([(row["step"], row["train/loss"], row["train/grad_norm"]) for row in rows])
     assert found[0] == found[1]

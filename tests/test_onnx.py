@@ -38,12 +38,12 @@ from asr.onnx import agreement, program
 from asr.onnx.front_end import FrontEnd
 from asr.onnx.quantization import QUANTIZATIONS, levelled, to_int8
 from asr.onnx.session import run_net, session
-from asr.run.initialization import Initialization
+from asr.run.initialization import start_of
 from asr.text.normalize import get_normalizer
 from asr.transcribe import main as transcribe
 from asr.tune import main as tune
 from recipes.librispeech.prepare import main as prepare
-from tests.conftest import CONF, SHARED, resolved
+from tests.conftest import CONF, SHARED, resolved, settings_with
 from tests.nemo import MODEL, needs_model
 from tests.test_average import save
 from tests.tones import write_corpus
@@ -170,7 +170,7 @@ def test_an_export_is_programs_for_any_batch_and_length_and_what_goes_with_them(
 
 def test_an_exported_model_is_no_start_of_a_training(exported: Path) -> None:
     with pytest.raises(InputError, match=r": a model to start from must have weights; an exported one has none\.$"):
-        Initialization.of(resolved(f"init.from={exported}"))
+        start_of(settings_with(f"init.from={exported}").init)
 
 
 def test_a_program_says_nothing_of_where_it_was_made(exported: Path) -> None:

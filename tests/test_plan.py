@@ -4,20 +4,20 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from asr.data.position import num_processes
 from asr.plan import plan
 from asr.train import train
 from asr.training.data_module import SpeechData
-from tests.conftest import ROOT, TINY, resolved, tone_corpus
+from tests.conftest import ROOT, TINY, resolved, settings_with, tone_corpus
 from tests.processes import finish, start, steps_logged
 
 
 def report(capsys: pytest.CaptureFixture[str], corpus: Path, *overrides: str) -> str:
-    plan(resolved(*TINY, *tone_corpus(corpus), "run_dir=/nowhere/run", *overrides))
+    plan(settings_with(*TINY, *tone_corpus(corpus), "run_dir=/nowhere/run", *overrides))
     return capsys.readouterr().out
 
 
@@ -62,7 +62,7 @@ def test_the_report_is_of_the_plan_that_training_carries_out(
         return made
 
     monkeypatch.setattr(SpeechData, "train_dataloader", counting)
-    train(resolved(*TINY, *tone_corpus(tones), f"run_dir={tmp_path / 'run'}", "trainer.max_epochs=2"))
+    train(settings_with(*TINY, *tone_corpus(tones), f"run_dir={tmp_path / 'run'}", "trainer.max_epochs=2"))
     assert counted == batches
 
 
@@ -125,13 +125,13 @@ def test_a_setting_that_does_not_hold_is_one_line_and_exit_status_1(tones: Path,
     [(4, 1, 4), (4, 2, 8), ([0, 2], 1, 2), ("0,2", 1, 2), ("0,", 1, 1), ("3", 1, 3), (-1, 2, 2), ("auto", 1, 1)],
 )
 def test_processes_are_devices_times_nodes(devices: object, num_nodes: int, expected: int) -> None:
-    trainer = {"devices": devices, "num_nodes": num_nodes, "accelerator": "cpu"}
-    number, why = num_processes(trainer)
+    trainer = replace(settings_with("trainer.accelerator=cpu").trainer, devices=devices, num_nodes=num_nodes)
+    number, why = trainer.num_processes()
     assert number == expected
     assert f"trainer.devices={devices}" in why
 
 
 def test_all_gpus_means_those_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.cuda.device_count", lambda: 8)
-    trainer = {"devices": -1, "num_nodes": 2, "accelerator": "gpu"}
-    assert num_processes(trainer) == (16, "trainer.devices=-1, trainer.num_nodes=2, and this machine has 8 GPUs")
+    trainer = settings_with("trainer.accelerator=gpu", "trainer.devices=-1", "trainer.num_nodes=2").trainer
+    assert trainer.num_processes() == (16, "trainer.devices=-1, trainer.num_nodes=2, and this machine has 8 GPUs")

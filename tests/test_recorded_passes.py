@@ -17,7 +17,7 @@ from asr.recognition.model import Model
 from asr.train import train
 from asr.training import step_callbacks
 from asr.training.recorded_passes import Forward, RecordedPasses, Recording
-from tests.conftest import TINY, resolved, tone_corpus
+from tests.conftest import TINY, resolved, settings_with, tone_corpus
 from tests.test_train import losses, metrics
 
 NEVER = float("nan")  # what a tensor holds that nobody has written
@@ -195,7 +195,7 @@ def test_a_training_with_recorded_passes_is_one_without(
         how = ["trainer.max_epochs=2", "trainer.accumulate_grad_batches=2", "ema.decay=0.9", "corpus.test=[]"]
         how += ["data.lengths_per_doubling=2", "data.batch_seconds=4", "data.max_utterances=2", "encoder.dropout=0.1"]
         how += ["init.frozen=[encoder.subsampling.*]", "init.frozen_steps=3", f"graph_memory={share}"]
-        train(resolved(*TINY, *tone_corpus(tones), *how, f"run_dir={run_dir}"))
+        train(settings_with(*TINY, *tone_corpus(tones), *how, f"run_dir={run_dir}"))
         found.append([*losses(run_dir), *(float(row["valid/loss"]) for row in metrics(run_dir) if row["valid/loss"])])
     assert found[1] == pytest.approx(found[0], rel=1e-4)
     told = [record.message for record in caplog.records if "shapes recorded" in record.message]
@@ -205,4 +205,4 @@ def test_a_training_with_recorded_passes_is_one_without(
 
 def test_on_a_processor_it_is_refused(tones: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"graph_memory must be 0 but on a GPU; got 0\.5, and the net is on: cpu\."):
-        train(resolved(*TINY, *tone_corpus(tones), "graph_memory=0.5", f"run_dir={tmp_path / 'run'}"))
+        train(settings_with(*TINY, *tone_corpus(tones), "graph_memory=0.5", f"run_dir={tmp_path / 'run'}"))

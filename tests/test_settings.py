@@ -7,10 +7,9 @@ import pytest
 import torch
 
 from asr.errors import InputError
-from asr.settings.run import check_settings
 from asr.training.fit import is_lost_worker
 from asr.training.trainer import make_trainer
-from tests.conftest import TINY, resolved, tone_corpus
+from tests.conftest import TINY, resolved, settings_with, tone_corpus
 from tests.processes import finish, start
 
 
@@ -25,7 +24,7 @@ from tests.processes import finish, start
         ("data.batch_seconds=abc", "data.batch_seconds must be a number greater than 0, .*; got 'abc'."),
         ("data.num_workers=-1", "data.num_workers must be a whole number from 0 to 1,024; got -1."),
         ("data.max_bad_fraction=2", "data.max_bad_fraction must be a number from 0 to 1; got 2."),
-        ("+data.nonsense=3", "data must set exactly batch_seconds, .*; got {.*'nonsense': 3}."),
+        ("+data.nonsense=3", "data must set exactly batch_seconds, .*; missing: none, unknown: nonsense."),
         ("checkpoint.every_steps=0", "checkpoint.every_steps must be a whole number from 1 to 1,000,000,000; got 0."),
         ("resume.allow=world_size", r"resume.allow must be a list, such as \[world_size\]; got 'world_size'."),
         (
@@ -46,7 +45,7 @@ from tests.processes import finish, start
 )
 def test_a_setting_that_does_not_hold_is_named_with_what_it_must_be(override: str, message: str) -> None:
     with pytest.raises(InputError, match=message):
-        check_settings(resolved(override))
+        settings_with(override)
 
 
 @pytest.mark.parametrize("override", ["trainer.strategy=abc", "trainer.devices=abc"])
@@ -73,20 +72,19 @@ def test_what_lightning_does_not_take_is_one_line(override: str, tones: Path, tm
 def test_a_validation_must_not_be_in_the_middle_of_an_optimizer_step(
     validation: list[str], holds: bool, tmp_path: Path
 ) -> None:
-    config = resolved(*TINY, "trainer.accumulate_grad_batches=2", *validation)
+    settings = settings_with(*TINY, "trainer.accumulate_grad_batches=2", *validation)
     if holds:
-        make_trainer(config)
+        make_trainer(settings)
     else:
         with pytest.raises(InputError, match=r"trainer\.val_check_interval must be 1\.0 or a multiple"):
-            make_trainer(config)
+            make_trainer(settings)
 
 
 @pytest.mark.skipif(torch.backends.mps.is_available(), reason="it is there")
 def test_apples_device_is_accepted_as_a_setting_and_refused_where_it_is_absent() -> None:
-    config = resolved("trainer.accelerator=mps")
-    check_settings(config)
+    settings = settings_with("trainer.accelerator=mps")
     with pytest.raises(InputError, match=r"trainer\.accelerator must be one that torch can use here; got mps"):
-        make_trainer(config)
+        make_trainer(settings)
 
 
 def test_an_absent_file_is_not_taken_for_a_dead_worker(tmp_path: Path) -> None:

@@ -14,12 +14,12 @@ from asr.checkpoint.saved import kept_checkpoints, select, superfluous
 from asr.data.manifest import read_manifest
 from asr.evaluate import main as evaluate
 from asr.train import train
-from tests.conftest import TINY, resolved, tone_corpus
+from tests.conftest import TINY, resolved, settings_with, tone_corpus
 from tests.processes import finish, start
 
 
 def run(run_dir: Path, corpus: Path, *overrides: str) -> Path:
-    train(resolved(*TINY, *tone_corpus(corpus), f"run_dir={run_dir}", *overrides))
+    train(settings_with(*TINY, *tone_corpus(corpus), f"run_dir={run_dir}", *overrides))
     return run_dir
 
 

@@ -9,10 +9,12 @@ import torch
 from asr.augment.speed_perturb import SpeedPerturb
 from asr.build import build_features
 from asr.data.dataset import Item, Reference, SpeedPerturbation
-from asr.data.epoch_plan import EpochPlan, EpochSampler, PlanSettings, RunBounds, TrainingSet
+from asr.data.epoch_plan import EpochPlan, EpochSampler, RunBounds, TrainingSet
 from asr.data.manifest import Utterance
 from asr.data.position import Position, Share, start_of_epoch
+from asr.data.settings import PlanSettings
 from asr.errors import InputError
+from asr.settings.read import read
 from tests.conftest import resolved
 
 SAMPLE_RATE = 16000
@@ -44,7 +46,7 @@ def utterances(count: int) -> list[Utterance]:
 def training_set(
     given: list[Utterance], speed: SpeedPerturbation | None = SPEED, seed: int = 7, **settings: float | None
 ) -> TrainingSet:
-    return TrainingSet(given, FEATURES, REFERENCE, speed, seed, PlanSettings.of(SETTINGS | settings))
+    return TrainingSet(given, FEATURES, REFERENCE, speed, seed, read(PlanSettings, SETTINGS | settings, "data"))
 
 
 def steps(plan: EpochPlan) -> list[list[list[Item]]]:
@@ -106,7 +108,7 @@ def test_the_bound_of_cells_holds_at_the_speed_played_and_what_it_cannot_hold_is
         replace(utterance, text="x" * int(torch.randint(1, 80, (1,), generator=draw))) for utterance in utterances(200)
     ]
     reference = replace(REFERENCE, cells=lambda frames, tokens: frames * (tokens + 1))
-    settings = PlanSettings.of(SETTINGS | {"max_cells": 60_000})
+    settings = read(PlanSettings, SETTINGS | {"max_cells": 60_000}, "data")
     data = TrainingSet(given, FEATURES, reference, SPEED, 0, settings)
 
     def cells(seconds: float, text: str) -> int:

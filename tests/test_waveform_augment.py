@@ -24,14 +24,16 @@ from asr.build import build_augmentation, build_features
 from asr.checkpoint.load import model_config
 from asr.data.batch import Example, Rejected
 from asr.data.dataset import Augmentation, Item, Reference, SpeechDataset
-from asr.data.epoch_plan import PlanSettings, TrainingSet
+from asr.data.epoch_plan import TrainingSet
 from asr.data.manifest import Utterance
 from asr.data.position import start_of_epoch
 from asr.data.recordings import RecordingList
 from asr.data.seeds import seeded
+from asr.data.settings import DataSettings
 from asr.errors import InputError
 from asr.run.resume import changes, run_settings
-from tests.conftest import CONF, TINY, resolved, tone_corpus
+from asr.settings.read import read
+from tests.conftest import CONF, TINY, resolved, settings_with, tone_corpus
 
 SAMPLE_RATE = 16000
 NAMES = sorted(file.stem for file in (CONF / "augment").glob("*.yaml"))
@@ -399,7 +401,7 @@ def test_the_batch_plan_leaves_room_for_what_the_edges_add(tmp_path: Path) -> No
     ]
     for utterance in utterances:
         soundfile.write(utterance.audio_filepath, np.zeros(round(utterance.duration * SAMPLE_RATE)), SAMPLE_RATE)
-    plan_settings = PlanSettings.of(config["data"])
+    plan_settings = read(DataSettings, config["data"], "data").plan
     added = augmentation.max_added_seconds
     training_set = TrainingSet(utterances, features, reference, augmentation.speed, 0, plan_settings, added)
     dataset = SpeechDataset(training_set.utterances, features, reference, augmentation, 0)
@@ -416,7 +418,7 @@ def test_the_batch_plan_leaves_room_for_what_the_edges_add(tmp_path: Path) -> No
         longest = max(longest, *frames)
     assert longest > features.num_frames(10 * SAMPLE_RATE)
     with pytest.raises(InputError, match=r"must have room for what augment\.edges adds.*Raise data\.batch_seconds\."):
-        TrainingSet(utterances, features, reference, None, 0, PlanSettings.of(config["data"]), 12.0)
+        TrainingSet(utterances, features, reference, None, 0, read(DataSettings, config["data"], "data").plan, 12.0)
 
 
 # ---- in training
@@ -467,7 +469,7 @@ def test_a_run_whose_recordings_are_not_there_does_not_begin(tones: Path, tmp_pa
     with pytest.raises(
         InputError, match=r"augment\.noise\.recordings must be a folder of audio, or a manifest; nowhere"
     ):
-        train(resolved(*noisy_run(tones), *missing))
+        train(settings_with(*noisy_run(tones), *missing))
     assert not list((tmp_path / "run").rglob("*.ckpt"))
 
 
@@ -479,7 +481,7 @@ def test_training_with_noise_leaves_a_bundle_that_knows_nothing_of_it(
 
     run = noisy_run(tones)
     noisy = f"augment.noise.recordings={sounds}"
-    train(resolved(*run, noisy, f"run_dir={tmp_path / 'run'}"))
+    train(settings_with(*run, noisy, f"run_dir={tmp_path / 'run'}"))
     held = json.loads((tmp_path / "run" / "bundle" / "config.json").read_text())
     assert "augment" not in held
     assert str(sounds) not in json.dumps(held)

@@ -17,7 +17,7 @@ from asr.data.waveforms import WaveformFeatures, collate_waveforms, masked, with
 from asr.errors import InputError
 from asr.onnx.front_end import FrontEnd
 from asr.train import train
-from tests.conftest import TINY, resolved, tone_corpus
+from tests.conftest import TINY, resolved, settings_with, tone_corpus
 from tests.test_dataset import REFERENCE
 from tests.test_train import metrics
 from tests.tones import SAMPLE_RATE
@@ -126,7 +126,7 @@ def test_a_training_has_the_losses_that_it_has_with_features_of_the_loader(tones
         run_dir = tmp_path / where
         few = ["trainer.max_steps=6", "corpus.test=[]", "data.lengths_per_doubling=16", f"data.features_on={where}"]
         tiny = [override for override in TINY if not override.startswith("augment")]
-        train(resolved(*tiny, *tone_corpus(tones), AUGMENT, *few, f"run_dir={run_dir}"))
+        train(settings_with(*tiny, *tone_corpus(tones), AUGMENT, *few, f"run_dir={run_dir}"))
         found.append([float(row["train/loss"]) for row in metrics(run_dir)])
     assert found[1] == pytest.approx(found[0], rel=2e-3)
     assert found[1] != found[0], "they were computed in another way"

@@ -11,6 +11,7 @@ from asr.errors import InputError
 
 DAMAGED = ".damaged"  # is added to the name of a checkpoint that cannot be read
 NEWEST = 2  # checkpoints kept to resume from: the newest, and the one before it, should it be damaged
+SELECTIONS = ("best", "last", "average_best", "average_last")  # of checkpoints, for a bundle
 SIMILAR = 4.0  # times the best WER: what is worse had hardly begun to learn, and is not averaged
 
 logger = logging.getLogger(__name__)
@@ -80,7 +81,7 @@ def select(selection: str, checkpoints: Sequence[SavedCheckpoint], keep: int) ->
     """Choose the checkpoints that a bundle is made of.
 
     Args:
-        selection: one of `asr.settings.run.SELECTIONS`.
+        selection: one of `SELECTIONS`.
         checkpoints: of the run, oldest first; at least one.
         keep: how many are averaged at most.
     """

@@ -8,7 +8,7 @@ import heapq
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, overload
+from typing import Annotated, Any, overload
 
 import torch
 from torch import Tensor
@@ -17,7 +17,8 @@ from torch.utils.data import Sampler
 from asr.data.dataset import Item
 from asr.data.seeds import derive_seed
 from asr.errors import InputError
-from asr.settings.run import check_fields
+from asr.settings.read import check
+from asr.settings.rule import above, number, or_null, whole
 
 # With K batches, moving utterances by J batches pads about J / K, and leaves an utterance about 1 / 2J of its mates.
 # J = sqrt(K) times this keeps both small where K is small: an hour of speech in 183 batches is moved by 5.4 of them,
@@ -42,13 +43,13 @@ class BatchBounds:
         InputError: no batch is within them.
     """
 
-    batch_seconds: float
-    max_utterances: int
-    max_squared_seconds: float | None = None
-    max_cells: float | None = None
+    batch_seconds: Annotated[float, above(0)]
+    max_utterances: Annotated[int, whole(1)]
+    max_squared_seconds: Annotated[float | None, or_null(above(0))] = None
+    max_cells: Annotated[float | None, or_null(above(0, 2**40))] = None
 
     def __post_init__(self) -> None:
-        check_fields("data", self)
+        check(self, "data")
 
     def shared(self, views: int) -> "BatchBounds":
         """Return the bounds for utterances each of which is in its batch so many times."""
@@ -121,11 +122,11 @@ class BatchOrder:
         InputError: one of them is negative.
     """
 
-    jitter: float
-    sorted_epochs: int
+    jitter: Annotated[float, number(0)]
+    sorted_epochs: Annotated[int, whole(0)]
 
     def __post_init__(self) -> None:
-        check_fields("data", self)
+        check(self, "data")
 
 
 @dataclass(frozen=True)

@@ -4,20 +4,18 @@ import importlib.util
 import logging
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from asr.data.dataset import load_utterance
 from asr.data.manifest import Utterance, read_manifest
+from asr.data.settings import TESTS, CorpusSettings
 from asr.errors import AudioError, InputError
 from asr.interfaces import Tokenizer
 from asr.system.processes import die_with_parent
 from asr.text.normalize import Normalizer
-
-TESTS = ("test", "also_test")
 
 logger = logging.getLogger(__name__)
 
@@ -82,76 +80,62 @@ class Corpus:
 
 
 def read_corpus(
-    config: Mapping[str, Any], normalize: Normalizer, read: Callable[[Path], list[Utterance]] = read_manifest
+    settings: CorpusSettings, normalize: Normalizer, read: Callable[[Path], list[Utterance]] = read_manifest
 ) -> Corpus:
-    """Read the manifests of a corpus config and normalise their texts: from here on there is no other text.
+    """Read the manifests of a corpus and normalise their texts: from here on there is no other text.
 
     Args:
-        config: of the corpus.
+        settings: of the corpus.
         normalize: a text as written to what is learnt and scored.
         read: a manifest.
 
     Raises:
         InputError: a manifest is not there or not right, or two test manifests have the same name.
     """
-    paths = [path for split in TESTS for path in _manifests(config, split)]
+    paths = [path for split in TESTS for path in settings.manifests(split)]
     names = [path.stem for path in paths]
     if repeated := [path.name for path in paths if names.count(path.stem) > 1]:
         must = "corpus.test and corpus.also_test must name manifests of different file names"
         raise InputError(f"{must}; got {repeated[0]} twice.")
     tests, also_tests = (
-        {path.stem: _normalized(read(path), normalize) for path in _manifests(config, split)} for split in TESTS
+        {path.stem: _normalized(read(path), normalize) for path in settings.manifests(split)} for split in TESTS
     )
-    train, valid = (_normalized(_read_all(config, split, read), normalize) for split in ("train", "valid"))
+    train, valid = (_normalized(_read_all(settings, split, read), normalize) for split in ("train", "valid"))
     return Corpus(train, valid, tests, also_tests)
 
 
-def prepare_if_absent(config: Mapping[str, Any]) -> None:
+def prepare_if_absent(settings: CorpusSettings) -> None:
     """Run the module that makes the corpus, with its options, in a process of its own, if a manifest is not there.
 
     Raises:
         InputError: the corpus is absent and cannot be made here; what to do about it.
     """
-    manifests = [path for split in ("train", "valid", *TESTS) for path in _manifests(config, split)]
+    manifests = [path for split in ("train", "valid", *TESTS) for path in settings.manifests(split)]
     absent = [path for path in manifests if not path.is_file()]
     if not absent:
         return
-    how = config.get("prepare")
+    how = settings.prepare
     if how is None:
-        hint = config.get(
-            "how_to_prepare", "Give the manifests by corpus.dir, corpus.train, corpus.valid, corpus.test."
-        )
-        raise InputError(f"corpus {config['name']}: {absent[0]} must be there; it is not. {hint}")
+        hint = settings.how_to_prepare or "Give the manifests by corpus.dir, corpus.train, corpus.valid, corpus.test."
+        raise InputError(f"corpus {settings.name}: {absent[0]} must be there; it is not. {hint}")
     module, *options = how.split() or [how]
     if not module.startswith("recipes.") or importlib.util.find_spec("recipes") is None:
         checkout = "which is part of the source checkout, not of the installed package: run this from a clone"
-        raise InputError(f"corpus {config['name']}: {absent[0]} is not there; it is made by {module}, {checkout}.")
-    logger.info("corpus %s is not there yet: running python -m %s", config["name"], how)
-    command = [sys.executable, "-m", module, *options, "--output-dir", str(config["dir"])]
+        raise InputError(f"corpus {settings.name}: {absent[0]} is not there; it is made by {module}, {checkout}.")
+    logger.info("corpus %s is not there yet: running python -m %s", settings.name, how)
+    command = [sys.executable, "-m", module, *options, "--output-dir", settings.dir]
     made = subprocess.run(command, check=False, preexec_fn=die_with_parent)
     if made.returncode != 0:
-        raise InputError(
-            f"corpus {config['name']}: {module} ended with status {made.returncode}; its message is above."
-        )
+        raise InputError(f"corpus {settings.name}: {module} ended with status {made.returncode}; its message is above.")
 
 
 def _normalized(utterances: Sequence[Utterance], normalize: Normalizer) -> list[Utterance]:
     return [replace(utterance, text=normalize(utterance.text)) for utterance in utterances]
 
 
-def _manifests(config: Mapping[str, Any], split: str) -> list[Path]:
-    paths = config[split]
-    if not isinstance(paths, list):
-        raise InputError(f"corpus.{split} must be a list of manifests, such as [train.jsonl]; got {paths!r}.")
-    return [Path(config["dir"], path) for path in paths]
-
-
-def _read_all(config: Mapping[str, Any], split: str, read: Callable[[Path], list[Utterance]]) -> list[Utterance]:
+def _read_all(settings: CorpusSettings, split: str, read: Callable[[Path], list[Utterance]]) -> list[Utterance]:
     """Read the manifests of one split as one."""
-    paths = _manifests(config, split)
-    if not paths:
-        raise InputError(f"corpus.{split} must name at least one manifest; it is empty.")
-    utterances = [utterance for path in paths for utterance in read(path)]
+    utterances = [utterance for path in settings.manifests(split) for utterance in read(path)]
     repeated = len(utterances) - len({utterance.id for utterance in utterances})
     if repeated:
         raise InputError(f"corpus.{split}: ids must be unique over its manifests; {repeated} are in more than one.")

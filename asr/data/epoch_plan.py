@@ -4,21 +4,20 @@ import logging
 import math
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils.data import Sampler
 
 from asr.data.batch import Batch, Example, collate
-from asr.data.batch_plan import BatchBounds, BatchOrder, Plan, Texts, draw_factors, plan_training
-from asr.data.dataset import Augmentation, Item, Reference, SpeedPerturbation
+from asr.data.batch_plan import Plan, Texts, draw_factors, plan_training
+from asr.data.dataset import Item, Reference, SpeedPerturbation
 from asr.data.manifest import Utterance
-from asr.data.padded_lengths import PaddedLengths
 from asr.data.position import Position, start_of_epoch
-from asr.data.selection import SelectionBounds, feasible_factors, select
+from asr.data.selection import feasible_factors, select
+from asr.data.settings import PlanSettings
 from asr.errors import InputError
 from asr.interfaces import Features
 
@@ -130,32 +129,6 @@ class RunBounds:
     max_steps: int | None
     accumulate: int
 
-    @classmethod
-    def of(cls, trainer: Mapping[str, Any]) -> "RunBounds":
-        """Take them from the config of a trainer."""
-        return cls(trainer["max_epochs"], trainer["max_steps"], trainer["accumulate_grad_batches"])
-
-
-@dataclass(frozen=True)
-class PlanSettings:
-    """What a training set is chosen by, and its epochs are planned by."""
-
-    selection: SelectionBounds
-    batches: BatchBounds
-    order: BatchOrder
-    lengths: PaddedLengths
-
-    @classmethod
-    def of(cls, data: Mapping[str, Any]) -> "PlanSettings":
-        """Take them from the section `data` of a config."""
-        size = (data[name] for name in ("batch_seconds", "max_utterances", "max_squared_seconds", "max_cells"))
-        return cls(
-            SelectionBounds(data["min_seconds"], data["max_seconds"], data["max_train_utterances"]),
-            BatchBounds(*size),
-            BatchOrder(data["jitter"], data["sorted_epochs"]),
-            PaddedLengths(data["lengths_per_doubling"]),
-        )
-
 
 class EpochSampler(Sampler[list[Item]]):
     """Hand one rank's batches to a DataLoader, from batch `start` on; `len()` counts those before it too."""
@@ -232,19 +205,6 @@ class TrainingSet:
         self._texts = None
         if max_cells is not None and most * self._bounds.max_utterances > max_cells:
             self._texts = Texts(selection.num_tokens.double(), self._cells)
-
-    @classmethod
-    def of(
-        cls,
-        config: Mapping[str, Any],
-        utterances: Sequence[Utterance],
-        features: Features,
-        reference: Reference,
-        augmentation: Augmentation,
-    ) -> "TrainingSet":
-        """Make that of a resolved config; utterances, features and reference are those of the class."""
-        settings, added = PlanSettings.of(config["data"]), augmentation.max_added_seconds
-        return cls(utterances, features, reference, augmentation.speed, config["seed"], settings, added)
 
     def __len__(self) -> int:
         return len(self.utterances)

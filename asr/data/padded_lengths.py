@@ -1,11 +1,15 @@
 """To how many frames a training batch is padded, so that batches have few shapes."""
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 
 from asr.lengths import Lengths
-from asr.settings.run import check_fields
+from asr.settings.read import check
+from asr.settings.rule import Rule, is_whole, or_null
+
+POWER_OF_TWO = Rule("a power of two, at most 64", lambda value: is_whole(value) and value in (1, 2, 4, 8, 16, 32, 64))
 
 
 @dataclass(frozen=True)
@@ -23,10 +27,10 @@ class PaddedLengths:
         InputError: it is another number.
     """
 
-    lengths_per_doubling: int | None
+    lengths_per_doubling: Annotated[int | None, or_null(POWER_OF_TWO)]
 
     def __post_init__(self) -> None:
-        check_fields("data", self)
+        check(self, "data")
 
     def of(self, frames: Lengths) -> Lengths:
         """Return the length to which so many frames, an int or a tensor of them, are padded: as many, or more."""

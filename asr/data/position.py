@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
-
-import torch
+from typing import NamedTuple
 
 
 class Share(NamedTuple):
@@ -62,25 +59,3 @@ class Position:
 def start_of_epoch(epoch: int, world_size: int) -> Position:
     """Return the place before the first batch of an epoch."""
     return Position(epoch, (Share(world_size, 0),))
-
-
-def num_processes(trainer: Mapping[str, Any]) -> tuple[int, str]:
-    """Tell on how many processes a trainer config trains from here, and why.
-
-    Args:
-        trainer: devices (a number, -1 or "auto" for all there are, or a list of them), num_nodes, accelerator.
-    """
-    devices, nodes = trainer["devices"], trainer["num_nodes"]
-    given = f"trainer.devices={devices}, trainer.num_nodes={nodes}"
-    if isinstance(devices, str) and devices not in ("auto", "-1"):
-        listed = [part for part in devices.split(",") if part.strip()]
-        devices = listed if "," in devices else int(devices)
-    if isinstance(devices, list):
-        return len(devices) * nodes, given
-    if devices not in (-1, "-1", "auto"):
-        return devices * nodes, given
-    gpus = torch.cuda.device_count() if trainer["accelerator"] != "cpu" else 0
-    here = (
-        f"this machine has {gpus or 'no'} GPU{'s' * (gpus != 1)}" if trainer["accelerator"] != "cpu" else "on the CPU"
-    )
-    return max(1, gpus) * nodes, f"{given}, and {here}"

@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Annotated
 
 import torch
 from torch import Tensor
@@ -10,7 +11,8 @@ from torch import Tensor
 from asr.data.dataset import Reference, SpeedPerturbation
 from asr.data.manifest import Utterance
 from asr.interfaces import Features
-from asr.settings.run import check_fields
+from asr.settings.read import check
+from asr.settings.rule import above, number, or_null, whole
 
 _LIMITS = "the least of data.max_seconds, data.batch_seconds and the square root of data.max_squared_seconds"
 
@@ -28,12 +30,12 @@ class SelectionBounds:
         InputError: no duration is within them.
     """
 
-    min_seconds: float
-    max_seconds: float
-    max_train_utterances: int | None = None
+    min_seconds: Annotated[float, number(0)]
+    max_seconds: Annotated[float, above(0)]
+    max_train_utterances: Annotated[int | None, or_null(whole(1))] = None
 
     def __post_init__(self) -> None:
-        check_fields("data", self)
+        check(self, "data")
 
 
 @dataclass

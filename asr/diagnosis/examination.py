@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -17,6 +16,7 @@ from asr.diagnosis.headers import Header, read_header
 from asr.diagnosis.parallel import in_parallel
 from asr.diagnosis.sound import Heard, listen
 from asr.errors import InputError
+from asr.run.settings import RunSettings
 from asr.text.numbers import counted
 
 
@@ -56,12 +56,11 @@ class Bounds:
     listen_hours: float | None
     seed: int
 
-    @classmethod
-    def of(cls, config: Mapping[str, Any]) -> "Bounds":
-        """Take them from the config of a training."""
-        sample_rate = build_features(config).sample_rate
-        hours = config["doctor"]["listen_hours"]
-        return cls(sample_rate, config["data"]["max_bad_fraction"], hours, config["seed"])
+
+def bounds_of(settings: RunSettings) -> Bounds:
+    """Take the bounds of an examination from the settings of a training."""
+    sample_rate = build_features(settings.components).sample_rate
+    return Bounds(sample_rate, settings.data.max_bad_fraction, settings.doctor.listen_hours, settings.seed)
 
 
 @dataclass(frozen=True)

@@ -3,10 +3,8 @@
 import logging
 import math
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
@@ -14,13 +12,14 @@ from torch import nn
 from asr import build
 from asr.checkpoint.saved import NEWEST
 from asr.data.batch_plan import LESS_MEMORY
-from asr.data.epoch_plan import EpochPlan, RunBounds, TrainingSet
+from asr.data.epoch_plan import EpochPlan, TrainingSet
 from asr.data.manifest import Utterance
-from asr.data.position import num_processes, start_of_epoch
+from asr.data.position import start_of_epoch
 from asr.diagnosis.finding import Case, Finding, Severity
 from asr.diagnosis.trial import Steps, Trial, padded_seconds
 from asr.errors import is_out_of_memory
 from asr.recognition.model import Model
+from asr.run.settings import RunSettings
 from asr.text.numbers import counted
 
 GIGABYTE = 1e9
@@ -38,7 +37,7 @@ class Forecast:
 
 
 def forecast(
-    config: Mapping[str, Any],
+    settings: RunSettings,
     utterances: Sequence[Utterance],
     model: Model,
     announce: Callable[[Forecast], object],
@@ -46,7 +45,7 @@ def forecast(
     """Plan a training, and try its batches.
 
     Args:
-        config: resolved, of the training.
+        settings: of the training.
         utterances: to train on, which the model's tokenizer can spell.
         model: fresh; it is of no use behind this.
         announce: gets what was found before the batches are tried: memory may end the process.
@@ -54,32 +53,33 @@ def forecast(
     Raises:
         InputError: nothing is left to train on.
     """
-    augmentation = build.build_augmentation(config, model.features.sample_rate)
-    training_set = TrainingSet.of(config, utterances, model.features, model.reference, augmentation)
+    augmentation = build.build_augmentation(settings.components, model.features.sample_rate)
+    of_plan = augmentation.speed, settings.seed, settings.data.plan, augmentation.max_added_seconds
+    training_set = TrainingSet(utterances, model.features, model.reference, *of_plan)
     found = Forecast(findings=dropped_findings(training_set, utterances))
-    start = start_of_epoch(0, num_processes(config["trainer"])[0])
+    start = start_of_epoch(0, settings.trainer.num_processes()[0])
     plan = training_set.epoch(start)
-    bounds = RunBounds.of(config["trainer"])
+    bounds = settings.trainer.bounds
     total = training_set.total_steps(start, 0, bounds)
     parameters = sum(parameter.numel() for parameter in model.parameters())
     found.facts.append(("model", f"{type(model.encoder).__name__}, {parameters:,} parameters"))
     per_epoch = math.ceil(len(plan) / bounds.accumulate)
     found.facts.append(("steps", f"{per_epoch:,} of the optimizer in an epoch, {total:,} in the run"))
     announce(found)
-    device = torch.device("cuda" if config["trainer"]["accelerator"] != "cpu" and torch.cuda.is_available() else "cpu")
+    device = torch.device("cuda" if settings.trainer.accelerator != "cpu" and torch.cuda.is_available() else "cpu")
     logger.info("trying a batch of median size, and the largest of an epoch, on this machine's %s", device.type)
     model.to(device).train()
-    optimizer = build.build_optimizer(config, model.named_parameters())
-    trial = Trial(model, optimizer, training_set, device, config["trainer"]["precision"])
+    optimizer = build.build_optimizer(settings.components, model.named_parameters())
+    trial = Trial(model, optimizer, training_set, device, settings.trainer.precision)
     tried = Forecast()
     try:
         steps = trial.steps(plan, augmentation)
     except (RuntimeError, MemoryError) as error:
         tried.findings.append(memory_finding(error))
         return tried
-    tried.facts.extend(time_facts(steps, plan, config["data"]["num_workers"], total * bounds.accumulate))
+    tried.facts.extend(time_facts(steps, plan, settings.data.num_workers, total * bounds.accumulate))
     tried.findings.extend(memory_findings(steps))
-    facts, findings = disk(steps.state, weight_bytes(model), config)
+    facts, findings = disk(steps.state, weight_bytes(model), settings)
     return Forecast([*tried.facts, *facts], [*tried.findings, *findings])
 
 
@@ -147,18 +147,18 @@ def memory_findings(steps: Steps) -> list[Finding]:
     return [Finding("memory", Severity.WARNING, what, f"{LESS_MEMORY}.")]
 
 
-def disk(state: float, weights: float, config: Mapping[str, Any]) -> tuple[list[tuple[str, str]], list[Finding]]:
+def disk(state: float, weights: float, settings: RunSettings) -> tuple[list[tuple[str, str]], list[Finding]]:
     """Say what checkpoints and bundle take on the disk, and whether there is room.
 
     Args:
         state: bytes of a checkpoint without a moving average.
         weights: bytes of the weights.
-        config: of the training.
+        settings: of the training.
     """
-    ema = weights if config["ema"]["decay"] is not None else 0.0
-    kept = NEWEST + config["checkpoint"]["keep"] + 1  # one more while it is written
+    ema = weights if settings.ema.decay is not None else 0.0
+    kept = NEWEST + settings.checkpoint.keep + 1  # one more while it is written
     needed = kept * (state + ema) + weights
-    folder = Path(config["run_dir"]).absolute()
+    folder = settings.folder.absolute()
     while not folder.is_dir():
         folder = folder.parent
     free = shutil.disk_usage(folder).free
@@ -166,7 +166,7 @@ def disk(state: float, weights: float, config: Mapping[str, Any]) -> tuple[list[
     if needed <= free:
         return [("disk", said)], []
     advice = "Make room, give another run_dir, or lower checkpoint.keep."
-    return [("disk", said)], [Finding("disk", Severity.ERROR, f"{config['run_dir']} takes {said}.", advice)]
+    return [("disk", said)], [Finding("disk", Severity.ERROR, f"{settings.run_dir} takes {said}.", advice)]
 
 
 def weight_bytes(model: nn.Module) -> float:

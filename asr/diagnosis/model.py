@@ -1,8 +1,6 @@
 """The model that a training would begin with."""
 
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from asr.build import build_model
 from asr.data.corpus import Corpus
@@ -12,7 +10,8 @@ from asr.diagnosis.finding import Finding
 from asr.diagnosis.texts import coverage_findings
 from asr.recognition.model import Model
 from asr.run.folder import fitted_front_end
-from asr.run.initialization import Initialization
+from asr.run.initialization import start_of
+from asr.run.settings import RunSettings
 
 
 class Fresh(NamedTuple):
@@ -29,15 +28,14 @@ class Fresh(NamedTuple):
     findings: list[Finding]
 
 
-def fresh_model(config: Mapping[str, Any], corpus: Corpus) -> Fresh:
+def fresh_model(settings: RunSettings, corpus: Corpus) -> Fresh:
     """Fit tokenizer and features, and make the model; nothing is kept in the run folder.
 
     Raises:
         InputError: the settings do not allow it.
     """
-    start = Initialization.of(config)
-    tokenizer, features = fitted_front_end(config, corpus, Path(config["run_dir"]), False, start)
+    tokenizer, features = fitted_front_end(settings, corpus, False, start_of(settings.init))
     uncovered = coverage_findings(splits_of(corpus), tokenizer, list(corpus.also_tests))
     unspelled = {id(case.utterance) for finding in uncovered for case in finding.cases}
     utterances = [utterance for utterance in corpus.train if id(utterance) not in unspelled]
-    return Fresh(build_model(config, tokenizer, features), utterances, uncovered)
+    return Fresh(build_model(settings.components, tokenizer, features), utterances, uncovered)

@@ -64,10 +64,10 @@ class Trial:
         optimizer: torch.optim.Optimizer,
         training_set: TrainingSet,
         device: torch.device,
-        precision: str,
+        precision: int | str,
     ) -> None:
         self._model, self._optimizer, self._data, self._device = model, optimizer, training_set, device
-        self._precision = PRECISIONS.get(precision)
+        self._precision = PRECISIONS.get(str(precision))
         self._noise = torch.Generator().manual_seed(derive_seed(training_set.seed, "trial"))
 
     def steps(self, plan: EpochPlan, augmentation: Augmentation) -> Steps:

@@ -20,6 +20,7 @@ from asr.recognition.confidence import FILE as CALIBRATION
 from asr.run.events import EventsFile, WarningEvents
 from asr.run.initialization import Initialization
 from asr.run.names import CONFIG, EXAMPLES, FITTED, LOG, METRICS
+from asr.run.settings import RunSettings
 from asr.system.files import UNFINISHED, remove_unfinished, write_whole, write_whole_text
 from asr.text.printable import LineFormatter
 
@@ -55,9 +56,9 @@ def open_run_dir(run_dir: Path) -> None:
     remove_unfinished(run_dir / CHECKPOINTS)
 
 
-def save_config(run_dir: Path, config: Mapping[str, Any]) -> None:
+def save_config(run_dir: Path, resolved: Mapping[str, Any]) -> None:
     """Keep the resolved config."""
-    write_whole_text(run_dir / CONFIG, yaml.safe_dump(dict(config), sort_keys=False))
+    write_whole_text(run_dir / CONFIG, yaml.safe_dump(dict(resolved), sort_keys=False))
 
 
 def begin_anew(run_dir: Path) -> None:
@@ -75,18 +76,18 @@ def begin_anew(run_dir: Path) -> None:
 
 
 def fitted_front_end(
-    config: Mapping[str, Any], corpus: Corpus, run_dir: Path, keep: bool, start: Initialization | None
+    settings: RunSettings, corpus: Corpus, keep: bool, start: Initialization | None
 ) -> tuple[Tokenizer, Features]:
     """Make tokenizer and features; take up what the run learnt before, or its start, or fit them to the training set.
 
     Args:
-        config: the resolved config.
+        settings: of the run, whose folder stores what was learnt.
         corpus: to fit to.
-        run_dir: the run folder; where what was learnt is, or will be.
         keep: whether to keep what was learnt there.
         start: the model that the run starts from, if there is one.
     """
-    tokenizer, features = build.build_tokenizer(config), build.build_features(config)
+    components, run_dir = settings.components, settings.folder
+    tokenizer, features = build.build_tokenizer(components), build.build_features(components)
     files = load_fitted(run_dir)
     if files:
         try:
@@ -96,7 +97,7 @@ def fitted_front_end(
             must = f"{run_dir} holds a run with another tokenizer or other features ({FITTED}/ has no {absent.args[0]})"
             raise InputError(f"{must}; give another run_dir, or the same settings.") from None
     else:
-        of_start = {part: start.learnt(config, part) if start else None for part in ("tokenizer", "features")}
+        of_start = {part: start.learnt(components, part) if start else None for part in ("tokenizer", "features")}
         if of_start["tokenizer"] is not None:
             tokenizer.load(of_start["tokenizer"])
         else:
@@ -104,7 +105,7 @@ def fitted_front_end(
         if of_start["features"] is not None:
             features.normalize.load(of_start["features"])
         else:
-            features.normalize.fit(energies(corpus.train, features, seed=config["seed"]))
+            features.normalize.fit(energies(corpus.train, features, seed=settings.seed))
         if keep:
             save_fitted(run_dir, fitted_files(tokenizer, features))
     return tokenizer, features

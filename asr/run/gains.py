@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 def tell_gains(
     run_dir: Path,
-    config: Mapping[str, Any],
+    decode: Mapping[str, Any],
     start: Initialization,
     tests: Mapping[str, Sequence[Utterance]],
     results: Mapping[str, Evaluation],
@@ -34,7 +34,7 @@ def tell_gains(
 
     Args:
         run_dir: the run folder.
-        config: the resolved config.
+        decode: settings of the run's decoder.
         start: that model.
         tests: utterances by the manifest's name.
         results: of the run's bundle, on the same.
@@ -42,7 +42,7 @@ def tell_gains(
     """
     comparisons = {}
     try:
-        recognizer = start.recognizer(config["decode"], device)
+        recognizer = start.recognizer(decode, device)
         for name, after in results.items():
             before = evaluate(recognizer, name, tests[name], normalize=get_normalizer(after.normalizer))
             comparisons[name] = compare(before.scored, after.scored)

@@ -1,4 +1,4 @@
-"""Starting from a trained model: its parts in the config, its weights in the net, and an account of every tensor."""
+"""Starting from a trained model: its parts in the settings, its weights in the net, and an account of every tensor."""
 
 import hashlib
 import logging
@@ -18,6 +18,7 @@ from asr.checkpoint.load import bundle_recognizer, read_model, read_settings
 from asr.errors import InputError
 from asr.interfaces import Tokenizer
 from asr.recognition.recognizer import Recognizer
+from asr.run.settings import InitSettings, RunSettings
 from asr.text.printable import listed
 
 if TYPE_CHECKING:
@@ -25,22 +26,22 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-PARTS = ("normalizer", "tokenizer", "features", "encoder", "head")  # of a config, that are the model's
+PARTS = ("normalizer", "tokenizer", "features", "encoder", "head")  # components that the model brings
 
 
-def with_parts(config: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
-    """Put the parts of the model that `init.from` names into a config, but for what overrides replace by name.
+def with_parts(settings: RunSettings, overrides: Sequence[str]) -> RunSettings:
+    """Take the components of the model that `init.from` names, but for what overrides replace by name.
 
     Args:
-        config: resolved.
+        settings: of a run.
         overrides: of the command line, such as `encoder=transformer`, `encoder.dropout=0.1`.
 
     Raises:
         InputError: there is no such model.
     """
-    source = config["init"]["from"]
+    source = settings.init.source
     if source is None:
-        return config
+        return settings
     model = read_settings(path_of(source))
     if removed := [override for override in overrides if override.lstrip("~").startswith(PARTS) and override[0] == "~"]:
         raise InputError(f"a part of the model of init.from can be replaced and not removed; got {removed[0]}.")
@@ -53,17 +54,17 @@ def with_parts(config: dict[str, Any], overrides: Sequence[str]) -> dict[str, An
         parts[part] = deepcopy(model[part])
         for name in names:
             if name.startswith((f"{part}.", f"{part}/")):
-                _put(parts, config, name.replace("/", ".").split("."))
-    return config | parts
+                _put(parts, settings.components, name.replace("/", ".").split("."))
+    return replace(settings, components={**settings.components, **parts})
 
 
-def _put(parts: dict[str, Any], config: Mapping[str, Any], path: list[str]) -> None:
-    """Replace the setting of this path by the config's."""
+def _put(parts: dict[str, Any], components: Mapping[str, Any], path: list[str]) -> None:
+    """Replace the setting of this path by that of `components`."""
     into: Any = parts
     for key in path[:-1]:
-        into, config = into.setdefault(key, {}), config[key]
-    logger.info("init.from: %s is %s, and not the model's %s", ".".join(path), config[path[-1]], into.get(path[-1]))
-    into[path[-1]] = config[path[-1]]
+        into, components = into.setdefault(key, {}), components[key]
+    logger.info("init.from: %s is %s, and not the model's %s", ".".join(path), components[path[-1]], into.get(path[-1]))
+    into[path[-1]] = components[path[-1]]
 
 
 @dataclass(frozen=True)
@@ -80,21 +81,6 @@ class Initialization:
     bundle: Bundle
     parts: Sequence[str]
 
-    @classmethod
-    def of(cls, config: Mapping[str, Any]) -> "Initialization | None":
-        """Read the model that a config starts from; None: from nothing.
-
-        Raises:
-            InputError: it has no weights.
-        """
-        source = config["init"]["from"]
-        if source is None:
-            return None
-        bundle = read_model(path_of(source))
-        if bundle.programs:
-            raise InputError(f"{source}: a model to start from must have weights; an exported one has none.")
-        return cls(source, bundle, config["init"]["parts"])
-
     @property
     def fingerprint(self) -> bytes:
         """What tells this start from another when a run is resumed."""
@@ -104,9 +90,9 @@ class Initialization:
             digest.update(weight.contiguous().view(torch.uint8).numpy().tobytes())
         return digest.digest()
 
-    def learnt(self, config: Mapping[str, Any], part: str) -> dict[str, bytes] | None:
+    def learnt(self, components: Mapping[str, Any], part: str) -> dict[str, bytes] | None:
         """Files from which tokenizer or features load what they learnt; None where the run has its own."""
-        return self.bundle.files if config[part] == self.bundle.config[part] else None
+        return self.bundle.files if components[part] == self.bundle.config[part] else None
 
     def load(self, model: "Model") -> None:
         """Put the weights into a fresh model, and say what became of each of them.
@@ -172,6 +158,20 @@ class Initialization:
         tokenizer = build_tokenizer(self.bundle.config)
         tokenizer.load(self.bundle.files)
         return tokenizer
+
+
+def start_of(settings: InitSettings) -> Initialization | None:
+    """Read the model that a run starts from; None: from nothing.
+
+    Raises:
+        InputError: it has no weights.
+    """
+    if settings.source is None:
+        return None
+    bundle = read_model(path_of(settings.source))
+    if bundle.programs:
+        raise InputError(f"{settings.source}: a model to start from must have weights; an exported one has none.")
+    return Initialization(settings.source, bundle, settings.parts)
 
 
 def _frame_head_prefix(model: "Model") -> str | None:

@@ -16,6 +16,7 @@ from asr.evaluation.word_errors import total
 from asr.run.events import Bundled, EventsFile
 from asr.run.gains import tell_gains
 from asr.run.names import RESULTS
+from asr.run.settings import RunSettings
 from asr.system.files import write_whole_text
 from asr.text.numbers import percent
 from asr.text.printable import printable
@@ -35,7 +36,7 @@ logger = logging.getLogger(__name__)
 
 def finish(
     run_dir: Path,
-    config: Mapping[str, Any],
+    settings: RunSettings,
     tests: Mapping[str, Sequence[Utterance]],
     device: Any,
     start: "Initialization | None",
@@ -44,19 +45,19 @@ def finish(
 
     Args:
         run_dir: the run folder.
-        config: the resolved config.
+        settings: of the run.
         tests: utterances by the manifest's name.
         device: to recognise on.
         start: the model that the run started from; None: from nothing.
     """
-    bundle = make_bundle(run_dir, config, start)
+    bundle = make_bundle(run_dir, settings, start)
     logger.info("bundle written to %s", bundle)
     EventsFile(run_dir).append(Bundled())
     results = test_bundle(bundle, tests, device)
     for name, evaluation in results.items():
         print(f"{printable(name)}: {evaluation.summary()}")
     if start is not None:
-        tell_gains(run_dir, config, start, tests, results, device)
+        tell_gains(run_dir, settings.components["decode"], start, tests, results, device)
     return results
 
 
@@ -85,33 +86,33 @@ def best_wer(run_dir: Path) -> float | None:
     return best[0].wer if best else None
 
 
-def make_bundle(run_dir: Path, config: Mapping[str, Any], start: "Initialization | None") -> Path:
+def make_bundle(run_dir: Path, settings: RunSettings, start: "Initialization | None") -> Path:
     """Write the run's bundle, with its model card; `checkpoint.select` says which checkpoints the weights are of.
 
     The card of the model that the run started from, which may name its makers and its licence, is part of it.
     """
-    checkpoints = []
+    components, checkpoints = settings.components, []
     for checkpoint in kept_checkpoints(run_dir / CHECKPOINTS):
         if (reason := damage(checkpoint.path)) is None:
             checkpoints.append(checkpoint)
         else:
             logger.warning("%s is damaged (%s), and left out of the bundle", checkpoint.path, reason)
-    chosen = select(config["checkpoint"]["select"], checkpoints, config["checkpoint"]["keep"])
+    chosen = select(settings.checkpoint.select, checkpoints, settings.checkpoint.keep)
     best = by_wer(checkpoints)
     card = _CARD.format(
         name=run_dir.name,
-        corpus=config["corpus"]["name"],
-        encoder=config["encoder"]["name"],
-        normalizer=config["normalizer"],
-        sample_rate=config["features"]["sample_rate"],
-        select=config["checkpoint"]["select"],
+        corpus=settings.corpus.name,
+        encoder=components["encoder"]["name"],
+        normalizer=components["normalizer"],
+        sample_rate=components["features"]["sample_rate"],
+        select=settings.checkpoint.select,
         checkpoints=", ".join(checkpoint.path.stem for checkpoint in chosen),
         wer=percent(best[0].wer, 2) if best else "not measured",
         start=start.source if start else "nothing: weights at random",
     )
     if start is not None and start.bundle.card:
         card += "\n## What it started from\n\n" + indent(start.bundle.card.strip(), "> ", lambda line: True) + "\n"
-    write_bundle(run_dir / BUNDLE, [checkpoint.path for checkpoint in chosen], card, config["decode"])
+    write_bundle(run_dir / BUNDLE, [checkpoint.path for checkpoint in chosen], card, components["decode"])
     return run_dir / BUNDLE
 
 

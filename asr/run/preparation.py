@@ -14,9 +14,10 @@ from asr.data.corpus import Corpus, prepare_if_absent, read_corpus
 from asr.data.position import Position, start_of_epoch
 from asr.run import folder
 from asr.run.events import EventsFile, Started
-from asr.run.initialization import Initialization
+from asr.run.initialization import Initialization, start_of
 from asr.run.names import EXAMPLES, FAULTS
 from asr.run.resume import Resume, Run, changes, check_allowed, find_resume, run_settings
+from asr.run.settings import RunSettings
 from asr.run.validation_samples import SamplesFile, choose_samples
 from asr.text.normalize import get_normalizer
 
@@ -114,43 +115,43 @@ class Prepared:
         return samples
 
 
-def prepare(config: dict[str, Any], rank: int, world_size: int) -> Prepared:
+def prepare(settings: RunSettings, rank: int, world_size: int) -> Prepared:
     """Enter the run folder, read the corpus, fit the tokenizer; or take up what the first process did of it.
 
     Args:
-        config: the resolved config.
+        settings: of the run.
         rank: of this process.
         world_size: number of processes.
 
     Raises:
         InputError: the corpus, the folder, or what lies in it does not allow the run.
     """
-    run_dir, first = Path(config["run_dir"]), rank == 0
-    check_attachable(config)  # before the training whose bundle it would not fit into
+    run_dir, first, components = settings.folder, rank == 0, settings.components
+    check_attachable(components)  # before the training whose bundle it would not fit into
     if first:
-        prepare_if_absent(config["corpus"])
+        prepare_if_absent(settings.corpus)
         folder.open_run_dir(run_dir)
-    corpus = read_corpus(config["corpus"], get_normalizer(config["normalizer"]))
+    corpus = read_corpus(settings.corpus, get_normalizer(components["normalizer"]))
     resume = find_resume(run_dir / CHECKPOINTS)
     if resume is None:
         corpus.check_audio()  # a resumed run skips what has disappeared, as it would have done
     if resume is None and first:
         folder.begin_anew(run_dir)
-    start = Initialization.of(config)
-    tokenizer, features = folder.fitted_front_end(config, corpus, run_dir, first, start)
+    start = start_of(settings.init)
+    tokenizer, features = folder.fitted_front_end(settings, corpus, first, start)
     files = fitted_files(tokenizer, features)
     compared = files | ({"init.from": start.fingerprint} if start else {})
-    augmentation = build_augmentation(config, features.sample_rate)
+    augmentation = build_augmentation(components, features.sample_rate)
     mixed_in = {name: recordings.utterances for name, recordings in augmentation.recordings.items()}
     heard = {"train": corpus.train, "valid": corpus.valid, **mixed_in}
-    settings = run_settings(config, heard, compared, world_size)
-    changed = changes(resume.run.settings, settings) if resume else {}
+    compared_settings = run_settings(settings.resolved, heard, compared, world_size)
+    changed = changes(resume.run.settings, compared_settings) if resume else {}
     if first:
-        check_allowed(changed, run_dir, config["resume"]["allow"])
-        folder.save_config(run_dir, config)
+        check_allowed(changed, run_dir, settings.resume.allow)
+        folder.save_config(run_dir, settings.resolved)
     position = resume.position.on(world_size) if resume else start_of_epoch(0, world_size)
-    extra = checkpoint_extra(config, files)
+    extra = checkpoint_extra(components, files)
     return Prepared(
-        *(run_dir, first, corpus, tokenizer, features, augmentation, extra, position, settings, resume),
+        *(run_dir, first, corpus, tokenizer, features, augmentation, extra, position, compared_settings, resume),
         *(bool(changed), start),
     )

@@ -93,19 +93,19 @@ def find_resume(checkpoints: Path) -> Resume | None:
 
 
 def run_settings(
-    config: Mapping[str, Any], splits: Mapping[str, Sequence[Utterance]], fitted: Mapping[str, bytes], world_size: int
+    resolved: Mapping[str, Any], splits: Mapping[str, Sequence[Utterance]], fitted: Mapping[str, bytes], world_size: int
 ) -> dict[str, Any]:
     """Collect all that a run's results are a function of, as plain types.
 
     Args:
-        config: the resolved config.
+        resolved: all settings of the run.
         splits: `train` and `valid`, texts normalised; and what is mixed in, by the setting that names it.
         fitted: files that tokenizer and features learnt.
         world_size: number of processes.
     """
     data = {name: _fingerprint(utterances) for name, utterances in splits.items()}
     learnt = {name: hashlib.sha256(content).hexdigest()[:16] for name, content in fitted.items()}
-    return {**config, "world_size": world_size, "manifests": data, "fitted": learnt}
+    return {**resolved, "world_size": world_size, "manifests": data, "fitted": learnt}
 
 
 def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, str]:

@@ -127,7 +127,6 @@ CHUNK_SECONDS = above(0, 3_600)  # of a stream, that are recognised at once
 LEFT_SECONDS = number(0, 3_600)  # that are seen before a chunk
 RIGHT_SECONDS = number(0, 30)  # that are seen behind it, and go through the net once more with each chunk
 STREAM_SECONDS = {"chunk_seconds": CHUNK_SECONDS, "left_seconds": LEFT_SECONDS, "right_seconds": RIGHT_SECONDS}
-POWERS_OF_TWO = (1, 2, 4, 8, 16, 32, 64)
 THREADS = whole(1, 1_024)
 WORKERS = whole(0, 1_024)  # processes that read audio
 

@@ -1,6 +1,6 @@
-"""What happens besides the steps of a training, as the config chooses it, but for saving."""
+"""Optional training callbacks, except checkpointing."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import lightning.pytorch as pl
 from lightning.pytorch.callbacks import EMAWeightAveraging, LambdaCallback
@@ -13,28 +13,29 @@ from asr.training.step_callbacks import step_callbacks
 
 if TYPE_CHECKING:
     from asr.run.preparation import Prepared
+    from asr.run.settings import RunSettings
     from asr.training.data_module import SpeechData
     from asr.training.task import RecognitionTask
 
 
 def besides_steps(
-    config: dict[str, Any], prepared: "Prepared", task: "RecognitionTask", data: "SpeechData"
+    settings: "RunSettings", prepared: "Prepared", task: "RecognitionTask", data: "SpeechData"
 ) -> list[pl.Callback]:
     """Make the callbacks of a training, in the order in which they are called.
 
     Args:
-        config: the resolved config.
+        settings: of the run.
         prepared: of the run.
         task: that is trained.
         data: that it is trained on.
     """
-    callbacks = [*step_callbacks(config, task.model, data.worst_batches), StuckAtBlank()]
+    callbacks = [*step_callbacks(settings, task.model, data.worst_batches), StuckAtBlank()]
     if prepared.start is not None and prepared.resume is None:
         callbacks.append(LambdaCallback(on_train_start=lambda trainer, task: validate(trainer)))
-    if config["ema"]["decay"] is not None:
-        callbacks.append(EMAWeightAveraging(decay=config["ema"]["decay"]))
-    if config["early_stopping"]["patience"] is not None:
-        callbacks.append(Patience(config["early_stopping"]["patience"]))
-    if config["debug"]["profile_batches"] is not None:
-        callbacks.append(Profile(prepared.run_dir, config["debug"]["profile_batches"]))
+    if settings.ema.decay is not None:
+        callbacks.append(EMAWeightAveraging(decay=settings.ema.decay))
+    if settings.early_stopping.patience is not None:
+        callbacks.append(Patience(settings.early_stopping.patience))
+    if settings.debug.profile_batches is not None:
+        callbacks.append(Profile(prepared.run_dir, settings.debug.profile_batches))
     return callbacks

@@ -18,6 +18,7 @@ from asr.training.lightning_internals import batches_begun, begin_whole_epoch, f
 from asr.training.signals import Stopped, StopRequest
 
 if TYPE_CHECKING:
+    from asr.run.settings import CheckpointSettings
     from asr.training.task import RecognitionTask
 
 
@@ -33,10 +34,7 @@ class Saving(pl.callbacks.Checkpoint):
         run: that they are of.
         position_at: (epoch, batches done in it, utterances skipped in it) to the position.
         stop: whether a signal has asked to stop.
-        every_steps: optimizer steps between two checkpoints, at most.
-        every_minutes: minutes between two checkpoints, at most.
-        select: what the bundle will be made of; one of `asr.settings.run.SELECTIONS`.
-        keep: checkpoints kept for that.
+        settings: when checkpoints are written, and which are stored.
     """
 
     def __init__(
@@ -45,20 +43,16 @@ class Saving(pl.callbacks.Checkpoint):
         run: Run,
         position_at: Callable[[int, int, int], Position],
         stop: StopRequest,
-        *,
-        every_steps: int,
-        every_minutes: float,
-        select: str,
-        keep: int,
+        settings: "CheckpointSettings",
     ) -> None:
         self._folder = folder
         self._run = run
         self._position_at = position_at
         self._stop = stop
-        self._every_steps = every_steps
-        self._every_seconds = 60 * every_minutes
-        self._select = select
-        self._keep = keep
+        self._every_steps = settings.every_steps
+        self._every_seconds = 60 * settings.every_minutes
+        self._select = settings.select
+        self._keep = settings.keep
         self._step = 0  # of the newest checkpoint
         self._batches = 0  # of its epoch, done
         self._time = time.monotonic()

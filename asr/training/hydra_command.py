@@ -3,14 +3,14 @@
 import gc
 import logging
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from asr.errors import InputError
 from asr.settings.conf import CONF
-from asr.settings.run import check_settings
 from asr.system.files import NO_ROOM
 from asr.system.processes import keep_memory, spin_briefly
 from asr.text.printable import LineFormatter
@@ -19,7 +19,9 @@ from asr.training.signals import Stopped, requeue
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
-Command = Callable[[dict[str, Any]], float | None]  # of the resolved config; what a sweep makes small, if anything
+    from asr.run.settings import RunSettings
+
+Command = Callable[["RunSettings"], float | None]  # returns what a sweep minimises, if anything
 
 LONGEST_NAME = 100  # of a folder named by overrides
 INTERRUPTED = 130  # 128 + SIGINT, as shells count
@@ -28,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 
 def experiment_command(command: Command) -> Callable[[], None]:
-    """Make a program of a function of the resolved config: composed from conf/ and the command line by Hydra.
+    """Make a program of a function of run settings: composed from conf/ and the command line by Hydra.
 
     What the user got wrong is one line and exit status 1. What the command returns is for Hydra's sweepers.
     """
@@ -84,8 +86,10 @@ With --cfg job all settings are printed as the overrides leave them, and nothing
 """
 
 
-def run_job(command: Command, config: dict[str, Any], overrides: Sequence[str] = ()) -> float | None:
-    """Run a command; what the user got wrong is one line and exit status 1, a signal is 128 + its number.
+def run_job(command: Command, config: Mapping[str, Any], overrides: Sequence[str] = ()) -> float | None:
+    """Read the settings and run a command.
+
+    An error of the user is one line and exit status 1; a signal is exit status 128 + its number.
 
     Args:
         command: what to run.
@@ -94,13 +98,13 @@ def run_job(command: Command, config: dict[str, Any], overrides: Sequence[str] =
     """
     from asr.build import check_components
     from asr.run.initialization import with_parts
+    from asr.run.settings import read_run_settings
 
     start_log()
     try:
-        check_settings(config)
-        config = with_parts(config, overrides)
-        check_components(config)
-        return command(config)
+        settings = with_parts(read_run_settings(config), overrides)
+        check_components(settings.components)
+        return command(settings)
     except InputError as error:
         logger.error("error: %s", error)
         sys.exit(1)
@@ -111,7 +115,7 @@ def run_job(command: Command, config: dict[str, Any], overrides: Sequence[str] =
         sys.exit(1)
     except Stopped as stopped:
         logger.warning("%s: run the same command to resume", stopped)
-        if config["resume"]["requeue"]:
+        if settings.resume.requeue:
             requeue(stopped)
         sys.exit(stopped.status)
     except KeyboardInterrupt:
@@ -128,7 +132,7 @@ def start_log() -> None:
     ours.setLevel(logging.INFO)
 
 
-def _in_own_folder(command: Command, failed: list[str], config: dict[str, Any]) -> float | None:
+def _in_own_folder(command: Command, failed: list[str], settings: "RunSettings") -> float | None:
     """Give each job of a `--multirun` a folder of its own in `run_dir`: named by its overrides, or by its number.
 
     A job that fails does not keep the next one from its turn; it is added to `failed`.
@@ -138,14 +142,14 @@ def _in_own_folder(command: Command, failed: list[str], config: dict[str, Any]) 
 
     hydra_config = HydraConfig.get()
     if hydra_config.mode != RunMode.MULTIRUN:
-        return command(config)
-    if config["trainer"]["devices"] != 1:
+        return command(settings)
+    if settings.trainer.devices != 1:
         must = "--multirun must train on one device, since its jobs share a process"
-        raise InputError(f"{must}; got trainer.devices={config['trainer']['devices']}. Start such runs one by one.")
+        raise InputError(f"{must}; got trainer.devices={settings.trainer.devices}. Start such runs one by one.")
     named, number = hydra_config.job.override_dirname.replace("/", "_"), str(hydra_config.job.num)
-    run_dir = str(Path(config["run_dir"], named if 0 < len(named) <= LONGEST_NAME else number))
+    run_dir = str(Path(settings.run_dir, named if 0 < len(named) <= LONGEST_NAME else number))
     try:
-        return command(config | {"run_dir": run_dir})
+        return command(replace(settings, run_dir=run_dir))
     except InputError as error:
         logger.error("error: %s", error)
         failed.append(run_dir)

@@ -1,10 +1,10 @@
-"""Where metrics go: metrics.csv and TensorBoard, and the services that a config chooses beside them."""
+"""Where metrics go: metrics.csv and TensorBoard, and the services that the settings choose beside them."""
 
 import importlib.util
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lightning.pytorch.loggers import Logger, TensorBoardLogger
 
@@ -13,28 +13,31 @@ from asr.errors import InputError, shown
 from asr.run.names import METRICS
 from asr.training.metrics import MetricsFile
 
+if TYPE_CHECKING:
+    from asr.run.settings import RunSettings
 
-def make_loggers(config: dict[str, Any], run_dir: Path, run_id: str, step: int) -> list[Logger]:
+
+def make_loggers(settings: "RunSettings", run_dir: Path, run_id: str, step: int) -> list[Logger]:
     """Make the loggers of a run.
 
     Args:
-        config: the resolved config.
+        settings: of the run.
         run_dir: the run folder.
         run_id: of the run, the same when it is resumed.
         step: optimizer steps that the run has done.
     """
     tensorboard = TensorBoardLogger(run_dir, name="tensorboard", version="", purge_step=step + 1)
-    others = [make(run_dir, run_id, config) for make in chosen_loggers(config)]
+    others = [make(run_dir, run_id, settings.resolved) for make in chosen_loggers(settings.components)]
     return [MetricsFile(run_dir / METRICS, step), tensorboard, *others]
 
 
-def chosen_loggers(config: dict[str, Any]) -> list[partial[Logger]]:
-    """Find the loggers beside our own that a config chooses, each of the package that it is named like.
+def chosen_loggers(components: Mapping[str, Any]) -> list[partial[Logger]]:
+    """Find the loggers beside our own that the settings choose, each of the package that it is named like.
 
     Raises:
         InputError: there is no such logger, its package is not installed, or a setting does not hold.
     """
-    chosen = config.get("logger") or {}
+    chosen = components.get("logger") or {}
     if not isinstance(chosen, Mapping):
         raise InputError(f"logger must be a mapping of names to settings, such as wandb's; got {shown(chosen)}.")
     found = [

@@ -1,8 +1,8 @@
 """What is done to a model's steps, in this order: frozen weights, trial of the largest batches, what makes it fast."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING
 
 import lightning.pytorch as pl
 
@@ -13,25 +13,26 @@ from asr.training.frozen import Frozen
 from asr.training.memory_check import LargestBatchFirst
 from asr.training.recorded_passes import PassRecording, cuda_passes
 
+if TYPE_CHECKING:
+    from asr.run.settings import RunSettings
 
-def step_callbacks(
-    config: Mapping[str, Any], model: Model, largest: Callable[[], Sequence[Batch]]
-) -> list[pl.Callback]:
+
+def step_callbacks(settings: "RunSettings", model: Model, largest: Callable[[], Sequence[Batch]]) -> list[pl.Callback]:
     """Make them.
 
     Args:
-        config: the resolved config.
+        settings: of the run.
         model: that is trained.
         largest: makes this process's share of the largest batches.
     """
     callbacks: list[pl.Callback] = [
-        Frozen(model, config["init"]["frozen"], config["init"]["frozen_steps"]),
+        Frozen(model, settings.init.frozen, settings.init.frozen_steps),
         LargestBatchFirst(largest),
     ]
     compiled = CompiledBlocks(model.encoder, Inductor())  # type: ignore[arg-type]  # a module, too
-    if config["compile_blocks"]:
+    if settings.compile_blocks:
         callbacks.append(compiled)
-    if config["graph_memory"]:
-        ready = (lambda: compiled.settled) if config["compile_blocks"] else lambda: True
-        callbacks.append(PassRecording(partial(cuda_passes, share=config["graph_memory"], ready=ready)))
+    if settings.graph_memory:
+        ready = (lambda: compiled.settled) if settings.compile_blocks else lambda: True
+        callbacks.append(PassRecording(partial(cuda_passes, share=settings.graph_memory, ready=ready)))
     return callbacks

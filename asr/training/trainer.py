@@ -1,9 +1,8 @@
-"""Lightning's Trainer: made of the config, and given what happens besides the steps."""
+"""Lightning's Trainer: made of the settings, and given what happens besides the steps."""
 
 import logging
 import warnings
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import lightning.pytorch as pl
@@ -12,6 +11,7 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 
 from asr.checkpoint.load import CHECKPOINTS
 from asr.errors import InputError
+from asr.settings.read import as_mapping
 from asr.training.callbacks import besides_steps
 from asr.training.checkpointing import Saving
 from asr.training.lightning_internals import replace_signal_handlers
@@ -22,33 +22,34 @@ from asr.training.signals import StopRequest
 if TYPE_CHECKING:
     from asr.run.preparation import Prepared
     from asr.run.resume import Run
+    from asr.run.settings import RunSettings
     from asr.training.data_module import SpeechData
     from asr.training.task import RecognitionTask
 
 
-def make_trainer(config: dict[str, Any]) -> pl.Trainer:
+def make_trainer(settings: "RunSettings") -> pl.Trainer:
     """Make the trainer, which tells the number of processes and the device; `equip` gives it the rest.
 
     Raises:
         InputError: a setting suits neither Lightning nor this machine.
     """
     _quieten_libraries()
-    settings = dict(config["trainer"])
-    if settings["accelerator"] == "auto":  # as the other commands; MPS has to be asked for
-        settings["accelerator"] = "gpu" if torch.cuda.is_available() else "cpu"
-    if settings["accelerator"] == "mps" and not torch.backends.mps.is_available():
+    arguments: dict[str, Any] = as_mapping(settings.trainer)
+    if arguments["accelerator"] == "auto":  # as the other commands; MPS has to be asked for
+        arguments["accelerator"] = "gpu" if torch.cuda.is_available() else "cpu"
+    if arguments["accelerator"] == "mps" and not torch.backends.mps.is_available():
         raise InputError(
             "trainer.accelerator must be one that torch can use here; got mps, which is Apple's, and absent."
         )
-    chosen_loggers(config)
-    callbacks = progress_callbacks(Path(config["run_dir"]))
+    chosen_loggers(settings.components)
+    callbacks = progress_callbacks(settings.folder)
     make = partial(
         pl.Trainer,
-        **settings,
+        **arguments,
         callbacks=callbacks,
         logger=False,  # `equip` gives it some
         enable_checkpointing=False,  # the same
-        default_root_dir=config["run_dir"],
+        default_root_dir=settings.run_dir,
         use_distributed_sampler=False,  # the plan shards itself
         reload_dataloaders_every_n_epochs=1,  # each epoch has its plan, and its loader
         num_sanity_val_steps=0,
@@ -71,7 +72,7 @@ def make_trainer(config: dict[str, Any]) -> pl.Trainer:
 
 def equip(
     trainer: pl.Trainer,
-    config: dict[str, Any],
+    settings: "RunSettings",
     prepared: "Prepared",
     run: "Run",
     task: "RecognitionTask",
@@ -81,7 +82,7 @@ def equip(
 
     Args:
         trainer: that will train.
-        config: the resolved config.
+        settings: of the run.
         prepared: of the run.
         run: that the checkpoints are of.
         task: that it will train.
@@ -91,10 +92,10 @@ def equip(
         Whether a signal has asked to stop, once it has.
     """
     step = prepared.resume.step if prepared.resume else 0
-    trainer.loggers = make_loggers(config, prepared.run_dir, run.id, step)
+    trainer.loggers = make_loggers(settings, prepared.run_dir, run.id, step)
     stop = StopRequest(speaks=trainer.is_global_zero)
-    saving = Saving(prepared.run_dir / CHECKPOINTS, run, data.position_at, stop, **config["checkpoint"])
-    others = besides_steps(config, prepared, task, data)
+    saving = Saving(prepared.run_dir / CHECKPOINTS, run, data.position_at, stop, settings.checkpoint)
+    others = besides_steps(settings, prepared, task, data)
     trainer.callbacks += [*others, saving]  # type: ignore[attr-defined]  # what it saves is behind all others
     replace_signal_handlers(trainer, stop.listen, stop.give_back)
     return stop

@@ -30,8 +30,8 @@ from asr.build import check_components
 from asr.cli.table import lay_out
 from asr.errors import InputError
 from asr.run.initialization import with_parts
+from asr.run.settings import RunSettings, read_run_settings
 from asr.settings.conf import CONF
-from asr.settings.run import check_settings
 from asr.system.files import write_whole_text
 from asr.text.numbers import interval, rate
 from benchmarks.equal_time.inference import rates
@@ -109,10 +109,10 @@ def plan(path: Path, commands: Mapping[str, Sequence[str]], seconds: float) -> d
     """
     if not path.exists():
         with initialize_config_dir(str(CONF), version_base="1.3"):
-            configs = {name: _composed(name, command) for name, command in commands.items()}
+            rows = {name: _composed(name, command) for name, command in commands.items()}
         path.parent.mkdir(parents=True, exist_ok=True)
         with ProcessPoolExecutor(1, get_context("spawn")) as other:  # whose memory must not count as a training's
-            write_whole_text(path, json.dumps(other.submit(costs, configs).result()))
+            write_whole_text(path, json.dumps(other.submit(costs, rows).result()))
     kept = read_costs(path)
     if kept.keys() != commands.keys():
         raise InputError(
@@ -121,17 +121,16 @@ def plan(path: Path, commands: Mapping[str, Sequence[str]], seconds: float) -> d
     return {name: max(1, round(seconds / cost.seconds)) for name, cost in kept.items()}
 
 
-def _composed(name: str, command: Sequence[str]) -> dict[str, Any]:
-    """Compose a row's config as asr.train does."""
+def _composed(name: str, command: Sequence[str]) -> RunSettings:
+    """Compose a row's settings as asr.train does."""
     try:
         composed = compose("train", overrides=list(command))
     except HydraException as error:
         raise InputError(f"row {name}: {str(error).splitlines()[0]}") from None
     config: dict[str, Any] = OmegaConf.to_container(composed, resolve=True, throw_on_missing=True)  # type: ignore[assignment]
-    check_settings(config)
-    config = with_parts(config, command)
-    check_components(config)
-    return config
+    settings = with_parts(read_run_settings(config), command)
+    check_components(settings.components)
+    return settings
 
 
 def read_costs(path: Path) -> dict[str, Cost]:

@@ -3,7 +3,6 @@
 import time
 from collections.abc import Iterator, Mapping
 from itertools import cycle
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -16,14 +15,13 @@ from asr.data.dataset import SpeechDataset
 from asr.data.epoch_plan import EpochSampler, TrainingSet
 from asr.data.position import start_of_epoch
 from asr.run.folder import fitted_front_end
-from asr.run.initialization import Initialization
+from asr.run.initialization import start_of
+from asr.run.settings import RunSettings
 from asr.text.normalize import get_normalizer
 
 EPOCH = 1  # the one before may be sorted: its first batches are the shortest
 WARM_UP_ROUNDS = 3
 ROUNDS = 25
-
-Config = Mapping[str, Any]
 
 
 class Cost(NamedTuple):
@@ -40,14 +38,14 @@ class Cost(NamedTuple):
     parameters: int
 
 
-def costs(configs: Mapping[str, Config]) -> dict[str, Cost]:
-    """Take steps of each config's training, one of each in turn, on one thread.
+def costs(settings: Mapping[str, RunSettings]) -> dict[str, Cost]:
+    """Take steps of each row's training, one of each in turn, on one thread.
 
     Raises:
         InputError: a setting does not hold, or nothing is left to train on.
     """
     torch.set_num_threads(1)
-    rows = {name: _Row(config) for name, config in configs.items()}
+    rows = {name: _Row(row) for name, row in settings.items()}
     taken: dict[str, list[tuple[float, float]]] = {name: [] for name in rows}
     for _ in range(WARM_UP_ROUNDS + ROUNDS):
         for name, row in rows.items():
@@ -62,21 +60,22 @@ def costs(configs: Mapping[str, Config]) -> dict[str, Cost]:
 class _Row:
     """A model, and the batches of an epoch of its training, over and over."""
 
-    def __init__(self, config: Config) -> None:
-        torch.manual_seed(config["seed"])
-        prepare_if_absent(config["corpus"])
-        corpus = read_corpus(config["corpus"], get_normalizer(config["normalizer"]))
-        start = Initialization.of(config)
-        tokenizer, features = fitted_front_end(config, corpus, Path(config["run_dir"]), False, start)
-        self._model = build.build_model(config, tokenizer, features).train()
-        self._optimizer = build.build_optimizer(config, self._model.named_parameters())
-        augmentation = build.build_augmentation(config, features.sample_rate)
+    def __init__(self, settings: RunSettings) -> None:
+        components, seed = settings.components, settings.seed
+        torch.manual_seed(seed)
+        prepare_if_absent(settings.corpus)
+        corpus = read_corpus(settings.corpus, get_normalizer(components["normalizer"]))
+        tokenizer, features = fitted_front_end(settings, corpus, False, start_of(settings.init))
+        self._model = build.build_model(components, tokenizer, features).train()
+        self._optimizer = build.build_optimizer(components, self._model.named_parameters())
+        augmentation = build.build_augmentation(components, features.sample_rate)
         reference = self._model.reference
-        self._data = TrainingSet.of(config, corpus.train, features, reference, augmentation)
-        self._dataset = SpeechDataset(self._data.utterances, features, reference, augmentation, config["seed"])
+        of_plan = augmentation.speed, seed, settings.data.plan, augmentation.max_added_seconds
+        self._data = TrainingSet(corpus.train, features, reference, *of_plan)
+        self._dataset = SpeechDataset(self._data.utterances, features, reference, augmentation, seed)
         sampler = EpochSampler(self._data.epoch(start_of_epoch(EPOCH, 1)), rank=0)
         self._batches: Iterator[list[Any]] = cycle(sampler)
-        self._max_norm = config["trainer"]["gradient_clip_val"]
+        self._max_norm = settings.trainer.gradient_clip_val
         self.parameters = sum(parameter.numel() for parameter in self._model.parameters())
 
     def step(self) -> tuple[float, float]:

@@ -14,7 +14,7 @@ from torch import Tensor
 from asr import load_recognizer
 from asr.data.manifest import Utterance
 from asr.train import train
-from tests.conftest import TINY, resolved, tone_corpus
+from tests.conftest import TINY, settings_with, tone_corpus
 from tests.tones import sentences, write_corpus
 
 SMALLEST = [
@@ -45,7 +45,7 @@ def make(folder: Path) -> None:
         corpus = Path(place, "tones")
         corpus.mkdir()
         write_corpus(corpus, {name: sentences(16, seed) for seed, name in enumerate(("train", "valid", "test"))})
-        train(resolved(*TINY, *SMALLEST, *tone_corpus(corpus), f"run_dir={place}/run"))
+        train(settings_with(*TINY, *SMALLEST, *tone_corpus(corpus), f"run_dir={place}/run"))
         folder.mkdir(parents=True)
         for path in Path(place, "run", "bundle").iterdir():
             (folder / path.name).write_bytes(path.read_bytes())

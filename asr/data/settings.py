@@ -1,0 +1,71 @@
+"""The sections `corpus` and `data` of the settings of a run."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from asr.data.batch_plan import BatchBounds, BatchOrder
+from asr.data.padded_lengths import PaddedLengths
+from asr.data.selection import SelectionBounds
+from asr.settings.read import INLINE
+from asr.settings.rule import FRACTION, MANIFESTS, PATH, TEXT, WORKERS, list_of, one_of, or_null
+
+TESTS = ("test", "also_test")
+
+
+@dataclass(frozen=True)
+class CorpusSettings:
+    """Which manifests a run reads, and how they are made where they are absent.
+
+    Args:
+        name: of the corpus.
+        dir: folder that the paths of manifests are relative to.
+        train: manifests to train on.
+        valid: manifests to validate on.
+        test: manifests to test on at the end.
+        also_test: the same, whose texts the tokenizer of the training texts need not spell.
+        prepare: module of recipes/ with its options that makes the corpus in `dir`; None: nothing does.
+        how_to_prepare: what a message advises where the manifests are absent and `prepare` is None.
+    """
+
+    name: Annotated[str, TEXT]
+    dir: Annotated[str, PATH]
+    train: Annotated[list[str], list_of(PATH, MANIFESTS, least=1)]
+    valid: Annotated[list[str], list_of(PATH, MANIFESTS, least=1)]
+    test: Annotated[list[str], list_of(PATH, MANIFESTS)]
+    also_test: Annotated[list[str], list_of(PATH, MANIFESTS)]
+    prepare: Annotated[str | None, or_null(TEXT)]
+    how_to_prepare: Annotated[str | None, or_null(TEXT)] = None
+
+    def manifests(self, split: str) -> list[Path]:
+        """Return the paths of a split's manifests: train, valid, test or also_test."""
+        names: list[str] = getattr(self, split)
+        return [Path(self.dir, name) for name in names]
+
+
+@dataclass(frozen=True)
+class PlanSettings:
+    """What a training set is chosen by, and its epochs are planned by."""
+
+    batches: Annotated[BatchBounds, INLINE]
+    selection: Annotated[SelectionBounds, INLINE]
+    order: Annotated[BatchOrder, INLINE]
+    lengths: Annotated[PaddedLengths, INLINE]
+
+
+@dataclass(frozen=True)
+class DataSettings:
+    """Which utterances are trained on, in which batches, and who reads them.
+
+    Args:
+        plan: choice and batches of utterances.
+        features_on: cpu: features are computed one by one in the processes that read audio; device: by batch, where
+            the net is.
+        num_workers: processes that read audio beside the training process; 0: the training process reads it.
+        max_bad_fraction: share of an epoch's utterances that may turn out unreadable before training stops.
+    """
+
+    plan: Annotated[PlanSettings, INLINE]
+    features_on: Annotated[str, one_of("cpu", "device")]
+    num_workers: Annotated[int, WORKERS]
+    max_bad_fraction: Annotated[float, FRACTION]

@@ -1,0 +1,264 @@
+"""The settings of a run: conf/train.yaml with its overrides, read once, of which each room gets its own section."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+
+from asr.checkpoint.saved import SELECTIONS
+from asr.data.epoch_plan import RunBounds
+from asr.data.settings import CorpusSettings, DataSettings
+from asr.errors import InputError
+from asr.settings.read import REST, Key, as_mapping, read
+from asr.settings.rule import (
+    BOUND,
+    DECAY,
+    DEVICES,
+    FRACTION,
+    PATH,
+    PRECISION,
+    SWITCH,
+    TEXT,
+    THREADS,
+    above,
+    list_of,
+    number,
+    one_of,
+    or_null,
+    whole,
+)
+
+# Sections of a config that only asr.build opens.
+COMPONENTS = ("features", "tokenizer", "encoder", "decode", "head", "optimizer", "schedule", "normalizer")
+CHOSEN_COMPONENTS = ("augment", "logger")  # mappings of any number of components, which may be absent
+
+
+@dataclass(frozen=True)
+class InitSettings:
+    """The trained model that a run starts from.
+
+    Args:
+        source: path or hf:// name of the model; None: random weights.
+        parts: encoder, head: whose weights are taken.
+        frozen: patterns of names of weights that are not trained.
+        frozen_steps: optimizer steps for which they are not trained; None: all.
+    """
+
+    source: Annotated[str | None, or_null(TEXT), Key("from")]
+    parts: Annotated[list[str], list_of(one_of("encoder", "head"), "of encoder and head", least=1)]
+    frozen: Annotated[list[str], list_of(TEXT, "such as [encoder.subsampling.*]")]
+    frozen_steps: Annotated[int | None, or_null(whole(1))]
+
+
+@dataclass(frozen=True)
+class CheckpointSettings:
+    """When checkpoints are written, and which of them the bundle is made of.
+
+    Args:
+        every_steps: optimizer steps between two checkpoints, at most.
+        every_minutes: minutes between two checkpoints, at most.
+        select: checkpoints that the bundle is made of.
+        keep: number of validated checkpoints that are stored for that.
+    """
+
+    every_steps: Annotated[int, whole(1)]
+    every_minutes: Annotated[float, above(0)]
+    select: Annotated[str, one_of(*SELECTIONS)]
+    keep: Annotated[int, whole(1)]
+
+
+@dataclass(frozen=True)
+class ResumeSettings:
+    """How a run is resumed.
+
+    Args:
+        allow: settings that may differ from those of the checkpoint.
+        requeue: whether a job that SLURM stops is put into its queue again.
+    """
+
+    allow: Annotated[list[str], list_of(TEXT, "such as [world_size]")]
+    requeue: Annotated[bool, SWITCH]
+
+
+@dataclass(frozen=True)
+class DebugSettings:
+    """What the files of conf/debug set.
+
+    Args:
+        same_utterances: whether to validate and test on the training utterances.
+        max_wer: WER on the test manifests above which the run ends with an error; None: no bound.
+        profile_batches: number of batches that torch's profiler records; None: it does not run.
+    """
+
+    same_utterances: Annotated[bool, SWITCH]
+    max_wer: Annotated[float | None, or_null(number(0))]
+    profile_batches: Annotated[int | None, or_null(whole(1, 1_000))]
+
+
+@dataclass(frozen=True)
+class DoctorSettings:
+    """What asr.doctor does.
+
+    Args:
+        report: path of its page; None: doctor.html in run_dir.
+        listen_hours: hours of audio that are decoded, at most; None: all.
+        model: trained model whose alignment scores show wrong texts; None: none.
+    """
+
+    report: Annotated[str | None, or_null(PATH)]
+    listen_hours: Annotated[float | None, or_null(above(0))]
+    model: Annotated[str | None, or_null(TEXT)]
+
+
+@dataclass(frozen=True)
+class EmaSettings:
+    """The moving average of the weights.
+
+    Args:
+        decay: of the average per optimizer step; None: there is no average.
+    """
+
+    decay: Annotated[float | None, DECAY]
+
+
+@dataclass(frozen=True)
+class EarlyStoppingSettings:
+    """When training ends early.
+
+    Args:
+        patience: validations without a lower WER after which training ends; None: never.
+    """
+
+    patience: Annotated[int | None, or_null(whole(1))]
+
+
+@dataclass(frozen=True)
+class TrainerSettings:
+    """Arguments of Lightning's Trainer.
+
+    Args:
+        accelerator: kind of device; auto: a GPU where there is one.
+        devices: number of devices, -1 or auto for all, or a list of their numbers.
+        num_nodes: number of machines.
+        strategy: how processes share the work.
+        precision: of weights and of computation.
+        max_epochs: bound of the run; -1 or None: no such bound.
+        max_steps: bound of the run in optimizer steps; -1: no such bound.
+        gradient_clip_val: largest norm of the gradient; None: not clipped.
+        accumulate_grad_batches: batches of each process in an optimizer step.
+        check_val_every_n_epoch: epochs between two validations; None: val_check_interval counts batches over epochs.
+        log_every_n_steps: optimizer steps between two lines of metrics.
+        others: further arguments of the Trainer, which Lightning checks.
+    """
+
+    accelerator: Annotated[str, one_of("auto", "cpu", "gpu", "cuda", "mps")]
+    devices: Annotated[int | str | list[int], DEVICES]
+    num_nodes: Annotated[int, whole(1, 100_000)]
+    strategy: Annotated[str, TEXT]
+    precision: Annotated[int | str, PRECISION]
+    max_epochs: Annotated[int | None, or_null(BOUND)]
+    max_steps: Annotated[int, BOUND]
+    gradient_clip_val: Annotated[float | None, or_null(number(0))]
+    accumulate_grad_batches: Annotated[int, whole(1)]
+    check_val_every_n_epoch: Annotated[int | None, or_null(whole(1))]
+    log_every_n_steps: Annotated[int, whole(1)]
+    others: Annotated[Mapping[str, Any], REST]
+
+    def __post_init__(self) -> None:
+        if not any((bound or -1) > 0 for bound in (self.max_epochs, self.max_steps)):
+            given = f"got {self.max_epochs} and {self.max_steps}"
+            raise InputError(f"trainer.max_epochs or trainer.max_steps must be positive, to bound the run; {given}.")
+
+    @property
+    def bounds(self) -> RunBounds:
+        """Where the run ends."""
+        return RunBounds(self.max_epochs, self.max_steps, self.accumulate_grad_batches)
+
+    def num_processes(self) -> tuple[int, str]:
+        """Return the number of processes that a run started on this machine has, and why."""
+        devices, given = self.devices, f"trainer.devices={self.devices}, trainer.num_nodes={self.num_nodes}"
+        if isinstance(devices, str) and devices not in ("auto", "-1"):
+            listed = [part for part in devices.split(",") if part.strip()]
+            devices = [int(part) for part in listed] if "," in devices else int(devices)
+        if isinstance(devices, list):
+            return len(devices) * self.num_nodes, given
+        if isinstance(devices, int) and devices != -1:
+            return devices * self.num_nodes, given
+        if self.accelerator == "cpu":
+            return self.num_nodes, f"{given}, and on the CPU"
+        gpus = torch.cuda.device_count()
+        return max(1, gpus) * self.num_nodes, f"{given}, and this machine has {gpus or 'no'} GPU{'s' * (gpus != 1)}"
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """All settings of a run.
+
+    Args:
+        corpus: section.
+        components: the sections of the components, by name; only asr.build opens them.
+        seed: of everything random.
+        run_dir: folder of the run.
+        num_threads: of the training process on a CPU.
+        init: section.
+        data: section.
+        checkpoint: section.
+        resume: section.
+        gradient_checkpointing: whether activations are computed twice instead of stored.
+        compile_blocks: whether the blocks of the encoder are compiled.
+        graph_memory: share of the GPU's memory for passes recorded as CUDA graphs.
+        ema: section.
+        debug: section.
+        doctor: section.
+        early_stopping: section.
+        trainer: section.
+    """
+
+    corpus: CorpusSettings
+    components: Annotated[Mapping[str, Any], REST]
+    seed: Annotated[int, whole(0, 2**32 - 1)]
+    run_dir: Annotated[str, PATH]
+    num_threads: Annotated[int, THREADS]
+    init: InitSettings
+    data: DataSettings
+    checkpoint: CheckpointSettings
+    resume: ResumeSettings
+    gradient_checkpointing: Annotated[bool, SWITCH]
+    compile_blocks: Annotated[bool, SWITCH]
+    graph_memory: Annotated[float, FRACTION]
+    ema: EmaSettings
+    debug: DebugSettings
+    doctor: DoctorSettings
+    early_stopping: EarlyStoppingSettings
+    trainer: TrainerSettings
+
+    def __post_init__(self) -> None:
+        missing = [name for name in COMPONENTS if name not in self.components]
+        unknown = [str(name) for name in self.components if name not in (*COMPONENTS, *CHOSEN_COMPONENTS)]
+        if missing or unknown:
+            must = "a config must set each section of conf/train.yaml, and no other"
+            raise InputError(
+                f"{must}; missing: {', '.join(missing) or 'none'}, unknown: {', '.join(unknown) or 'none'}."
+            )
+        TEXT.check("normalizer", self.components["normalizer"])
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the run."""
+        return Path(self.run_dir)
+
+    @property
+    def resolved(self) -> dict[str, Any]:
+        """These settings as the plain mapping that they were read from."""
+        return as_mapping(self)
+
+
+def read_run_settings(config: Mapping[str, Any]) -> RunSettings:
+    """Read the resolved config of a run.
+
+    Raises:
+        InputError: naming the first setting that is absent, unknown or wrong. Components check their own settings.
+    """
+    return read(RunSettings, config)

@@ -1,0 +1,152 @@
+"""Settings as objects: a mapping read into a frozen dataclass whose fields say what they must be, and back.
+
+A field is one of four kinds:
+
+    seed: Annotated[int, whole(0, 9)]                    a setting, checked by its rule
+    source: Annotated[str, TEXT, Key("from")]            the same; the user calls it `from`
+    data: DataSettings                                   a section: a mapping under the key `data`
+    bounds: Annotated[BatchBounds, INLINE]               a group of settings whose keys stand beside the other ones
+    others: Annotated[Mapping[str, Any], REST]           the keys that no other field takes, unchecked
+
+The key of a field that has a default may be absent.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, Field, dataclass, fields
+from enum import Enum
+from typing import Any, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
+
+from asr.errors import InputError, shown
+from asr.settings.rule import Rule
+
+Settings = TypeVar("Settings")
+
+
+class Key(NamedTuple):
+    """What the user calls a setting whose name Python reserves."""
+
+    name: str
+
+
+class Kind(Enum):
+    """How a field takes its value from a mapping."""
+
+    SETTING = "setting"
+    SECTION = "section"
+    INLINE = "inline"
+    REST = "rest"
+
+
+INLINE, REST = Kind.INLINE, Kind.REST
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What a field of a settings dataclass takes from a mapping.
+
+    Args:
+        field: name of the field.
+        key: name of the setting or section in the mapping.
+        kind: of the field.
+        type: of the value; of a section or a group its dataclass.
+        rule: of a setting.
+        required: whether the mapping must have the key.
+    """
+
+    field: str
+    key: str
+    kind: Kind
+    type: Any
+    rule: Rule | None
+    required: bool
+
+
+def entries(cls: type) -> tuple[Entry, ...]:
+    """List what the fields of a settings dataclass take from a mapping, in their order."""
+    hints = get_type_hints(cls, include_extras=True)
+    return tuple(_entry(field, hints[field.name]) for field in fields(cls))
+
+
+def _entry(field: "Field[Any]", hint: Any) -> Entry:
+    annotated = hasattr(hint, "__metadata__")
+    value, *marks = get_args(hint) if annotated else (hint,)
+    key = next((mark.name for mark in marks if isinstance(mark, Key)), field.name)
+    rule = next((mark for mark in marks if isinstance(mark, Rule)), None)
+    kind = next((mark for mark in marks if isinstance(mark, Kind)), Kind.SETTING if rule else Kind.SECTION)
+    required = field.default is MISSING and field.default_factory is MISSING
+    return Entry(field.name, key, kind, get_origin(value) or value, rule, required)
+
+
+def settings_of(cls: type) -> Iterator[Entry]:
+    """Yield the settings and sections of a dataclass, those of its groups included; not of its sections."""
+    for entry in entries(cls):
+        if entry.kind is Kind.INLINE:
+            yield from settings_of(entry.type)
+        elif entry.kind is not Kind.REST:
+            yield entry
+
+
+def read(cls: type[Settings], mapping: object, where: str = "") -> Settings:
+    """Read a mapping into a settings dataclass.
+
+    Args:
+        cls: a frozen dataclass whose fields are described above.
+        mapping: values by key, sections as mappings.
+        where: name of the section; empty for the settings of a whole run.
+
+    Raises:
+        InputError: a key is absent or unknown, or a value breaks its rule; the message names the setting.
+    """
+    if not isinstance(mapping, Mapping):
+        raise InputError(f"{where or 'a config'} must be a mapping of settings; got {shown(mapping)}.")
+    known = list(settings_of(cls))
+    missing = [entry.key for entry in known if entry.required and entry.key not in mapping]
+    takes_rest = any(entry.kind is Kind.REST for entry in entries(cls))
+    unknown = [] if takes_rest else [str(key) for key in mapping if key not in {entry.key for entry in known}]
+    if missing or unknown:
+        must = f"{where or 'a config'} must set exactly {', '.join(entry.key for entry in known)}"
+        raise InputError(f"{must}; missing: {', '.join(missing) or 'none'}, unknown: {', '.join(unknown) or 'none'}.")
+    return _read(cls, mapping, where)
+
+
+def _read(cls: type[Settings], mapping: Mapping[str, Any], where: str) -> Settings:
+    values: dict[str, Any] = {}
+    for entry in entries(cls):
+        name = f"{where}.{entry.key}" if where else entry.key
+        if entry.kind is Kind.INLINE:
+            values[entry.field] = _read(entry.type, mapping, where)
+        elif entry.kind is Kind.REST:
+            taken = {known.key for known in settings_of(cls)}
+            values[entry.field] = {key: value for key, value in mapping.items() if key not in taken}
+        elif entry.kind is Kind.SECTION:
+            values[entry.field] = read(entry.type, mapping[entry.key], name)
+        elif entry.key in mapping:
+            assert entry.rule is not None
+            entry.rule.check(name, mapping[entry.key])
+            values[entry.field] = mapping[entry.key]
+    return cls(**values)
+
+
+def as_mapping(settings: object) -> dict[str, Any]:
+    """Return the mapping that `read` makes these settings of."""
+    mapping: dict[str, Any] = {}
+    for entry in entries(type(settings)):
+        value = getattr(settings, entry.field)
+        if entry.kind is Kind.INLINE:
+            mapping |= as_mapping(value)
+        elif entry.kind is Kind.REST:
+            mapping |= value
+        else:
+            mapping[entry.key] = as_mapping(value) if entry.kind is Kind.SECTION else value
+    return mapping
+
+
+def check(settings: object, where: str) -> None:
+    """Check settings that a program made, not `read`: each value by its rule.
+
+    Raises:
+        InputError: naming the first setting that breaks its rule.
+    """
+    for entry in entries(type(settings)):
+        if entry.rule is not None:
+            entry.rule.check(f"{where}.{entry.key}", getattr(settings, entry.field))
