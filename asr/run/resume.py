@@ -7,11 +7,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from asr.checkpoint.load import read_checkpoint
+from asr.checkpoint.formats import KEY as FORMAT_KEY
+from asr.checkpoint.formats import of_today
+from asr.checkpoint.load import CHECKPOINT_KEY, read_checkpoint
 from asr.checkpoint.saved import newest_whole
 from asr.data.manifest import Utterance
 from asr.data.position import Position
 from asr.errors import InputError
+from asr.run.settings import CHOSEN_COMPONENTS, COMPONENTS
+from asr.settings.conf import run_defaults
 
 logger = logging.getLogger(__name__)
 
@@ -84,12 +88,15 @@ def find_resume(checkpoints: Path) -> Resume | None:
     checkpoint = newest_whole(checkpoints)
     if checkpoint is None:
         return None
-    run = read_checkpoint(checkpoint.path).get(RUN_KEY)
+    content = read_checkpoint(checkpoint.path)
+    run = content.get(RUN_KEY)
     if not isinstance(run, dict) or run.keys() != {"settings", "total_steps", "id", "position"}:
         must = "a checkpoint to resume from must say where its run was, as this version of asr writes it"
         raise InputError(f"{checkpoint.path}: {must}; this one does not. Give another run_dir.")
     position = Position.from_dict(run.pop("position"))
-    return Resume(checkpoint.path, checkpoint.step, position, Run(**run))
+    format_number = content.get(CHECKPOINT_KEY, {}).get("config", {}).get(FORMAT_KEY, 0)
+    settings = of_today({**run.pop("settings"), FORMAT_KEY: format_number}, checkpoint.path)
+    return Resume(checkpoint.path, checkpoint.step, position, Run(settings, **run))
 
 
 def run_settings(
@@ -109,9 +116,26 @@ def run_settings(
 
 
 def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, str]:
-    """Map each setting that a run's results depend on and that is not what it was to `key: old -> new`."""
-    by_content = (*old["manifests"], *new["manifests"])  # and not by the place that a setting of this name says
-    return {key: change for key, change in differences(old, new).items() if not _under(key, (*FREE, *by_content))}
+    """Map each setting that a run's results depend on and that has changed to `key: old -> new`.
+
+    The version of asr that began the run may have had other settings of no component: one that it lacked had its
+    default, one that this version lacks is ignored. Its components are those of `find_resume`, in today's form.
+    """
+    by_content = (*old["manifests"], *new["manifests"])  # and not by the path that a setting of this name holds
+    changed = differences(_in_the_settings_of_today(old), new)
+    return {key: change for key, change in changed.items() if not _under(key, (*FREE, *by_content))}
+
+
+def _in_the_settings_of_today(settings: Mapping[str, Any]) -> dict[str, Any]:
+    defaults = run_defaults()
+    known = (*defaults, *COMPONENTS, *CHOSEN_COMPONENTS, "corpus", "world_size", "manifests", "fitted")
+    today = {**defaults, **{key: value for key, value in settings.items() if key in known}}
+    for section, of_section in defaults.items():
+        if isinstance(of_section, Mapping) and isinstance(today[section], Mapping):
+            given = today[section].items()
+            # trainer may hold any argument of Lightning's Trainer
+            today[section] = of_section | {k: v for k, v in given if k in of_section or section == "trainer"}
+    return today
 
 
 def check_allowed(changed: Mapping[str, str], run_dir: Path, allow: Sequence[str]) -> None:

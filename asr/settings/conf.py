@@ -9,6 +9,15 @@ HERE = Path(__file__).parent.parent  # of the package
 CONF = HERE / "conf" if (HERE / "conf").is_dir() else HERE.parent / "conf"  # in a wheel it lies inside the package
 
 
+def run_defaults() -> dict[str, Any]:
+    """Read the values that conf/train.yaml gives the settings of no component, with those of `trainer`."""
+    import yaml
+
+    settings: dict[str, Any] = yaml.safe_load((CONF / "train.yaml").read_text(encoding="utf-8"))
+    trainer: dict[str, Any] = yaml.safe_load((CONF / "trainer" / "default.yaml").read_text(encoding="utf-8"))
+    return {key: value for key, value in settings.items() if key not in ("defaults", "hydra")} | {"trainer": trainer}
+
+
 def default_settings(group: str, name: str) -> dict[str, Any]:
     """Read the settings that conf/<group>/<name>.yaml gives a component, with those of its parts.
 

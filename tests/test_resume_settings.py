@@ -1,0 +1,59 @@
+"""A run that an earlier version of asr began is resumed by this one, where its settings mean the same."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from asr.checkpoint.formats import FORMAT
+from asr.checkpoint.load import checkpoint_extra
+from asr.run.resume import changes, find_resume
+from tests.conftest import resolved
+
+LEARNT = {"world_size": 1, "manifests": {}, "fitted": {}}
+
+
+def today(*overrides: str) -> dict[str, Any]:
+    return resolved(*overrides) | LEARNT
+
+
+def without(settings: dict[str, Any], section: str, name: str) -> dict[str, Any]:
+    return settings | {section: {key: value for key, value in settings[section].items() if key != name}}
+
+
+def test_a_setting_that_the_run_was_begun_without_had_its_default() -> None:
+    for section, name in (("data", "max_cells"), ("init", "frozen"), ("trainer", "gradient_clip_val")):
+        assert changes(without(today(), section, name), today()) == {}
+    assert changes({key: value for key, value in today().items() if key != "ema"}, today()) == {}
+    changed = changes(without(today(), "data", "max_cells"), today("data.max_cells=5"))
+    assert changed == {"data.max_cells": "data.max_cells: 250000000.0 -> 5"}
+
+
+def test_a_setting_that_this_version_lacks_is_ignored_but_an_argument_of_the_trainer_is_not() -> None:
+    old = today()
+    assert changes(old | {"data": old["data"] | {"gone": 1}, "also_gone": 2}, today()) == {}
+    assert changes(today("+trainer.limit_val_batches=3"), today()).keys() == {"trainer.limit_val_batches"}
+
+
+def test_components_that_are_not_chosen_any_more_are_a_change() -> None:
+    assert changes(today("augment=[gain]"), today("augment=[]")).keys() == {"augment"}
+
+
+@pytest.mark.parametrize("number", [3, FORMAT])
+def test_components_that_a_checkpoint_describes_in_an_older_format_are_compared_in_todays(
+    number: int, tmp_path: Path
+) -> None:
+    """Up to format 3 a beam search had the settings of its fusion itself."""
+    old = today("decode=beam")
+    if number == 3:
+        fusion = {key: value for key, value in old["decode"]["fusion"].items() if key != "name"}
+        old["decode"] = {key: value for key, value in old["decode"].items() if key != "fusion"} | fusion
+    extra = checkpoint_extra(old, {})
+    extra["config"]["format"] = number
+    position = {"epoch": 0, "shares": [[1, 3]], "skipped": 0}
+    run = {"settings": old, "total_steps": 9, "id": "x", "position": position}
+    torch.save({"run": run, "asr": extra, "state_dict": {}}, tmp_path / "step=3.ckpt")
+    found = find_resume(tmp_path)
+    assert found is not None
+    assert changes(found.run.settings, today("decode=beam")) == {}
