@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 from asr.web.page import asset, escape
 
-SCRIPTS = ("picture.js", "player.js", "microphone.js", "recorder.js", "demo.js")  # the page's own comes behind them
+# The script of the page itself comes after these.
+SCRIPTS = ("element.js", "picture.js", "player.js", "microphone.js", "recorder.js", "demo.js")
 EXAMPLE = '<button type="button" class="example" data-address="{address}" data-name="{name}">{title}</button>'
 
 

@@ -7,6 +7,7 @@ from asr.web.page import escape
 
 # Each after those that it uses.
 SCRIPTS = (
+    "element.js",
     "chart.js",
     "picture.js",
     "posterior.js",

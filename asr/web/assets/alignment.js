@@ -45,13 +45,6 @@ const Alignment = (() => {
     return found;
   }
 
-  function make(tag, className, text) {
-    const element = document.createElement(tag);
-    element.className = className;
-    element.textContent = text;
-    return element;
-  }
-
   function said(word, kind, reference) {
     if (kind === "S") return `${word}, instead of ${reference}`;
     return kind === "I" ? `${word}, inserted` : word;

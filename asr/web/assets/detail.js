@@ -8,13 +8,6 @@
 const Detail = (() => {
   const KIND = { S: "sub", I: "ins" };
 
-  function make(tag, className = "", text = "") {
-    const element = document.createElement(tag);
-    element.className = className;
-    element.textContent = text;
-    return element;
-  }
-
   function button(text, label, action) {
     const one = make("button", "", text);
     one.type = "button";

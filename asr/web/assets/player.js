@@ -22,13 +22,6 @@ const Player = (() => {
   const TOKENS_HEIGHT = 128; // pixels
   const LEAST_SCALE = 70, USUAL_SCALE = 190, MOST_SCALE = 600; // pixels a second
 
-  function make(tag, className, text) {
-    const element = document.createElement(tag);
-    if (className) element.className = className;
-    if (text !== undefined) element.textContent = text;
-    return element;
-  }
-
   function button(text, label) {
     const element = make("button", "", text);
     element.type = "button";

@@ -24,13 +24,6 @@ const Table = (() => {
     return typeof a === "number" && typeof b === "number" ? a - b : collator.compare(a, b);
   }
 
-  function make(tag, className = "", text = "") {
-    const element = document.createElement(tag);
-    element.className = className;
-    element.textContent = text;
-    return element;
-  }
-
   return function (root, { caption, columns, address, onsort = () => {} }) {
     const state = { rows: [], columns, key: null, descending: false, active: 0, frame: 0, printing: false };
     const scroll = make("div", "rows"), table = make("table"), head = make("thead"), body = make("tbody");
