@@ -13,11 +13,11 @@ from safetensors.torch import load_file
 
 from asr.checkpoint.load import load_recognizer
 from asr.errors import InputError
+from asr.run.settings import read_run_settings
 from asr.settings.conf import default_settings
-from asr.settings.run import check_settings
 from asr.train import train
 from asr.training.trainer import make_trainer
-from tests.conftest import CONF, TINY, resolved, tone_corpus
+from tests.conftest import CONF, TINY, resolved, settings_with, tone_corpus
 from tests.processes import bundle, finish, start
 from tests.test_heads_with_decoders import PAIRS, RECORDING, SMALL, lacking, small, untrained
 from tests.test_train import losses
@@ -44,7 +44,7 @@ def trained_in_two_parts(corpus: Path, folder: Path, *overrides: str) -> Path:
     for name, parts in (("whole", [ALL_STEPS]), ("parts", [STEPS, ALL_STEPS])):
         for steps in parts:
             until = [f"trainer.max_steps={steps}", "resume.allow=[trainer.max_steps]"]
-            train(config(corpus, folder / name, *until, *overrides))
+            train(read_run_settings(config(corpus, folder / name, *until, *overrides)))
     whole, parts = (load_file(folder / name / "bundle" / "weights.safetensors") for name in ("whole", "parts"))
     assert all(torch.equal(weights, parts[name]) for name, weights in whole.items())
     return folder / "parts"
@@ -73,13 +73,13 @@ def test_each_precision_of_a_cpu_trains_validates_and_resumes(precision: str, to
 
 def test_half_precision_is_refused_on_a_cpu() -> None:
     with pytest.raises(InputError, match=r"trainer\.precision must be 32-true or bf16-mixed on a CPU; got 16-mixed\."):
-        make_trainer(resolved(*TINY, "trainer.precision=16-mixed"))
+        make_trainer(settings_with(*TINY, "trainer.precision=16-mixed"))
 
 
 @pytest.mark.parametrize("precision", ["64-true", "bf16-true", "true", "8"])
 def test_a_precision_that_no_training_has_is_refused(precision: str) -> None:
     with pytest.raises(InputError, match=r"trainer\.precision must be 32-true, bf16-mixed or 16-mixed; got"):
-        check_settings(resolved(f"trainer.precision={precision}"))
+        settings_with(f"trainer.precision={precision}")
 
 
 def covering_pairs() -> list[tuple[str, str]]:

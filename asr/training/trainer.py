@@ -62,9 +62,9 @@ def make_trainer(settings: "RunSettings") -> pl.Trainer:
         raise InputError(f"trainer must suit Lightning and this machine; Lightning says: {error}") from None
     _check_validation(trainer)
     # Lightning itself would take bfloat16 on a CPU.
-    if trainer.strategy.root_device.type == "cpu" and str(settings["precision"]).startswith("16"):
+    if trainer.strategy.root_device.type == "cpu" and str(settings.trainer.precision).startswith("16"):
         must = "trainer.precision must be 32-true or bf16-mixed on a CPU"
-        raise InputError(f"{must}; got {settings['precision']}.")
+        raise InputError(f"{must}; got {settings.trainer.precision}.")
     if trainer.global_rank > 0:  # of many processes only the first speaks, unless it is an error
         logging.getLogger("asr").setLevel(logging.ERROR)
     return trainer
