@@ -134,7 +134,7 @@ def _in_the_settings_of_today(settings: Mapping[str, Any]) -> dict[str, Any]:
         if isinstance(of_section, Mapping) and isinstance(today[section], Mapping):
             given = today[section].items()
             # trainer may hold any argument of Lightning's Trainer
-            today[section] = of_section | {k: v for k, v in given if k in of_section or section == "trainer"}
+            today[section] = {**of_section, **{k: v for k, v in given if k in of_section or section == "trainer"}}
     return today
 
 
