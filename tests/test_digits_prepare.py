@@ -118,7 +118,11 @@ def test_one_speaker_alone_gets_the_official_split_and_is_told_why(
 ) -> None:
     assert prepare(make_corpus(tmp_path / "corpus", speakers=("theo",)), tmp_path / "out") == 0
     assert "to leave one speaker out there must be two" in capsys.readouterr().err
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["test.jsonl", "train.jsonl", "valid.jsonl"]
+    assert sorted(path.name for path in (tmp_path / "out").glob("[!.]*")) == [
+        "test.jsonl",
+        "train.jsonl",
+        "valid.jsonl",
+    ]
 
 
 def test_a_folder_that_cannot_be_used_is_one_clear_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

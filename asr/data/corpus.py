@@ -2,11 +2,13 @@
 
 import importlib.util
 import logging
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from asr.data.dataset import load_utterance
@@ -14,6 +16,7 @@ from asr.data.manifest import Utterance, read_manifest
 from asr.data.settings import TESTS, CorpusSettings
 from asr.errors import AudioError, InputError
 from asr.interfaces import Tokenizer
+from asr.settings.conf import default_settings, names
 from asr.system.processes import die_with_parent
 from asr.text.normalize import Normalizer
 
@@ -114,19 +117,37 @@ def prepare_if_absent(settings: CorpusSettings) -> None:
     absent = [path for path in manifests if not path.is_file()]
     if not absent:
         return
+    there = [path for path in manifests if path.is_file()]
+    if there:
+        must = f"corpus {settings.name}: its manifests must all be there, or none of them; {absent[0]} is not"
+        raise InputError(f"{must}, and {there[0]} is. Correct the name in corpus.train, .valid, .test or .also_test.")
     how = settings.prepare
     if how is None:
         hint = settings.how_to_prepare or "Give the manifests by corpus.dir, corpus.train, corpus.valid, corpus.test."
         raise InputError(f"corpus {settings.name}: {absent[0]} must be there; it is not. {hint}")
+    _check_declared(settings, how, absent[0])
     module, *options = how.split() or [how]
     if not module.startswith("recipes.") or importlib.util.find_spec("recipes") is None:
         checkout = "which is part of the source checkout, not of the installed package: run this from a clone"
         raise InputError(f"corpus {settings.name}: {absent[0]} is not there; it is made by {module}, {checkout}.")
     logger.info("corpus %s is not there yet: running python -m %s", settings.name, how)
     command = [sys.executable, "-m", module, *options, "--output-dir", settings.dir]
-    made = subprocess.run(command, check=False, preexec_fn=die_with_parent)
+    made = subprocess.run(command, check=False, preexec_fn=partial(die_with_parent, os.getpid()))
     if made.returncode != 0:
         raise InputError(f"corpus {settings.name}: {module} ended with status {made.returncode}; its message is above.")
+
+
+def _check_declared(settings: CorpusSettings, how: str, absent: Path) -> None:
+    """Check that `prepare` was not left over from another corpus, whose audio and texts it would make.
+
+    Raises:
+        InputError: conf/corpus declares it for another corpus.
+    """
+    declared = {name: default_settings("corpus", name).get("prepare") for name in names("corpus")}
+    owners = [name for name, prepare in declared.items() if prepare == how]
+    if owners and settings.name not in owners:
+        must = f"corpus.prepare must be null, or make the corpus {settings.name}; got {how}, which makes {owners[0]}"
+        raise InputError(f"{must}. Give corpus.prepare=null, and manifests that are there: {absent} is not.")
 
 
 def _normalized(utterances: Sequence[Utterance], normalize: Normalizer) -> list[Utterance]:

@@ -18,6 +18,11 @@ def run_defaults() -> dict[str, Any]:
     return {key: value for key, value in settings.items() if key not in ("defaults", "hydra")} | {"trainer": trainer}
 
 
+def names(group: str) -> list[str]:
+    """List the files of conf/<group>, without their suffix."""
+    return sorted(file.stem for file in (CONF / group).glob("*.yaml"))
+
+
 def default_settings(group: str, name: str) -> dict[str, Any]:
     """Read the settings that conf/<group>/<name>.yaml gives a component, with those of its parts.
 
@@ -26,7 +31,7 @@ def default_settings(group: str, name: str) -> dict[str, Any]:
     """
     import yaml
 
-    one_of(*sorted(file.stem for file in (CONF / group).glob("*.yaml"))).check(f"{group}.name", name)
+    one_of(*names(group)).check(f"{group}.name", name)
     settings: dict[str, Any] = yaml.safe_load((CONF / group / f"{name}.yaml").read_text(encoding="utf-8"))
     chosen = [entry for entry in settings.pop("defaults", []) if isinstance(entry, dict)]
     parts = {key: default_settings(f"{group}/{key}", part) for entry in chosen for key, part in entry.items()}

@@ -10,10 +10,16 @@ PR_SET_PDEATHSIG = 1  # linux/prctl.h
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # malloc.h
 
 
-def die_with_parent() -> None:
-    """Ask Linux to kill this process when its parent is killed, which cannot do it itself any more."""
+def die_with_parent(parent_id: int) -> None:
+    """Ask Linux to kill this process when its parent is killed; end at once where the parent is gone already.
+
+    Args:
+        parent_id: number of the parent process.
+    """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent_id:
+            os._exit(0)
 
 
 def keep_memory() -> None:

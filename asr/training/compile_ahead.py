@@ -64,7 +64,7 @@ class CompilationBeside:
     """
 
     def __init__(self, block: nn.Module, inputs: Inputs) -> None:
-        command = [sys.executable, "-m", "asr.training.compile_ahead"]
+        command = [sys.executable, "-m", "asr.training.compile_ahead", str(os.getpid())]
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
         with tempfile.TemporaryFile() as file:
             forward = vars(block).pop("forward")  # of the training
@@ -94,7 +94,7 @@ class CompilationBeside:
 
 def main() -> int:
     """Compile what comes by standard input; say in a line why it fails."""
-    die_with_parent()
+    die_with_parent(int(sys.argv[1]))
     out, sys.stdout = sys.stdout, sys.stderr  # what the compiler prints is nobody's concern
     try:
         block, inputs = pickle.load(sys.stdin.buffer)

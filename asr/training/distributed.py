@@ -44,9 +44,7 @@ def first_then_all(trainer: "Trainer", prepare: Callable[[], Result]) -> Result:
     if trainer.world_size == 1 or environment is None:
         return prepare()
     if STARTED_BY_FIRST in os.environ:
-        die_with_parent()
-        if os.getppid() != int(os.environ[STARTED_BY_FIRST]):  # it was gone before it could be asked for
-            sys.exit(0)
+        die_with_parent(int(os.environ[STARTED_BY_FIRST]))
         return prepare()
     if not environment.creates_processes_externally:
         prepared = prepare()

@@ -37,6 +37,10 @@ def make_trainer(settings: "RunSettings") -> pl.Trainer:
     arguments: dict[str, Any] = as_mapping(settings.trainer)
     if arguments["accelerator"] == "auto":  # as the other commands; MPS has to be asked for
         arguments["accelerator"] = "gpu" if torch.cuda.is_available() else "cpu"
+    has_gpu = torch.cuda.is_available() or torch.backends.mps.is_available()
+    if arguments["accelerator"] in ("gpu", "cuda") and not has_gpu:
+        must = f"trainer.accelerator={arguments['accelerator']} must have a GPU that torch can use; there is none here"
+        raise InputError(f"{must}. Leave out trainer=gpu or trainer=ddp, or give trainer.accelerator=cpu as well.")
     if arguments["accelerator"] == "mps" and not torch.backends.mps.is_available():
         raise InputError(
             "trainer.accelerator must be one that torch can use here; got mps, which is Apple's, and absent."

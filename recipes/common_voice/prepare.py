@@ -20,6 +20,7 @@ from recipes.convert.entry import Options, Problems
 from recipes.convert.manifests import run, taken_over, write_converted
 from recipes.librispeech.download import say, transfer_progress
 from recipes.librispeech.unpack import unpack_corpus
+from recipes.output import claim
 
 SPLITS = ("train", "dev", "test")
 
@@ -64,6 +65,7 @@ def _prepare(options: argparse.Namespace) -> None:
         manifests[options.output_dir / f"{name}.jsonl"] = taken_over(
             table, entries, problems, skip_bad=options.skip_bad
         )
+    claim(options.output_dir, "recipes.common_voice.prepare", [manifest.name for manifest in manifests])
     write_converted(manifests)
 
 

@@ -29,10 +29,12 @@ from recipes.digits.recordings import (
     read_recordings,
     recordings_dir,
 )
+from recipes.output import claim
 
 TEST_INDICES = range(5)  # by FSDD's README; 5 to 49 are for training
 VALID_INDICES = range(5, 10)  # held back from those, by us
 _MAX_NAMED = 10
+RECIPE = "recipes.digits.prepare"
 
 Splits = dict[str, list[Recording]]
 
@@ -46,6 +48,7 @@ def main(arguments: list[str] | None = None) -> int:
         findings = read_recordings(recordings_dir(options.corpus_dir))
         _report_findings(findings)
         manifests = _all_manifests(findings.recordings)
+        claim(options.output_dir, RECIPE, [f"{name}.jsonl" for name in manifests])
         for name, recordings in manifests.items():
             write_manifest(options.output_dir / f"{name}.jsonl", map(_utterance, recordings))
     except InputError as error:

@@ -18,6 +18,7 @@ import soundfile
 from asr.audio.load import load_waveform
 from asr.data.manifest import Utterance, read_manifest, write_manifest
 from asr.errors import InputError
+from recipes.output import claim
 
 SAMPLE_RATE = 16_000  # Hz
 
@@ -75,7 +76,7 @@ def join(utterances: Sequence[Utterance], output_dir: Path, num_wrong: int) -> t
         raise InputError(
             f"--wrong must be at least 0, and at most half of {len(utterances)} utterances; got {num_wrong}."
         )
-    output_dir.mkdir(parents=True, exist_ok=True)
+    claim(output_dir, "recipes.finetune.join", ["joined.flac", "joined.jsonl", "parts.jsonl"])
     audio = output_dir / "joined.flac"
     parts = []
     num_samples = 0

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from asr.data.manifest import Utterance, read_manifest, write_manifest
 from asr.errors import InputError
+from recipes.output import claim
 
 Splits = dict[str, list[Utterance]]
 
@@ -28,6 +29,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         splits = by_speaker(read_manifest(options.manifest), options.fraction, options.seed)
+        claim(options.output_dir, "recipes.finetune.split", [f"{name}.jsonl" for name in splits])
         for name, utterances in splits.items():
             write_manifest(options.output_dir / f"{name}.jsonl", utterances)
     except InputError as error:

@@ -27,7 +27,9 @@ from asr.errors import InputError
 from recipes.librispeech.corpus import HOURS_TOLERANCE, SUBSETS, check_subset_names, find_subsets
 from recipes.librispeech.download import MIRRORS, download
 from recipes.librispeech.reader import DAMAGE, Problem, ProblemKind, find_chapters, read_chapters
+from recipes.output import claim
 
+RECIPE = "recipes.librispeech.prepare"
 MAX_NAMED = 10  # problems of a kind that are named on stderr; all are in <subset>.problems.txt
 
 
@@ -113,7 +115,7 @@ def _run(options: argparse.Namespace) -> int:
     elif options.mirror or options.keep_archives:
         raise InputError("--mirror and --keep-archives need --download; it was not given.")
     subset_dirs = find_subsets(options.corpus_dir, names)
-    options.output_dir.mkdir(parents=True, exist_ok=True)
+    claim(options.output_dir, RECIPE, [f"{subset_dir.name}.jsonl" for subset_dir in subset_dirs])
     table, sentences, exit_status = _new_table(), [], 0
     for subset_dir in subset_dirs:
         try:

@@ -26,6 +26,7 @@ from recipes.librispeech.download import (
     transfer_progress,
 )
 from recipes.librispeech.unpack import discard_unpacking, unpack_corpus
+from recipes.output import claim
 
 HOME = "https://data.keithito.com/data/speech"
 # Bytes, MD5 and clips as keithito.com/LJ-Speech-Dataset and those who verified the archive have them.
@@ -86,6 +87,7 @@ def _prepare(options: argparse.Namespace) -> None:
     entries = ljspeech.read(options.corpus_dir, Options(), problems)
     utterances = taken_over(options.corpus_dir, entries, problems, skip_bad=options.skip_bad)
     splits = split(utterances)
+    claim(options.output_dir, "recipes.ljspeech.prepare", [f"{name}.jsonl" for name in splits])
     write_converted({options.output_dir / f"{name}.jsonl": held for name, held in splits.items()})
     whole = "is whole" if len(utterances) == NUM_UTTERANCES else "is not the published corpus, or a part of it"
     print(f"LJSpeech: {whole}: {len(utterances):,} utterances; published are {NUM_UTTERANCES:,}.")

@@ -8,6 +8,7 @@ import argparse
 import io
 import math
 import os
+import shutil
 import signal
 import sys
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, as_completed
@@ -24,14 +25,19 @@ from rich.table import Table
 
 from asr.data.manifest import Utterance, write_manifest
 from asr.errors import InputError
+from asr.system.files import UNFINISHED
+from asr.system.processes import die_with_parent
 from recipes.mini.english import ENGLISH
 from recipes.mini.espeak import Espeak, require_espeak
 from recipes.mini.german import GERMAN
 from recipes.mini.language import Language
 from recipes.mini.plan import SPLITS, Line, plan
 from recipes.mini.room import SAMPLE_RATE, record
+from recipes.output import claim
 
 LANGUAGES = {"english": ENGLISH, "german": GERMAN}
+RECIPE = "recipes.mini.prepare"
+AUDIO = "audio"  # folder
 _CHUNK = 50  # utterances to a process
 DEFAULT_HOURS = 2.0
 _MAX_HOURS = 10.0  # beyond, the grammar begins to run out of new sentences
@@ -43,6 +49,8 @@ def prepare(
 ) -> dict[str, list[Utterance]]:
     """Speak the corpus into a folder and write its manifests, which come last: they are there once all audio is.
 
+    What an earlier call wrote there is replaced once all audio is spoken.
+
     Args:
         hours: of training speech, about.
         language: that is spoken.
@@ -51,7 +59,8 @@ def prepare(
         The utterances of each split.
 
     Raises:
-        InputError: for impossible arguments, or where espeak-ng is missing or fails.
+        InputError: for impossible arguments, where the folder holds files of others under our names, or where
+            espeak-ng is missing or fails.
         OSError: where the folder cannot be written.
     """
     if not (math.isfinite(hours) and 0 < hours <= _MAX_HOURS):
@@ -60,12 +69,22 @@ def prepare(
         raise InputError(f"--num-processes must be at least 1; got {num_processes}.")
     require_espeak()
     lines = plan(hours, seed, language)
-    output_dir.mkdir(parents=True, exist_ok=True)
-    for split in SPLITS:
-        (output_dir / f"{split}.jsonl").unlink(missing_ok=True)
-        (output_dir / "audio" / split).mkdir(parents=True, exist_ok=True)
-    _remove_stale(output_dir, {output_dir / line.audio_path for line in lines})
-    durations = _speak_all(lines, output_dir, num_processes)
+    manifests = [f"{split}.jsonl" for split in SPLITS]
+    claim(output_dir, RECIPE, [*manifests, AUDIO])
+    unfinished = output_dir / f".{AUDIO}{UNFINISHED}"
+    shutil.rmtree(unfinished, ignore_errors=True)  # of a run that was killed
+    try:
+        for split in SPLITS:
+            (unfinished / AUDIO / split).mkdir(parents=True)
+        durations = _speak_all(lines, unfinished, num_processes)
+        for manifest in manifests:
+            (output_dir / manifest).unlink(missing_ok=True)
+        for line in lines:
+            (output_dir / line.audio_path).parent.mkdir(parents=True, exist_ok=True)
+            os.replace(unfinished / line.audio_path, output_dir / line.audio_path)
+        _remove_stale(output_dir, {output_dir / line.audio_path for line in lines})
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
     corpus: dict[str, list[Utterance]] = {split: [] for split in SPLITS}
     for line in lines:
         audio = str(output_dir / line.audio_path)
@@ -76,9 +95,9 @@ def prepare(
 
 
 def _remove_stale(output_dir: Path, planned: set[Path]) -> None:
-    """Remove what an earlier, longer run left in our own folders, going by the names that we give."""
+    """Remove audio of an earlier, longer run, known by the names that this recipe gives."""
     for split in SPLITS:
-        for audio in (output_dir / "audio" / split).glob(f"{split}-*.flac"):
+        for audio in (output_dir / AUDIO / split).glob(f"{split}-*.flac"):
             if audio not in planned:
                 audio.unlink()
 
@@ -112,8 +131,7 @@ def _speak_all(lines: list[Line], output_dir: Path, num_processes: int) -> dict[
 
 
 def _in_fresh_process(lines: list[Line], output_dir: Path) -> dict[str, float]:
-    # An interrupt is for the parent to handle: it waits for the chunks begun and starts no other.
-    with ProcessPoolExecutor(1, get_context("spawn"), signal.signal, (signal.SIGINT, signal.SIG_IGN)) as process:
+    with ProcessPoolExecutor(1, get_context("spawn"), _begin_worker, (os.getpid(),)) as process:
         try:
             return process.submit(_speak_chunk, lines, output_dir).result()
         except BrokenProcessPool:
@@ -121,6 +139,12 @@ def _in_fresh_process(lines: list[Line], output_dir: Path) -> dict[str, float]:
                 f"espeak-ng must speak {lines[0].id} to {lines[-1].id}; its process died. "
                 "Is there memory left? If it dies again, reinstall espeakng-loader or try another --seed."
             ) from None
+
+
+def _begin_worker(parent_id: int) -> None:
+    """Leave an interrupt to the parent, which waits for the chunks begun; end with the parent where it is killed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    die_with_parent(parent_id)
 
 
 def _speak_chunk(lines: list[Line], output_dir: Path) -> dict[str, float]:

@@ -22,6 +22,7 @@ import soundfile
 from asr.audio.load import load_waveform
 from asr.data.manifest import Utterance, read_manifest, write_manifest
 from asr.errors import InputError
+from recipes.output import claim
 
 SAMPLE_RATE = 16_000
 LOUDNESS_DB = (-35, -20)  # of a recording: its mean square, where 1 is 0 dB
@@ -58,6 +59,8 @@ def main(arguments: list[str] | None = None) -> int:
         if "babble" in options.kinds and options.speech is None:
             raise InputError("--speech must name a manifest to make babble of; give one, or --kinds without babble.")
         makers = MAKERS | ({"babble": partial(babble, read_manifest(options.speech))} if options.speech else {})
+        names = [name for kind in options.kinds for name in (kind, f"{kind}.jsonl")]
+        claim(options.output_dir, "recipes.noise.make", names)
         for kind in options.kinds:
             write(options.output_dir, kind, makers[kind], options.number, options.seconds, options.seed)
             print(f"{options.output_dir / kind}: {options.number} recordings of {options.seconds:g} s")

@@ -1,0 +1,36 @@
+"""What a recipe may write in its --output-dir: files that are not there yet, and files that it wrote itself before.
+
+A hidden file in the folder lists what recipes wrote there, a line each: the recipe and the name.
+"""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from asr.errors import InputError
+from asr.system.files import write_whole_text
+
+WRITTEN = ".written-by-recipes"
+
+
+def claim(output_dir: Path, recipe: str, names: Iterable[str]) -> None:
+    """Make the folder, and note that a recipe writes these files and folders of it.
+
+    Args:
+        output_dir: of the recipe.
+        recipe: its name, such as `recipes.mini.prepare`.
+        names: of files and folders below `output_dir`.
+
+    Raises:
+        InputError: one of them is there, and the recipe did not write it.
+        OSError: the folder cannot be written.
+    """
+    path = output_dir / WRITTEN
+    lines = set(path.read_text(encoding="utf-8").splitlines()) if path.is_file() else set()
+    wanted = {name: f"{recipe} {name}" for name in names}
+    foreign = [name for name, line in wanted.items() if line not in lines and (output_dir / name).exists()]
+    if foreign:
+        must = f"--output-dir must be a folder without files that {recipe} would replace and did not write"
+        given = f"{output_dir} holds {', '.join(foreign[:3])}{' and others' if len(foreign) > 3 else ''}"
+        raise InputError(f"{must}; {given}. Give another folder, or move them.")
+    output_dir.mkdir(parents=True, exist_ok=True)
+    write_whole_text(path, "".join(f"{line}\n" for line in sorted(lines | {*wanted.values()})))

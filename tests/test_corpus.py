@@ -1,0 +1,52 @@
+"""A corpus that is not there is made by its own recipe only, and never over files of the user."""
+
+from pathlib import Path
+
+import pytest
+
+from asr.data.corpus import prepare_if_absent
+from asr.errors import InputError
+from tests.conftest import settings_with
+
+
+@pytest.fixture
+def mine(tmp_path: Path) -> Path:
+    """A folder of a user's manifests and audio."""
+    (tmp_path / "audio").mkdir()
+    for name in ("train.jsonl", "valid.jsonl", "test.jsonl", "audio/train-00001.flac"):
+        (tmp_path / name).write_text("mine")
+    return tmp_path
+
+
+def content(folder: Path) -> dict[str, str]:
+    return {path.relative_to(folder).as_posix(): path.read_text() for path in folder.rglob("*") if path.is_file()}
+
+
+def prepare(folder: Path, *overrides: str) -> None:
+    prepare_if_absent(settings_with(f"corpus.dir={folder}", *overrides).corpus)
+
+
+def test_a_misspelt_manifest_beside_others_is_refused_and_nothing_is_made(mine: Path) -> None:
+    before = content(mine)
+    with pytest.raises(InputError, match=r"must all be there, or none of them; \S+dev\.jsonl is not, and"):
+        prepare(mine, "corpus.name=mine", "corpus.valid=[dev.jsonl]")
+    assert content(mine) == before
+
+
+def test_the_recipe_of_another_corpus_is_refused(tmp_path: Path) -> None:
+    must = r"corpus\.prepare must be null, or make the corpus mine; got recipes\.mini\.prepare, which makes mini"
+    with pytest.raises(InputError, match=must):
+        prepare(tmp_path / "new", "corpus.name=mine")
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_recipe_refuses_a_folder_that_holds_files_of_its_names(mine: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    for split in ("train", "valid", "test"):
+        (mine / f"{split}.jsonl").unlink()
+    before = content(mine)
+    with pytest.raises(InputError, match="ended with status 1"):
+        prepare(mine)
+    assert (
+        "--output-dir must be a folder without files that recipes.mini.prepare would replace" in capfd.readouterr().err
+    )
+    assert content(mine) == before
