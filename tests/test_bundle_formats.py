@@ -22,7 +22,9 @@ def test_a_bundle_of_each_format_hears_what_it_heard_when_it_was_made(number: in
     config = json.loads((HERE / f"format-{number}" / "config.json").read_text())
     assert config.get("format", 0) == number
     heard = torch.tensor(json.loads((HERE / f"format-{number}.json").read_text()))
-    torch.testing.assert_close(log_probs(HERE / f"format-{number}"), heard, rtol=0, atol=1e-4)  # rounded, other sums
+    # The sound is two tones. Bins between them hold the rounding errors of the Fourier transform, which differ from
+    # processor to processor: by 0.02 in the features, by 1.8e-4 in the log_probs.
+    torch.testing.assert_close(log_probs(HERE / f"format-{number}"), heard, rtol=0, atol=1e-3)
 
 
 @pytest.mark.parametrize(
