@@ -435,23 +435,26 @@ def test_a_smaller_net_is_smaller_and_hears_nearly_the_same(exported: Path, bund
     found = agreement.difference(expected, actual, content, agreement.OF_FEATURES, audio, net_of)
     assert 0 < found.largest < 40, "of logits that are a hundred times as large as an untrained net's"
     assert smaller.ByteSize() < 0.8 * net.ByteSize()
+    onnx.checker.check_model(smaller, full_check=True)
     assert "ConvInteger" not in {node.op_type for node in smaller.graph.node}
     assert onnx.load(exported / "model.onnx") == net, "what is changed is a copy"
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("quantization", "operation"), [("int8", "MatMulInteger"), ("fp16", "Cast")])
 def test_figures_of_before_and_after_are_printed_and_kept(
-    bundle: Path, tones: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    quantization: str, operation: str, bundle: Path, tones: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    arguments = ["--quantize", "int8", "--manifest", str(tones / "test.jsonl")]
-    assert export([str(bundle), "-o", str(tmp_path / "int8"), *arguments]) == 0
-    printed, readme = capsys.readouterr().out, (tmp_path / "int8" / "README.md").read_text(encoding="utf-8")
-    for name in ("float32", "int8"):
+    folder = tmp_path / quantization
+    arguments = ["--quantize", quantization, "--manifest", str(tones / "test.jsonl")]
+    assert export([str(bundle), "-o", str(folder), *arguments]) == 0
+    printed, readme = capsys.readouterr().out, (folder / "README.md").read_text(encoding="utf-8")
+    for name in ("float32", quantization):
         [row] = [line for line in printed.splitlines() if line.startswith(f"| {name} |")]
         assert re.fullmatch(r"\| \w+ \| [\d.]+ \| [\d,]+ \| [\d.]+ \| [\d.]+ to [\d.]+ \|", row)
         assert row in readme
-    operations = {node.op_type for node in onnx.load(tmp_path / "int8" / "model-waveform.onnx").graph.node}
-    assert "MatMulInteger" in operations
+    assert operation in {node.op_type for node in onnx.load(folder / "model-waveform.onnx").graph.node}
+    assert load_recognizer(folder).transcribe([sound(16000)])
 
 
 def test_a_manifest_is_for_what_is_made_smaller(bundle: Path, tones: Path, tmp_path: Path) -> None:

@@ -91,12 +91,15 @@ def to_fp16(net: "ModelProto") -> "ModelProto":
 
     from onnx import ModelProto
     from onnxruntime.transformers.float16 import convert_float_to_float16
+    from onnxruntime.transformers.onnx_model import OnnxModel
 
     copy = ModelProto()
     copy.CopyFrom(net)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of numbers that are rounded to the largest or the least there is
         converted: ModelProto = convert_float_to_float16(copy, keep_io_types=True)
+    # The conversion puts the casts of the inputs after the nodes that read them; ONNX asks for the order of reading.
+    OnnxModel(converted).topological_sort()
     return converted
 
 
