@@ -56,7 +56,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     utterances, errors = read_good_lines(options.manifest)
     for error in errors:
         complain(str(error))
-    recordings = arrange([Recording(line.id, line, Path(plain_name(line.id))) for line in utterances], options)
+    recordings = arrange(
+        [Recording(line.id, line, Path(plain_name(line.id))) for line in utterances], options, [options.manifest]
+    )
     recognizer = load_model(options)
     scores: list[tuple[float, str, str]] = []
     segments: dict[str, list[AlignedSegment]] = {}
@@ -105,7 +107,7 @@ def _segment_rules(options: argparse.Namespace) -> "SegmentRules | None":
             if value is not None:
                 raise InputError(f"--{key.replace('_', '-')} must go with --segments; it is not there.")
         return None
-    check_output("--segments", options.segments, "segments.jsonl")
+    check_output("--segments", options.segments, "segments.jsonl", inputs=[options.manifest])
     defaults = {"min_score": MIN_SCORE, "min_seconds": MIN_SECONDS, "max_seconds": MAX_SECONDS}
     rules = SegmentRules(**defaults | {key: value for key, value in given.items() if value is not None})
     if rules.min_score > 0:

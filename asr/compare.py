@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +23,7 @@ TOP = 10
 def main(arguments: Sequence[str] | None = None) -> int:
     """Compare two evaluations of the same manifest."""
     options = parse(arguments)
-    budget = audio_budget(options)
+    budget = audio_budget(options, [options.a, options.b])
     from asr.evaluation.comparison import compare
     from asr.evaluation.utterances import read_scored
 
@@ -54,7 +55,9 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     if options.top < 0:
         raise InputError(f"--top must not be negative; got {options.top}.")
     if options.json:
-        check_output("--json", options.json, "figures.json")
+        check_output("--json", options.json, "figures.json", inputs=[options.a, options.b])
+        if options.report and os.path.realpath(options.report) == os.path.realpath(options.json):
+            raise InputError(f"--json and --report must be two files; both are {options.json}.")
     return options
 
 

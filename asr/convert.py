@@ -78,7 +78,7 @@ def to_archive(model: str, output: Path) -> None:
     from asr.checkpoint.nemo.archive import write_archive
     from asr.checkpoint.nemo.convert import to_nemo
 
-    check_output("--output", output, "model.nemo")
+    check_output("--output", output, "model.nemo", inputs=[model])
     folder = bundle_folder(path_of(model))
     files = to_nemo(read_bundle(folder), folder)
     write_whole(output, lambda file: write_archive(file, files))

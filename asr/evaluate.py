@@ -44,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add_conditions(parser)
     add_decoding(parser)
     options = parser.parse_args(arguments)
-    budget = audio_budget(options)
+    budget = audio_budget(options, options.manifests)
     check_conditions(options)
     normalize = None if options.normalizer is None else get_normalizer(options.normalizer)
     from asr.data.manifest import read_manifest

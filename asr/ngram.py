@@ -105,7 +105,7 @@ def check_options(options: argparse.Namespace) -> list[int]:
         must = f"--prune must be 0 (all words are kept), then not decrease, and be {order} numbers at most"
         raise InputError(f"{must}; got {' '.join(map(str, prune))}.")
     options.memory = parse_size(options.memory)
-    check_output("--output", options.output, "lm.arpa")
+    check_output("--output", options.output, "lm.arpa", inputs=options.texts)
     return [*prune, *[prune[-1]] * (order - len(prune))]
 
 

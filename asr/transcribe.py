@@ -54,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.stream:
         return caption(recognizer, options)
     recordings, problems = _find(options.paths)
-    recordings = arrange(recordings, options)
+    recordings = arrange(recordings, options, options.paths)
     _check_nbest(recognizer, how.nbest)
     hotwords = _Hotwords(recognizer)
     num_written = 0

@@ -92,8 +92,14 @@ def make_output_dir(output_dir: Path) -> None:
         raise InputError(f"{must}: Permission denied.")
 
 
-def arrange(recordings: list[Recording], options: argparse.Namespace) -> list[Recording]:
-    """Put recordings into the order that the format needs, and check that each can have its place in the output."""
+def arrange(recordings: list[Recording], options: argparse.Namespace, inputs: Sequence[str]) -> list[Recording]:
+    """Put recordings into the order that the format needs, and check that each can have its place in the output.
+
+    Args:
+        recordings: to be written.
+        options: of the command: format and output_dir.
+        inputs: paths that the command was given; neither they nor the audio may be replaced.
+    """
     form = FORMATS[options.format]
     if options.output_dir:
         make_output_dir(options.output_dir)
@@ -103,6 +109,13 @@ def arrange(recordings: list[Recording], options: argparse.Namespace) -> list[Re
             lambda recording: str(recording.place),
             f"would be written to the same file in {options.output_dir}, so each needs its own --output-dir",
         )
+        read = {os.path.realpath(path) for path in inputs}
+        read |= {os.path.realpath(recording.utterance.audio_filepath) for recording in recordings}
+        for recording in recordings:
+            path = _file_of(options.output_dir / recording.place, form)
+            if os.path.realpath(path) in read:
+                must = "--output-dir must be a folder in which no input would be replaced"
+                raise InputError(f"{must}; {recording.name} would be written to {path}. Give another folder.")
         return recordings
     if form.single and len(recordings) > 1:
         must = f"--format {options.format} must have --output-dir for several recordings, since each needs its own file"
@@ -159,9 +172,13 @@ def write(transcripts: Transcripts, options: argparse.Namespace) -> Transcripts:
         passed.clear()
 
 
+def _file_of(place: Path, form: Format) -> Path:
+    return place.with_name(place.name + form.suffix)
+
+
 def _write_file(place: Path, form: Format, name: str, transcript: "Transcript") -> None:
     content = form.write(name, transcript).encode("utf-8", "surrogateescape")
-    path = place.with_name(place.name + form.suffix)
+    path = _file_of(place, form)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, lambda file: file.write(content))

@@ -2,6 +2,7 @@
 
 import argparse
 import math
+from collections.abc import Iterable
 from pathlib import Path
 
 from asr.errors import InputError
@@ -22,8 +23,12 @@ def add_report(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def audio_budget(options: argparse.Namespace) -> float:
+def audio_budget(options: argparse.Namespace, inputs: Iterable[str | Path]) -> float:
     """Check the options before the work that comes first, and say how many bytes of recordings there may be.
+
+    Args:
+        options: of the command.
+        inputs: files that the command reads, and other files that it writes.
 
     Raises:
         InputError: the report could not be written, or the budget is not a number of megabytes.
@@ -35,5 +40,5 @@ def audio_budget(options: argparse.Namespace) -> float:
         if options.report_audio is not None:
             raise InputError("--report-audio must go with --report; add --report FILE.")
         return 0.0
-    check_output("--report", options.report, "report.html", getattr(options, "output_dir", None))
+    check_output("--report", options.report, "report.html", getattr(options, "output_dir", None), inputs)
     return megabytes * MEGABYTE

@@ -8,7 +8,7 @@ import errno
 import os
 import stat
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import AnyStr, BinaryIO, TextIO
 
@@ -94,7 +94,9 @@ def _descriptor(path: Path) -> int | None:
     return None
 
 
-def check_output(option: str, path: Path, example: str, made_later: Path | None = None) -> None:
+def check_output(
+    option: str, path: Path, example: str, made_later: Path | None = None, inputs: Iterable[str | Path] = ()
+) -> None:
     """Check that a file can be written at a path, as far as that can be told without writing it.
 
     Args:
@@ -102,10 +104,12 @@ def check_output(option: str, path: Path, example: str, made_later: Path | None 
         path: of the file, a link to it, a device, or a pipe.
         example: a file name such as the option is for.
         made_later: a folder that need not be there yet.
+        inputs: files that the command reads, which it must not replace.
 
     Raises:
-        InputError: it cannot.
+        InputError: it cannot, or the path leads to an input.
     """
+    check_apart(option, path, inputs)
     if os.path.isdir(path) or not path.name:
         raise InputError(f"{option} must be a file; {str(path)!r} is a folder. Give a name in it, such as {example}.")
     try:
@@ -126,6 +130,20 @@ def check_output(option: str, path: Path, example: str, made_later: Path | None 
         _unfinished(place).is_file()  # its name may be too long
     except OSError as error:
         raise _unwritable(option, path, error) from None
+
+
+def check_apart(option: str, path: Path, inputs: Iterable[str | Path]) -> None:
+    """Check that an output would not replace an input, under this name or another.
+
+    Raises:
+        InputError: it would.
+    """
+    if not os.path.isfile(path):
+        return
+    for given in inputs:
+        if os.path.isfile(given) and os.path.samefile(path, given):
+            must = f"{option} must be another file than what the command reads; {path} is the input {given}"
+            raise InputError(f"{must}. Give another name.")
 
 
 def write_output(option: str, path: Path, text: str) -> None:

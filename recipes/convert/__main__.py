@@ -40,7 +40,8 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _convert(options: argparse.Namespace) -> None:
-    check_output("MANIFEST", options.manifest, "train.jsonl")
+    inputs = [path for path in (options.source, options.recordings) if path is not None]
+    check_output("MANIFEST", options.manifest, "train.jsonl", inputs=inputs)
     problems = Problems()
     given = Options(options.root, options.audio_dir, options.text_column, options.recordings)
     entries = FORMATS[options.format](options.source, given, problems)
