@@ -12,8 +12,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+import soundfile
 
 from asr import evaluate
+from asr.align import main as align
 from asr.cli import output
 from asr.cli.output import Recording
 from asr.compare import main as compare
@@ -24,8 +26,11 @@ from asr.ngram import main as ngram
 from asr.recognition.transcript import Transcript, Word
 from asr.system.files import check_output, write_whole_text
 from asr.training_report import main as training_report
+from asr.transcribe import main as transcribe
+from recipes.convert.__main__ import main as convert_recipe
 from tests.conftest import ROOT
 from tests.scoring import simulated, write_scored
+from tests.tones import SAMPLE_RATE, speak
 
 Write = Callable[[Path], object]
 
@@ -221,3 +226,74 @@ def test_a_device_without_room_is_one_line(text: Path, tmp_path: Path) -> None:
     ended = run("asr.compare", scored, scored, "--json", tmp_path / "full", capture_output=True)
     said = f"error: --json must be a file that can be written; {tmp_path / 'full'}: No space left on device.\n"
     assert (ended.returncode, ended.stderr) == (1, said)
+
+
+# ---- an output that is also an input
+
+Command = Callable[[list[str]], int]
+
+
+def other_names(path: Path) -> list[Path]:
+    """The same file under three names: its own, a symbolic link, a hard link."""
+    symbolic, hard = path.with_name("symbolic" + path.suffix), path.with_name("hard" + path.suffix)
+    symbolic.symlink_to(path)
+    hard.hardlink_to(path)
+    return [path.parent / "." / path.name, symbolic, hard]
+
+
+@pytest.mark.parametrize(
+    ("command", "option", "arguments"),
+    [
+        (align, "--segments", ["MODEL", "INPUT"]),
+        (ngram, "--output", ["INPUT"]),
+        (compare, "--json", ["INPUT", "INPUT"]),
+        (compare, "--report", ["INPUT", "INPUT"]),
+        (evaluate.main, "--report", ["MODEL", "INPUT"]),
+        (convert_recipe, "MANIFEST", ["nemo", "INPUT"]),
+    ],
+)
+def test_no_command_replaces_the_file_that_it_reads(
+    command: Command,
+    option: str,
+    arguments: list[str],
+    fluent: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A user's manifest, under its own name or by a link, is refused as an output."""
+    manifest = tmp_path / "talks.jsonl"
+    content = (fluent / "test.jsonl").read_bytes()
+    manifest.write_bytes(content)
+    names = {"INPUT": str(manifest), "MODEL": str(fluent / "run")}
+    for output_path in other_names(manifest):
+        target = [str(output_path)] if option == "MANIFEST" else [option, str(output_path)]
+        try:
+            assert command([*(names.get(argument, argument) for argument in arguments), *target]) == 1
+            message = capsys.readouterr().err
+        except InputError as error:
+            message = str(error)
+        assert f"{option} must be another file than what the command reads" in message
+        assert "talks.jsonl" in message
+        assert manifest.read_bytes() == content
+
+
+def test_figures_and_page_of_a_comparison_are_two_files(tmp_path: Path) -> None:
+    scored = str(write_scored(tmp_path / "scored.jsonl", simulated(6, seed=1)))
+    with pytest.raises(InputError, match="--json and --report must be two files"):
+        compare([scored, scored, "--json", str(tmp_path / "out"), "--report", str(tmp_path / "out")])
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("command", [transcribe, align])
+def test_no_transcript_replaces_the_manifest_or_the_audio(command: Command, fluent: Path, tmp_path: Path) -> None:
+    """A recording `a` written as jsonl would be a.jsonl, the manifest; one called `b.jsonl` is the audio itself."""
+    (tmp_path / "b.jsonl").symlink_to(tmp_path / "sound.wav")
+    soundfile.write(tmp_path / "sound.wav", speak("abcd ef"), SAMPLE_RATE)
+    for manifest, utterance_id in (("a.jsonl", "a"), ("other.jsonl", "b")):
+        utterance = Utterance(str(tmp_path / "sound.wav"), 1.0, "abcd ef", utterance_id)
+        write_manifest(tmp_path / manifest, [utterance])
+        before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+        arguments = [str(fluent / "run"), str(tmp_path / manifest), "--format", "jsonl"]
+        with pytest.raises(InputError, match=r"no input would be replaced; .* would be written to .*\.jsonl\."):
+            command([*arguments, "--output-dir", str(tmp_path)])
+        assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
