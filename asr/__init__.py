@@ -1,5 +1,20 @@
 """Speech recognition: train a Conformer-CTC, transcribe audio, report word error rates.
 
+    >>> import asr
+    >>> recognizer = asr.load_recognizer("runs/mini")  # a run folder, a bundle, a .ckpt or hf://OWNER/NAME
+    >>> transcript = recognizer.transcribe("recording.wav", nbest=3)
+    >>> [word.text for word in transcript.words] == transcript.text.split()
+    True
+    >>> samples, sample_rate = soundfile.read("recording.wav")
+    >>> [again] = recognizer.transcribe([samples], sample_rate=sample_rate)  # several at once, as a list
+    >>> again.text == transcript.text
+    True
+    >>> stream = asr.Stream(recognizer)
+    >>> final, partial, _ = stream.feed(samples)  # at stream.sample_rate, in pieces of any length
+    >>> more, _, _ = stream.finish()
+
+Errors that the caller can mend are `InputError`, with a message of one line; `AudioError` is one about a recording.
+
 What lies here are the contract (`interfaces`, `errors`, `lengths`, `build`) and the commands, python -m asr.<command>.
 The folders, from the lowest layer up; each imports only from those above it:
 
@@ -23,23 +38,56 @@ The folders, from the lowest layer up; each imports only from those above it:
     server/          the page, the HTTP endpoint, and the WebSocket for speech while it is spoken
 """
 
-from typing import TYPE_CHECKING, Any
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING
+
+from asr.errors import AudioError, InputError
 
 if TYPE_CHECKING:
     from asr.checkpoint.load import load_recognizer
-    from asr.recognition.streaming import Stream
+    from asr.recognition.recognizer import Recognizer
+    from asr.recognition.streaming import Captions, Stream
+    from asr.recognition.transcript import Alternative, Transcript, Word
 
-__all__ = ["Stream", "load_recognizer"]
+__all__ = [
+    "Alternative",
+    "AudioError",
+    "Captions",
+    "InputError",
+    "Recognizer",
+    "Stream",
+    "Transcript",
+    "Word",
+    "__version__",
+    "load_recognizer",
+]
+
+MODULES = {
+    "Alternative": "asr.recognition.transcript",
+    "Captions": "asr.recognition.streaming",
+    "Recognizer": "asr.recognition.recognizer",
+    "Stream": "asr.recognition.streaming",
+    "Transcript": "asr.recognition.transcript",
+    "Word": "asr.recognition.transcript",
+    "load_recognizer": "asr.checkpoint.load",
+}
+
+try:
+    __version__ = version("asr")
+except PackageNotFoundError:  # a checkout that is not installed
+    __version__ = "unknown"
 
 
-def __getattr__(name: str) -> Any:
-    """Import a name when it is first asked for: torch takes seconds."""
-    if name == "load_recognizer":
-        from asr.checkpoint.load import load_recognizer
+def __dir__() -> list[str]:
+    return __all__
 
-        return load_recognizer
-    if name == "Stream":
-        from asr.recognition.streaming import Stream
 
-        return Stream
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        """Import a name when it is first asked for: torch takes seconds."""
+        if name not in MODULES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from importlib import import_module
+
+        return getattr(import_module(MODULES[name]), name)

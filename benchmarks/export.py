@@ -137,7 +137,10 @@ def opened(contender: Contender, threads: int) -> Transcribe:
     recognizer.encoder.precision = getattr(torch, contender.precision)
 
     def transcribe(waveforms: list[np.ndarray]) -> list[str]:
-        return [transcript.text for transcript in recognizer.transcribe(list(map(torch.from_numpy, waveforms)))]
+        return [
+            transcript.text
+            for transcript in recognizer.transcribe(list(map(torch.from_numpy, waveforms)), sample_rate=SAMPLE_RATE)
+        ]
 
     return transcribe
 

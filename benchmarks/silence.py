@@ -58,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def texts(recognizer: Recognizer, waveforms: Sequence[Tensor]) -> list[str]:
     """Recognise waveforms (S,)."""
-    return [transcript.text for transcript in recognizer.transcribe(waveforms)]
+    return [transcript.text for transcript in recognizer.transcribe(waveforms, sample_rate=16_000)]
 
 
 def _some(rate: int, draw: torch.Generator) -> tuple[int, float]:

@@ -131,7 +131,7 @@ def listen(recognizer: Recognizer, recording: Recording, chunk: float, left: flo
 def listen_to_whole(recognizer: Recognizer, recording: Recording) -> Told:
     """Recognise a recording when it is over."""
     begin = time.process_time()
-    [transcript] = recognizer.transcribe([recording.waveform])
+    [transcript] = recognizer.transcribe([recording.waveform], sample_rate=16_000)
     cpu = time.process_time() - begin
     words = [word.text for word in transcript.words]
     at_end = [recording.utterance.duration + cpu] * len(words)

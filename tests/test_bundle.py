@@ -64,7 +64,7 @@ def test_the_decoders_files_are_in_the_bundle_which_can_be_moved(
     assert recognizer.decode.fusion.has_model
     assert recognizer.decode.fusion.lexicon is not None
     assert recognizer.decode.hotwords.phrases == ["cab ba"]
-    [transcript] = recognizer.transcribe([torch.randn(16000)])
+    [transcript] = recognizer.transcribe([torch.randn(16000)], sample_rate=16_000)
     assert {word.text for word in transcript.words} <= {"ab", "ba", "cab"}
 
 

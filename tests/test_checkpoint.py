@@ -154,7 +154,7 @@ def test_load_recognizer_is_what_the_package_exports(bundle: Path, tones: Path) 
     from asr.audio.load import load_waveform
 
     waveforms = [load_waveform(path, 16000) for path in paths]
-    mixed = recognizer.transcribe([paths[0], waveforms[1], paths[2]])
+    mixed = recognizer.transcribe([paths[0], waveforms[1], paths[2]], sample_rate=16_000)
     expected = texts(bundle, tones / "test.jsonl")
     assert [transcript.text for transcript in mixed] == [expected[one.id] for one in utterances[:3]]
 

@@ -84,7 +84,9 @@ def test_a_long_recording_is_changed_as_a_whole(fluent: Path, noise: Path, tmp_p
     changed = Changed(condition.change, 0)
     how = replace(INFERENCE, chunks=ChunkBounds(1.0, 0.25), load=changed)
     [(_, transcript)] = recognizer.recognize([utterance], how)  # type: ignore[misc]
-    [expected] = recognizer.transcribe([changed(utterance, SAMPLE_RATE)], replace(how, load=None))
+    [expected] = recognizer.transcribe(
+        [changed(utterance, SAMPLE_RATE)], replace(how, load=None), sample_rate=SAMPLE_RATE
+    )
     assert utterance.duration > 1.0
     assert transcript.text == expected.text
 

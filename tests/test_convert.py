@@ -203,7 +203,7 @@ def test_the_command_writes_a_bundle_that_transcribes_and_a_card_that_says_of_wh
     card = (output / "README.md").read_text()
     assert all(text in card for text in (source, "tiny.nemo, written by NeMo 1.23.0", "SHA-256"))
     assert read_bundle(output).config["features"]["pad_mode"] == "reflect"
-    [transcript] = load_recognizer(output).transcribe([0.1 * torch.randn(SAMPLE_RATE)])
+    [transcript] = load_recognizer(output).transcribe([0.1 * torch.randn(SAMPLE_RATE)], sample_rate=SAMPLE_RATE)
     assert transcript.duration == 1.0
 
 

@@ -46,14 +46,14 @@ def check_transcripts(recognizer: Recognizer) -> None:
     """
     recognizer.decode.max_seconds = min(recognizer.decode.max_seconds or 2.0, 2.0)
     recordings = [RECORDING, RECORDING[:9_000], torch.zeros(0), torch.cat([RECORDING, torch.zeros(8_000)] * 3)]
-    transcripts = recognizer.transcribe(recordings)
+    transcripts = recognizer.transcribe(recordings, sample_rate=16_000)
     assert transcripts[2].text == ""
     for recording, transcript in zip(recordings, transcripts, strict=True):
         starts = [word.start for word in transcript.words]
         assert starts == sorted(starts)
         assert all(0 <= word.start < word.end <= len(recording) / 16_000 for word in transcript.words)
         assert all(0 <= word.confidence <= 1 for word in transcript.words)
-        [alone] = recognizer.transcribe([recording])
+        [alone] = recognizer.transcribe([recording], sample_rate=16_000)
         assert alone.text == transcript.text
 
 
@@ -102,7 +102,7 @@ def test_a_pair_transcribes_in_any_batch_length_and_precision(head: str, decode:
     recognizer = Recognizer(model, build_decoder(config, model), UNCALIBRATED)
     check_transcripts(recognizer)
     recognizer.encoder.precision = torch.bfloat16  # of the net's products, those of the search among them
-    assert recognizer.transcribe([RECORDING])[0].words
+    assert recognizer.transcribe([RECORDING], sample_rate=16_000)[0].words
 
 
 @pytest.mark.slow

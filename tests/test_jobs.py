@@ -169,7 +169,7 @@ def test_a_short_recording_does_not_wait_for_the_end_of_a_long_one(
     assert decoded.index("short one is done") == 3  # two segments of the long one, then its own
     assert len(decoded) > 8
     monkeypatch.undo()
-    assert text == recognizer.transcribe([tmp_path / "long.wav"], HOW)[0].text
+    assert text == recognizer.transcribe([tmp_path / "long.wav"], HOW, sample_rate=SAMPLE_RATE)[0].text
 
 
 def test_who_leaves_while_waiting_is_not_recognised(

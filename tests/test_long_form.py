@@ -74,7 +74,7 @@ def same(one: Transcript, other: Transcript, shift: float = 0.0) -> None:
 
 @WAYS
 def test_the_listener_hears_every_word_of_a_long_recording(recognizer: Recognizer, way: str) -> None:
-    [transcript] = recognizer.transcribe([recording(TEXTS)], inference(way))
+    [transcript] = recognizer.transcribe([recording(TEXTS)], inference(way), sample_rate=SAMPLE_RATE)
     assert transcript.text == " ".join(TEXTS)
 
 
@@ -87,11 +87,11 @@ def test_a_recording_is_recognised_the_same_whatever_it_comes_as(
     how = inference(way)
     for number, texts in enumerate((TEXTS[:1], TEXTS[:2], TEXTS[:9], [])):
         waveform = recording(texts, pause) if texts else torch.zeros(300)
-        [alone] = recognizer.transcribe([waveform], how)
+        [alone] = recognizer.transcribe([waveform], how, sample_rate=SAMPLE_RATE)
         assert alone.text == " ".join(texts)
         path = write(tmp_path / f"{number}.wav", waveform)
         others: list[Path | Tensor] = [recording(TEXTS[3:7]), waveform, path, recording(TEXTS[5:6]), torch.zeros(0)]
-        transcripts = recognizer.transcribe(others, how)
+        transcripts = recognizer.transcribe(others, how, sample_rate=SAMPLE_RATE)
         same(transcripts[1], alone)
         same(transcripts[2], alone)
         around = write(tmp_path / "around.wav", torch.cat([recording(TEXTS[9:10]), waveform, recording(TEXTS[10:])]))
@@ -104,8 +104,8 @@ def test_a_recording_is_recognised_the_same_whatever_it_comes_as(
 @pytest.mark.parametrize("samples", [-641, -1, 0, 1, 639, 640, 641, 3 * SAMPLE_RATE])
 def test_there_is_no_step_where_chunks_begin(recognizer: Recognizer, way: str, samples: int) -> None:
     waveform = recording([*TEXTS[:3], "ab", "cd", "ef"])[: 3 * SAMPLE_RATE + samples]
-    [expected] = recognizer.transcribe([waveform], inference(bounds=ChunkBounds(60.0, 4.0)))
-    [transcript] = recognizer.transcribe([waveform], inference(way))
+    [expected] = recognizer.transcribe([waveform], inference(bounds=ChunkBounds(60.0, 4.0)), sample_rate=SAMPLE_RATE)
+    [transcript] = recognizer.transcribe([waveform], inference(way), sample_rate=SAMPLE_RATE)
     assert transcript.text == expected.text
     if way == "chunks":
         same(transcript, expected)
@@ -113,7 +113,7 @@ def test_there_is_no_step_where_chunks_begin(recognizer: Recognizer, way: str, s
 
 def test_mixed_lengths_come_back_in_the_order_given(recognizer: Recognizer) -> None:
     waveforms = [recording(TEXTS[number : number + 1 + 4 * (number % 2)]) for number in range(8)]
-    transcripts = recognizer.transcribe(waveforms, inference())
+    transcripts = recognizer.transcribe(waveforms, inference(), sample_rate=SAMPLE_RATE)
     expected = [" ".join(TEXTS[number : number + 1 + 4 * (number % 2)]) for number in range(8)]
     assert [one.text for one in transcripts] == expected
     assert [one.duration for one in transcripts] == [len(one) / SAMPLE_RATE for one in waveforms]
@@ -134,7 +134,7 @@ def test_progress_adds_up_to_the_duration(recognizer: Recognizer, way: str, tmp_
 
 def test_an_empty_waveform_is_an_empty_transcript(recognizer: Recognizer) -> None:
     for samples in (0, 1, 399):
-        [transcript] = recognizer.transcribe([torch.zeros(samples)])
+        [transcript] = recognizer.transcribe([torch.zeros(samples)], sample_rate=SAMPLE_RATE)
         assert transcript == Transcript((), (Alternative("", 0.0),), samples / SAMPLE_RATE, speech=False)
         assert transcript.confidence is None
 
@@ -142,24 +142,24 @@ def test_an_empty_waveform_is_an_empty_transcript(recognizer: Recognizer) -> Non
 @pytest.mark.parametrize("kind", [torch.float64, torch.float16])
 def test_waveforms_may_have_any_precision(recognizer: Recognizer, kind: torch.dtype) -> None:
     waveforms = [recording(TEXTS[:1]).to(kind), recording(TEXTS[:8]).to(kind).requires_grad_()]
-    transcripts = recognizer.transcribe(waveforms, inference())
+    transcripts = recognizer.transcribe(waveforms, inference(), sample_rate=SAMPLE_RATE)
     assert [one.text for one in transcripts] == [" ".join(TEXTS[:1]), " ".join(TEXTS[:8])]
 
 
 @pytest.mark.parametrize(
     ("unfit", "message"),
     [
-        (torch.tensor([0.0, math.nan, math.inf]), r"recording 1: samples must lie between .*; 2 do not\."),
-        (1e30 * torch.ones(1000), r"recording 1: samples must lie between .*; 1000 do not\."),
-        (1e300 * torch.ones(1000, dtype=torch.float64), r"recording 1: samples must lie between .*; 1000 do not\."),
-        (torch.zeros(2, 100), r"recording 1: must be a path, or a float tensor \(S,\) in \[-1, 1\]; got \(2, 100\)"),
-        (torch.zeros(100, dtype=torch.int16), r"recording 1: .*; got \(100,\) torch\.int16"),
-        (None, r"recording 1: .*; got <class 'NoneType'>"),
+        (torch.tensor([0.0, math.nan, math.inf]), r"recording 1: .*; 2 samples are NaN or beyond 16777216\."),
+        (1e30 * torch.ones(1000), r"recording 1: .*; 1000 samples are NaN or beyond"),
+        (1e300 * torch.ones(1000, dtype=torch.float64), r"recording 1: .*; 1000 samples are NaN or beyond"),
+        (torch.zeros(2, 100), r"recording 1: must be a path, or a float tensor .*; got the shape \(2, 100\)"),
+        (torch.zeros(100, dtype=torch.int16), r"recording 1: .*; got samples of type int16"),
+        (None, r"recording 1: .*; got None, a NoneType"),
     ],
 )
 def test_what_is_no_recording_is_refused_by_its_number(recognizer: Recognizer, unfit: Tensor, message: str) -> None:
     with pytest.raises(InputError, match=message):
-        recognizer.transcribe([torch.zeros(1000), unfit])
+        recognizer.transcribe([torch.zeros(1000), unfit], sample_rate=SAMPLE_RATE)
 
 
 def overflowing(utterances: int, net: object, given: object, encoded: Encoded) -> Encoded:
@@ -178,7 +178,7 @@ def test_a_net_that_computes_no_numbers_is_an_error_and_not_silence(part: str, w
         broken.model.head.log_probs = partial(torch.full_like, fill_value=math.nan)  # type: ignore[method-assign]
     for texts in (TEXTS[:1], TEXTS):
         with pytest.raises(AudioError, match=r"^recording 0: the net must compute numbers; it gave NaN"):
-            broken.transcribe([recording(texts)], inference(way))
+            broken.transcribe([recording(texts)], inference(way), sample_rate=SAMPLE_RATE)
 
 
 def test_an_utterance_of_which_the_net_computes_no_numbers_is_rejected_and_the_others_are_recognised(
@@ -195,11 +195,6 @@ def test_an_utterance_of_which_the_net_computes_no_numbers_is_rejected_and_the_o
     assert isinstance(bad, Rejected)
     assert "a.wav: the net must compute numbers" in bad.reason
     assert good[0].id == "b"  # type: ignore[index]
-
-
-def test_one_path_is_no_list_of_them(recognizer: Recognizer) -> None:
-    with pytest.raises(InputError, match=r"recordings must be a list of paths and waveforms; got one str\."):
-        recognizer.transcribe("talk.wav")
 
 
 # ---- recordings that turn out unreadable
@@ -244,7 +239,7 @@ def test_a_long_file_that_is_spoilt_late_is_one_line_and_stops_no_other(
     texts = {one[0].id: one[1].text for one in results if not isinstance(one, Rejected)}
     assert texts == {"1": TEXTS[0], "9": " ".join(TEXTS[:9])}
     with pytest.raises(AudioError, match=message):
-        recognizer.transcribe([bad], inference(way))
+        recognizer.transcribe([bad], inference(way), sample_rate=SAMPLE_RATE)
 
 
 def test_a_short_file_of_huge_samples_is_one_line_and_stops_no_other(recognizer: Recognizer, tmp_path: Path) -> None:
@@ -325,7 +320,7 @@ def test_alternatives_are_the_best_of_all_combinations_of_the_segments(seed: int
 
 @WAYS
 def test_without_alternatives_the_best_is_the_text(recognizer: Recognizer, way: str) -> None:
-    [transcript] = recognizer.transcribe([recording(TEXTS)], inference(way, nbest=3))
+    [transcript] = recognizer.transcribe([recording(TEXTS)], inference(way, nbest=3), sample_rate=SAMPLE_RATE)
     assert [one.text for one in transcript.alternatives] == [transcript.text]
 
 
@@ -353,7 +348,7 @@ def test_no_more_is_in_the_net_at_once_than_a_batch_may_hold(way: str, batch_sec
     sizes: list[tuple[int, int]] = []
     recognizer.model.encoder.register_forward_pre_hook(lambda _, given: sizes.append(given[0].shape[:2]))  # type: ignore[attr-defined]
     how = Inference(BatchBounds(batch_seconds, 8), SHORT, SEGMENTERS[way])
-    recognizer.transcribe([recording(TEXTS * 3)], how)
+    recognizer.transcribe([recording(TEXTS * 3)], how, sample_rate=SAMPLE_RATE)
     assert all(batch == 1 or batch * frames <= 100 * batch_seconds for batch, frames in sizes)
     assert all(frames <= 300 for _, frames in sizes)
     assert most <= max(batch for batch, _ in sizes) <= 8

@@ -278,21 +278,21 @@ from asr.run.settings import read_run_settings
 torch.set_num_threads(1)
 folder = Path(sys.argv[1])
 sound = torch.randn(16000, generator=torch.Generator().manual_seed(0)) * 0.1
-load_recognizer(folder).transcribe([sound])
+load_recognizer(folder).transcribe([sound], sample_rate=16_000)
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 for line in sys.stdin:
     name, content = json.loads(line)
     whole = (folder / name).read_bytes()
     (folder / name).write_bytes(content.encode("utf-8", "surrogateescape"))
     try:
-        load_recognizer(folder).transcribe([sound])
+        load_recognizer(folder).transcribe([sound], sample_rate=16_000)
     except InputError as error:
         assert "\\n" not in str(error) and len(str(error)) < 3000, str(error)[:3000]
     except BaseException:
         print(name, content[:3000], file=sys.stderr)
         raise
     (folder / name).write_bytes(whole)
-load_recognizer(folder).transcribe([sound])
+load_recognizer(folder).transcribe([sound], sample_rate=16_000)
 print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
 """
 

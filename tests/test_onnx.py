@@ -102,7 +102,7 @@ def test_features_without_a_form_for_a_batch_are_refused_by_name() -> None:
 
 
 def texts_of(folder: Path, waveforms: list[Tensor]) -> list[str]:
-    return [transcript.text for transcript in load_recognizer(folder).transcribe(waveforms)]
+    return [transcript.text for transcript in load_recognizer(folder).transcribe(waveforms, sample_rate=16_000)]
 
 
 def tiny_bundle(folder: Path, *overrides: str) -> Path:
@@ -184,7 +184,7 @@ def test_the_export_is_a_model_that_says_what_the_one_it_was_made_of_says(
     exported: Path, bundle: Path, speech: list[Path]
 ) -> None:
     waveforms = [waveform_of(path) for path in speech]
-    before, after = (load_recognizer(folder).transcribe(waveforms) for folder in (bundle, exported))
+    before, after = (load_recognizer(folder).transcribe(waveforms, sample_rate=16_000) for folder in (bundle, exported))
     for expected, actual in zip(before, after, strict=True):
         assert len(expected.text) > 3
         assert [(word.text, word.start, word.end) for word in actual.words] == [
@@ -454,7 +454,7 @@ def test_figures_of_before_and_after_are_printed_and_kept(
         assert re.fullmatch(r"\| \w+ \| [\d.]+ \| [\d,]+ \| [\d.]+ \| [\d.]+ to [\d.]+ \|", row)
         assert row in readme
     assert operation in {node.op_type for node in onnx.load(folder / "model-waveform.onnx").graph.node}
-    assert load_recognizer(folder).transcribe([sound(16000)])
+    assert load_recognizer(folder).transcribe([sound(16000)], sample_rate=16_000)
 
 
 def test_a_manifest_is_for_what_is_made_smaller(bundle: Path, tones: Path, tmp_path: Path) -> None:

@@ -83,7 +83,7 @@ def inputs_of(path: Path) -> dict[str, list[Any]]:
 
 def assert_the_same(before: Recognizer, after: Recognizer, sounds: list[Tensor]) -> None:
     """Of the words, their times and how sure they are."""
-    for expected, actual in zip(before.transcribe(sounds), after.transcribe(sounds), strict=True):
+    for expected, actual in zip(before.transcribe(sounds, sample_rate=16_000), after.transcribe(sounds), strict=True):
         assert len(expected.text) > 1
         assert [(word.text, word.start, word.end) for word in actual.words] == [
             (word.text, word.start, word.end) for word in expected.words
@@ -159,7 +159,7 @@ def test_an_exported_transducer_says_what_the_model_says_by_each_decoder(
 
 def test_the_readmes_loop_of_a_transducer_needs_no_torch_and_says_the_same(spoken: Path, tmp_path: Path) -> None:
     for recording in recordings(tmp_path):
-        [expected] = load_recognizer(spoken / "bundle").transcribe([recording])
+        [expected] = load_recognizer(spoken / "bundle").transcribe([recording], sample_rate=16_000)
         assert len(expected.text) > 1
         assert follow(spoken / "exported", 0, recording, tmp_path) == expected.text
 
@@ -199,7 +199,7 @@ def test_a_smaller_transducer_is_smaller_in_all_parts_and_runs(quantization: str
         assert part != parts[name], name
     config = read_bundle(spoken / "bundle").config
     recognizer = running(load_recognizer(spoken / "bundle"), config, made)
-    assert all(transcript.text for transcript in recognizer.transcribe(waveforms(tmp_path)))
+    assert all(transcript.text for transcript in recognizer.transcribe(waveforms(tmp_path), sample_rate=16_000))
 
 
 def test_a_folder_without_one_of_the_parts_is_refused_in_a_line(spoken: Path, tmp_path: Path) -> None:
@@ -277,14 +277,14 @@ def test_an_exported_stream_says_the_same_words_at_the_same_times(heard: Path, t
 
 def test_the_readmes_stream_needs_no_torch_and_says_what_the_whole_says(heard: Path, tmp_path: Path) -> None:
     for recording in recordings(tmp_path):
-        [expected] = load_recognizer(heard / "bundle").transcribe([recording])
+        [expected] = load_recognizer(heard / "bundle").transcribe([recording], sample_rate=16_000)
         for number in range(2):  # as a recording, and as a stream
             assert follow(heard / "exported", number, recording, tmp_path).split() == expected.text.split()
 
 
 def test_a_stranger_gets_the_text_of_a_stream_by_doing_what_the_readme_says(heard: Path, tmp_path: Path) -> None:
     recording = recordings(tmp_path)[0]
-    [expected] = load_recognizer(heard / "bundle").transcribe([recording])
+    [expected] = load_recognizer(heard / "bundle").transcribe([recording], sample_rate=16_000)
     assert [text.split() for text in walk(heard / "exported", recording, tmp_path)] == [expected.text.split()] * 2
 
 

@@ -111,7 +111,7 @@ def test_a_model_that_transformers_saved_gives_the_same_text_and_goes_back(
     for waveform, log_probs in zip(waveforms, expected, strict=True):
         blank_first = log_probs.roll(1, dims=1)
         torch.testing.assert_close(log_probs_of(recognizer, waveform), blank_first, rtol=0, atol=1e-3)  # float32
-    assert [transcript.text for transcript in recognizer.transcribe(waveforms)] == texts
+    assert [transcript.text for transcript in recognizer.transcribe(waveforms, sample_rate=SAMPLE_RATE)] == texts
 
     assert main([str(ours), "--to", "huggingface", "-o", str(back)]) == 0
     log_probs_back, texts_back = heard(back, waveforms)
@@ -169,7 +169,10 @@ def test_the_blank_may_be_any_of_the_pieces(tiny: Path, tmp_path: Path) -> None:
     waveform = sound(2.0)
     for path, name in ((tiny, "last"), (folder, "third")):
         assert main([str(path), "-o", str(tmp_path / name)]) == 0
-    texts = [load_recognizer(tmp_path / name).transcribe([waveform])[0].text for name in ("last", "third")]
+    texts = [
+        load_recognizer(tmp_path / name).transcribe([waveform], sample_rate=SAMPLE_RATE)[0].text
+        for name in ("last", "third")
+    ]
     assert texts[0] == texts[1] != ""
     assert main([str(tmp_path / "third"), "--to", "huggingface", "-o", str(tmp_path / "back")]) == 0
     assert_equal(safetensors.torch.load_file(tmp_path / "back" / "model.safetensors"), tensors | folded(tensors))
@@ -183,7 +186,10 @@ def test_a_model_with_a_sentencepiece_tokenizer_becomes_one_that_transformers_lo
     assert main([str(tmp_path / "ours"), "--to", "huggingface", "-o", str(tmp_path / "theirs")]) == 0
     waveforms = [sound(2.0), sound(1.1, seed=1)]
     _, expected = heard(tmp_path / "theirs", waveforms)
-    actual = [transcript.text for transcript in load_recognizer(tmp_path / "ours").transcribe(waveforms)]
+    actual = [
+        transcript.text
+        for transcript in load_recognizer(tmp_path / "ours").transcribe(waveforms, sample_rate=SAMPLE_RATE)
+    ]
     assert actual == expected
     assert all(len(text) > 4 for text in actual)
     theirs = AutoProcessor.from_pretrained(tmp_path / "theirs").tokenizer
@@ -347,7 +353,7 @@ def test_an_export_for_transformers_is_a_pipeline_with_a_card_that_a_hub_reads(
     assert capsys.readouterr().out.splitlines()[-1] == f"hf upload OWNER/mine {folder}"
 
     waveform = sound(2.0)
-    [expected] = load_recognizer(run).transcribe([waveform])
+    [expected] = load_recognizer(run).transcribe([waveform], sample_rate=SAMPLE_RATE)
     assert len(expected.text) > 4
     recognize = pipeline("automatic-speech-recognition", model=str(folder))
     said = recognize({"raw": waveform.numpy(), "sampling_rate": SAMPLE_RATE})["text"].strip()

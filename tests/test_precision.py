@@ -55,7 +55,7 @@ def assert_validated_and_usable(run_dir: Path) -> None:
     assert {weight.dtype for weight in recognizer.model.state_dict().values() if weight.is_floating_point()} == {
         torch.float32
     }
-    assert recognizer.transcribe([RECORDING])[0].duration == pytest.approx(len(RECORDING) / 16_000)
+    assert recognizer.transcribe([RECORDING], sample_rate=16_000)[0].duration == pytest.approx(len(RECORDING) / 16_000)
     assert json.loads((run_dir / "results.json").read_text())["test"]["utterances"] == 8
     assert "valid/wer" in (run_dir / "metrics.csv").read_text().splitlines()[0]
 

@@ -333,7 +333,7 @@ def test_a_file_becomes_the_words_that_asr_hears(
 ) -> None:
     opened.page.set_input_files("#file", recordings[name])
     text = outcome(opened.page)
-    [wanted] = recognizer.transcribe([recordings[name]])
+    [wanted] = recognizer.transcribe([recordings[name]], sample_rate=SAMPLE_RATE)
     if name == "silent":
         assert (text, wanted.text) == ("No words were heard.", "")
         return

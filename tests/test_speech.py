@@ -94,11 +94,11 @@ def test_a_transcript_without_speech_has_no_words_and_says_so(
     speech, noise = torch.from_numpy(speak("ab cd ef")).float(), 0.1 * torch.randn(round(4.4 * RATE))
     soundfile.write(tmp_path / "noise.wav", noise.numpy(), RATE)
     recognizer = load_recognizer(fluent / "run")
-    said, nothing = recognizer.transcribe([speech, noise])
+    said, nothing = recognizer.transcribe([speech, noise], sample_rate=16_000)
     assert (said.text, said.speech) == ("ab cd ef", True)
     assert (nothing.text, nothing.words, nothing.speech) == ("", (), False)
     chunks = Inference(chunks=ChunkBounds(2, 0.25))
-    [in_chunks, silence] = recognizer.transcribe([noise, torch.zeros_like(noise)], chunks)
+    [in_chunks, silence] = recognizer.transcribe([noise, torch.zeros_like(noise)], chunks, sample_rate=16_000)
     assert in_chunks.text == silence.text, "what holds no speech in a long recording is heard as digital silence"
     assert transcribe([str(fluent / "run"), str(tmp_path / "noise.wav"), "--format", "jsonl"]) == 0
     out, err = capsys.readouterr()

@@ -316,7 +316,7 @@ def test_a_model_that_cannot_go_on_hears_the_last_seconds_again_and_says_so() ->
         assert any(each.final for each in captions[:-1])
         assert any(each.partial for each in captions)
         words = [word for each in captions for word in each.final]
-        [expected] = recognizer.transcribe([waveform])
+        [expected] = recognizer.transcribe([waveform], sample_rate=RATE)
         for word, reference in zip(words, expected.words, strict=True):
             assert abs(word.start - reference.start) < 0.1
 
@@ -351,7 +351,9 @@ def test_streams_that_look_back_are_recognised_as_one_batch_and_each_says_what_i
     waveforms = [torch.from_numpy(speak(text)).float() for text in texts]
     batches = []
     transcribe = recognizer.transcribe
-    recognizer.transcribe = lambda recordings: batches.append(len(recordings)) or transcribe(recordings)
+    recognizer.transcribe = lambda recordings, **options: (
+        batches.append(len(recordings)) or transcribe(recordings, **options)
+    )
     streams = [LookBackStream(recognizer, 0.96, 1.0) for _ in texts]
     said: list[list[Captions]] = [[] for _ in texts]
     parts = [pieces(waveform, seed, 9000) for seed, waveform in enumerate(waveforms)]

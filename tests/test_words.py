@@ -231,7 +231,7 @@ CHUNKS = {
 def test_words_begin_and_end_when_they_sound(way: str) -> None:
     texts = SHORT
     waveform, words = spoken(texts, [0.3] * len(texts))
-    [transcript] = listener().transcribe([waveform], CHUNKS[way])
+    [transcript] = listener().transcribe([waveform], CHUNKS[way], sample_rate=SAMPLE_RATE)
     assert transcript.text == " ".join(texts)
     assert share_within([word.start for word in transcript.words], [begin for _, begin in words]) == 1.0
     ends = [begin + len(word) * (LETTER_SECONDS + GAP_SECONDS) - GAP_SECONDS for word, begin in words]
@@ -249,7 +249,9 @@ def test_silence_that_is_inserted_moves_what_is_behind_it(way: str, silence: flo
         moved = [pause + silence * (number == place) for number, pause in enumerate(pauses)]
         before, _ = spoken(texts, pauses, seed=1)
         after, words = spoken(texts, moved, seed=2)
-        [earlier], [later] = (listener().transcribe([waveform], CHUNKS[way]) for waveform in (before, after))
+        [earlier], [later] = (
+            listener().transcribe([waveform], CHUNKS[way], sample_rate=SAMPLE_RATE) for waveform in (before, after)
+        )
         assert later.text == earlier.text == " ".join(texts)
         assert share_within([word.start for word in later.words], [begin for _, begin in words]) == 1.0
         first = len(" ".join(texts[:place]).split())
@@ -260,7 +262,7 @@ def test_silence_that_is_inserted_moves_what_is_behind_it(way: str, silence: flo
 def test_the_last_word_ends_within_the_recording() -> None:
     """Its last frame begins before the end of the sound, but is longer than what is left."""
     waveform = torch.from_numpy(speak("ab"))[: round(0.27 * SAMPLE_RATE)]
-    [transcript] = listener().transcribe([waveform])
+    [transcript] = listener().transcribe([waveform], sample_rate=SAMPLE_RATE)
     assert transcript.words[-1].end <= transcript.duration == len(waveform) / SAMPLE_RATE
 
 
@@ -287,7 +289,7 @@ def one_pass(recognizer: Recognizer, waveform: Tensor) -> Tensor:
 def test_words_begin_where_the_loops_put_them_in_one_pass(way: str) -> None:
     recognizer = listener()
     waveform, _ = spoken(SHORT[:8], [0.3, 0.5, 1.1, 0.2, 0.3, 2.0, 0.4, 0.3], seed=5)
-    [transcript] = recognizer.transcribe([waveform], CHUNKS[way])
+    [transcript] = recognizer.transcribe([waveform], CHUNKS[way], sample_rate=SAMPLE_RATE)
     encoder_out = one_pass(recognizer, waveform)
     [[hypothesis]] = recognizer.hypotheses(encoder_out[None], torch.tensor([len(encoder_out)]))
     expected = reference_starts(recognizer, recognizer.log_probs(encoder_out), hypothesis.tokens)

@@ -118,7 +118,7 @@ def bundle_recognizer(bundle: Bundle, path: Path, device: str | torch.device = "
         raise InputError(f"{path}: a model's settings must fit its components; {one_line(error)}") from None
     except RuntimeError as error:  # load_state_dict: names or shapes that do not fit the config
         raise InputError(f"{path}: the weights must fit the config; {one_line(error)}") from None
-    return Recognizer(model.to(device).eval(), decode, calibration)
+    return Recognizer(model.eval(), decode, calibration).to(device)
 
 
 def _load_weights(model: Model, weights: Mapping[str, Tensor]) -> None:

@@ -117,24 +117,14 @@ def place(recognizer: "Recognizer", options: argparse.Namespace) -> "Recognizer"
     """Put a recogniser on the device that the options name, and have it compute in their precision."""
     import torch
 
+    is_program = recognizer.model.is_program
+    if is_program and options.precision != "float32":
+        raise InputError(f"--precision must be float32 with a model exported to ONNX; got {options.precision!r}.")
     device = options.device
-    if recognizer.model.is_program:
-        for option, good in (("device", ("auto", "cpu")), ("precision", ("float32",))):
-            if (value := getattr(options, option)) not in good:
-                raise InputError(f"--{option} must be {good[-1]} with a model exported to ONNX; got {value!r}.")
-        return recognizer
     if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        torch.zeros(1, device=device).item()
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0].partition(". ")[0].rstrip(".")
-        reason = "no such kind of device" if reason.startswith("Expected one of") else reason
-        reason = "this torch is not made for it" if reason.startswith("Could not run") else reason  # mps, but on a Mac
-        raise InputError(f"--device must be one that torch can use here; got {device!r}: {reason}.") from None
-    recognizer.encoder.precision = getattr(torch, options.precision)
-    recognizer.model.to(device)
-    return recognizer
+        device = "cuda" if torch.cuda.is_available() and not is_program else "cpu"
+    recognizer.encoder.precision = None if is_program else getattr(torch, options.precision)
+    return recognizer.to(device, "--device")
 
 
 def decoder(options: argparse.Namespace) -> dict[str, Any]:

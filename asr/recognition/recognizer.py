@@ -6,25 +6,28 @@ is, for the same weights, the WER reported.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from types import MappingProxyType
+from typing import cast, overload
 
 import torch
 from torch import Tensor
 
 from asr.data.batch import Rejected
 from asr.data.manifest import Utterance
-from asr.errors import AudioError, InputError
+from asr.errors import AudioError, InputError, shown
 from asr.interfaces import Decoder, FrameHead, Hypothesis
 from asr.recognition.confidence import Calibration
 from asr.recognition.inference import INFERENCE, NO_NUMBERS, NOTHING, Inference, RecordingEncoder
 from asr.recognition.long_form import Segments, at_silences, in_chunks
 from asr.recognition.model import Model
-from asr.recognition.recordings import as_utterances
+from asr.recognition.recordings import Recording, as_utterances, is_single
 from asr.recognition.timing import with_times
 from asr.recognition.transcript import Alternative, Transcript, Word
+from asr.settings.rule import above, whole
+from asr.system.devices import usable_device
 from asr.text.words import spell
 
 OWN_VALUES: Mapping[str, float] = MappingProxyType({})
@@ -113,20 +116,99 @@ class Recognizer:
         """
         yield from self._recognize(utterances, how, advance, NOTHING)
 
-    def transcribe(self, recordings: Sequence[str | Path | Tensor], how: Inference = INFERENCE) -> list[Transcript]:
-        """Recognise audio files, or waveforms (S,) in [-1, 1] at `features.sample_rate`, of any length.
+    @overload
+    def transcribe(  # type: ignore[overload-overlap]  # a path is an iterable of paths to mypy
+        self,
+        recordings: Recording,
+        how: Inference = INFERENCE,
+        *,
+        sample_rate: int | None = None,
+        nbest: int | None = None,
+        batch_seconds: float | None = None,
+        device: str | torch.device | None = None,
+    ) -> Transcript: ...
+
+    @overload
+    def transcribe(
+        self,
+        recordings: Iterable[Recording],
+        how: Inference = INFERENCE,
+        *,
+        sample_rate: int | None = None,
+        nbest: int | None = None,
+        batch_seconds: float | None = None,
+        device: str | torch.device | None = None,
+    ) -> list[Transcript]: ...
+
+    def transcribe(
+        self,
+        recordings: Recording | Iterable[Recording],
+        how: Inference = INFERENCE,
+        *,
+        sample_rate: int | None = None,
+        nbest: int | None = None,
+        batch_seconds: float | None = None,
+        device: str | torch.device | None = None,
+    ) -> Transcript | list[Transcript]:
+        """Recognise audio files and waveforms of any length.
+
+        Args:
+            recordings: a path, or a waveform, a float tensor or NumPy array (S,) in [-1, 1]; or several of them.
+            how: settings of `asr.recognition.inference.Inference`, which the next two replace.
+            sample_rate: of all waveforms given, in Hz. It must be given with waveforms; files have their own.
+            nbest: number of alternatives in a transcript, at most.
+            batch_seconds: most audio in one batch, padding included; less takes less memory.
+            device: to move the model to, such as "cuda"; it stays there.
+
+        Returns:
+            A transcript for a single recording; for several a list in their order.
 
         Raises:
-            InputError: naming the first recording that cannot be used.
+            InputError: an argument does not hold, or a recording cannot be used; it names the first of them.
         """
-        utterances, waveforms = as_utterances(recordings, self.model.features.sample_rate)
+        if is_single(recordings):
+            return self.transcribe(
+                [cast(Recording, recordings)],
+                how,
+                sample_rate=sample_rate,
+                nbest=nbest,
+                batch_seconds=batch_seconds,
+                device=device,
+            )[0]
+        if not isinstance(recordings, Iterable):
+            raise InputError(f"recordings must be a path, a waveform, or several of them; got {shown(recordings)}.")
+        if device is not None:
+            self.to(device)
+        if nbest is not None:
+            whole(1).check("nbest", nbest)
+            how = replace(how, nbest=nbest)
+        if batch_seconds is not None:
+            above(0).check("batch_seconds", batch_seconds)
+            how = replace(how, batches=replace(how.batches, batch_seconds=batch_seconds))
+        given = [*recordings]
+        utterances, waveforms = as_utterances(given, sample_rate, self.model.features.sample_rate)
         transcripts: dict[str, Transcript] = {}
         for result in self._recognize(utterances, how, lambda seconds: None, waveforms):
             if isinstance(result, Rejected):
                 raise AudioError(result.reason)
             utterance, transcript = result
             transcripts[utterance.id] = transcript
-        return [transcripts[str(number)] for number in range(len(recordings))]
+        return [transcripts[utterance.id] for utterance in utterances]
+
+    def to(self, device: str | torch.device, name: str = "device") -> "Recognizer":
+        """Move the model to a device.
+
+        Args:
+            device: a kind of device that torch has here, such as "cpu" or "cuda:1".
+            name: of the setting or option, for the message.
+
+        Raises:
+            InputError: torch cannot use it here, or the model is an exported program, which runs on the CPU.
+        """
+        if self.model.is_program and str(device) != "cpu":
+            raise InputError(f"{name} must be cpu with a model exported to ONNX; got {str(device)!r}.")
+        self.model.to(usable_device(device, name))
+        return self
 
     def _recognize(
         self,

@@ -1,14 +1,23 @@
-"""What may be recognised: whole audio files and waveforms, as utterances without text."""
+"""Recordings that a caller gives: audio files and waveforms, as utterances without text."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from os import PathLike
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from asr.audio.load import SAMPLES_MUST, audio_info, unusable_samples
+from asr.audio.load import MAX_SAMPLE, MAX_SAMPLE_RATE, MIN_SAMPLE_RATE, audio_info, unusable_samples
+from asr.audio.resampling import resampled
 from asr.data.manifest import Utterance
-from asr.errors import InputError
+from asr.errors import InputError, shown
+from asr.settings.rule import whole
+
+Recording = str | PathLike[str] | Tensor | np.ndarray[Any, Any]
+WAVEFORM = "a float tensor or array (S,) in [-1, 1]"
+SAMPLE_RATE = whole(MIN_SAMPLE_RATE, MAX_SAMPLE_RATE)
 
 
 def whole_file(path: str | Path, utterance_id: str) -> Utterance:
@@ -21,40 +30,70 @@ def whole_file(path: str | Path, utterance_id: str) -> Utterance:
     return Utterance(str(path), num_samples / sample_rate, "", utterance_id)
 
 
+def is_single(recordings: Recording | Iterable[Recording]) -> bool:
+    """Tell a single recording from several. An array of any shape is a single one."""
+    return isinstance(recordings, str | PathLike | Tensor | np.ndarray)
+
+
 def as_utterances(
-    recordings: Sequence[str | Path | Tensor], sample_rate: int
+    recordings: Sequence[Recording], given_rate: int | None, sample_rate: int
 ) -> tuple[list[Utterance], dict[str, Tensor]]:
-    """Make recordings utterances, numbered from 0; return them, and the waveforms among them by their ids.
+    """Make recordings utterances, with their positions as ids.
 
     Args:
         recordings: audio files, or waveforms (S,) in [-1, 1].
-        sample_rate: of the waveforms, in Hz.
+        given_rate: sample rate of the waveforms, in Hz; None: there are only files.
+        sample_rate: that waveforms are resampled to, in Hz.
+
+    Returns:
+        The utterances, and the resampled waveforms, float32 on the CPU, by utterance id.
 
     Raises:
         InputError: naming the first recording that cannot be used.
     """
-    if isinstance(recordings, str | Path | Tensor):
-        raise InputError(f"recordings must be a list of paths and waveforms; got one {type(recordings).__name__}.")
+    if given_rate is not None:
+        SAMPLE_RATE.check("sample_rate", given_rate)
     utterances: list[Utterance] = []
     waveforms: dict[str, Tensor] = {}
     for number, recording in enumerate(recordings):
-        if isinstance(recording, str | Path):
-            utterances.append(whole_file(recording, str(number)))
-        else:
-            waveform = _checked_waveform(recording, number)
-            utterances.append(Utterance(f"recording {number}", len(waveform) / sample_rate, "", str(number)))
-            waveforms[str(number)] = waveform
+        if isinstance(recording, str | PathLike):
+            utterances.append(whole_file(Path(recording), str(number)))
+            continue
+        waveform = as_waveform(recording, f"recording {number}: must be a path, or {WAVEFORM}").float()
+        if given_rate is None:
+            must = f"sample_rate must be given with waveforms, such as recording {number}; got None"
+            raise InputError(f"{must}. Give the rate in Hz at which they were recorded.")
+        utterances.append(Utterance(f"recording {number}", len(waveform) / given_rate, "", str(number)))
+        same_rate = given_rate == sample_rate or len(waveform) == 0
+        waveforms[str(number)] = waveform if same_rate else torch.cat([*resampled([waveform], given_rate, sample_rate)])
     return utterances, waveforms
 
 
-def _checked_waveform(recording: object, number: int) -> Tensor:
-    must = f"recording {number}: must be a path, or a float tensor (S,) in [-1, 1]"
-    if not isinstance(recording, Tensor):
-        raise InputError(f"{must}; got {type(recording)!r}.")
-    if recording.ndim != 1 or not recording.is_floating_point():
-        raise InputError(f"{must}; got {tuple(recording.shape)} {recording.dtype}.")
-    waveform = recording.detach().to("cpu", torch.float32)
+def as_waveform(samples: object, must: str) -> Tensor:
+    """Check samples that a caller gives.
+
+    Args:
+        samples: a float tensor or array (S,) in [-1, 1].
+        must: beginning of the message: what they are, and must be.
+
+    Returns:
+        (S,) on the CPU: float32 of an array, and of a tensor its own type.
+
+    Raises:
+        InputError: they are of another shape or type, or beyond `MAX_SAMPLE`, or NaN.
+    """
+    if not isinstance(samples, Tensor | np.ndarray):
+        raise InputError(f"{must}; got {shown(samples)}, a {type(samples).__name__}.")
+    kind = str(samples.dtype).removeprefix("torch.")
+    if "float" not in kind:
+        scale = " Divide them by 32768." if kind == "int16" else " Scale them."
+        raise InputError(f"{must}; got samples of type {kind}.{scale}")
+    if samples.ndim != 1:
+        raise InputError(f"{must}; got the shape {tuple(samples.shape)}. Give one channel, or the mean of all.")
+    if isinstance(samples, np.ndarray):
+        samples = torch.from_numpy(samples.astype(np.float32))  # a copy: torch takes no read-only or reversed arrays
+    waveform = samples.detach().cpu()
     num_bad = len(unusable_samples(waveform))
     if num_bad:
-        raise InputError(f"recording {number}: {SAMPLES_MUST}; {num_bad} do not.")
+        raise InputError(f"{must}; {num_bad} samples are NaN or beyond {MAX_SAMPLE:.0f}.")
     return waveform

@@ -11,6 +11,7 @@ from dataclasses import replace
 from itertools import takewhile
 from typing import Any, NamedTuple, Protocol, cast
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -19,6 +20,7 @@ from asr.errors import InputError
 from asr.interfaces import BLANK_ID, Hypothesis, Span, StreamingDecoder, StreamingEncoder
 from asr.recognition.feature_stream import Remainder, stream_features
 from asr.recognition.recognizer import Recognizer
+from asr.recognition.recordings import WAVEFORM, as_waveform
 from asr.recognition.timing import with_times
 from asr.recognition.transcript import Transcript, Word
 from asr.settings.rule import CHUNK_SECONDS, LEFT_SECONDS, RIGHT_SECONDS, or_null
@@ -102,6 +104,7 @@ class Stream:
         or_null(CHUNK_SECONDS).check("settled_seconds", settled_seconds)
         recognizer.model.eval()
         self.sample_rate = recognizer.model.features.sample_rate
+        self._dtype = next((weight.dtype for weight in recognizer.model.parameters()), torch.float32)
         self.ears: Ears
         self.advance: Callable[[Sequence[Any]], list[Captions]]  # of the ears of any streams of this recogniser
         reason = why_not(recognizer)
@@ -119,9 +122,16 @@ class Stream:
         self.advance = look_back_together
         self.note = f"every {chunk:g} s the last {look_back:g} s and more are recognised again, since {reason}"
 
-    def feed(self, samples: Tensor) -> Captions:
-        """Hear more of the waveform, (S,) in [-1, 1] at `sample_rate`, of any length."""
-        self.ears.hear(samples)
+    def feed(self, samples: Tensor | np.ndarray[Any, Any]) -> Captions:
+        """Recognise more of the waveform.
+
+        Args:
+            samples: float tensor or array (S,) in [-1, 1] at `sample_rate`, of any length.
+
+        Raises:
+            InputError: they are not.
+        """
+        self.ears.hear(as_waveform(samples, f"samples must be {WAVEFORM}").to(self._dtype))
         return self.advance([self.ears])[0]
 
     def finish(self) -> Captions:
@@ -420,5 +430,9 @@ class LookBackStream:
 def look_back_together(streams: Sequence[LookBackStream]) -> list[Captions]:
     """Recognise the last seconds once more of those streams of one recogniser that have a chunk, as one batch."""
     ready = [stream for stream in streams if stream.is_ready]
-    transcripts = iter(ready[0].recognizer.transcribe([stream.samples for stream in ready]) if ready else ())
+    if not ready:
+        return [stream.unchanged() for stream in streams]
+    recognizer = ready[0].recognizer
+    samples = [stream.samples for stream in ready]
+    transcripts = iter(recognizer.transcribe(samples, sample_rate=recognizer.model.features.sample_rate))
     return [stream.take(next(transcripts)) if stream.is_ready else stream.unchanged() for stream in streams]

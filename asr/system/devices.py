@@ -1,0 +1,25 @@
+"""Devices that torch can use."""
+
+import torch
+
+from asr.errors import InputError
+
+
+def usable_device(device: str | torch.device, name: str) -> torch.device:
+    """Check that torch can use a device here.
+
+    Args:
+        device: such as "cpu", "cuda" or "cuda:1".
+        name: of the option or setting, for the message.
+
+    Raises:
+        InputError: torch cannot.
+    """
+    try:
+        torch.zeros(1, device=device).item()
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0].partition(". ")[0].rstrip(".")
+        reason = "no such kind of device" if reason.startswith("Expected one of") else reason
+        reason = "this torch is not made for it" if reason.startswith("Could not run") else reason  # mps, but on a Mac
+        raise InputError(f"{name} must be one that torch can use here; got {str(device)!r}: {reason}.") from None
+    return torch.device(device)

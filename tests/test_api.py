@@ -1,0 +1,177 @@
+"""The Python API: what `asr` exports, its examples, and what it accepts and refuses as a recording."""
+
+import doctest
+import pydoc
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import soundfile
+import torch
+
+import asr
+from asr.recognition.recognizer import Recognizer
+from tests.conftest import ROOT
+from tests.tones import SAMPLE_RATE, speak
+
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+EXAMPLES = [
+    block for block in re.findall(r"^```python\n(.*?)^```$", README, re.MULTILINE | re.DOTALL) if "# asr/" not in block
+]
+
+
+@pytest.fixture(scope="module")
+def recognizer(fluent: Path) -> Recognizer:
+    return asr.load_recognizer(fluent / "run")
+
+
+@pytest.fixture
+def desk(fluent: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working folder with the run and the recording that the examples name."""
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "mini").symlink_to(fluent / "run")
+    soundfile.write(tmp_path / "recording.wav", speak("abcd ef"), SAMPLE_RATE)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_help_and_dir_show_what_is_exported() -> None:
+    assert dir(asr) == sorted(asr.__all__)
+    text = pydoc.plain(pydoc.render_doc(asr))
+    for name in (
+        "class Stream",
+        "class Recognizer",
+        "load_recognizer(",
+        "class Transcript",
+        "class Word",
+        "InputError",
+    ):
+        assert name in text
+    assert re.fullmatch(r"\d+\.\d+\.\d+", asr.__version__)
+    with pytest.raises(AttributeError, match="module 'asr' has no attribute 'Streams'"):
+        asr.Streams  # type: ignore[attr-defined]  # noqa: B018
+
+
+@pytest.mark.usefixtures("desk")
+def test_the_examples_of_the_package_run() -> None:
+    found = doctest.DocTestFinder(recurse=False).find(asr, globs={"soundfile": soundfile})
+    results = [doctest.DocTestRunner().run(test) for test in found]
+    assert [result.failed for result in results] == [0]
+    assert results[0].attempted > 5
+
+
+@pytest.mark.usefixtures("desk")
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_the_examples_of_the_readme_run(example: str, capsys: pytest.CaptureFixture[str]) -> None:
+    exec(compile(example, "README.md", "exec"), {})
+    assert capsys.readouterr().out
+
+
+def test_a_recording_may_come_in_every_form(recognizer: Recognizer, desk: Path) -> None:
+    samples = np.asarray(speak("abcd ef"), dtype=np.float32)
+    expected = recognizer.transcribe("recording.wav")
+    assert expected.text == "abcd ef"
+    forms: list[Any] = [
+        desk / "recording.wav",
+        samples,
+        samples.astype(np.float64),
+        samples[::-1][::-1],
+        torch.from_numpy(samples),
+        torch.from_numpy(samples).double(),
+    ]
+    samples.flags.writeable = False
+    for form in forms:
+        single = recognizer.transcribe(form, sample_rate=SAMPLE_RATE)
+        assert isinstance(single, asr.Transcript)
+        assert single.text == expected.text
+    together = recognizer.transcribe(iter(forms), sample_rate=SAMPLE_RATE, batch_seconds=2)
+    assert [transcript.text for transcript in together] == [expected.text] * len(forms)
+    assert recognizer.transcribe([]) == []
+
+
+def test_waveforms_of_other_rates_are_resampled_as_files_are(recognizer: Recognizer, tmp_path: Path) -> None:
+    for rate in (8_000, 44_100, 48_000):
+        positions = np.arange(0, len(speak("abcd ef")), SAMPLE_RATE / rate)
+        samples = np.interp(positions, np.arange(len(speak("abcd ef"))), speak("abcd ef")).astype(np.float32)
+        soundfile.write(tmp_path / "file.wav", samples, rate, subtype="FLOAT")
+        from_file = recognizer.transcribe(tmp_path / "file.wav")
+        assert recognizer.transcribe(samples, sample_rate=rate) == from_file
+        assert from_file.text == "abcd ef"
+
+
+def test_alternatives_are_as_many_as_asked_for(fluent: Path, desk: Path) -> None:
+    beam = asr.load_recognizer(fluent / "run", decode={"name": "beam"})
+    transcript = beam.transcribe("recording.wav", nbest=3)
+    assert 1 < len(transcript.alternatives) <= 3
+    assert isinstance(transcript.alternatives[0], asr.Alternative)
+    assert len(beam.transcribe("recording.wav").alternatives) == 1
+
+
+@pytest.mark.parametrize(
+    ("recording", "options", "message"),
+    [
+        (np.zeros(800, np.float32), {}, "sample_rate must be given with waveforms, such as recording 0; got None"),
+        (np.zeros(800, np.int16), {"sample_rate": 16_000}, "got samples of type int16. Divide them by 32768."),
+        (np.zeros((800, 2)), {"sample_rate": 16_000}, r"got the shape (800, 2). Give one channel"),
+        (torch.zeros(800), {"sample_rate": 10}, "sample_rate must be a whole number from 1,000"),
+        (torch.zeros(800), {"sample_rate": 44_100.5}, "sample_rate must be a whole number"),
+        (torch.full((800,), torch.nan), {"sample_rate": 16_000}, "800 samples are NaN"),
+        ([b"sound"], {"sample_rate": 16_000}, "recording 0: must be a path, or a float tensor or array"),
+        (["none.wav"], {}, "none.wav: must be a readable audio file; there is no such file"),
+        (7, {}, "recordings must be a path, a waveform, or several of them; got 7"),
+        ([], {"nbest": 0}, "nbest must be a whole number from 1"),
+        ([], {"batch_seconds": 0}, "batch_seconds must be a number greater than 0"),
+        ([], {"device": "toaster"}, "device must be one that torch can use here; got 'toaster'"),
+    ],
+)
+def test_what_cannot_be_recognised_is_refused_in_one_line(
+    recognizer: Recognizer, recording: Any, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(asr.InputError, match=re.escape(message)) as refused:
+        recognizer.transcribe(recording, **options)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_stream_refuses_samples_that_are_no_waveform(recognizer: Recognizer) -> None:
+    stream = asr.Stream(recognizer)
+    for samples in (np.zeros((800, 2)), np.zeros(800, np.int16), torch.full((800,), torch.inf), [0.0, 0.1]):
+        with pytest.raises(asr.InputError, match=r"^samples must be a float tensor or array \(S,\) in \[-1, 1\]; "):
+            stream.feed(samples)  # type: ignore[arg-type]
+    stream.feed(np.zeros(16_000))
+    assert stream.finish().final == []
+
+
+def test_a_device_that_is_not_there_is_refused_when_loading(fluent: Path) -> None:
+    with pytest.raises(asr.InputError, match="device must be one that torch can use here; got 'cuda:99'"):
+        asr.load_recognizer(fluent / "run", device="cuda:99")
+
+
+USE = """import asr
+reveal_type(asr.load_recognizer)
+reveal_type(asr.load_recognizer("m").transcribe("a.wav"))
+reveal_type(asr.load_recognizer("m").transcribe([asr.__version__]))
+asr.absent
+"""
+
+
+def test_type_checkers_see_the_installed_package(tmp_path: Path) -> None:
+    """From another folder, as the user of an editable install is."""
+    (tmp_path / "use.py").write_text(USE)
+    command = [
+        sys.executable,
+        "-m",
+        "mypy",
+        "--cache-dir",
+        str(tmp_path / "cache"),
+        "--follow-imports=silent",
+        "use.py",
+    ]
+    printed = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False).stdout
+    for line, text in enumerate(
+        ["-> asr.recognition.recognizer.Recognizer", "Transcript", "list[asr", "no attribute"], 2
+    ):
+        assert re.search(rf"use.py:{line}: .*{re.escape(text)}", printed), printed
