@@ -11,7 +11,7 @@ from asr.cli.command import audio_progress, printable, run_command
 from asr.cli.report_options import add_report, audio_budget
 from asr.cli.table import lay_out, short_name
 from asr.errors import InputError
-from asr.system.files import check_output, message_stream, write_output
+from asr.system.files import check_output, is_stream, message_stream, write_output
 from asr.text.numbers import interval, points, probability, rate
 
 if TYPE_CHECKING:
@@ -29,12 +29,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     a, b = read_scored(options.a), read_scored(options.b)
     comparison = compare(a, b)
-    lines = [*headline(comparison, options.a, options.b), *changes(comparison, a, b, options.top)]
+    names = options.names or [name_of(options.a), name_of(options.b)]
+    lines = [*headline(comparison, *names), *changes(comparison, a, b, options.top)]
     print("\n".join(lines), file=message_stream(options.json, options.report))
     if options.json:
         write_output("--json", options.json, json.dumps(comparison, indent=2, allow_nan=False) + "\n")
     if options.report:
-        write_output("--report", options.report, report(a, b, comparison, (options.a, options.b), budget))
+        write_output("--report", options.report, report(a, b, comparison, names, budget))
     return 0
 
 
@@ -48,6 +49,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     written = "NAME.utterances.jsonl, written by asr.evaluate --output-dir"
     parser.add_argument("a", metavar="A", help=f"of the first model: {written}")
     parser.add_argument("b", metavar="B", help="of the second model, on the same utterances")
+    parser.add_argument("--names", nargs=2, metavar=("A", "B"), help="of the models, to be shown instead of the paths")
     parser.add_argument("--top", type=int, default=TOP, metavar="N", help=f"utterances to show (default {TOP})")
     parser.add_argument("--json", type=Path, metavar="FILE", help="gets all figures")
     add_report(parser)
@@ -65,7 +67,7 @@ def report(
     a: "Sequence[Scored]",
     b: "Sequence[Scored]",
     comparison: Mapping[str, Any],
-    paths: Sequence[str],
+    names: Sequence[str],
     budget: float,
 ) -> str:
     """Make the page, with recordings of the utterances that changed most as far as the budget (bytes) goes."""
@@ -79,22 +81,28 @@ def report(
     order = sorted(range(len(changes)), key=lambda position: changes[position], reverse=True)
     with audio_progress("recordings", utterances) as advance:
         clips = record(utterances, order, budget, advance=advance)
-    about = About("Comparison of two models", [("A", paths[0]), ("B", paths[1])])
+    about = About("Comparison of two models", [("A", names[0]), ("B", names[1])])
     return comparison_report(a, b, comparison, about, clips)
 
 
+def name_of(path: str) -> str:
+    """Name a model by the file of its utterances; a pipe has no name."""
+    return "(from a pipe)" if os.path.exists(path) and is_stream(Path(path)) else path
+
+
 def headline(comparison: Mapping[str, Any], a: str, b: str) -> list[str]:
-    """Say both rates, their difference, whether it could be chance, and how often each model is the better one."""
-    from asr.evaluation.comparison import change
+    """Give the verdict, both rates, their difference with its interval, and how often each model is the better one."""
+    from asr.evaluation.comparison import change, verdict
 
     rows: list[tuple[str, ...]] = [("", "WER %", "95 % interval", "errors", "subst.", "ins.", "del.")]
-    for which, path in (("a", a), ("b", b)):
+    for which, model in (("a", a), ("b", b)):
         words = comparison[which]
         counts = (str(words[key]) for key in ("errors", "substitutions", "insertions", "deletions"))
-        name = f"{which.upper()} {short_name(printable(path), 40)}"
+        name = f"{which.upper()} {short_name(printable(model), 40)}"
         rows.append((name, rate(words["rate"]), interval(words["interval"]), *counts))
     words = f"{comparison['utterances']} utterances, {comparison['a']['reference_length']} words"
-    return [*lay_out(rows), "", f"B less A, {words}: {change(comparison)}", *lay_out(chances(comparison))]
+    difference = f"B less A, {words}: {change(comparison)}"
+    return [verdict(comparison), "", *lay_out(rows), "", difference, *lay_out(chances(comparison))]
 
 
 def chances(comparison: Mapping[str, Any]) -> list[tuple[str, ...]]:

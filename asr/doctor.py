@@ -29,7 +29,7 @@ def doctor(settings: "RunSettings") -> None:
     from asr.text.normalize import get_normalizer
 
     run_dir = settings.folder
-    diagnosis = Diagnosis(settings.corpus.name, Path(settings.doctor.report or run_dir / DOCTOR), run_dir)
+    diagnosis = Diagnosis(settings.corpus.name, Path(settings.doctor.report or run_dir / DOCTOR))
     prepare_if_absent(settings.corpus)
     manifests = Manifests()
     corpus = read_corpus(settings.corpus, get_normalizer(settings.components["normalizer"]), manifests)

@@ -45,11 +45,11 @@ def test_rates_are_those_of_all_errors_by_all_words(rows: list[Scored], found: d
     for kind in ("substitutions", "insertions", "deletions"):
         assert found["words"][kind] == getattr(by_jiwer, kind)
     assert found["words"]["reference_length"] == 300 * 20
-    assert found["raw_words"] == found["words"], "these texts are written as they are normalised"
+    assert found["raw_words"]["rate"] is None, "these texts have neither case nor punctuation"
     assert found["wrong_utterances"] == sum(one != other for one, other in zip(references, hypotheses, strict=True))
     assert found["speakers"] == 20
     assert found["audio_seconds"] == pytest.approx(sum(row.utterance.duration for row in rows))
-    for kind in ("words", "characters", "raw_words"):
+    for kind in ("words", "characters"):
         for interval in ("interval", "speaker_interval"):
             low, high = found[kind][interval]
             assert low < found[kind]["rate"] < high < low + 0.05
@@ -58,6 +58,11 @@ def test_rates_are_those_of_all_errors_by_all_words(rows: list[Scored], found: d
 def test_texts_as_written_are_counted_beside() -> None:
     found = figures([scored("the cat sat", "the cat sat", text="The cat sat.")])
     assert (found["words"]["rate"], found["raw_words"]["rate"]) == (0.0, 2 / 3)
+    for text in ("THE CAT'S SAT", "the cat's well-known", "die katze saß", "猫が座った"):
+        shouted = figures([scored(text.lower(), text.lower(), text=text)])["raw_words"]
+        assert (shouted["rate"], shouted["interval"]) == (None, None), "without case and punctuation"
+    for text in ("the cat sat.", "猫が座った。"):
+        assert figures([scored(text[:-1], text[:-1], text=text)])["raw_words"]["rate"] > 0
 
 
 @pytest.mark.parametrize("known", [0, 20, FEWEST - 1])

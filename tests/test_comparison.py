@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import re
 import resource
 import subprocess
 import sys
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 from asr.cli.side_by_side import WIDTH, side_by_side
 from asr.compare import main
 from asr.errors import InputError
-from asr.evaluation.comparison import compare
+from asr.evaluation.comparison import compare, verdict
 from asr.evaluation.utterances import Scored
 from asr.evaluation.word_errors import align_words
 from tests.conftest import ROOT
@@ -288,8 +289,8 @@ def test_options_that_do_not_hold_are_one_line(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text(GOOD)
     assert run(path, path, "--top", "-1").stderr == "error: --top must not be negative; got -1.\n"
-    unwritable = run(path, path, "--json", tmp_path / "gone" / "x.json")
-    assert unwritable.stderr.startswith("error: --json must be in a folder that is there; ")
+    unwritable = run(path, path, "--json", path / "x.json")
+    assert unwritable.stderr.startswith("error: --json must be a file that can be written; ")
     assert unwritable.stderr.count("\n") == 1
     assert run(path, path, "--json", tmp_path).returncode == 1
     full = run(path, path, "--json", "/dev/full/x")
@@ -314,3 +315,58 @@ def test_5000_utterances_take_seconds(tmp_path: Path) -> None:
     assert run(*paths).returncode == 0
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 15
+
+
+# ---- the verdict and the names of the models
+
+
+def verdict_of(a: Sequence[Scored], b: Sequence[Scored]) -> str:
+    return verdict(compare(a, b))
+
+
+def test_the_verdict_names_the_better_model_only_beyond_chance(a: list[Scored], b: list[Scored]) -> None:
+    fewer = sum(one.counts.errors for one in a) - sum(one.counts.errors for one in b)
+    assert verdict_of(a, b).startswith(f"B is better: it makes {fewer:,} errors less, and the 95 % interval over ")
+    assert verdict_of(b, a).startswith(f"A is better: it makes {fewer:,} errors less, and the 95 % interval over ")
+    assert verdict_of(a, b).endswith(" points, excludes 0.")
+    assert verdict_of(a, a) == "No verdict: both models make as many errors in each utterance."
+    few = [*b[:20], *a[20:40]], [*a[:20], *b[20:40]]
+    assert re.fullmatch(
+        r"No verdict: (B makes \d+ errors? (less|more)|errors are equal), but .* includes 0; .*", verdict_of(*few)
+    )
+    assert verdict_of(a[:3], b[:3]).startswith(("No verdict: there are too few utterances", "No verdict: both models"))
+    silent = [scored("", "word", name="a")], [scored("", "", name="a")]
+    assert verdict_of(*silent) == "No verdict: the references hold no words."
+
+
+def test_speakers_decide_where_they_are_known() -> None:
+    """B is much better for one speaker and worse for the others, so that other speakers may lose by it."""
+
+    def results(errors: Sequence[int]) -> list[Scored]:
+        rows = []
+        for speaker, count in enumerate(errors):
+            for number in range(100):
+                hypothesis = " ".join(["wrong"] * count + ["word"] * (10 - count))
+                rows.append(
+                    scored(" ".join(["word"] * 10), hypothesis, name=f"{speaker}-{number}", speaker=str(speaker))
+                )
+        return rows
+
+    comparison = compare(results([9, 2, 2, 2, 2, 2]), results([0, 3, 3, 2, 3, 2]))
+    assert comparison["difference"]["interval"][1] < 0, "over utterances B is better"
+    assert verdict(comparison).startswith("No verdict: B makes 600 errors less, but the 95 % interval over speakers, ")
+
+
+def test_models_are_called_by_their_names_and_pipes_by_none(a: list[Scored], b: list[Scored], tmp_path: Path) -> None:
+    paths = [write_scored(tmp_path / f"{name}.jsonl", rows[:40]) for name, rows in (("a", a), ("b", b))]
+    shown = run(*paths, "--names", "baseline", "with augmentation", "--report", tmp_path / "new" / "page.html").stdout
+    assert "A baseline" in shown
+    assert "B with augmentation" in shown
+    page = (tmp_path / "new" / "page.html").read_text()
+    assert "<dd>with augmentation</dd>" in page
+    assert verdict_of(a[:40], b[:40]) in shown
+    assert verdict_of(a[:40], b[:40]) in page
+    command = f'"{sys.executable}" -m asr.compare <(cat "{paths[0]}") <(cat "{paths[1]}")'
+    piped = subprocess.run(["bash", "-c", command], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert "/dev/fd" not in piped
+    assert "A (from a pipe)" in piped

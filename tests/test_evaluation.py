@@ -46,11 +46,12 @@ def test_all_that_is_reported_can_be_computed_from_the_utterances_that_are_writt
         raw = [row.utterance.text for row in rows]
         assert found["wer"] == pytest.approx(jiwer.wer(references, hypotheses), abs=1e-12)
         assert found["cer"] == pytest.approx(jiwer.cer(references, hypotheses), abs=1e-12)
-        assert found["raw_wer"] == pytest.approx(jiwer.wer(raw, hypotheses), abs=1e-12)
+        raw_wer = pytest.approx(jiwer.wer(raw, hypotheses), abs=1e-12) if name == "shouted" else None
+        assert found["raw_wer"] == raw_wer, "valid has neither case nor punctuation"
         assert found["wer_interval"] == rates(rows)["words"]["interval"]
         assert found["normalizer"] == "basic"
         assert found["characters"]["reference_length"] == sum(map(len, references))
-        rates_said = [f"{100 * found[key]:.2f}" for key in ("raw_wer", "cer")]
+        rates_said = ["-" if found[key] is None else f"{100 * found[key]:.2f}" for key in ("raw_wer", "cer")]
         low, high = (f"{100 * end:.2f}" for end in found["wer_interval"])
         said = ["8", str(found["reference_words"]), f"{100 * found['wer']:.2f}", low, "to", high, *rates_said]
         assert line.split()[1:9] == said

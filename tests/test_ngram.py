@@ -480,7 +480,7 @@ def test_a_damaged_gzip_file_is_one_clear_error(tmp_path: Path, damage: Any) -> 
         (["text.txt", "--memory", "1000"], "at least 1M"),
         (["text.txt", "--normalizer", "x"], "normalizer must be one of as_written, basic, whisper_english; got 'x'"),
         (["text.txt", "--tokens", "nowhere"], "nowhere"),
-        (["text.txt", "-o", "nowhere/lm.arpa"], "--output must be in a folder that is there; there is no 'nowhere'"),
+        (["text.txt", "-o", "text.txt/lm.arpa"], r"--output must be a file that can be written; .*Not a directory"),
         (["text.txt", "-o", "."], "--output must be a file; '.' is a folder"),
         (["special.txt", "--normalizer", "as_written"], r"special\.txt:2: a text must not hold <unk>, <s>, </s>"),
     ],

@@ -496,7 +496,6 @@ def test_the_command_makes_the_page_of_a_run_that_has_not_ended(
     [
         (["{absent}"], "RUN_DIR must be a run folder, with config.yaml and metrics.csv; got '{absent}'"),
         (["{run}", "--output", "{folder}"], "--output must be a file; '{folder}' is a folder. Give a name in it, "),
-        (["{run}", "--output", "{absent}/page.html"], "must be in a folder that is there; there is no '{absent}'."),
     ],
 )
 def test_what_the_command_cannot_use_is_named(arguments: list[str], said: str, run_dir: Path, tmp_path: Path) -> None:

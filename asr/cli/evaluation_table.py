@@ -34,8 +34,11 @@ def table(summaries: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
 def notes(summaries: Sequence[tuple[str, Mapping[str, Any]]]) -> list[str]:
     """Say how texts were normalised, what the intervals are of, and how long it took."""
     _, last = summaries[-1]  # of all
+    has_gaps = any(row["utterances"] and row["raw_wer"] is None for _, row in summaries)
+    missing = " (-: the references have neither)" if has_gaps else ""
     said = [
-        f"Texts are normalised by {last['normalizer']!r}; raw: the WER of texts as written, with case and punctuation."
+        f"Texts are normalised by {last['normalizer']!r}; raw: the WER of texts as written, with case and punctuation"
+        f"{missing}."
     ]
     said.append("95 % interval: bootstrap over utterances.")
     if any(row["utterances"] and row["wer_interval"] is None for _, row in summaries):

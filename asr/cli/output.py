@@ -180,7 +180,6 @@ def _write_file(place: Path, form: Format, name: str, transcript: "Transcript") 
     content = form.write(name, transcript).encode("utf-8", "surrogateescape")
     path = _file_of(place, form)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, lambda file: file.write(content))
     except OSError as error:
         raise InputError(f"{path}: a transcript must be written there; {error.strerror}.") from None

@@ -40,5 +40,5 @@ def audio_budget(options: argparse.Namespace, inputs: Iterable[str | Path]) -> f
         if options.report_audio is not None:
             raise InputError("--report-audio must go with --report; add --report FILE.")
         return 0.0
-    check_output("--report", options.report, "report.html", getattr(options, "output_dir", None), inputs)
+    check_output("--report", options.report, "report.html", inputs)
     return megabytes * MEGABYTE

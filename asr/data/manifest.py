@@ -101,7 +101,6 @@ def write_manifest(
         scores: of an alignment, one for each utterance, which stand beside; None: nothing does.
     """
     path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
     folder = path.parent.resolve()
     lines = (
         json.dumps(_to_line(utterance, folder) | ({} if score is None else {"score": score}), ensure_ascii=False) + "\n"

@@ -16,7 +16,7 @@ import numpy as np
 
 from asr.evaluation.bootstrap import by_cluster, intervals
 from asr.evaluation.calibration import auc, calibration_error, reliability
-from asr.evaluation.utterances import Scored
+from asr.evaluation.utterances import Scored, show_writing
 from asr.evaluation.word_errors import Edit, ErrorCounts, align_words, total
 
 MOST_CONFUSIONS = 50
@@ -68,7 +68,8 @@ def rates(scored: Sequence[Scored]) -> dict[str, dict[str, Any]]:
 
     Returns:
         for each of `words`, `characters` and `raw_words` the counts, the `rate`, its `interval` over utterances and
-        its `speaker_interval`, which is None unless the speaker of every utterance is known; see `bootstrap`.
+        its `speaker_interval`, which is None unless the speaker of every utterance is known; see `bootstrap`. Of
+        `raw_words` there are none where references have neither case nor punctuation; see `show_writing`.
     """
     kinds: dict[str, list[ErrorCounts]] = {
         "words": [result.counts for result in scored],
@@ -84,6 +85,9 @@ def rates(scored: Sequence[Scored]) -> dict[str, dict[str, Any]]:
     by_utterance = intervals(errors, lengths)
     speakers = known_speakers(scored)
     by_speaker = intervals(by_cluster(errors, speakers), by_cluster(lengths, speakers)) if speakers else [None] * 3
+    if not show_writing(scored):
+        kinds["raw_words"] = []
+        by_utterance[2], by_speaker[2] = None, None
     return {
         name: total(counts).as_dict() | {"interval": _listed(interval), "speaker_interval": _listed(speaker_interval)}
         for (name, counts), interval, speaker_interval in zip(kinds.items(), by_utterance, by_speaker, strict=True)

@@ -11,7 +11,7 @@ from asr.errors import InputError, shown
 from asr.evaluation.analysis import known_speakers, rates
 from asr.evaluation.bootstrap import Difference, by_cluster, difference
 from asr.evaluation.utterances import Scored
-from asr.text.numbers import interval, percent, points, probability
+from asr.text.numbers import counted, interval, percent, points, probability
 
 SHOWN = 3  # utterances that an error names
 
@@ -75,6 +75,28 @@ def change(comparison: Mapping[str, Any]) -> str:
         return "no rate, for there are no words in the references"
     relative = f" ({100 * rate / base:+.1f} % relative)" if base else ""
     return f"{points(rate)} points{relative}"
+
+
+def verdict(comparison: Mapping[str, Any]) -> str:
+    """Say in a sentence which model is better, or why the figures do not tell.
+
+    The interval over speakers decides where speakers are known: it tells how other speakers would fare.
+    """
+    rate, (a, b) = comparison["difference"]["rate"], (comparison[key]["errors"] for key in ("a", "b"))
+    if rate is None:
+        return "No verdict: the references hold no words."
+    if not comparison["changed"]:
+        return "No verdict: both models make as many errors in each utterance."
+    unit = "speaker" if comparison["difference"]["speaker_interval"] else "utterance"
+    ends = comparison["difference"]["speaker_interval" if unit == "speaker" else "interval"]
+    if ends is None:
+        return "No verdict: there are too few utterances to tell a better model from chance."
+    over = f"the 95 % interval over {unit}s, {interval(ends, points)} points,"
+    if ends[0] > 0 or ends[1] < 0:
+        better, fewer = ("B", a - b) if rate < 0 else ("A", b - a)
+        return f"{better} is better: it makes {fewer:,} errors less, and {over} excludes 0."
+    fewer = f"B makes {counted(abs(a - b), 'error')} {'less' if b < a else 'more'}" if a != b else "errors are equal"
+    return f"No verdict: {fewer}, but {over} includes 0; the difference may be chance."
 
 
 def before_and_after(comparison: Mapping[str, Any]) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 from asr.data.batch import Rejected
 from asr.data.manifest import Utterance
 from asr.evaluation.analysis import rates
-from asr.evaluation.utterances import Scored, score
+from asr.evaluation.utterances import Scored, score, show_writing
 from asr.evaluation.word_errors import ErrorCounts, total
 from asr.recognition.inference import INFERENCE, Inference
 from asr.recognition.recognizer import Recognizer
@@ -78,7 +78,8 @@ class Evaluation:
 
     def summary(self) -> str:
         """Write the WER, that of texts as written if it is another, and how many utterances they leave out."""
-        counts, raw = self.counts, total(result.raw_counts for result in self.scored)
+        counts = self.counts
+        raw = total(result.raw_counts for result in self.scored) if show_writing(self.scored) else counts
         wer = percent(counts.rate, 2) if math.isfinite(counts.rate) else "not measured"
         wer += f" ({percent(raw.rate, 2)} as written)" if raw.errors != counts.errors else ""
         missing = f"; {len(self.rejected)} utterances could not be read" if self.rejected else ""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import unicodedata
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ from asr.evaluation.word_errors import ErrorCounts, count_characters, count_erro
 from asr.recognition.transcript import Transcript, Word
 from asr.text.normalize import as_written
 
+WITHIN_WORDS = "'’-"  # noqa: RUF001  they belong to the spelling
 REQUIRED_KEYS = ("id", "subset", "audio_filepath", "duration", "text", "reference", "hypothesis", "words")
 
 
@@ -62,6 +65,18 @@ class Scored:
             "confidence": transcript["confidence"],
             "words": transcript["words"],
         }
+
+
+def show_writing(scored: Iterable[Scored]) -> bool:
+    """Tell whether references have case or punctuation, without which there is no WER of texts as written.
+
+    Texts all in capitals, as LibriSpeech's, or all in small letters have no case.
+    """
+    texts = [result.utterance.text for result in scored]
+    if any(text not in (text.lower(), text.upper()) for text in texts):
+        return True
+    characters = {character for text in texts for character in text} - {*WITHIN_WORDS}
+    return any(unicodedata.category(character).startswith("P") for character in characters)
 
 
 def score(

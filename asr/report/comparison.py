@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from asr.evaluation.analysis import breakdown
-from asr.evaluation.comparison import match
+from asr.evaluation.comparison import match, verdict
 from asr.evaluation.utterances import Scored
 from asr.report.evaluation import About, attached, handed_over, intervals, recordings, row
 from asr.text.numbers import counted, interval, percent, points, probability
@@ -55,7 +55,9 @@ def comparison_report(
     subsets, speakers = {result.subset for result in a}, {result.utterance.speaker for result in a} - {None}
     body = "".join(
         [
-            f"<main><header><h1>{escape(about.title)}</h1>{headline(comparison)}{facts(about.facts)}</header>",
+            f"<main><header><h1>{escape(about.title)}</h1>"
+            f'<p class="verdict">{escape(verdict(comparison))}</p>'
+            f"{headline(comparison)}{facts(about.facts)}</header>",
             f"<section><h2>Where they differ</h2>{_charts(pairs, comparison)}</section>",
             utterances.section(KINDS, len(subsets) > 1, bool(speakers)),
             f'<p class="note">{escape(recordings(len(a), clips, "that changed most"))}</p>',

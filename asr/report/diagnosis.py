@@ -25,14 +25,13 @@ class Diagnosis:
     Args:
         name: of the corpus.
         path: of the page.
-        run_dir: which need not be there yet.
 
     Raises:
         InputError: the page could not be written.
     """
 
-    def __init__(self, name: str, path: Path, run_dir: Path) -> None:
-        check_output("doctor.report", path, path.name, made_later=run_dir)
+    def __init__(self, name: str, path: Path) -> None:
+        check_output("doctor.report", path, path.name)
         self._name, self._path = name, path
         self._findings: list[Finding] = []
         self._facts: list[Fact] = []
@@ -61,7 +60,6 @@ class Diagnosis:
         parts = [counted(count, severity.name.lower()) for severity, count in zip(Severity, counts, strict=True)]
         errors = counts[Severity.ERROR]
         verdict = f"{', '.join(parts)}: training {'should not' if errors else 'may'} start"
-        self._path.parent.mkdir(parents=True, exist_ok=True)
         write_output("doctor.report", self._path, diagnosis_page(self._name, verdict, findings, self._facts))
         print("\n" + printable(f"{verdict}; with recordings: {self._path}"), flush=True)
         if errors:

@@ -93,12 +93,15 @@ def headline(analysis: Mapping[str, Any]) -> str:
     speakers = f", {counted(analysis['speakers'], 'speaker')}" if analysis["speakers"] else ""
     size = f"{analysis['audio_seconds'] / 3600:.2f} hours{speakers}"
     of = f"of {counted(words['reference_length'], 'word')}"
+    as_written = ""
+    if raw["rate"] is not None:
+        as_written = figure("raw_wer", "WER of texts as written", percent(raw["rate"], 2), intervals(raw))
     return "".join(
         [
             '<div class="headline">',
             figure("wer", "Word error rate", percent(words["rate"], 2), intervals(words), main=True),
             figure("cer", "Character error rate", percent(characters["rate"], 2), intervals(characters)),
-            figure("raw_wer", "WER of texts as written", percent(raw["rate"], 2), intervals(raw)),
+            as_written,
             figure("errors", "Word errors", f"{words['errors']:,}", [kinds, wrong, size], unit=of),
             "</div>",
         ]

@@ -131,7 +131,7 @@ def _test_tiles(results: Mapping[str, Mapping[str, Any]]) -> list[str]:
         details = [f"{interval(ends)} % over {what}" for what, ends in over.items() if ends]
         details += [f"{words:,} words"] if isinstance(words, int) else []
         raw = result.get("raw_wer")
-        details += [f"{_rate(raw)} of texts as written"] if raw != result.get("wer") else []
+        details += [f"{_rate(raw)} of texts as written"] if raw not in (None, result.get("wer")) else []
         tiles.append(figure("wer", f"WER, {name}", _rate(result.get("wer")), details, main=not tiles))
     return tiles
 

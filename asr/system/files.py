@@ -21,7 +21,7 @@ NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # of an OSError: the disk, 
 
 
 def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
-    """Write a file beside `path`, see it safely on the disk, and put it in the place of what was there.
+    """Write a file beside `path`, flush it to the disk, and rename it to `path`; its folder is made if need be.
 
     Args:
         path: of the file; or of a link to it, a device, or a pipe.
@@ -40,6 +40,7 @@ def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
 
 
 def _replace(path: Path, write: Callable[[BinaryIO], object]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = _unfinished(path)
     try:
         with unfinished.open("wb") as file:
@@ -94,16 +95,13 @@ def _descriptor(path: Path) -> int | None:
     return None
 
 
-def check_output(
-    option: str, path: Path, example: str, made_later: Path | None = None, inputs: Iterable[str | Path] = ()
-) -> None:
+def check_output(option: str, path: Path, example: str, inputs: Iterable[str | Path] = ()) -> None:
     """Check that a file can be written at a path, as far as that can be told without writing it.
 
     Args:
         option: that names the path, for errors.
         path: of the file, a link to it, a device, or a pipe.
         example: a file name such as the option is for.
-        made_later: a folder that need not be there yet.
         inputs: files that the command reads, which it must not replace.
 
     Raises:
@@ -118,15 +116,11 @@ def check_output(
                 raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
             return
         place = Path(os.path.realpath(path))
-        folder = place.parent
-        if made_later is not None and folder == Path(os.path.realpath(made_later)):
-            return
+        folder = next(folder for folder in place.parents if folder.exists())  # the others are made
         if not folder.is_dir():
-            raise InputError(
-                f"{option} must be in a folder that is there; there is no {str(path.parent)!r}. Make it first."
-            )
+            raise InputError(f"{option} must be in a folder; {str(path)!r} would lie in the file {str(folder)!r}.")
         if not os.access(folder, os.W_OK):
-            raise InputError(f"{option} must be in a folder that can be written to; {str(path.parent)!r} cannot.")
+            raise InputError(f"{option} must be in a folder that can be written to; {str(folder)!r} cannot.")
         _unfinished(place).is_file()  # its name may be too long
     except OSError as error:
         raise _unwritable(option, path, error) from None
