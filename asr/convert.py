@@ -54,7 +54,7 @@ def to_bundle(model: str, output: Path, pad_mode: str, source: str | None) -> No
     from dataclasses import replace
 
     from asr.checkpoint.bundle import replace_bundle
-    from asr.checkpoint.hub import download, is_address
+    from asr.checkpoint.hub import download, hub_hint, is_address
     from asr.checkpoint.huggingface.convert import from_huggingface
     from asr.checkpoint.huggingface.files import is_huggingface
     from asr.checkpoint.nemo.convert import from_nemo
@@ -64,6 +64,9 @@ def to_bundle(model: str, output: Path, pad_mode: str, source: str | None) -> No
         downloaded = download(model)
         path, origin = downloaded.path, str(downloaded.address)
         source = source or _of_hub(downloaded.address.owner, downloaded.card)
+    if not path.exists():
+        must = f"{path}: there must be a .nemo archive, or a folder of its files or of transformers' files"
+        raise InputError(f"{must}; there is nothing.{hub_hint(path)}")
     converted = (from_huggingface if is_huggingface(path) else from_nemo)(path, pad_mode)
     card = model_card(output, origin, source, converted)
     replace_bundle(output, replace(converted.bundle, card=card))

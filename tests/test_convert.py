@@ -658,3 +658,9 @@ def test_a_trained_model_makes_as_many_errors_as_it_is_known_to(
     how = Inference(batches=BatchBounds(batch_seconds=batch_seconds, max_utterances=64))
     evaluation = evaluate(load_recognizer(real), corpus, utterances, how)
     assert (evaluation.counts.errors, evaluation.counts.reference_length) == (errors, words)
+
+
+def test_the_name_of_a_model_on_a_hub_needs_its_scheme(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"there is nothing\. A model on a hub is named hf://nvidia/parakeet\."):
+        main(["nvidia/parakeet", "-o", str(tmp_path / "out")])
+    assert not (tmp_path / "out").exists()

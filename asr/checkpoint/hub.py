@@ -80,6 +80,12 @@ def is_address(model: str | Path) -> bool:
     return isinstance(model, str) and model.startswith(SCHEME)
 
 
+def hub_hint(path: Path) -> str:
+    """End the message about a path that does not exist, if it may be OWNER/NAME of a model on a hub."""
+    is_name = not path.exists() and ADDRESS.fullmatch(f"{SCHEME}{path}") is not None
+    return f" A model on a hub is named {SCHEME}{path}." if is_name else ""
+
+
 def download(text: str) -> Download:
     """Download the model that an address names, unless it is here already.
 

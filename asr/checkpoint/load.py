@@ -26,7 +26,7 @@ from asr.checkpoint.bundle import (
     with_fusion,
 )
 from asr.checkpoint.formats import FORMAT, KEY
-from asr.checkpoint.hub import path_of
+from asr.checkpoint.hub import hub_hint, path_of
 from asr.checkpoint.saved import kept_checkpoints
 from asr.errors import InputError
 from asr.interfaces import Features, Tokenizer
@@ -274,7 +274,7 @@ def bundle_folder(path: Path) -> Path:
         raise InputError(f"{path}: a model must be converted first: python -m asr.convert {path} -o FOLDER")
     if not path.is_dir():
         what = "is not a folder" if path.exists() else "does not exist"
-        raise InputError(f"{path}: a model must be a run folder, a bundle or a .ckpt; it {what}.")
+        raise InputError(f"{path}: a model must be a run folder, a bundle or a .ckpt; it {what}.{hub_hint(path)}")
     for folder in (path, path / BUNDLE):
         if (folder / CONFIG).is_file():
             return folder

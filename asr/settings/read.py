@@ -19,6 +19,8 @@ from typing import Any, NamedTuple, TypeVar, get_args, get_origin, get_type_hint
 from asr.errors import InputError, shown
 from asr.settings.rule import Rule
 
+MISSING_VALUE = "MUST_BE_GIVEN"  # in a file of conf/experiment; OmegaConf's own ??? does not replace a default
+
 Settings = TypeVar("Settings")
 
 
@@ -95,7 +97,7 @@ def read(cls: type[Settings], mapping: object, where: str = "") -> Settings:
         where: name of the section; empty for the settings of a whole run.
 
     Raises:
-        InputError: a key is absent or unknown, or a value breaks its rule; the message names the setting.
+        InputError: a key is absent or unknown, or a value is not given or breaks its rule; it names the setting.
     """
     if not isinstance(mapping, Mapping):
         raise InputError(f"{where or 'a config'} must be a mapping of settings; got {shown(mapping)}.")
@@ -122,6 +124,8 @@ def _read(cls: type[Settings], mapping: Mapping[str, Any], where: str) -> Settin
             values[entry.field] = read(entry.type, mapping[entry.key], name)
         elif entry.key in mapping:
             assert entry.rule is not None
+            if mapping[entry.key] == MISSING_VALUE:
+                raise InputError(f"{name} must be given: it has no default here. Add {name}=... to the command.")
             entry.rule.check(name, mapping[entry.key])
             values[entry.field] = mapping[entry.key]
     return cls(**values)
