@@ -23,10 +23,10 @@ RUN := $(BIN)/python -m
 	$@/bin/pip install --quiet --requirement $< || { rm -r $@; echo "$@ could not be made; going on without it"; }
 
 demo: .venv/ready
-	$(RUN) asr.train run_dir=runs/demo
-	$(RUN) asr.evaluate runs/demo data/mini/test.jsonl --output-dir runs/demo/evaluation --report runs/demo/evaluation/report.html
-	$(RUN) asr.transcribe runs/demo data/mini/audio/test/test-00001.flac
-	@echo "To look at: runs/demo/report.html, runs/demo/evaluation/report.html"
+	$(RUN) asr.train
+	$(RUN) asr.evaluate runs/mini data/mini/test.jsonl --output-dir runs/mini/evaluation --report runs/mini/evaluation/report.html
+	$(RUN) asr.transcribe runs/mini data/mini/audio/test/test-00001.flac
+	@echo "To look at: runs/mini/report.html, runs/mini/evaluation/report.html"
 
 test: .venv/ready
 	$(BIN)/ruff check
@@ -37,10 +37,10 @@ test: .venv/ready
 test-all: test
 	OMP_WAIT_POLICY=passive $(RUN) pytest -n 2 -m slow
 
-runs/demo/bundle: | .venv/ready
-	$(RUN) asr.train run_dir=runs/demo
+runs/mini/bundle: | .venv/ready
+	$(RUN) asr.train
 
-bench: .venv/bench .venv-nets .venv-decoding runs/demo/bundle
+bench: .venv/bench .venv-nets .venv-decoding runs/mini/bundle
 	$(RUN) benchmarks.suite
 
 clean:

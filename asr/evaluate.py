@@ -131,8 +131,7 @@ def report(
     everything = together(list(evaluations.values()))
     utterances = [scored.utterance for scored in everything.scored]
     order = sorted(range(len(utterances)), key=lambda position: -everything.scored[position].counts.errors)
-    with audio_progress("recordings", utterances) as advance:
-        clips = record_with_features(recognizer, utterances, order, budget, how, advance)
+    clips = record_with_features(recognizer, utterances, order, budget, how, audio_progress)
     more = [("Texts normalised by", everything.normalizer), ("Decoder", recognizer.decode.description)]
     missing = [f"{name}: {rejected.reason}" for name, each in evaluations.items() for rejected in each.rejected]
     title = f"Evaluation of {Path(facts[0][1]).resolve().name}"

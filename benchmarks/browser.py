@@ -67,7 +67,7 @@ RECOGNIZE = """(base64) => {
 def main(arguments: Sequence[str] | None = None) -> int:
     """Make the pages, print a table of speeds and one of the rest."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.browser", description=__doc__)
-    model, manifest = Path("runs/demo/bundle"), "data/mini/test.jsonl"
+    model, manifest = Path("runs/mini/bundle"), "data/mini/test.jsonl"
     parser.add_argument("model", metavar="MODEL", nargs="?", type=Path, default=model, help=f"a bundle ({model})")
     recordings = f"JSONL, whose recordings are recognised ({manifest})"
     parser.add_argument("manifest", metavar="MANIFEST", nargs="?", default=manifest, help=recordings)

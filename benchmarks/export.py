@@ -80,7 +80,7 @@ class Contender(NamedTuple):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Export the model, print a table of speeds, one of the rest, and one of what a cold start is made of."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.export", description=__doc__)
-    model, manifest = Path("runs/demo/bundle"), "data/mini/test.jsonl"
+    model, manifest = Path("runs/mini/bundle"), "data/mini/test.jsonl"
     parser.add_argument("model", metavar="MODEL", nargs="?", type=Path, default=model, help=f"a bundle ({model})")
     about_wer = f"JSONL, to measure the WER on ({manifest})"
     parser.add_argument("manifests", metavar="MANIFEST", nargs="*", default=[manifest], help=about_wer)

@@ -8,7 +8,7 @@ from asr.audio.load import find_audio
 from asr.data.manifest import Utterance, read_manifest
 from asr.recognition.recordings import whole_file
 
-MODEL, AUDIO = "runs/demo", "data/mini/test.jsonl"
+MODEL, AUDIO = "runs/mini", "data/mini/test.jsonl"
 
 
 def add_model(parser: argparse.ArgumentParser) -> None:

@@ -123,7 +123,7 @@ def test_without_a_model_a_benchmark_says_how_one_is_made(
     for benchmark in (serve, long_recording):
         with pytest.raises(SystemExit, match="2"):
             benchmark.main([])
-        assert "runs/demo must be there; make demo trains runs/demo" in capsys.readouterr().err
+        assert "runs/mini must be there; make demo trains runs/mini" in capsys.readouterr().err
 
 
 def test_a_benchmark_runs_where_its_peers_are_if_that_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

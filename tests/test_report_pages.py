@@ -5,6 +5,8 @@ import json
 import re
 import threading
 import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -318,6 +320,23 @@ def test_a_file_that_broke_since_is_a_problem_and_the_others_are_recorded(tmp_pa
     assert list(clips.audio) == [0]
     assert "b.flac" in clips.problems[1]
     assert "no such file" in clips.problems[2]
+
+
+def test_the_progress_of_a_page_is_shown_step_by_step(fluent: Path) -> None:
+    recognizer, utterances = load_recognizer(fluent / "run"), read_manifest(fluent / "test.jsonl")[:3]
+    done: dict[str, float] = {}
+
+    @contextmanager
+    def progress(step: str, some: Iterable[Utterance]) -> Iterator[Callable[[float], None]]:
+        done[step] = -sum(utterance.duration for utterance in some)
+
+        def advance(seconds: float) -> None:
+            done[step] += seconds
+
+        yield advance
+
+    record_with_features(recognizer, utterances, range(3), 1e9, progress=progress)
+    assert done == {"recordings": pytest.approx(0), "pictures": pytest.approx(0)}, "each step reaches its end"
 
 
 def test_posteriors_are_the_nets_log_probs(fluent: Path) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -34,6 +34,9 @@ MOST_TOKENS = 2**16
 LEVELS = 16  # of a feature in the log-mel picture: two to a byte
 DARKEST, BRIGHTEST = 0.05, 0.995  # quantiles of a recording's features that get the lowest level, and the highest
 RANGE_FRAMES = 1000  # that the quantiles are taken of, at most
+
+# Shows the progress of a step, named, over utterances; called with the seconds of audio that are done, as they are.
+Progress = Callable[[str, Iterable[Utterance]], AbstractContextManager[Callable[[float], None]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +87,12 @@ class Clips:
 NO_CLIPS = Clips({}, {}, {}, {}, [], 0.0, None)
 
 
+@contextmanager
+def no_progress(step: str, utterances: Iterable[Utterance]) -> Iterator[Callable[[float], None]]:
+    """Show nothing."""
+    yield lambda seconds: None
+
+
 def record(
     utterances: Sequence[Utterance],
     order: Iterable[int],
@@ -132,23 +141,35 @@ def record_with_features(
     order: Iterable[int],
     budget: float,
     options: Inference = INFERENCE,
-    advance: Callable[[float], None] = lambda seconds: None,
+    progress: Progress = no_progress,
 ) -> Clips:
-    """Record as `record` does, with the features, and run the net once more over what was recorded for posteriors."""
+    """Record as `record` does, with the features, and run the net once more over what was recorded for posteriors.
+
+    Args:
+        recognizer: whose features and net.
+        utterances, order, budget: as for `record`.
+        options: of the run of the net.
+        progress: shows the progress of each of the two steps, given its name and its utterances.
+    """
     features, frame_seconds = recognizer.model.features, recognizer.model.frame_seconds
     fits = recognizer.model.head.frame_head is not None and recognizer.model.tokenizer.vocab_size <= MOST_TOKENS
     second_bytes = base64_bytes(features.dim / 2 * features.sample_rate / features.hop)
     second_bytes += base64_bytes(TOP * PROBABLE.itemsize) / frame_seconds if fits else 0.0
-    clips = record(utterances, order, budget, features.sample_rate, second_bytes, advance)
+    with progress("recordings", utterances) as advance:
+        clips = record(utterances, order, budget, features.sample_rate, second_bytes, advance)
     log_mel = {}
-    for position in clips.audio:
-        with suppress(AudioError):  # it can no longer be read
-            waveform = load_utterance(utterances[position], features.sample_rate)
-            log_mel[position] = levels(in_stretches(features, waveform, options.chunks.chunk_seconds))
+    probable: dict[int, Posterior] = {}
+    with progress("pictures", [utterances[position] for position in clips.audio]) as advance:
+        for position in clips.audio:
+            with suppress(AudioError):  # it can no longer be read
+                waveform = load_utterance(utterances[position], features.sample_rate)
+                log_mel[position] = levels(in_stretches(features, waveform, options.chunks.chunk_seconds))
+        if fits:
+            probable = posteriors(recognizer, utterances, list(clips.audio), options, advance)
     return replace(
         clips,
         log_mel=log_mel,
-        posteriors=posteriors(recognizer, utterances, list(clips.audio), options) if fits else {},
+        posteriors=probable,
         tokens=[recognizer.model.tokenizer.pieces[token] for token in range(recognizer.model.tokenizer.vocab_size)],
         frame_seconds=frame_seconds,
         features={
@@ -182,7 +203,11 @@ def levels(features: Tensor) -> bytes:
 
 
 def posteriors(
-    recognizer: Recognizer, utterances: Sequence[Utterance], positions: Sequence[int], options: Inference
+    recognizer: Recognizer,
+    utterances: Sequence[Utterance],
+    positions: Sequence[int],
+    options: Inference,
+    advance: Callable[[float], None],
 ) -> dict[int, Posterior]:
     """Run the net over the utterances at these positions; one that can no longer be read is left out."""
     chosen = [replace(utterances[position], id=str(position)) for position in positions]  # ids repeat among manifests
@@ -200,6 +225,7 @@ def posteriors(
             continue
         starts, tops, counts = [part[0] for part in parts], [part[1] for part in parts], [part[2] for part in parts]
         by_position[int(utterance.id)] = Posterior(starts, counts, b"".join(tops))
+        advance(utterance.duration)
     return by_position
 
 
