@@ -3,6 +3,7 @@
 A hidden file in the folder lists what recipes wrote there, a line each: the recipe and the name.
 """
 
+import os
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -12,13 +13,14 @@ from asr.system.files import write_whole_text
 WRITTEN = ".written-by-recipes"
 
 
-def claim(output_dir: Path, recipe: str, names: Iterable[str]) -> None:
+def claim(output_dir: Path, recipe: str, names: Iterable[str], option: str = "--output-dir") -> None:
     """Make the folder, and note that a recipe writes these files and folders of it.
 
     Args:
         output_dir: of the recipe.
         recipe: its name, such as `recipes.mini.prepare`.
         names: of files and folders below `output_dir`.
+        option: that named the folder, for the message.
 
     Raises:
         InputError: one of them is there, and the recipe did not write it.
@@ -27,9 +29,9 @@ def claim(output_dir: Path, recipe: str, names: Iterable[str]) -> None:
     path = output_dir / WRITTEN
     lines = set(path.read_text(encoding="utf-8").splitlines()) if path.is_file() else set()
     wanted = {name: f"{recipe} {name}" for name in names}
-    foreign = [name for name, line in wanted.items() if line not in lines and (output_dir / name).exists()]
+    foreign = [name for name, line in wanted.items() if line not in lines and os.path.lexists(output_dir / name)]
     if foreign:
-        must = f"--output-dir must be a folder without files that {recipe} would replace and did not write"
+        must = f"{option} must be a folder without files that {recipe} would replace and did not write"
         given = f"{output_dir} holds {', '.join(foreign[:3])}{' and others' if len(foreign) > 3 else ''}"
         raise InputError(f"{must}; {given}. Give another folder, or move them.")
     output_dir.mkdir(parents=True, exist_ok=True)

@@ -376,6 +376,27 @@ def test_mixing_down_and_resampling_are_noted_once_for_each_kind_of_file(save, c
     ]
 
 
+def test_channels_that_cancel_each_other_out_are_named(save, caplog):
+    """What is said is lost where one channel is the other one inverted: it must not pass for silence without a word."""
+    sound = np.sin(np.arange(48_000) / 9)
+    noise = np.random.default_rng(0).normal(size=(48_000, 6)) / 10
+    kinds = {
+        "same": np.stack([sound, sound], axis=1),
+        "independent": noise,
+        "one silent": np.stack([sound, 0 * sound], axis=1),
+        "silent": np.zeros((48_000, 2)),
+        "inverted": np.stack([sound, -sound], axis=1),
+        "nearly inverted": np.stack([sound, -0.9 * sound], axis=1) + noise[:, :2] / 100,
+    }
+    paths = {name: save(encode(samples / 2, RATE, "WAV", "FLOAT"), f"{name}.wav") for name, samples in kinds.items()}
+    with caplog.at_level(logging.WARNING, "asr.audio.load"):
+        for path in [*paths.values()] * 2:
+            load_waveform(path, RATE)
+    named = [message for message in caplog.messages if "channels must not cancel" in message]
+    assert [message.partition(": ")[0] for message in named] == [str(paths["inverted"]), str(paths["nearly inverted"])]
+    assert re.search(r"their mean is \d+ dB below them\. Give one of its channels\.", named[1])
+
+
 def test_importing_audio_leaves_torchaudio_for_when_it_is_needed():
     nodes = ast.parse(Path(audio.__file__).read_text()).body
     imports = [ast.unparse(node) for node in nodes if isinstance(node, ast.Import | ast.ImportFrom)]

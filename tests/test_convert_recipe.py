@@ -4,6 +4,7 @@ import csv
 import gzip
 import json
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,9 @@ import pytest
 import soundfile
 
 from asr.data.manifest import Utterance, read_manifest
+from asr.errors import InputError
 from asr.plan import plan
-from recipes.convert.__main__ import FORMATS, main
+from recipes.convert.__main__ import FORMATS, _convert, _parse, main
 from tests.conftest import TINY, settings_with, tone_corpus
 from tests.tones import SAMPLE_RATE, sentences, speak
 
@@ -198,6 +200,100 @@ def test_parquet_files_that_pyarrow_wrote_are_converted(tmp_path: Path) -> None:
     utterances = read_manifest(tmp_path / "converted.jsonl")
     assert [one.id for one in utterances] == [name for name in NAMES if name != NAMES[3]]
     assert Path(utterances[0].audio_filepath).read_bytes() == audio[0]["bytes"]
+
+
+def parquet_file(path: Path, audio: list[bytes], **options: Any) -> Path:
+    pyarrow = pytest.importorskip("pyarrow", reason="needs pyarrow: pip install '.[convert]'")
+    import pyarrow.parquet as parquet
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    texts = [f"text of {path.parent.name} {path.stem}"] * len(audio)
+    parquet.write_table(pyarrow.table({"audio": audio, "text": texts}), path, **options)
+    return path
+
+
+def main_raising(arguments: list[str]) -> None:
+    """Run the command so that its error is raised."""
+    _convert(_parse(arguments))
+
+
+def test_parquet_files_of_like_names_keep_their_own_audio(tmp_path: Path) -> None:
+    sounds = [path.read_bytes() for path in write_audio(tmp_path / "audio", "flac")]
+    parquet_file(tmp_path / "data" / "en" / "train.parquet", [sounds[0]])
+    parquet_file(tmp_path / "data" / "en_train.parquet", [sounds[1]])
+    parquet_file(tmp_path / "data" / "de" / "train.parquet", [sounds[2]])
+    arguments = ["parquet", str(tmp_path / "data"), str(tmp_path / "m.jsonl"), "--audio-dir", str(tmp_path / "out")]
+    assert main([*arguments, "--skip-bad"]) == 0  # two rows would have the same id; one of them is left out
+    audio = {line.text: Path(line.audio_filepath).read_bytes() for line in read_manifest(tmp_path / "m.jsonl")}
+    assert audio == {"text of en train": sounds[0], "text of de train": sounds[2]}
+    (tmp_path / "data" / "en_train.parquet").rename(tmp_path / "data" / "en train.parquet")
+    parquet_file(tmp_path / "data" / "en+train.parquet", [sounds[1]])
+    with pytest.raises(InputError, match=r"its audio would be written to the same folder as that of .*train\.parquet"):
+        main_raising(arguments)
+
+
+def test_a_small_parquet_file_cannot_fill_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One value of a dictionary in each row; and a page that zstd has shrunk to nearly nothing."""
+    monkeypatch.setattr("recipes.convert.parquet.SPARE_BYTES", 1 << 20)
+    silence = b"RIFF" + bytes(100_000)
+    repeated = parquet_file(tmp_path / "repeated.parquet", [silence] * 100)
+    values = [silence + bytes([number]) for number in range(100)]
+    shrunk = parquet_file(tmp_path / "shrunk.parquet", values, compression="zstd", use_dictionary=False)
+    for file in (repeated, shrunk):
+        assert file.stat().st_size < 150_000
+        arguments = ["parquet", str(file), str(tmp_path / "m.jsonl"), "--audio-dir", str(tmp_path / "out")]
+        with pytest.raises(InputError, match=r"must unpack to at most 20 times its size and 1 MiB; they unpack"):
+            main_raising(arguments)
+        written = sum(path.stat().st_size for path in (tmp_path / "out").rglob("*.wav"))
+        assert written <= 20 * file.stat().st_size + (2 << 20)
+        assert not (tmp_path / "m.jsonl").exists()
+
+
+def link_to(path: Path, target: Path) -> None:
+    """Put a symbolic link in the place of what is there."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    path.unlink(missing_ok=True)
+    path.symlink_to(target)
+
+
+def test_the_audio_of_parquet_files_replaces_nothing_else(tmp_path: Path) -> None:
+    sound = write_audio(tmp_path / "audio", "flac")[0].read_bytes()
+    file, out = parquet_file(tmp_path / "train.parquet", [sound]), tmp_path / "out"
+    arguments = ["parquet", str(file), str(tmp_path / "m.jsonl"), "--audio-dir", str(out)]
+    (out / "train").mkdir(parents=True)
+    (out / "train" / "00000001.flac").write_bytes(b"mine")
+    refusal = r"--audio-dir must be a folder without files that recipes\.convert would replace"
+    with pytest.raises(InputError, match=refusal):
+        main_raising(arguments)
+    assert (out / "train" / "00000001.flac").read_bytes() == b"mine"
+    for target in (tmp_path / "audio", tmp_path / "absent"):
+        link_to(out / "train", target)
+        with pytest.raises(InputError, match=refusal):
+            main_raising(arguments)
+    (out / "train").unlink()
+    for _ in range(2):  # what the recipe wrote itself is replaced
+        assert main(arguments) == 0
+    mine = tmp_path / "mine.flac"
+    mine.write_bytes(b"mine")
+    link_to(out / "train" / "00000001.flac", mine)
+    with pytest.raises(InputError, match=r"00000001\.flac: must lie in --audio-dir; it is a link"):
+        main_raising(arguments)
+    assert mine.read_bytes() == b"mine"
+
+
+def test_segments_of_kaldi_end_within_their_recording(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = kaldi(tmp_path)
+    (data / "wav.scp").write_text("long ../audio/utterance-0.wav\n")
+    (data / "text").write_text("a one\nb two\n")
+    for late in (10.0, 0.03):
+        segments = f"a long 0.1 {SECONDS[0] + late}\nb long 0.1 {SECONDS[0] + 0.005}\n"
+        (data / "segments").write_text(segments)
+        assert main(["kaldi", str(data), str(tmp_path / "m.jsonl")]) == 1
+        message = capsys.readouterr().err
+        assert re.search(r"text:1: the utterance must end within .*utterance-0\.wav; it is from 0\.1 to .* s", message)
+        assert main(["kaldi", str(data), str(tmp_path / "m.jsonl"), "--skip-bad"]) == 0
+        assert [line.id for line in read_manifest(tmp_path / "m.jsonl")] == ["b"], "times are rounded to 10 ms"
 
 
 def test_manifests_that_lhotse_wrote_are_converted(tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ LEAD_IN_SECONDS = 1.0  # MP3 and Opus frames need those before them: at most 0.6
 BLOCK_SAMPLES = 1 << 18  # decoded at most at a time, so that memory follows what is there, not what a header declares
 MIN_SAMPLE_RATE, MAX_SAMPLE_RATE = 1000, 1_000_000  # a header that says otherwise is damaged
 MAX_SAMPLE = 2.0**24  # float files may hold 24-bit integers as they are; what is beyond is damaged, and would overflow
+CANCELLED = 0.01  # power of the mean of channels, relative to what independent channels have
 SAMPLES_MUST = f"samples must lie between -{MAX_SAMPLE:.0f} and {MAX_SAMPLE:.0f}"
 
 logger = logging.getLogger("asr.audio.load")
@@ -112,7 +113,7 @@ def stream_waveform(
         start = round((offset or 0.0) * rate)
         stop = None if duration is None else round(((offset or 0.0) + duration) * rate)
         block_samples = max(1, round(min(block_seconds * rate, BLOCK_SAMPLES)))
-        blocks = _decode(sound, start, stop, container.last_page_samples, block_samples)
+        blocks = _decode(sound, start, stop, container.last_page_samples, block_samples, name)
         for block in resampled(_checked(blocks, sound, start, stop, name), rate, sample_rate):
             _note_conversion(rate, sound.channels, sample_rate)
             yield block
@@ -139,7 +140,7 @@ def audio_info(path: str | Path) -> AudioInfo:
     with _opened(path) as (sound, _):
         num_samples = _num_samples(sound)
         if num_samples is None:
-            num_samples = sum(len(block) for block in _decode(sound, 0, None, 0, BLOCK_SAMPLES))
+            num_samples = sum(len(block) for block in _decode(sound, 0, None, 0, BLOCK_SAMPLES, _one_line(path)))
         if num_samples == 0:
             raise AudioError(f"{_one_line(path)}: must hold sound; it holds 0 samples.")
         return AudioInfo(sound.samplerate, sound.channels, num_samples)
@@ -241,7 +242,7 @@ def _num_samples(sound: _Sound) -> int | None:
 
 
 def _decode(
-    sound: _Sound, start: int, stop: int | None, last_page_samples: int, block_samples: int
+    sound: _Sound, start: int, stop: int | None, last_page_samples: int, block_samples: int, name: str
 ) -> Iterator[torch.Tensor]:
     """The mean over channels of samples `start` to `stop`, or to the end of the file if that comes first. (S,) each"""
     end = sound.frames if stop is None else min(stop, sound.frames)
@@ -252,16 +253,30 @@ def _decode(
     except soundfile.LibsndfileError:  # the file ends before: the caller finds too few samples
         return
     skip = start - position
+    power_mixed = power_separate = 0.0
     while position < end:
         samples = sound.read(min(block_samples, end - position), dtype="float32", always_2d=True)
         block = torch.from_numpy(samples)  # (samples, channels)
         if not len(block):
             break
         position += len(block)
-        mono = block[:, 0] if sound.channels == 1 else block.mean(dim=1)  # (samples,)
+        mono = block[:, 0]  # (samples,)
+        if sound.channels > 1:
+            mono = block.mean(dim=1)
+            power_mixed += float(mono.square().sum())
+            power_separate += float(block.square().mean(dim=1).sum())
         if skip < len(block):
             yield mono[skip:]
         skip = max(0, skip - len(block))
+    if power_mixed * sound.channels < CANCELLED * power_separate:
+        _warn_of_cancelled(name, 10 * math.log10(power_separate / max(power_mixed, 1e-30)))
+
+
+@functools.cache
+def _warn_of_cancelled(name: str, decibels: float) -> None:
+    """Log, once for each file, that mixing down has lost what was said."""
+    must = f"{name}: channels must not cancel each other out, as they do if one of them is inverted"
+    logger.warning("%s; their mean is %.0f dB below them. Give one of its channels.", must, decibels)
 
 
 def _seek_point(sound: _Sound, start: int, last_page_samples: int) -> int:

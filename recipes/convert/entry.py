@@ -4,11 +4,12 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from asr.audio.load import audio_info
+from asr.audio.load import END_TOLERANCE_SECONDS, audio_info
 from asr.data.manifest import Utterance, parse_utterance
 from asr.errors import InputError
 
@@ -95,15 +96,26 @@ def _complete(entry: Entry) -> Utterance | str:
     if re.search("[\udc80-\udcff]", entry.text):
         return f"{entry.where}: the text must be UTF-8; got {entry.text!a}"
     try:
-        if entry.duration is None:
-            info = audio_info(entry.audio)
-            line["duration"] = info.num_samples / info.sample_rate - (entry.offset or 0.0)
-        elif not entry.audio.is_file():
+        if not entry.audio.is_file():
             return f"{entry.where}: {entry.audio}: no such audio file"
+        seconds = _seconds(entry.audio)
+        start = entry.offset or 0.0
+        if entry.duration is None:
+            line["duration"] = seconds - start
+        elif start + entry.duration > seconds + END_TOLERANCE_SECONDS:
+            stretch = f"from {start:g} to {start + entry.duration:g} s"
+            return f"{entry.where}: the utterance must end within {entry.audio}; it is {stretch} of {seconds:g} s"
         return parse_utterance(line, entry.where, Path())
     except InputError as error:
         message = str(error)
         return message if message.startswith(entry.where) else f"{entry.where}: {message}"
+
+
+@lru_cache(maxsize=CHUNK)
+def _seconds(audio: Path) -> float:
+    """Length of a file, which may hold many utterances."""
+    info = audio_info(audio)
+    return info.num_samples / info.sample_rate
 
 
 def below(folder: Path, name: str, where: str, problems: Problems) -> Path | None:

@@ -1,15 +1,22 @@
 """Parquet files with audio inside, as Hugging Face's data sets are stored: the audio is written out."""
 
+import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from asr.errors import InputError
 from asr.system.files import write_whole
 from recipes.convert.entry import Entry, Options, Problems, speaker_of, text_column
+from recipes.output import claim
+
+if TYPE_CHECKING:
+    from pyarrow.parquet import ParquetFile
 
 ROWS = 16  # read at a time: audio may be long
+MAX_RATIO = 20  # bytes of audio for each byte of the file: audio is hardly compressible
+SPARE_BYTES = 64 << 20  # beyond that, for small files of silence
 MAGIC = ((b"RIFF", ".wav"), (b"fLaC", ".flac"), (b"OggS", ".ogg"), (b"ID3", ".mp3"), (b"\xff", ".mp3"))
 SUBTLE = re.compile(r"[^\w.-]|^\.+")  # letters of a name that may mean more than themselves
 
@@ -29,21 +36,57 @@ def read(source: Path, options: Options, problems: Problems) -> Iterator[Entry]:
     files = sorted(source.rglob("*.parquet")) if source.is_dir() else [source]
     if not files:
         raise InputError(f"{source}: must hold *.parquet; it holds none.")
-    for file in files:
-        stem = SUBTLE.sub("_", file.relative_to(source).with_suffix("").as_posix() if source.is_dir() else file.stem)
+    folders = _audio_folders(source, files)
+    claim(options.audio_dir, "recipes.convert", {folder.parts[0] for folder in folders.values()}, "--audio-dir")
+    for file, folder in folders.items():
+        most = MAX_RATIO * file.stat().st_size + SPARE_BYTES
         try:
             table = pyarrow.parquet.ParquetFile(file)
+            _check_size(_declared_bytes(table), most, file)
             columns = table.schema_arrow.names
             text, audio = text_column(columns, options, str(file)), _audio_column(columns, file)
             wanted = [name for name in columns if name in (text, audio, "id", "speaker", "speaker_id", "client_id")]
-            number = 0
+            number, written = 0, 0
             for batch in table.iter_batches(ROWS, columns=wanted):
                 for row in batch.to_pylist():
                     number += 1
-                    yield from _entry(row, f"{file}:{number}", (text, audio), options.audio_dir / stem, problems)
+                    for entry in _entry(row, f"{file}:{number}", (text, audio), options.audio_dir, folder, problems):
+                        written += entry.audio.stat().st_size
+                        _check_size(written, most, file)
+                        yield entry
         except (pyarrow.ArrowException, OSError) as error:
             reason = " ".join(str(error).split())
             raise InputError(f"{file}: must be a Parquet file that can be read; {reason}.") from None
+
+
+def _audio_folders(source: Path, files: Sequence[Path]) -> dict[Path, Path]:
+    """Give each file a folder of its own for its audio, relative to --audio-dir: its path without special characters.
+
+    Raises:
+        InputError: two files would have the same folder.
+    """
+    folders: dict[Path, Path] = {}
+    for file in files:
+        relative = file.relative_to(source) if source.is_dir() else Path(file.name)
+        folder = Path(*(SUBTLE.sub("_", part) for part in relative.with_suffix("").parts))
+        if other := next((other for other, taken in folders.items() if taken == folder), None):
+            raise InputError(f"{file}: its audio would be written to the same folder as that of {other}. Rename one.")
+        folders[file] = folder
+    return folders
+
+
+def _declared_bytes(table: "ParquetFile") -> int:
+    """Find the largest size that a column of a row group has in memory, as the file declares it."""
+    groups = [table.metadata.row_group(number) for number in range(table.metadata.num_row_groups)]
+    columns = [group.column(number) for group in groups for number in range(group.num_columns)]
+    return max((column.total_uncompressed_size for column in columns), default=0)
+
+
+def _check_size(size: int, most: int, file: Path) -> None:
+    """Refuse a file that unpacks to far more than its own size: a few kB can fill a disk."""
+    if size > most:
+        must = f"{file}: its columns must unpack to at most {MAX_RATIO} times its size and {SPARE_BYTES >> 20} MiB"
+        raise InputError(f"{must}; they unpack to {size >> 20} MiB or more. Is the file damaged?")
 
 
 def _audio_column(columns: list[str], file: Path) -> str:
@@ -53,9 +96,9 @@ def _audio_column(columns: list[str], file: Path) -> str:
 
 
 def _entry(
-    row: dict[str, Any], where: str, columns: tuple[str, str], folder: Path, problems: Problems
+    row: dict[str, Any], where: str, columns: tuple[str, str], audio_dir: Path, folder: Path, problems: Problems
 ) -> Iterator[Entry]:
-    """Write the audio of a row to a file."""
+    """Write the audio of a row to a file in a folder below `audio_dir`."""
     text, audio = (row[column] for column in columns)
     content = audio.get("bytes") if isinstance(audio, dict) else audio
     if not isinstance(content, bytes) or not isinstance(text, str):
@@ -65,8 +108,10 @@ def _entry(
     if suffix is None:
         problems.add(where, f"audio must be WAV, FLAC, Ogg or MP3; it begins with {content[:8]!r}")
         return
-    path = folder / f"{int(where.rpartition(':')[2]):08d}{suffix}"
-    path.parent.mkdir(parents=True, exist_ok=True)
+    path = audio_dir / folder / f"{int(where.rpartition(':')[2]):08d}{suffix}"
+    if os.path.realpath(path) != os.path.join(os.path.realpath(audio_dir), folder, path.name):
+        raise InputError(f"{path}: must lie in --audio-dir; it is a link, or in one, to {os.path.realpath(path)}.")
     write_whole(path, lambda file: file.write(content))
     identity = row.get("id")
-    yield Entry(where, path, text, f"{folder.name}-{path.stem}" if identity is None else str(identity), speaker_of(row))
+    name = f"{'_'.join(folder.parts)}-{path.stem}" if identity is None else str(identity)
+    yield Entry(where, path, text, name, speaker_of(row))
