@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -66,6 +66,19 @@ def test_chunks_answer_for_every_sample_once_and_hear_the_context_around_it(
     assert len(chunks) == max(1, math.ceil((num_samples - 2 * context) / (chunk - 2 * context)))
 
 
+def placed(pieces: Iterable[Tensor]) -> Iterator[tuple[int, Tensor]]:
+    """Pieces that follow each other, with their first frames; those without frames, which would be gaps, left out."""
+    position, empty = 0, None
+    for piece in pieces:
+        if len(piece):
+            yield position, piece
+        else:
+            empty = piece
+        position += len(piece)
+    if position == 0 and empty is not None:
+        yield 0, empty
+
+
 def test_no_more_is_read_than_the_next_chunk_needs() -> None:
     """Memory is bounded: a chunk comes before more than it and a block have been read, and holds only itself."""
     read = 0
@@ -85,7 +98,9 @@ def test_no_more_is_read_than_the_next_chunk_needs() -> None:
 def test_stitched_chunks_have_each_frame_once_and_in_order(cut: tuple[int, int], num_frames: int) -> None:
     frames = torch.arange(num_frames, dtype=torch.float32)
     chunks = ((one.start, one.keep, one.waveform[:, None]) for one in cut_chunks([frames], *cut))
-    assert torch.equal(torch.cat(list(stitch(chunks)))[:, 0], frames)
+    pieces = list(stitch(chunks))
+    assert torch.equal(torch.cat([piece for _, piece in pieces])[:, 0], frames)
+    assert all(len(piece) == 0 or int(piece[0, 0]) == position for position, piece in pieces)
 
 
 @pytest.mark.parametrize(("chunk", "context"), [(8, 4), (8, 5), (1, -1), (0, 0.1)])
@@ -275,7 +290,7 @@ PATHS = st.lists(st.tuples(st.integers(0, 3), st.integers(1, 6)), max_size=25).m
 def test_segments_are_all_frames_once_and_cut_in_pauses(data: st.DataObject, best: list[int], max_frames: int) -> None:
     """Frames are log_probs with their signs turned, so that one cannot be taken for the other."""
     log_probs = stream(best)
-    segments = list(cut_at_pauses(in_blocks(data.draw, -log_probs), max_frames, torch.neg))
+    segments = list(cut_at_pauses(placed(in_blocks(data.draw, -log_probs)), max_frames, torch.neg))
     assert torch.equal(torch.cat([segment for _, segment in segments]), -log_probs)
     assert all(len(segment) <= max_frames for _, segment in segments)
     assert all(len(segment) for _, segment in segments) or not best
@@ -296,14 +311,22 @@ def test_segments_are_all_frames_once_and_cut_in_pauses(data: st.DataObject, bes
 def test_pauses_are_preferred_to_blanks_between_letters() -> None:
     first_half = [0, 0, 0, 0, 0, 0, 1, 1]
     best = [*first_half, 2, 0, 1, 0, 0, 0, 2, 0, *first_half]
-    assert [start for start, _ in cut_at_pauses([-stream(best)], 16, torch.neg)] == [0, 12]
+    assert [start for start, _ in cut_at_pauses([(0, -stream(best))], 16, torch.neg)] == [0, 12]
 
 
 @pytest.mark.parametrize("max_frames", [1, 2, 7])
 def test_log_probs_that_are_no_numbers_come_to_an_end(max_frames: int) -> None:
-    segments = list(cut_at_pauses([torch.full((20, 4), math.nan)], max_frames, torch.neg))
+    segments = list(cut_at_pauses([(0, torch.full((20, 4), math.nan))], max_frames, torch.neg))
     assert sum(len(segment) for _, segment in segments) == 20
     assert all(0 < len(segment) <= max_frames for _, segment in segments)
+
+
+def test_a_segment_ends_where_there_is_no_speech_and_the_next_one_begins_behind_it() -> None:
+    frames, nothing = -stream([1, 1, 0, 2]), torch.zeros(0, 4)
+    pieces = [(0, nothing), (4, frames), (8, frames), (12, nothing), (16, nothing), (20, frames)]
+    assert [(start, len(segment)) for start, segment in cut_at_pauses(pieces, 100, torch.neg)] == [(4, 8), (20, 4)]
+    [(start, segment)] = cut_at_pauses([(0, nothing), (4, nothing)], 100, torch.neg)
+    assert (start, segment.shape) == (0, (0, 4)), "a recording without speech is a segment without frames"
 
 
 def test_a_held_segment_is_all_that_is_kept() -> None:
@@ -316,6 +339,6 @@ def test_a_held_segment_is_all_that_is_kept() -> None:
             taken += 10
             yield -stream([1, 1, 1, 0, 0, 0, 2, 2, 2, 2])
 
-    for start, segment in cut_at_pauses(pieces(), 35, torch.neg):
+    for start, segment in cut_at_pauses(placed(pieces()), 35, torch.neg):
         assert taken <= start + 35 + 10
         assert segment.untyped_storage().nbytes() <= 4 * 4 * 35

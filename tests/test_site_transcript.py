@@ -54,7 +54,7 @@ def expected(
         device=torch.device("cpu"),
     )
     recognizer = Recognizer(model, Greedy(head, tokenizer, normalize), calibration)  # type: ignore[arg-type]
-    segments = cut_at_pauses([log_probs], most, lambda frames: frames)
+    segments = cut_at_pauses([(0, log_probs)], most, lambda frames: frames)
     placed = (Segment(frame * FRAME_SECONDS, piece) for frame, piece in segments)
     return recognizer.transcript(duration, placed).as_dict()
 

@@ -14,6 +14,7 @@ from asr.audio.load import load_waveform
 from asr.checkpoint.load import load_recognizer
 from asr.recognition.chunks import ChunkBounds
 from asr.recognition.inference import Inference
+from asr.recognition.long_form import Segmenter, at_silences
 from asr.recognition.speech import may_hold_speech
 from asr.server.schema import Transcription
 from asr.transcribe import main as transcribe
@@ -80,6 +81,65 @@ def test_real_speech_is_heard_in_noise_as_loud(kind: str) -> None:
         )
 
 
+TONES = {
+    "mains": [50.0],
+    "hum of all harmonics": [50.0 * number for number in range(1, 60)],
+    "buzz": [119.7 * number for number in range(1, 26)],
+    "a": [440.0],
+    "whistles": [1003.0, 2507.0, 4003.0],
+    "whine": [6500.0],
+}
+
+
+def tone(name: str, num_samples: int) -> Tensor:
+    seconds = torch.arange(num_samples, dtype=torch.float64) / RATE
+    return sum((2 * torch.pi * hertz * seconds + hertz).sin() for hertz in TONES[name]).float()  # type: ignore[union-attr]
+
+
+def in_16_bits(waveform: Tensor) -> Tensor:
+    return torch.round(0.9 * waveform / waveform.abs().max() * 2**15) / 2**15
+
+
+@pytest.mark.parametrize("name", TONES)
+def test_tones_alone_hold_no_speech(name: str) -> None:
+    for seconds in (1.1, 10.0):
+        assert not may_hold_speech(in_16_bits(tone(name, round(seconds * RATE))), RATE)
+
+
+@needs_shared
+@pytest.mark.parametrize("name", TONES)
+def test_real_speech_is_heard_under_tones_a_hundred_times_as_loud(name: str) -> None:
+    paths = sorted((SHARED / "LibriSpeech" / "dev-mini").rglob("*.flac"))[:24]
+    assert len(paths) == 24
+    for path in paths:
+        speech = load_waveform(path, RATE)
+        for snr_db in (-20.0, -40.0):
+            assert may_hold_speech(in_16_bits(mixed(speech, tone(name, len(speech)), snr_db)), RATE), path
+
+
+@pytest.mark.parametrize("way", [None, at_silences])
+def test_long_recordings_without_speech_reach_no_net(way: Segmenter | None, fluent: Path) -> None:
+    """35 s and more, as a whole or for a minute between two sentences, whose words stay where they are said."""
+    recognizer = load_recognizer(fluent / "run")
+    speech = torch.from_numpy(speak("ab cd ef")).float()
+    hiss = 0.003 * torch.randn(95 * RATE, generator=torch.Generator().manual_seed(0))
+    how = Inference(segmenter=way)
+    encoded = []
+    hook = recognizer.model.encoder.register_forward_hook(lambda _, inputs, __: encoded.append(inputs[0].shape[1]))
+    for nothing in (torch.zeros(35 * RATE), hiss[: 35 * RATE], hiss, in_16_bits(tone("buzz", 61 * RATE))):
+        transcript = recognizer.transcribe(nothing, how, sample_rate=RATE)
+        assert (transcript.text, transcript.words, transcript.speech) == ("", (), False)
+    assert encoded == []
+    for nothing in (torch.zeros(90 * RATE), hiss[: 90 * RATE]):
+        both = torch.cat([speech, nothing, speech])
+        transcript = recognizer.transcribe(both, how, sample_rate=RATE)
+        starts = [word.start for word in transcript.words]
+        assert min(starts) < 1
+        assert max(starts) > (len(speech) + len(nothing)) / RATE, "words behind the silence are where they are said"
+        assert all(start < 26 or start > 66 for start in starts), "chunks in the middle do not reach the net"
+    hook.remove()
+
+
 @needs_shared
 @pytest.mark.slow
 def test_no_real_recording_is_taken_for_silence() -> None:
@@ -99,7 +159,7 @@ def test_a_transcript_without_speech_has_no_words_and_says_so(
     assert (nothing.text, nothing.words, nothing.speech) == ("", (), False)
     chunks = Inference(chunks=ChunkBounds(2, 0.25))
     [in_chunks, silence] = recognizer.transcribe([noise, torch.zeros_like(noise)], chunks, sample_rate=16_000)
-    assert in_chunks.text == silence.text, "what holds no speech in a long recording is heard as digital silence"
+    assert [(each.text, each.words, each.speech) for each in (in_chunks, silence)] == [("", (), False)] * 2
     assert transcribe([str(fluent / "run"), str(tmp_path / "noise.wav"), "--format", "jsonl"]) == 0
     out, err = capsys.readouterr()
     assert Transcription.model_validate(json.loads(out) | {"id": "noise.wav"}).speech is False

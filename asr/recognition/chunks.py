@@ -70,48 +70,61 @@ def cut_chunks(blocks: Iterable[Tensor], chunk: int, context: int) -> Iterator[C
     yield Chunk(start, start + context if start else 0, unread)
 
 
-def stitch(chunks: Iterable[tuple[int, int, Tensor]]) -> Iterator[Tensor]:
+def stitch(chunks: Iterable[tuple[int, int, Tensor]]) -> Iterator[tuple[int, Tensor]]:
     """Join the chunks' encoder_out (T', D): each frame is that of the chunk that answers for it.
 
     Args:
-        chunks: first frame, first frame to keep, encoder_out; in order.
+        chunks: first frame, first frame to keep, encoder_out; in order. One without frames holds no speech.
+
+    Yields:
+        first frame and encoder_out of a piece. Pieces follow each other, but for gaps where there is no speech.
     """
     before: tuple[int, int, Tensor] | None = None
     for chunk in chunks:
         if before is not None:
             start, keep, encoder_out = before
-            yield encoder_out[keep - start : chunk[1] - start]
+            yield keep, encoder_out[keep - start : chunk[1] - start]
         before = chunk
     if before is not None:
         start, keep, encoder_out = before
-        yield encoder_out[keep - start :]
+        yield keep, encoder_out[keep - start :]
 
 
 def cut_at_pauses(
-    pieces: Iterable[Tensor], max_frames: int, log_probs: Callable[[Tensor], Tensor]
+    pieces: Iterable[tuple[int, Tensor]], max_frames: int, log_probs: Callable[[Tensor], Tensor]
 ) -> Iterator[tuple[int, Tensor]]:
     """Cut a stream of encoder_out (T', D) into segments to be decoded each by itself; yield first frame and segment.
 
-    A segment is cut only where it would be longer than `max_frames`: in the middle of the longest run of blanks in its
-    second half, or at the frame there where blank is most likely, so that no word is torn if that can be.
+    A segment ends at a gap, which a piece without frames stands for, and where it would be longer than `max_frames`: in
+    the middle of the longest run of blanks in its second half, or at the frame there where blank is most likely, so
+    that no word is torn if that can be. A stream without frames is one segment, without frames.
 
     Args:
-        pieces: of the stream.
+        pieces: of the stream, with their first frames.
         max_frames: of a segment.
         log_probs: of frames, encoder_out (T', D) to (T', V).
     """
     waiting: list[Tensor] = []
-    start = 0
-    for piece in pieces:
+    start, num_segments = 0, 0
+    empty = torch.zeros(0, 0)
+    for position, piece in pieces:
+        if len(piece) == 0:  # a gap
+            if waiting:
+                yield start, torch.cat(waiting)
+                num_segments += 1
+            waiting, empty = [], piece
+            continue
+        start = start if waiting else position
         waiting.append(piece)
         while sum(map(len, waiting)) > max_frames:
             frames = torch.cat(waiting)
             half = max_frames // 2
             end = max(1, half + _best_cut(log_probs(frames[half:max_frames])))
             yield start, frames[:end].clone()
+            num_segments += 1
             waiting, start = [frames[end:]], start + end
-    rest = torch.cat(waiting) if waiting else torch.zeros(0, 0)
-    if len(rest) or start == 0:
+    rest = torch.cat(waiting) if waiting else empty
+    if len(rest) or num_segments == 0:
         yield start, rest
 
 

@@ -122,7 +122,7 @@ class RecordingEncoder:
                 yield utterance, _checked(segments, utterance)
 
     def _stream(self, waveforms: Iterable[Tensor], bounds: BatchBounds, check: Check) -> Iterator[Tensor]:
-        """Waveforms (S,) to encoder_out (T', D), in order and a batch at a time."""
+        """Waveforms (S,) to encoder_out (T', D), in order and a batch at a time; without frames if without speech."""
         features = self.model.features
         waiting: list[Example] = []
         most = bounds.batch_seconds * features.sample_rate
@@ -132,10 +132,8 @@ class RecordingEncoder:
             if waiting and (longest * (len(waiting) + 1) > most or len(waiting) == bounds.max_utterances):
                 yield from self._encode(collate(waiting))
                 waiting = []
-            heard = (
-                waveform if check(waveform, features.sample_rate) else torch.zeros_like(waveform)
-            )  # frames are joined
-            waiting.append(Example(utterance, features(heard), torch.zeros(0, dtype=torch.int64)))
+            checked = waveform if check(waveform, features.sample_rate) else waveform[:0]
+            waiting.append(Example(utterance, features(checked), torch.zeros(0, dtype=torch.int64)))
         if waiting:
             yield from self._encode(collate(waiting))
 

@@ -26,7 +26,8 @@ class Segment(NamedTuple):
 
 
 Segments = Iterator[Segment]
-Encode = Callable[[Iterable[Tensor]], Iterator[Tensor]]  # waveforms (S,) to encoder_out (T', D), in order
+# Waveforms (S,) to encoder_out (T', D), in order; T' is 0 where a waveform holds no speech.
+Encode = Callable[[Iterable[Tensor]], Iterator[Tensor]]
 Segmenter = Callable[[Iterable[Tensor], Encode, int, int, ChunkBounds], Segments]
 
 SEGMENT_CHUNKS = 2  # chunks that a segment is as long as, at most, before it has to be decoded
