@@ -16,13 +16,14 @@ from asr.recognition.chunks import cut_at_pauses
 from asr.recognition.confidence import Calibration
 from asr.recognition.long_form import Segment
 from asr.recognition.recognizer import Recognizer
+from asr.recognition.timing import CHARACTER_SECONDS
 from asr.text.normalize import get_normalizer
 from tests.browser import browser  # noqa: F401
 from tests.conftest import ROOT
 from tests.files import serving_files
 
 FRAME_SECONDS = 0.04
-PIECES = ["", " ab", "b", "c d", "É", "'", " ", "ﬁ", "\u2003x", "e\u0301", ""]
+PIECES = ["", " abandon", "b", "c d", "É", "'", " ", "ﬁ", "\u2003x", "e\u0301", ""]
 MAKE = """async ([logProbs, vocabSize, duration, settings]) => {
   const { Frames, transcript } = await import("/transcript.js"), frames = new Frames();
   const count = logProbs.length / vocabSize, half = Math.floor(count / 2), rows = Float32Array.from(logProbs);
@@ -89,6 +90,7 @@ def test_words_times_confidence_and_score_are_those_of_asr(
         "slope": calibration.slope,
         "intercept": calibration.intercept,
         "frame_seconds": FRAME_SECONDS,
+        "character_seconds": CHARACTER_SECONDS,
         "segment_frames": most,
     }
     found = page.evaluate(MAKE, [log_probs.flatten().tolist(), len(PIECES), duration, settings])

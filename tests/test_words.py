@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from torch import Tensor
 from asr.audio.load import load_waveform
 from asr.build import build_features, build_recognizer, build_tokenizer
 from asr.checkpoint.load import load_recognizer
+from asr.convert import main as convert
 from asr.data.manifest import read_manifest
 from asr.interfaces import BLANK_ID, Tokenizer
 from asr.recognition import alignment
@@ -21,11 +23,15 @@ from asr.recognition.chunks import ChunkBounds
 from asr.recognition.inference import Inference
 from asr.recognition.long_form import Segment
 from asr.recognition.recognizer import Recognizer
+from asr.recognition.timing import word_times
+from asr.recognition.transcript import Word
 from asr.text.normalize import BY_WORDS, NORMALIZERS, as_written
 from asr.text.words import Spelt, spell
 from asr.tokenizer.char import Char
-from tests.conftest import TINY, resolved
+from recipes.librispeech.prepare import main as prepare
+from tests.conftest import SHARED, TINY, needs_shared, resolved
 from tests.listener import listener
+from tests.nemo import MODEL, needs_model
 from tests.test_tokenizer import FITTED
 from tests.test_train import trained  # noqa: F401
 from tests.tones import GAP_SECONDS, LETTER_SECONDS, SAMPLE_RATE, sentences, speak
@@ -194,7 +200,9 @@ def test_each_word_is_within_the_tokens_that_spell_it(pieces: list[str], data: s
     for is_space, group in itertools.groupby(written_by, key=lambda one: one[0] == " "):
         if not is_space:
             letters = list(group)
-            expected.append(Spelt("".join(letter for letter, _ in letters), letters[0][1], letters[-1][1]))
+            first, last = letters[0][1], letters[-1][1]
+            tail = sum(position == last for _, position in letters)
+            expected.append(Spelt("".join(letter for letter, _ in letters), first, last, tail))
     assert spell(tokens, pieces) == expected
 
 
@@ -257,6 +265,66 @@ def test_silence_that_is_inserted_moves_what_is_behind_it(way: str, silence: flo
         first = len(" ".join(texts[:place]).split())
         shifts = [two.start - one.start for one, two in zip(earlier.words, later.words, strict=True)]
         assert share_within(shifts, [silence * (number >= first) for number in range(len(shifts))]) == 1.0
+
+
+@given(pieces=st.lists(st.text("ab ", max_size=5), min_size=1, max_size=6), data=st.data())
+def test_words_last_as_long_as_their_characters_and_end_before_the_next(pieces: list[str], data: st.DataObject) -> None:
+    tokens = data.draw(st.lists(st.integers(0, len(pieces) - 1), min_size=1, max_size=10))
+    frames, now = [], 0
+    for _ in tokens:
+        begin = now + data.draw(st.integers(0, 9))
+        now = begin + data.draw(st.integers(1, 3))
+        frames.append(Span(begin, now))
+    words = spell(tokens, pieces)
+    found = word_times(words, frames, 0.04, 2.0, 2.0 + 0.04 * now)
+    for number, (word, (begin, end)) in enumerate(zip(words, found, strict=True)):
+        assert begin == pytest.approx(2.0 + 0.04 * frames[word.first].start)
+        expected = 2.0 + 0.04 * frames[word.last].end + 0.05 * (word.tail - 1)
+        nearest = 2.0 + 0.04 * (frames[words[number + 1].first].start if number + 1 < len(words) else now)
+        assert end == pytest.approx(min(expected, nearest))
+
+
+def test_words_of_a_character_model_end_with_their_last_character() -> None:
+    words = spell([1, 2, 3, 1, 2], ["", " ", "a", "b"])
+    spans = [Span(0, 2), Span(3, 4), Span(4, 9), Span(9, 12), Span(12, 13)]
+    [first, second] = word_times(words, spans, 0.04, 0.0, 9.9)
+    assert first == pytest.approx((0.12, 0.36))
+    assert second == pytest.approx((0.48, 0.52))
+
+
+def ends_by_energy(words: Sequence[Word], waveform: Tensor) -> list[tuple[float, float]]:
+    """Ends of the words before a pause: as given, and where the sound falls 25 dB below its loudest for 0.1 s."""
+    hop = SAMPLE_RATE // 100
+    frames = waveform[: len(waveform) // hop * hop].reshape(-1, hop).square().mean(dim=1).clamp(min=1e-10)
+    quiet = (10 * torch.log10(frames / frames.max())) < -25
+    found = []
+    for word, following in itertools.pairwise(words):
+        first, last = round(word.start * 100) + 4, round(following.start * 100)
+        lasting = [frame for frame in range(first, last - 9) if quiet[frame : frame + 10].all()]
+        if lasting and last - first > 30:
+            found.append((word.end, lasting[0] / 100))
+    return found
+
+
+@needs_model
+@needs_shared
+@pytest.mark.slow
+def test_words_of_a_subword_model_end_where_the_sound_does(tmp_path: Path) -> None:
+    """On dev-mini with the English model, whose tokens last one frame each."""
+    assert convert([str(MODEL), "-o", str(tmp_path / "english")]) == 0
+    assert prepare(["--corpus-dir", str(SHARED / "LibriSpeech"), "--output-dir", str(tmp_path)]) == 0
+    recognizer = load_recognizer(tmp_path / "english")
+    ends: list[tuple[float, float]] = []
+    lengths: list[float] = []
+    for utterance, transcript in recognizer.recognize(read_manifest(tmp_path / "dev-mini.jsonl")):
+        words = transcript.words
+        lengths += [word.end - word.start for word in words]
+        assert all(one.end <= other.start + 1e-9 for one, other in itertools.pairwise(words))
+        ends += ends_by_energy(words, load_waveform(utterance.audio_filepath, SAMPLE_RATE))
+    errors = sorted(abs(given - heard) for given, heard in ends)
+    assert len(errors) > 100
+    assert errors[len(errors) // 2] < 0.1
+    assert sum(length < 0.041 for length in lengths) / len(lengths) < 0.2
 
 
 def test_the_last_word_ends_within_the_recording() -> None:

@@ -13,6 +13,7 @@ from asr.onnx.names import WAVEFORM
 from asr.recognition.inference import CHUNKS
 from asr.recognition.long_form import SEGMENT_CHUNKS
 from asr.recognition.recognizer import Recognizer
+from asr.recognition.timing import CHARACTER_SECONDS
 from asr.web.demo import SCRIPTS, demo_body
 from asr.web.page import asset, escape, page, visible
 
@@ -111,6 +112,7 @@ def _settings(recognizer: Recognizer, config: Config) -> dict[str, Any]:
         "chunk_samples": chunk_samples,
         "context_samples": context_samples,
         "segment_frames": SEGMENT_CHUNKS * (chunk_samples // frame_samples),
+        "character_seconds": CHARACTER_SECONDS,
         "max_seconds": MAX_SECONDS,
         "vocab_size": model.tokenizer.vocab_size,
         "pieces": [with_plain_spaces(piece) for piece in model.tokenizer.pieces],

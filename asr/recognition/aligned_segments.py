@@ -15,6 +15,7 @@ from asr.errors import InputError
 from asr.recognition.alignment import frame_deficits, token_spans
 from asr.recognition.recognizer import Recognizer
 from asr.recognition.silence import cut_at_silences
+from asr.recognition.timing import word_times
 from asr.recognition.transcript import Alternative, Transcript, Word
 from asr.text.words import spell
 
@@ -90,15 +91,10 @@ def aligned_reference(recognizer: Recognizer, utterance: Utterance, log_probs: T
     deficits = frame_deficits(log_probs, tokens, spans)
     bounds = [0, *(spans[word.first].start for word in words[1:]), len(log_probs)]
     scores = [float(deficits[start:end].sum()) for start, end in pairwise(bounds)]
-    frame_seconds = recognizer.model.frame_seconds
+    times = word_times(words, spans, recognizer.model.frame_seconds, 0.0, utterance.duration)
     timed = [
-        Word(
-            word.text,
-            spans[word.first].start * frame_seconds,
-            min(spans[word.last].end * frame_seconds, utterance.duration),
-            math.exp(score),
-        )
-        for word, score in zip(words, scores, strict=True)
+        Word(word.text, start, end, math.exp(score))
+        for word, (start, end), score in zip(words, times, scores, strict=True)
     ]
     transcript = Transcript(tuple(timed), (Alternative(text, min(scores)),), utterance.duration)
     return Aligned(transcript, deficits)

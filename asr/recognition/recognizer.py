@@ -24,7 +24,7 @@ from asr.recognition.inference import INFERENCE, NO_NUMBERS, NOTHING, Inference,
 from asr.recognition.long_form import Segments, at_silences, in_chunks
 from asr.recognition.model import Model
 from asr.recognition.recordings import Recording, as_utterances, is_single
-from asr.recognition.timing import with_times
+from asr.recognition.timing import with_times, word_times
 from asr.recognition.transcript import Alternative, Transcript, Word
 from asr.settings.rule import above, whole
 from asr.system.devices import usable_device
@@ -274,24 +274,29 @@ class Recognizer:
             log_probs = None if self.model.head.frame_head is None else self.log_probs(encoder_out)
             length = torch.tensor([len(encoder_out)], device=encoder_out.device)
             [hypotheses] = self.search(self.evidence(encoder_out[None], length), values)
-            words += self.words(with_times(hypotheses[0], log_probs), start, duration)
+            end = min(start + len(encoder_out) * self.model.frame_seconds, duration)  # the last frame may reach beyond
+            words += self.words(with_times(hypotheses[0], log_probs), start, end)
             alternatives = _combine(alternatives, self._alternatives(hypotheses, nbest), nbest)
             advance(len(encoder_out) * self.model.frame_seconds)
         return Transcript(tuple(words), tuple(alternatives), duration, speech)
 
-    def words(self, hypothesis: Hypothesis, start: float, duration: float) -> Iterator[Word]:
+    def words(self, hypothesis: Hypothesis, start: float, end: float) -> Iterator[Word]:
         """Give words the times and the confidence of their tokens.
 
         A word is as sure as all of its tokens together (arXiv:2212.08703, section 3.4: product).
+
+        Args:
+            hypothesis: with frames and confidences.
+            start: of its first frame, in seconds.
+            end: of its audio, in seconds.
         """
         frames, confidences = hypothesis.frames or [], hypothesis.confidences or []
-        frame_seconds = self.model.frame_seconds
-        for word in spell(hypothesis.tokens, self.model.tokenizer.pieces):
+        words = spell(hypothesis.tokens, self.model.tokenizer.pieces)
+        times = word_times(words, frames, self.model.frame_seconds, start, end)
+        for word, (first, last) in zip(words, times, strict=True):
             confidence = self.calibration(math.prod(confidences[word.first : word.last + 1]))
-            begin = start + frames[word.first].start * frame_seconds
-            end = min(start + frames[word.last].end * frame_seconds, duration)  # the last frame may reach beyond
             for text in self.model.normalize(word.text).split():
-                yield Word(text, begin, end, confidence)
+                yield Word(text, first, last, confidence)
 
     def _alternatives(self, hypotheses: list[Hypothesis], nbest: int) -> list[Alternative]:
         """Hypotheses with different texts, the best of each text."""

@@ -261,8 +261,8 @@ class CachedStream:
     def settle(self) -> Captions:
         """End a stretch of speech: all words of the best hypothesis are final."""
         self._hypothesis, self._decoded = self.decode.settle(self._decoded)
-        words = self._words(self._timed())
-        self._forget(0, sum(map(len, self._log_probs)))
+        words = self._words(self._timed(), self._num_frames)
+        self._forget(0, self._num_frames)
         self._hypothesis = Hypothesis([], 0.0)
         return Captions(words, [], is_end=True)
 
@@ -283,16 +283,22 @@ class CachedStream:
             timed._replace(tokens=timed.tokens[part], frames=frames[part], confidences=confidences[part])
             for part in (slice(num_final), slice(num_final, None))
         )
-        final, partial = self._words(first), self._words(last)
+        begin = frames[num_final].start if num_final < len(frames) else self._num_frames
+        final, partial = self._words(first, begin), self._words(last, self._num_frames)
         if num_final:
             self._forget(num_final, frames[num_final - 1].start + 1)
         return Captions(final, partial)
+
+    @property
+    def _num_frames(self) -> int:
+        """Number of frames that are kept."""
+        return sum(map(len, self._log_probs))
 
     def _num_settled(self, timed: Hypothesis) -> int:
         """How many tokens are of words that were said so long ago that the best hypothesis decides them."""
         if self.settled is None:
             return 0
-        latest = sum(map(len, self._log_probs)) - self.settled
+        latest = self._num_frames - self.settled
         ends = [span.end for span in timed.frames or []]
         words = spell(timed.tokens, self.recognizer.model.tokenizer.pieces)
         return max((word.first for word in words[1:] if ends[word.first - 1] <= latest), default=0)
@@ -314,9 +320,11 @@ class CachedStream:
             return hypothesis._replace(frames=everywhere * number, confidences=unsure * number)
         return with_times(hypothesis, log_probs)
 
-    def _words(self, hypothesis: Hypothesis) -> list[Word]:
-        start = self._start * self.recognizer.model.frame_seconds
-        return list(self.recognizer.words(hypothesis, start, math.inf))
+    def _words(self, hypothesis: Hypothesis, num_frames: int) -> list[Word]:
+        """The words of a hypothesis that has `num_frames` frames, from the first that is kept."""
+        frame_seconds = self.recognizer.model.frame_seconds
+        end = (self._start + num_frames) * frame_seconds
+        return list(self.recognizer.words(hypothesis, self._start * frame_seconds, end))
 
     def _forget(self, num_tokens: int, num_frames: int) -> None:
         """Leave out tokens, and frames that lie before those that come."""

@@ -5,11 +5,19 @@ from typing import NamedTuple
 
 
 class Spelt(NamedTuple):
-    """A word, and the tokens that spell it: positions `first` to `last`, both among them."""
+    """A word and the tokens that spell it.
+
+    Args:
+        text: the word.
+        first: position of its first token.
+        last: position of its last token.
+        tail: number of its characters that the last token spells.
+    """
 
     text: str
     first: int
     last: int
+    tail: int
 
 
 def spell(tokens: Sequence[int], pieces: Sequence[str]) -> list[Spelt]:
@@ -20,12 +28,13 @@ def spell(tokens: Sequence[int], pieces: Sequence[str]) -> list[Spelt]:
         pieces: what each id spells.
     """
     words: list[Spelt] = []
-    word, first, last = "", 0, 0
+    word, first, last, tail = "", 0, 0, 0
     for position, token in enumerate(tokens):
         for character in pieces[token]:
             if not character.isspace():
+                tail = tail + 1 if word and last == position else 1
                 word, first, last = word + character, first if word else position, position
             elif word:
-                words.append(Spelt(word, first, last))
+                words.append(Spelt(word, first, last, tail))
                 word = ""
-    return [*words, Spelt(word, first, last)] if word else words
+    return [*words, Spelt(word, first, last, tail)] if word else words

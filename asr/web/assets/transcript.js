@@ -5,7 +5,8 @@
      transcript(frames, duration, settings)         the words, and the rest that asr.transcribe writes as JSON
 
    settings: pieces, what each token spells, a space parts words; normalizer, as_written or basic; slope and intercept of
-   the words' calibration; frame_seconds; segment_frames, that are decoded at once at most. */
+   the words' calibration; frame_seconds; segment_frames, that are decoded at once at most; character_seconds, see
+   asr/recognition/timing.py. */
 
 const BLANK = 0, ENTROPIC_INDEX = 1 / 2, CEILING = 1 - 1e-6; // as in asr/recognition
 
@@ -87,12 +88,13 @@ function spans({ tokens, clear }, first, end) {
   return runs;
 }
 
-/* Runs of frames to words: each a text, and the runs from the first to the last that spell it. */
+/* Runs of frames to words: each a text, the runs from the first to the last that spell it, and the number of its
+   characters that the last one spells. */
 function spell(runs, pieces) {
   const words = [];
-  let text = "", first = 0, last = 0;
+  let text = "", first = 0, last = 0, tail = 0;
   const part = () => {
-    if (text) words.push({ text, of: runs.slice(first, last + 1) });
+    if (text) words.push({ text, of: runs.slice(first, last + 1), tail });
     text = "";
   };
   runs.forEach((run, i) => {
@@ -101,6 +103,7 @@ function spell(runs, pieces) {
         part();
         continue;
       }
+      tail = text && last === i ? tail + 1 : 1;
       [text, first, last] = [text + character, text ? first : i, i];
     }
   });
@@ -119,9 +122,11 @@ export function transcript(frames, duration, settings) {
   const normalize = NORMALIZERS[settings.normalizer];
   const words = [], step = settings.frame_seconds;
   for (const [first, end] of segments(frames, settings.segment_frames)) {
-    for (const { text, of } of spell(spans(frames, first, end), settings.pieces)) {
+    const spelt = spell(spans(frames, first, end), settings.pieces);
+    for (const [i, { text, of, tail }] of spelt.entries()) {
       const confidence = calibrated(of.reduce((product, run) => product * run.confidence, 1), settings);
-      const [start, stop] = [of[0].start * step, Math.min(of.at(-1).end * step, duration)]; // the last frame may reach beyond
+      const start = of[0].start * step, limit = (spelt[i + 1]?.of[0].start ?? end) * step;
+      const stop = Math.min(of.at(-1).end * step + settings.character_seconds * (tail - 1), limit, duration);
       for (const word of normalize(text)) words.push({ text: word, start, end: stop, confidence });
     }
   }
