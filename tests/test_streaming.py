@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -16,7 +17,9 @@ from torch import Tensor
 from asr import Stream
 from asr.build import build_features, build_recognizer, build_tokenizer
 from asr.errors import InputError
-from asr.interfaces import BLANK_ID, Hypothesis
+from asr.interfaces import BLANK_ID, Hypothesis, Span
+from asr.recognition import timing
+from asr.recognition.alignment import token_spans
 from asr.recognition.feature_stream import Remainder, stream_features
 from asr.recognition.recognizer import Recognizer
 from asr.recognition.streaming import CachedStream, Captions, LookBackStream, advance, look_back_together
@@ -260,6 +263,36 @@ def test_what_a_stream_keeps_does_not_grow() -> None:
         kept.append(sum(tensor.untyped_storage().nbytes() for tensor in tensors))
         assert max(len(prefix.tokens()) for prefix in stream._decoded.beams) < 200
     assert max(kept[5:]) < 1.5 * max(kept[:5])
+
+
+@DECODERS
+def test_a_word_that_does_not_end_costs_no_more_with_each_chunk(decode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten seconds of it are aligned with each chunk; its text and the times of its tokens are those of one pass."""
+    recognizer = transducer() if decode == "transducer" else streaming_recognizer(BEAM if decode == "beam" else None)
+    space = recognizer.model.tokenizer.pieces.index(" ")
+    with torch.no_grad():
+        recognizer.model.head.frame_head.linear.bias[space] -= 1000.0
+        if decode == "transducer":
+            recognizer.model.head.joiner.output.bias[[space, BLANK_ID]] -= torch.tensor([1000.0, 6.5])
+    aligned: list[int] = []
+
+    def counted(log_probs: Tensor, tokens: list[int]) -> list[Span]:
+        aligned.append(len(log_probs))
+        return token_spans(log_probs, tokens)
+
+    monkeypatch.setattr(timing, "token_spans", counted)
+    waveform = speech(60.0, 3)
+    stream = Stream(recognizer, endpoint_seconds=None)
+    captions = streamed(stream, waveform, 3)
+    assert max(aligned) * 0.04 < 10.0 + 1.0
+    assert final_text(captions) == whole(recognizer, waveform)
+    [word] = [word for each in captions for word in each.final]
+    assert len(word.text) > 100
+    assert word.start < 0.5
+    assert (59.0 if decode != "transducer" else 15.0) < word.end <= 60.1  # behind that, this one writes nothing
+    partials = [each.partial for each in captions if each.partial]
+    assert all(other[0].text.startswith(one[0].text[:-50]) for one, other in pairwise(partials))
+    assert all(one[0].start == word.start for one in partials[len(partials) // 2 :])
 
 
 def test_silence_ends_a_stretch_of_speech() -> None:

@@ -26,10 +26,12 @@ from asr.recognition.transcript import Transcript, Word
 from asr.settings.rule import CHUNK_SECONDS, LEFT_SECONDS, RIGHT_SECONDS, or_null
 from asr.text.words import spell
 
+NO_TOKENS = Hypothesis([], 0.0, [], [])
 ENDPOINT_SECONDS = 1.0  # of silence, which end a stretch of speech
 LOOK_BACK_SECONDS = 8.0  # that are recognised again with each chunk by a model that cannot go on
 LOOK_BACK_CHUNK_SECONDS = 0.96
 SETTLED_SECONDS = 1.0  # behind the end of a word, after which the best hypothesis decides
+LONG_WORD_SECONDS = 10.0  # after which the tokens of a word that has not ended keep their times
 LOOK_BACK_SETTLED_SECONDS = 2.0  # behind which a word that is recognised again changes no more
 
 
@@ -197,14 +199,16 @@ class CachedStream:
         self.chunk_seconds, self.right_seconds = chunk * model.frame_seconds, right * model.frame_seconds
         self.endpoint = None if endpoint_seconds is None else max(1, round(endpoint_seconds / model.frame_seconds))
         self.settled = None if settled_seconds is None else max(1, round(settled_seconds / model.frame_seconds))
+        self.long_word = max(1, round(LONG_WORD_SECONDS / model.frame_seconds))
         self.at_end = False
         self.shape = self.chunk, left, right  # streams of the same one go through the net together
         self.state = self.encoder.initial_state(1, left)
         self._remainder = Remainder()
         self._features = torch.zeros(0, model.features.dim)  # that wait for the end of their chunk, (T, F)
         self._decoded = self.decode.initial_state()
-        self._hypothesis = Hypothesis([], 0.0)
-        self._log_probs: list[Tensor] = []  # of the frames since `_start`, in which the words that are not final lie
+        self._placed = NO_TOKENS  # of a long word that has not ended: its first tokens, which the decoder has forgotten
+        self._hypothesis = NO_TOKENS  # behind them
+        self._log_probs: list[Tensor] = []  # of the frames since `_start`, in which the hypothesis lies
         self._start = 0
         self._silence = 0  # frames, up to the last
         self._partial: list[Word] = []
@@ -254,7 +258,8 @@ class CachedStream:
         self._log_probs.append(log_probs)
         said = (log_probs.argmax(dim=-1) != BLANK_ID).nonzero()
         self._silence = len(log_probs) - 1 - int(said[-1]) if len(said) else self._silence + len(log_probs)
-        if self.endpoint is not None and self._silence >= self.endpoint and self._hypothesis.tokens:
+        is_said = bool(self._placed.tokens or self._hypothesis.tokens)
+        if self.endpoint is not None and self._silence >= self.endpoint and is_said:
             return self.settle()
         return self._captions()
 
@@ -263,36 +268,40 @@ class CachedStream:
         self._hypothesis, self._decoded = self.decode.settle(self._decoded)
         words = self._words(self._timed(), self._num_frames)
         self._forget(0, self._num_frames)
-        self._hypothesis = Hypothesis([], 0.0)
+        self._placed = self._hypothesis = NO_TOKENS
         return Captions(words, [], is_end=True)
 
     def _captions(self) -> Captions:
-        """Tell final words from partial ones, and forget the final ones."""
-        hypothesis = self._hypothesis
-        begun = spell(hypothesis.tokens[: hypothesis.num_final], self.recognizer.model.tokenizer.pieces)
-        num_final = begun[-1].first if begun else 0
-        if not hypothesis.tokens:
-            self._forget(0, sum(map(len, self._log_probs[:-1])))  # a transducer may write what was said a chunk later
-            return Captions([], [])
+        """Tell final words from partial ones, and forget what is final."""
         timed = self._timed()
-        frames, confidences = timed.frames or [], timed.confidences or []
-        if (num_settled := self._num_settled(timed)) > num_final:
-            num_final = num_settled
-            self._decoded = self.decode.decide(self._decoded, timed.tokens[:num_final])
-        first, last = (
-            timed._replace(tokens=timed.tokens[part], frames=frames[part], confidences=confidences[part])
-            for part in (slice(num_final), slice(num_final, None))
-        )
-        begin = frames[num_final].start if num_final < len(frames) else self._num_frames
-        final, partial = self._words(first, begin), self._words(last, self._num_frames)
-        if num_final:
-            self._forget(num_final, frames[num_final - 1].start + 1)
-        return Captions(final, partial)
+        if not self._hypothesis.tokens:
+            # A transducer may write what was said a chunk later.
+            self._forget(0, self._num_frames - len(self._log_probs[-1]))
+            return Captions([], self._words(timed, self._num_frames))
+        num_placed = len(self._placed.tokens)
+        num_agreed = num_placed + self._hypothesis.num_final
+        num_final = max(self._num_before_last_word(timed.tokens[:num_agreed]), self._num_settled(timed))
+        num_kept = max(num_placed, num_final, self._num_old(timed, num_agreed))
+        frames = timed.frames or []
+        final, partial = _part(timed, 0, num_final), _part(timed, num_final, len(timed.tokens))
+        begin = frames[num_final].start if partial.tokens else self._num_frames
+        captions = Captions(self._words(final, begin), self._words(partial, self._num_frames))
+        self._placed = _part(timed, num_final, num_kept)
+        if num_kept > num_placed:
+            self._decoded = self.decode.decide(self._decoded, timed.tokens[num_placed:num_kept])
+            self._forget(num_kept - num_placed, frames[num_kept - 1].start + 1)
+        self._forget(0, max(self._start, self._num_frames - self.long_word))
+        return captions
+
+    def _num_before_last_word(self, tokens: list[int]) -> int:
+        """Number of tokens before the last word that has begun."""
+        words = spell(tokens, self.recognizer.model.tokenizer.pieces)
+        return words[-1].first if words else 0
 
     @property
     def _num_frames(self) -> int:
-        """Number of frames that are kept."""
-        return sum(map(len, self._log_probs))
+        """Number of frames up to the last."""
+        return self._start + sum(map(len, self._log_probs))
 
     def _num_settled(self, timed: Hypothesis) -> int:
         """How many tokens are of words that were said so long ago that the best hypothesis decides them."""
@@ -303,6 +312,12 @@ class CachedStream:
         words = spell(timed.tokens, self.recognizer.model.tokenizer.pieces)
         return max((word.first for word in words[1:] if ends[word.first - 1] <= latest), default=0)
 
+    def _num_old(self, timed: Hypothesis, num_agreed: int) -> int:
+        """How many tokens began so long ago that they are not aligned again."""
+        latest = self._num_frames - self.long_word
+        num_old = sum(span.start <= latest for span in timed.frames or [])
+        return num_old if self.settled is not None else min(num_old, num_agreed)
+
     def joined(self, captions: Sequence[Captions]) -> Captions:
         """Join what several chunks added; without any, what is partial is as it was."""
         final = [word for each in captions for word in each.final]
@@ -310,29 +325,43 @@ class CachedStream:
         return Captions(final, self._partial, any(each.is_end for each in captions))
 
     def _timed(self) -> Hypothesis:
-        """Find the frames of the tokens that are not final."""
+        """The tokens that are not final with their frames, counted from the beginning of the stream."""
         hypothesis, log_probs = self._hypothesis, torch.cat(self._log_probs) if self._log_probs else None
         num_frames = 0 if log_probs is None else len(log_probs)
         if self.recognizer.frame_head.min_frames(hypothesis.tokens) > num_frames:
             # Another hypothesis of the beam is the best one now, and in it the words before were said sooner.
-            everywhere, unsure = [Span(0, num_frames)], [0.0]
             number = len(hypothesis.tokens)
-            return hypothesis._replace(frames=everywhere * number, confidences=unsure * number)
-        return with_times(hypothesis, log_probs)
+            hypothesis = hypothesis._replace(frames=[Span(0, num_frames)] * number, confidences=[0.0] * number)
+        else:
+            hypothesis = with_times(hypothesis, log_probs)
+        return Hypothesis(
+            self._placed.tokens + hypothesis.tokens,
+            hypothesis.score,
+            [
+                *(self._placed.frames or []),
+                *(Span(self._start + span.start, self._start + span.end) for span in hypothesis.frames or []),
+            ],
+            [*(self._placed.confidences or []), *(hypothesis.confidences or [])],
+        )
 
     def _words(self, hypothesis: Hypothesis, num_frames: int) -> list[Word]:
-        """The words of a hypothesis that has `num_frames` frames, from the first that is kept."""
-        frame_seconds = self.recognizer.model.frame_seconds
-        end = (self._start + num_frames) * frame_seconds
-        return list(self.recognizer.words(hypothesis, self._start * frame_seconds, end))
+        """The words of a hypothesis whose last one ends by frame `num_frames`."""
+        return list(self.recognizer.words(hypothesis, 0.0, num_frames * self.recognizer.model.frame_seconds))
 
     def _forget(self, num_tokens: int, num_frames: int) -> None:
-        """Leave out tokens, and frames that lie before those that come."""
+        """Leave out tokens, and the frames up to `num_frames`, which lie before those that come."""
         if num_tokens:
             self._decoded = self.decode.forget(self._decoded, num_tokens)
-        rest = torch.cat(self._log_probs)[num_frames:].clone() if self._log_probs else torch.zeros(0)
+        rest = torch.cat(self._log_probs)[num_frames - self._start :].clone() if self._log_probs else torch.zeros(0)
         self._log_probs = [rest] if len(rest) else []
-        self._start += num_frames
+        self._start = num_frames
+
+
+def _part(hypothesis: Hypothesis, first: int, behind: int) -> Hypothesis:
+    """The tokens from `first` to the one before `behind`, with their frames and confidences."""
+    part = slice(first, behind)
+    frames, confidences = hypothesis.frames or [], hypothesis.confidences or []
+    return Hypothesis(hypothesis.tokens[part], hypothesis.score, frames[part], confidences[part])
 
 
 def advance(streams: Sequence[CachedStream]) -> list[Captions]:
