@@ -23,6 +23,7 @@ from asr.recognition.alignment import token_spans
 from asr.recognition.feature_stream import Remainder, stream_features
 from asr.recognition.recognizer import Recognizer
 from asr.recognition.streaming import CachedStream, Captions, LookBackStream, advance, look_back_together
+from asr.recognition.transcript import Transcript, Word
 from tests.conftest import ROOT, overridden, resolved
 from tests.listener import listener
 from tests.tones import sentences, speak
@@ -400,6 +401,69 @@ def test_streams_that_look_back_are_recognised_as_one_batch_and_each_says_what_i
     assert max(batches) > 1
 
 
+def timed_words(text: str) -> Transcript:
+    """Words as `text@start-end`."""
+    words = []
+    for part in text.split():
+        word, times = part.split("@")
+        start, end = map(float, times.split("-"))
+        words.append(Word(word, start, end, 1.0))
+    return Transcript(tuple(words), (), 60.0)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "expected"),
+    [
+        pytest.param(
+            "what@0.2-0.5 has@0.6-0.9 happened@2.1-2.6",
+            "what@0.2-0.5 hath@0.8-1.1 happened@2.1-2.6 here@3.0-3.3",
+            "what has happened here",
+            id="a final word is spelt otherwise, and later",
+        ),
+        pytest.param(
+            "what@0.2-0.5 has@0.6-0.9 happened@2.1-2.6",
+            "what@0.2-0.5 has@0.5-0.6 hap@0.65-0.8 pened@2.1-2.6",
+            "what has hap pened",
+            id="the next word begins sooner",
+        ),
+        pytest.param(
+            "the@0.1-0.2 mister@0.6-1.0 thomas@2.1-2.6",
+            "the@0.1-0.2 mr@0.6-1.3 thomas@2.1-2.6",
+            "the mister thomas",
+            id="a final word is abbreviated",
+        ),
+        pytest.param(
+            "no@0.1-0.2 no@0.8-1.0 no@2.1-2.6",
+            "no@0.1-0.2 no@0.9-1.2 no@2.1-2.6 no@3.0-3.1",
+            "no no no no",
+            id="a word is said several times",
+        ),
+        pytest.param("a@0.1-0.2 word@0.4-0.9", "", "a word", id="nothing is left"),
+    ],
+)
+def test_words_that_are_recognised_again_are_neither_doubled_nor_cut(first: str, second: str, expected: str) -> None:
+    stream = LookBackStream(listener(), 0.5, 8.0)
+    stream.hear(torch.zeros(3 * RATE))
+    early = stream.take(timed_words(first))
+    assert early.final == list(timed_words(first).words[:2])
+    stream.hear(torch.zeros(RATE), at_end=True)
+    assert final_text([early, stream.take(timed_words(second))]) == expected
+
+
+def test_a_stream_computes_with_the_threads_it_is_given_and_leaves_those_of_torch() -> None:
+    before, seen = torch.get_num_threads(), []
+    torch.set_num_threads(3)
+    try:
+        for number in (1, 2, None):
+            stream = Stream(shared("greedy")) if number == 1 else Stream(shared("greedy"), num_threads=number)
+            stream.ears.hear = lambda *_: seen.append(torch.get_num_threads())
+            stream.feed(speech(0.5, 1))
+            assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
+    assert seen == [1, 2, 3]
+
+
 @torch.no_grad()
 def test_looking_back_keeps_seconds_and_not_hours() -> None:
     stream = Stream(listener(), left_seconds=1.0)
@@ -414,6 +478,7 @@ def test_looking_back_keeps_seconds_and_not_hours() -> None:
         ({"chunk_seconds": 0.0}, "chunk_seconds must be a number greater than 0, and at most 3,600, or null; got 0.0."),
         ({"right_seconds": 31.0}, "right_seconds must be a number from 0 to 30, or null; got 31.0."),
         ({"left_seconds": -1.0}, "left_seconds must be a number from 0 to 3,600, or null; got -1.0."),
+        ({"num_threads": 0}, "num_threads must be a whole number from 1 to 1,024, or null; got 0."),
         (
             {"endpoint_seconds": math.nan},
             "endpoint_seconds must be a number greater than 0, and at most 3,600, or null; got nan.",

@@ -6,7 +6,8 @@ of speech, and the best hypothesis is taken.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import takewhile
 from typing import Any, NamedTuple, Protocol, cast
@@ -14,6 +15,7 @@ from typing import Any, NamedTuple, Protocol, cast
 import numpy as np
 import torch
 import torch.nn.functional as F
+from rapidfuzz.distance import Levenshtein
 from torch import Tensor, nn
 
 from asr.errors import InputError
@@ -23,7 +25,7 @@ from asr.recognition.recognizer import Recognizer
 from asr.recognition.recordings import WAVEFORM, as_waveform
 from asr.recognition.timing import with_times
 from asr.recognition.transcript import Transcript, Word
-from asr.settings.rule import CHUNK_SECONDS, LEFT_SECONDS, RIGHT_SECONDS, or_null
+from asr.settings.rule import CHUNK_SECONDS, LEFT_SECONDS, RIGHT_SECONDS, THREADS, or_null
 from asr.text.words import spell
 
 NO_TOKENS = Hypothesis([], 0.0, [], [])
@@ -32,6 +34,7 @@ LOOK_BACK_SECONDS = 8.0  # that are recognised again with each chunk by a model 
 LOOK_BACK_CHUNK_SECONDS = 0.96
 SETTLED_SECONDS = 1.0  # behind the end of a word, after which the best hypothesis decides
 LONG_WORD_SECONDS = 10.0  # after which the tokens of a word that has not ended keep their times
+CHARACTERS_A_SECOND = 10.0  # that a shift of a second counts for, where words are found again
 LOOK_BACK_SETTLED_SECONDS = 2.0  # behind which a word that is recognised again changes no more
 
 
@@ -84,6 +87,9 @@ class Stream:
         right_seconds: that are seen behind a chunk, which waits for them; None: as the model has it.
         endpoint_seconds: of silence that end a stretch of speech; None: none do.
         settled_seconds: behind the end of a word after which the best hypothesis decides it; None: it may take long.
+        num_threads: that torch computes a chunk with; None: as many as it has. A chunk is too small to gain from a
+            second one, and where the cores are busy waiting for it takes most of the time. An exported model computes
+            with those it was opened with.
 
     Raises:
         InputError: a setting does not hold.
@@ -98,14 +104,17 @@ class Stream:
         right_seconds: float | None = None,
         endpoint_seconds: float | None = ENDPOINT_SECONDS,
         settled_seconds: float | None = SETTLED_SECONDS,
+        num_threads: int | None = 1,
     ) -> None:
         or_null(CHUNK_SECONDS).check("chunk_seconds", chunk_seconds)
         or_null(LEFT_SECONDS).check("left_seconds", left_seconds)
         or_null(RIGHT_SECONDS).check("right_seconds", right_seconds)
         or_null(CHUNK_SECONDS).check("endpoint_seconds", endpoint_seconds)
         or_null(CHUNK_SECONDS).check("settled_seconds", settled_seconds)
+        or_null(THREADS).check("num_threads", num_threads)
         recognizer.model.eval()
         self.sample_rate = recognizer.model.features.sample_rate
+        self._num_threads = num_threads
         self._dtype = next((weight.dtype for weight in recognizer.model.parameters()), torch.float32)
         self.ears: Ears
         self.advance: Callable[[Sequence[Any]], list[Captions]]  # of the ears of any streams of this recogniser
@@ -133,13 +142,27 @@ class Stream:
         Raises:
             InputError: they are not.
         """
-        self.ears.hear(as_waveform(samples, f"samples must be {WAVEFORM}").to(self._dtype))
-        return self.advance([self.ears])[0]
+        waveform = as_waveform(samples, f"samples must be {WAVEFORM}").to(self._dtype)
+        with threads(self._num_threads):
+            self.ears.hear(waveform)
+            return self.advance([self.ears])[0]
 
     def finish(self) -> Captions:
         """Recognise what is left; all words are final then. The stream is over."""
-        self.ears.hear(torch.zeros(0), at_end=True)
-        return self.advance([self.ears])[0]
+        with threads(self._num_threads):
+            self.ears.hear(torch.zeros(0), at_end=True)
+            return self.advance([self.ears])[0]
+
+
+@contextmanager
+def threads(number: int | None) -> Iterator[None]:
+    """Have torch compute with this many threads; None: with those it has."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(before if number is None else number)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def why_not(recognizer: Recognizer) -> str:
@@ -423,6 +446,7 @@ class LookBackStream:
         self._start = 0  # sample
         self._waiting = 0  # samples that were not recognised yet
         self._said = 0.0  # second up to which words are final
+        self._final: list[Word] = []  # words that are final, as far as they lie in `samples`
         self._partial: list[Word] = []
 
     def hear(self, waveform: Tensor, at_end: bool = False) -> None:
@@ -448,16 +472,33 @@ class LookBackStream:
         heard = offset + len(self.samples) / self._rate
         settled = math.inf if self.at_end else heard - LOOK_BACK_SETTLED_SECONDS
         words = [replace(word, start=word.start + offset, end=word.end + offset) for word in transcript.words]
-        words = [word for word in words if (word.start + word.end) / 2 >= self._said]
+        words = words[self._num_said(words) :]
         num_final = sum(1 for _ in takewhile(lambda word: word.end <= settled, words))
         final, self._partial = words[:num_final], words[num_final:]
         if final:
             self._said = final[-1].end
         elif not words:
             self._said = max(self._said, min(settled, heard))
+        self._final += final
         dropped = max(0, round(self._said * self._rate) - self._look_back - self._start)
         self.samples, self._start = self.samples[dropped:].clone(), self._start + dropped
+        self._final = [word for word in self._final if word.end > self._start / self._rate]
         return Captions(final, self._partial, is_end=self.at_end)
+
+    def _num_said(self, words: Sequence[Word]) -> int:
+        """How many of the words, as they are recognised now, are final ones.
+
+        They need not be spelt as before, nor have the same times: those are taken whose characters and whose end differ
+        least.
+        """
+        if not self._final:
+            return 0
+        text, end = " ".join(word.text for word in self._final), self._final[-1].end
+        costs = [len(text) + CHARACTERS_A_SECOND * (end - self._final[0].start)]
+        for number, word in enumerate(words, start=1):
+            distance = Levenshtein.distance(text, " ".join(word.text for word in words[:number]))
+            costs.append(distance + CHARACTERS_A_SECOND * abs(word.end - end))
+        return costs.index(min(costs))
 
     def unchanged(self) -> Captions:
         """Say what was said last, if nothing new was recognised."""
