@@ -23,6 +23,7 @@ def train(settings: "RunSettings") -> float | None:
 
     from asr import build
     from asr.data.epoch_plan import TrainingSet
+    from asr.data.selection import check_dropped
     from asr.report.training import leave_report
     from asr.run.outcome import best_wer, check_learnt, finish
     from asr.run.preparation import prepare
@@ -49,6 +50,7 @@ def train(settings: "RunSettings") -> float | None:
     augmentation = prepared.augmentation
     of_plan = augmentation.speed, seed, settings.data.plan, augmentation.max_added_seconds
     training_set = TrainingSet(corpus.train, features, model.reference, *of_plan)
+    check_dropped(training_set.dropped, training_set.num_given, settings.data.max_dropped_fraction)
     if settings.debug.same_utterances:
         corpus = corpus.only(training_set.utterances)
     prepared.describe(model, corpus)

@@ -85,6 +85,20 @@ def test_what_cannot_be_trained_on_is_dropped_counted_and_named(
     assert "train-0" in dropped[0]
 
 
+def test_a_model_that_has_no_frames_for_most_texts_is_no_model_to_train(corpus: Path) -> None:
+    """Eight times fewer frames than features, and a token for each character."""
+    for number in (0, 1):
+        change(corpus / "train.jsonl", lambda entry: entry | {"text": "abcdef" * 40}, number)
+    message = (
+        r"^at most data\.max_dropped_fraction=0\.1 of the training utterances may be dropped because the text is too "
+        r"long for its audio: CTC needs .*; got 2 of 12\. Choose fewer tokens \(tokenizer=sentencepiece\) or more frames "
+        r"\(an encoder of smaller stride\), or raise data\.max_dropped_fraction\.$"
+    )
+    with pytest.raises(InputError, match=message):
+        run(corpus)
+    run(corpus, "data.max_dropped_fraction=0.17")
+
+
 def test_a_file_that_breaks_after_the_check_is_skipped_and_named(
     corpus: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

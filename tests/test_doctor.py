@@ -166,6 +166,22 @@ def test_a_sound_corpus_has_no_findings_and_training_may_start(
     assert [path.name for path in (tmp_path / "run").iterdir()] == ["doctor.html"]
 
 
+def test_a_model_that_has_no_frames_for_many_texts_should_not_be_trained(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    corpus = Corpus(tmp_path)
+    for number, text in enumerate(sentences(5, seed=4, words=(5, 5))):
+        corpus.add("train", f"crowded-{number}", text * 3, corpus.sound("a" * (number + 1)))
+    settings = settings_with(*TINY, *corpus.write(), f"run_dir={tmp_path / 'run'}")
+    with pytest.raises(InputError, match="training should not start"):
+        doctor(settings)
+    printed = capsys.readouterr().out
+    severity, named = findings(printed)["dropped from training"]
+    assert (severity, named) == ("error", [f"crowded-{number}" for number in range(5)])
+    assert "More than data.max_dropped_fraction=0.1 stops the training." in printed
+    assert "tokenizer=sentencepiece" in printed
+
+
 def test_the_page_names_the_faults_and_plays_the_worst(sick: tuple[Path, str], browser: Any) -> None:  # noqa: F811
     seen = visit(browser, sick[0] / "run" / "doctor.html")
     headings = [heading.partition("\n")[0] for heading in seen.page.locator("h3").all_inner_texts()]

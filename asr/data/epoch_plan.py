@@ -16,7 +16,7 @@ from asr.data.batch_plan import Plan, Texts, draw_factors, plan_training
 from asr.data.dataset import Item, Reference, SpeedPerturbation
 from asr.data.manifest import Utterance
 from asr.data.position import Position, start_of_epoch
-from asr.data.selection import feasible_factors, select
+from asr.data.selection import FEWER_TOKENS, TEXT_TOO_LONG, feasible_factors, select
 from asr.data.settings import PlanSettings
 from asr.errors import InputError
 from asr.interfaces import Features
@@ -187,7 +187,9 @@ class TrainingSet:
         self.dropped = selection.dropped
         if not self.utterances:
             why = "; ".join(f"{len(ids)} {reason}" for reason, ids in self.dropped.items())
-            raise InputError(f"at least one training utterance must be left; all were dropped: {why or 'none given'}.")
+            advice = f" {FEWER_TOKENS}." if TEXT_TOO_LONG in self.dropped else ""
+            must = "at least one training utterance must be left"
+            raise InputError(f"{must}; all were dropped: {why or 'none given'}.{advice}")
         self._durations = torch.tensor([utterance.duration for utterance in self.utterances], dtype=torch.float64)
         self._factors: tuple[float, ...] = (1.0,)
         self._feasible = torch.ones(len(self.utterances), 1, dtype=torch.bool)

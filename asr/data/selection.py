@@ -1,7 +1,7 @@
 """Which utterances of a manifest can be trained on, and why the others cannot."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated
 
@@ -10,10 +10,13 @@ from torch import Tensor
 
 from asr.data.dataset import Reference, SpeedPerturbation
 from asr.data.manifest import Utterance
+from asr.errors import InputError
 from asr.interfaces import Features
 from asr.settings.read import check
 from asr.settings.rule import above, number, or_null, whole
 
+TEXT_TOO_LONG = "the text is too long for its audio: CTC needs a frame for each token and between equal ones"
+FEWER_TOKENS = "Choose fewer tokens (tokenizer=sentencepiece) or more frames (an encoder of smaller stride)"
 _LIMITS = "the least of data.max_seconds, data.batch_seconds and the square root of data.max_squared_seconds"
 
 
@@ -91,7 +94,7 @@ def select(
         elif utterance.duration < bounds.min_seconds:
             reason = f"shorter than data.min_seconds={bounds.min_seconds:g}"
         elif frames < reference.min_frames(tokens):
-            reason = "the text is too long for its audio: CTC needs a frame for each token and between equal ones"
+            reason = TEXT_TOO_LONG
         elif (
             max_cells is not None
             and reference.cells(num_frames(utterance.duration + added_seconds), len(tokens)) > max_cells
@@ -105,6 +108,24 @@ def select(
         dropped[reason].append(utterance.id)
     min_frames = torch.tensor(needed, dtype=torch.int64)
     return Selection(kept, min_frames, torch.tensor(num_tokens, dtype=torch.int64), dict(dropped))
+
+
+def check_dropped(dropped: Mapping[str, Sequence[str]], num_given: int, max_fraction: float) -> None:
+    """Check that few utterances were dropped because the model has too few frames for their tokens.
+
+    Args:
+        dropped: reason to the ids that were left out for it.
+        num_given: number of utterances that were chosen from.
+        max_fraction: `data.max_dropped_fraction`.
+
+    Raises:
+        InputError: more were; what to choose.
+    """
+    number = len(dropped.get(TEXT_TOO_LONG, ()))
+    if number > max_fraction * num_given:
+        must = f"at most data.max_dropped_fraction={max_fraction:g} of the training utterances may be dropped because"
+        why = f"{must} {TEXT_TOO_LONG}; got {number:,} of {num_given:,}"
+        raise InputError(f"{why}. {FEWER_TOKENS}, or raise data.max_dropped_fraction.")
 
 
 def feasible_factors(

@@ -62,10 +62,13 @@ class DataSettings:
         features_on: cpu: features are computed one by one in the processes that read audio; device: by batch, where
             the net is.
         num_workers: processes that read audio beside the training process; 0: the training process reads it.
+        max_dropped_fraction: share of the training utterances that may be dropped because the encoder has fewer frames
+            than their text has tokens.
         max_bad_fraction: share of an epoch's utterances that may turn out unreadable before training stops.
     """
 
     plan: Annotated[PlanSettings, INLINE]
     features_on: Annotated[str, one_of("cpu", "device")]
     num_workers: Annotated[int, WORKERS]
+    max_dropped_fraction: Annotated[float, FRACTION]
     max_bad_fraction: Annotated[float, FRACTION]

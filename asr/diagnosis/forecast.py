@@ -15,6 +15,7 @@ from asr.data.batch_plan import LESS_MEMORY
 from asr.data.epoch_plan import EpochPlan, TrainingSet
 from asr.data.manifest import Utterance
 from asr.data.position import start_of_epoch
+from asr.data.selection import FEWER_TOKENS, TEXT_TOO_LONG
 from asr.diagnosis.finding import Case, Finding, Severity
 from asr.diagnosis.trial import Steps, Trial, padded_seconds
 from asr.errors import is_out_of_memory
@@ -56,7 +57,7 @@ def forecast(
     augmentation = build.build_augmentation(settings.components, model.features.sample_rate)
     of_plan = augmentation.speed, settings.seed, settings.data.plan, augmentation.max_added_seconds
     training_set = TrainingSet(utterances, model.features, model.reference, *of_plan)
-    found = Forecast(findings=dropped_findings(training_set, utterances))
+    found = Forecast(findings=dropped_findings(training_set, utterances, settings.data.max_dropped_fraction))
     start = start_of_epoch(0, settings.trainer.num_processes()[0])
     plan = training_set.epoch(start)
     bounds = settings.trainer.bounds
@@ -83,12 +84,15 @@ def forecast(
     return Forecast([*tried.facts, *facts], [*tried.findings, *findings])
 
 
-def dropped_findings(training_set: TrainingSet, utterances: Sequence[Utterance]) -> list[Finding]:
+def dropped_findings(
+    training_set: TrainingSet, utterances: Sequence[Utterance], max_dropped_fraction: float
+) -> list[Finding]:
     """Say which training utterances are dropped, but for empty ones and those beyond data.max_train_utterances.
 
     Args:
         training_set: which has dropped them.
         utterances: that it was given.
+        max_dropped_fraction: share whose text may be too long; more is an error.
     """
     by_id = {one.id: one for one in utterances}
     findings = []
@@ -98,8 +102,13 @@ def dropped_findings(training_set: TrainingSet, utterances: Sequence[Utterance])
             continue
         seconds = sum(case.utterance.duration for case in cases)
         what = f"{len(ids):,} of {counted(len(utterances), 'utterance')} ({seconds / 3600:.2f} h): {reason}."
-        advice = "Cut them into parts (asr.align --segments), correct their texts, or leave it at that."
-        findings.append(Finding("dropped from training", Severity.WARNING, what, advice, cases))
+        severity, advice = Severity.WARNING, "Cut them into parts (asr.align --segments), or leave it at that."
+        if reason == TEXT_TOO_LONG:
+            advice = f"{FEWER_TOKENS}. Where they are few: correct their texts, or leave it at that."
+            if len(ids) > max_dropped_fraction * len(utterances):
+                severity = Severity.ERROR
+                what += f" More than data.max_dropped_fraction={max_dropped_fraction:g} stops the training."
+        findings.append(Finding("dropped from training", severity, what, advice, cases))
     return findings
 
 

@@ -35,6 +35,7 @@ FREE = (
     "init.from",  # its weights are compared, and its parts are in the config
     "data.num_workers",
     "data.max_bad_fraction",
+    "data.max_dropped_fraction",
     "trainer.devices",
     "trainer.num_nodes",
     "trainer.strategy",
