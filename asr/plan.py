@@ -53,8 +53,7 @@ def plan(settings: "RunSettings") -> None:
     print("\n".join(lay_out(_table(plans, bounds.accumulate))))
     print()
     steps = training_set.total_steps(start_of_epoch(0, processes), 0, bounds)
-    given = f"trainer.max_epochs={bounds.max_epochs}, trainer.max_steps={bounds.max_steps}"
-    print(f"the whole run: {steps} optimizer steps, from {given}")
+    print(f"the whole run: {steps} optimizer steps: {bounds}")
     print(f"validation: {_validation(corpus.valid, training_set.settings.batches, processes)}")
 
 

@@ -57,8 +57,7 @@ def train(settings: "RunSettings") -> float | None:
     loading = settings.data.num_workers, settings.data.features_on
     data = SpeechData(training_set, corpus.valid, augmentation, position, *loading)
     run = prepared.run(training_set, settings.trainer.bounds)
-    what = "the smaller of trainer.max_epochs and trainer.max_steps, where both are set"
-    logger.info("%d steps: %s", run.total_steps, what)
+    logger.info("%d steps: %s", run.total_steps, settings.trainer.bounds)
     task = RecognitionTask(
         recognizer,
         partial(build.build_optimizer, settings.components),

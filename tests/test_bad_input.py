@@ -91,8 +91,8 @@ def test_a_model_that_has_no_frames_for_most_texts_is_no_model_to_train(corpus: 
         change(corpus / "train.jsonl", lambda entry: entry | {"text": "abcdef" * 40}, number)
     message = (
         r"^at most data\.max_dropped_fraction=0\.1 of the training utterances may be dropped because the text is too "
-        r"long for its audio: CTC needs .*; got 2 of 12\. Choose fewer tokens \(tokenizer=sentencepiece\) or more frames "
-        r"\(an encoder of smaller stride\), or raise data\.max_dropped_fraction\.$"
+        r"long for its audio: CTC needs .*; got 2 of 12\. Choose fewer tokens \(tokenizer=sentencepiece\) or more "
+        r"frames \(an encoder of smaller stride\), or raise data\.max_dropped_fraction\.$"
     )
     with pytest.raises(InputError, match=message):
         run(corpus)

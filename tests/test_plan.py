@@ -77,7 +77,10 @@ def test_the_report_tells_the_steps_that_the_run_will_take(
     assert steps_logged(run_dir) == int(steps)
     assert f" {steps} steps: " in (run_dir / "train.log").read_text()
     bounded = report(capsys, tones, *uneven, "trainer.max_steps=7")
-    assert "the whole run: 7 optimizer steps, from trainer.max_epochs=4, trainer.max_steps=7\n" in bounded
+    assert (
+        "the whole run: 7 optimizer steps: trainer.max_epochs=4 or trainer.max_steps=7, whichever comes first\n"
+        in bounded
+    )
 
 
 def test_what_is_dropped_is_counted_and_named_by_reason(tones: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -82,9 +82,14 @@ def select(selection: str, checkpoints: Sequence[SavedCheckpoint], keep: int) ->
 
     Args:
         selection: one of `SELECTIONS`.
-        checkpoints: of the run, oldest first; at least one.
+        checkpoints: of the run, oldest first.
         keep: how many are averaged at most.
+
+    Raises:
+        InputError: there is none.
     """
+    if not checkpoints:
+        raise InputError("a run must train at least one step, and leave a checkpoint that is whole; got none.")
     validated = [checkpoint for checkpoint in checkpoints if checkpoint.wer is not None]
     if selection == "last" or not validated:
         return [checkpoints[-1]]

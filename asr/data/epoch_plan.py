@@ -129,6 +129,11 @@ class RunBounds:
     max_steps: int | None
     accumulate: int
 
+    def __str__(self) -> str:
+        given = {"trainer.max_epochs": self.max_epochs, "trainer.max_steps": self.max_steps}
+        bounds = [f"{name}={bound}" for name, bound in given.items() if (bound or -1) > 0]
+        return " or ".join(bounds) + (", whichever comes first" if len(bounds) > 1 else "")
+
 
 class EpochSampler(Sampler[list[Item]]):
     """Hand one rank's batches to a DataLoader, from batch `start` on; `len()` counts those before it too."""

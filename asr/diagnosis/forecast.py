@@ -21,7 +21,7 @@ from asr.diagnosis.trial import Steps, Trial, padded_seconds
 from asr.errors import is_out_of_memory
 from asr.recognition.model import Model
 from asr.run.settings import RunSettings
-from asr.text.numbers import counted
+from asr.text.numbers import counted, duration
 
 GIGABYTE = 1e9
 NEARLY_FULL = 0.9  # of a memory
@@ -181,11 +181,3 @@ def disk(state: float, weights: float, settings: RunSettings) -> tuple[list[tupl
 def weight_bytes(model: nn.Module) -> float:
     """Count the bytes of a model's parameters and buffers."""
     return float(sum(tensor.numel() * tensor.element_size() for tensor in model.state_dict().values()))
-
-
-def duration(seconds: float) -> str:
-    """Write a duration as a person says it."""
-    if seconds < 60:
-        return f"{max(1, round(seconds))} s"
-    minutes = round(seconds / 60)
-    return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"

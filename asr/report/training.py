@@ -4,6 +4,7 @@ import json
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from asr.run.events import History, read_history
 from asr.run.names import COMPARISON, CONFIG, EVENTS, EXAMPLES, LOG, METRICS, REPORT, RESULTS
 from asr.run.validation_samples import ValidationSample, read_samples
 from asr.system.files import write_whole_text
-from asr.text.numbers import NONE, interval, number, percent
+from asr.text.numbers import NONE, duration, interval, number, percent
 from asr.web.figures import facts, figure
 from asr.web.page import escape, page
 
@@ -119,7 +120,7 @@ def _headline(record: Record) -> list[str]:
         times = f"{number(round(history.passes, 2))} times {number(round(hours, 2))} h"
         tiles.append(figure("audio", "Audio heard", heard, [times]))
     if history.wall_seconds is not None:
-        tiles.append(figure("time", "Time", _duration(history.wall_seconds), [_starts(history)]))
+        tiles.append(figure("time", "Time", duration(history.wall_seconds), [_starts(history)]))
     return tiles
 
 
@@ -173,6 +174,11 @@ def _facts(record: Record) -> list[tuple[str, str]]:
     if isinstance(trainer := settings.get("trainer"), Mapping):
         keys = ("accelerator", "devices", "num_nodes", "strategy", "precision")
         pairs.append(("Trainer", ", ".join(f"{key}={trainer[key]}" for key in keys if key in trainer)))
+    if start is not None:
+        origin = {"Command": start.command, "Code": start.code, "Libraries": start.libraries, "Machine": start.machine}
+        pairs += [(what, text) for what, text in origin.items() if text]
+    if record.history.began is not None:
+        pairs.append(("Begun", f"{datetime.fromtimestamp(record.history.began, UTC):%Y-%m-%d %H:%M} UTC"))
     if not record.results:
         pairs.append(("Not tested", f"there is no {RESULTS}: the run has not ended, or had no test manifest"))
     return pairs
@@ -226,13 +232,6 @@ def _config(record: Record) -> str:
 
 def _last_step(curves: Mapping[str, Curve]) -> int | None:
     return max((curve.steps[-1] for curve in curves.values() if len(curve)), default=None)
-
-
-def _duration(seconds: float) -> str:
-    minutes = round(seconds / 60)
-    if seconds < 60:
-        return f"{seconds:.0f} s"
-    return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
 
 
 def _starts(history: History) -> str:

@@ -32,6 +32,10 @@ class Started:
         train_utterances: in the manifest.
         train_hours: in the manifest, at speed 1.0.
         valid_utterances: in the manifest.
+        command: see `Provenance`, as are the next three.
+        code: see there.
+        libraries: see there.
+        machine: see there.
     """
 
     step: int
@@ -41,6 +45,10 @@ class Started:
     train_utterances: int
     train_hours: float
     valid_utterances: int
+    command: str = ""  # these four are absent from older runs
+    code: str = ""
+    libraries: str = ""
+    machine: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +148,7 @@ class History:
     Args:
         first: the first start that is told of.
         latest: the last start.
+        began: time of the first start, in seconds since 1970.
         starts: how often the run was begun or resumed.
         wall_seconds: of each start, until its last progress or its bundle, added up.
         passes: over the training data; the rest of an epoch that was done a second time does not count twice.
@@ -149,6 +158,7 @@ class History:
 
     first: Started | None = None
     latest: Started | None = None
+    began: float | None = None
     starts: int = 0
     wall_seconds: float | None = None
     passes: float | None = None
@@ -169,6 +179,7 @@ def read_history(path: Path) -> History:
         match event:
             case Started():
                 history.first, history.latest = history.first or event, event
+                history.began = moment if history.began is None else history.began
                 history.starts += 1
                 before = moment
             case Progress():

@@ -3,6 +3,7 @@
 import json
 import logging
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from textwrap import indent
 from typing import TYPE_CHECKING, Any
@@ -13,12 +14,12 @@ from asr.data.manifest import Utterance
 from asr.errors import InputError
 from asr.evaluation.result import Evaluation, evaluate
 from asr.evaluation.word_errors import total
-from asr.run.events import Bundled, EventsFile
+from asr.run.events import Bundled, EventsFile, History, read_history
 from asr.run.gains import tell_gains
-from asr.run.names import RESULTS
+from asr.run.names import EVENTS, RESULTS
 from asr.run.settings import RunSettings
 from asr.system.files import write_whole_text
-from asr.text.numbers import percent
+from asr.text.numbers import duration, percent
 from asr.text.printable import printable
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ def finish(
     EventsFile(run_dir).append(Bundled())
     results = test_bundle(bundle, tests, device)
     for name, evaluation in results.items():
-        print(f"{printable(name)}: {evaluation.summary()}")
+        logger.info("%s: %s", name, evaluation.summary())
     if start is not None:
         tell_gains(run_dir, settings.components["decode"], start, tests, results, device)
     return results
@@ -77,7 +78,7 @@ def check_learnt(results: Mapping[str, Evaluation], max_wer: float) -> None:
         raise InputError(
             f"what was trained on must be learnt by heart, to a WER of {max_wer:.1%}; got {errors}. {LOOK}"
         )
-    print(f"learnt by heart: {errors}")
+    logger.info("learnt by heart: %s", errors)
 
 
 def best_wer(run_dir: Path) -> float | None:
@@ -99,6 +100,7 @@ def make_bundle(run_dir: Path, settings: RunSettings, start: "Initialization | N
             logger.warning("%s is damaged (%s), and left out of the bundle", checkpoint.path, reason)
     chosen = select(settings.checkpoint.select, checkpoints, settings.checkpoint.keep)
     best = by_wer(checkpoints)
+    history = read_history(run_dir / EVENTS)
     card = _CARD.format(
         name=run_dir.name,
         corpus=settings.corpus.name,
@@ -109,11 +111,34 @@ def make_bundle(run_dir: Path, settings: RunSettings, start: "Initialization | N
         checkpoints=", ".join(checkpoint.path.stem for checkpoint in chosen),
         wer=percent(best[0].wer, 2) if best else "not measured",
         start=start.source if start else "nothing: weights at random",
+        origin="".join(f"| {what} | {_cell(text)} |\n" for what, text in _origin(history) if text),
     )
     if start is not None and start.bundle.card:
         card += "\n## What it started from\n\n" + indent(start.bundle.card.strip(), "> ", lambda line: True) + "\n"
     write_bundle(run_dir / BUNDLE, [checkpoint.path for checkpoint in chosen], card, components["decode"])
     return run_dir / BUNDLE
+
+
+def _origin(history: History) -> list[tuple[str, str]]:
+    """How the model was trained, when and where, as far as the events tell."""
+    start = history.latest
+    if start is None or history.began is None:
+        return []
+    began = datetime.fromtimestamp(history.began, UTC)
+    starts = f", in {history.starts} starts" if history.starts > 1 else ""
+    return [
+        ("trained by", f"`{start.command}`" if start.command else ""),
+        ("code", start.code),
+        ("libraries", start.libraries),
+        ("machine", start.machine),
+        ("date", f"{began:%Y-%m-%d}"),
+        ("time", f"{duration(history.wall_seconds or 0.0)}{starts}"),
+    ]
+
+
+def _cell(text: str) -> str:
+    """A text in a table of Markdown."""
+    return printable(text).replace("|", r"\|")
 
 
 _CARD = """# {name}
@@ -129,7 +154,7 @@ A speech recogniser trained by `python -m asr.train`.
 | sample rate | {sample_rate} Hz; audio of any other is resampled |
 | weights | {select} of the run: {checkpoints} |
 | best validation WER | {wer} |
-
+{origin}
 Transcribe with `python -m asr.transcribe FOLDER AUDIO...`, where FOLDER is this one.
 """
 

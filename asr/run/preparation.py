@@ -3,7 +3,7 @@
 import logging
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ from asr.run import folder
 from asr.run.events import EventsFile, Started
 from asr.run.initialization import Initialization, start_of
 from asr.run.names import EXAMPLES, FAULTS
+from asr.run.provenance import provenance
 from asr.run.resume import Resume, Run, changes, check_allowed, find_resume, run_settings
 from asr.run.settings import RunSettings
 from asr.run.validation_samples import SamplesFile, choose_samples
@@ -91,8 +92,11 @@ class Prepared:
         logger.info("%d training utterances, %.2f h; %d to validate on", len(corpus.train), hours, len(corpus.valid))
         corpus.note_conversion(model.features.sample_rate)
         if self.writes:
-            started = Started(self.step, name, parameters, tokens, len(corpus.train), hours, len(corpus.valid))
-            EventsFile(self.run_dir).append(started)
+            origin = asdict(provenance())
+            for what, line in origin.items():
+                logger.info("%s: %s", what, line)
+            sizes = parameters, tokens, len(corpus.train), hours, len(corpus.valid)
+            EventsFile(self.run_dir).append(Started(self.step, name, *sizes, **origin))
 
     def run(self, training_set: "TrainingSet", bounds: "RunBounds") -> Run:
         """Return what every checkpoint tells of the run; a run that is resumed stays the same one.

@@ -45,3 +45,11 @@ def probability(value: float | None, equals: str = "") -> str:
 def counted(count: int, noun: str) -> str:
     """Write how many there are of something."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def duration(seconds: float) -> str:
+    """Write a duration to the precision that a reader needs."""
+    minutes = round(seconds / 60)
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"

@@ -1,0 +1,64 @@
+"""Where a run comes from: its command, the code, the libraries and the machine."""
+
+import os
+import platform
+import shlex
+import subprocess
+import sys
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+import torch
+
+import asr
+
+LIBRARIES = ("torch", "torchaudio", "lightning", "hydra-core", "sentencepiece")
+GIT_SECONDS = 10  # that git may take
+COMMIT_DIGITS = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Provenance:
+    """Where a run comes from, each as one line.
+
+    Args:
+        command: as it was typed.
+        code: version of asr, with the commit where it is a git checkout.
+        libraries: versions of Python and of `LIBRARIES`.
+        machine: system, number of cores, GPUs.
+    """
+
+    command: str
+    code: str
+    libraries: str
+    machine: str
+
+
+def provenance() -> Provenance:
+    """Return where this process comes from."""
+    libraries = [f"Python {platform.python_version()}", *(f"{name} {version(name)}" for name in LIBRARIES)]
+    gpus = [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
+    machine = [f"{platform.system()} {platform.machine()}", f"{os.cpu_count()} cores", *gpus]
+    return Provenance(shlex.join(sys.orig_argv), _code(), ", ".join(libraries), ", ".join(machine))
+
+
+def _code() -> str:
+    """The version of asr and its commit."""
+    root = Path(asr.__file__).parent.parent
+    commit = _git(root, "rev-parse", "HEAD") if (root / ".git").exists() else None
+    if commit is None:
+        return f"asr {asr.__version__}"
+    changed = ", with changes that are not committed" if _git(root, "status", "--porcelain", "asr", "conf") else ""
+    return f"asr {asr.__version__}, commit {commit[:COMMIT_DIGITS]}{changed}"
+
+
+def _git(root: Path, *arguments: str) -> str | None:
+    """Return what git prints; None where it is absent or fails."""
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(root), *arguments], capture_output=True, text=True, check=True, timeout=GIT_SECONDS
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()
