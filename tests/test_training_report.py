@@ -317,7 +317,7 @@ HEADER = "step,epoch,train/loss,train/grad_norm,valid/wer,valid/loss\r\n"
         ({"metrics.csv": HEADER + "1,1.0,2.5,0.5,,\r\n"}, "the validation WER"),
         ({"metrics.csv": HEADER + "1,1.0,2.5,0.5,0.9,2\r\n"}, "padding, waiting for data"),
         ({"metrics.csv": HEADER + "1,1.0,nan,0,1.0,inf\r\n"}, "train/loss was not a finite number in 1 line"),
-        ({"metrics.csv": HEADER + "1,1.0,-0.0,0.0,0.0,0.0\r\n2,1.0,0.0,1e-300,0.0,0.0\r\n"}, "Loss at the end"),
+        ({"metrics.csv": HEADER + "1,1.0,-0.0,0.0,0.0,0.0\r\n2,1.0,0.0,1e-300,0.0,0.0\r\n"}, "Loss: 0 in training"),
         ({"metrics.csv": HEADER + "1,1.0,1e30,1e-30,0,0\r\n2,1.0,1e-30,1e30,0,0\r\n"}, "Gradient norm"),
         ({"results.json": "{"}, "there is no results.json"),
         ({"results.json": '{"test": {"wer": null}, "other": 3}'}, "WER, test"),
@@ -366,7 +366,7 @@ def test_a_long_run_is_a_small_page_made_soon_with_its_extremes(tmp_path: Path) 
     page = page_of(tmp_path)
     assert time.monotonic() - begun < 20, "a second or two on a machine that has nothing else to do"
     assert len(page) < 1_000_000
-    [loss] = [one for one in re.findall(r"<figure.*?</figure>", page, re.DOTALL) if "Loss at" in one]
+    [loss] = [one for one in re.findall(r"<figure.*?</figure>", page, re.DOTALL) if "Loss:" in one]
     drawn = [
         float(y)
         for path in re.findall(r'class="line faint[^"]*" d="(.*?)"', loss)
@@ -374,6 +374,21 @@ def test_a_long_run_is_a_small_page_made_soon_with_its_extremes(tmp_path: Path) 
     ]
     top = min(drawn)
     assert sum(y < top + 100 for y in drawn) == 1, "the one loss of 20 is far above the others"
+
+
+def test_a_validation_before_the_first_step_is_not_taken_for_one_at_the_end(tmp_path: Path) -> None:
+    header = "step,train/loss,valid/loss,valid/wer,valid/blank_ratio\r\n"
+    lines = [f"{step},{3 - step / 60},,,\r\n" for step in range(20, 61, 20)]
+    (tmp_path / "metrics.csv").write_text("".join([header, "0,,1.88,0.5,0.25\r\n", *lines]))
+    page = page_of(tmp_path)
+    assert "Loss: 2 in training at step 60, 1.88 in validation before the first step" in page
+    assert "Validation WER: 50.0 % before the first step" in page
+    assert "Blank: 25.0 % of the frames in the validation before the first step" in page
+    assert "e-09" not in page
+    figures = [figure for figure in re.findall(r"<figure.*?</figure>", page, re.DOTALL) if "optimizer step" in figure]
+    assert len(figures) == 3
+    for figure in figures:
+        assert ">60<" in figure, "all charts have the steps of the run"
 
 
 def test_a_training_curve_of_many_points_is_their_running_mean(tmp_path: Path) -> None:
@@ -384,7 +399,7 @@ def test_a_training_curve_of_many_points_is_their_running_mean(tmp_path: Path) -
     padding = [value for _, value in column(tmp_path, "train/padding")]
     assert title == f"Padding: {100 * statistics.fmean(padding):.1f} % of a batch's frames in the mean"
     ends = statistics.fmean([loss for _, loss in column(tmp_path, "train/loss")][-25:])
-    assert f"Loss at the end: {ends:.3g} in training" in page
+    assert f"Loss: {ends:.3g} in training at step 10,000" in page
     for step, value in table[1:]:
         place = int(number(step)) // 10 - 1
         reach = min(12, place, 999 - place)

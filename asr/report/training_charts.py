@@ -18,7 +18,7 @@ LOGGED = {  # column of metrics.csv: what it is called where it is missed
     "train/data_wait": "waiting for data",
     "valid/blank_ratio": "the blank ratio",
 }
-STEP = Axis("optimizer step", low=0)
+BEFORE = "before the first step"
 SMOOTH = 40  # a line is the mean of this part of its points
 RAW_BUCKETS, SMOOTH_BUCKETS = 120, 80
 MUCH_WAITING = 0.05
@@ -33,29 +33,34 @@ def charts(curves: Mapping[str, Curve], clip: float | None) -> list[str]:
         clip: norm that gradients were clipped to, None: they were not, or it is not known.
     """
     logged = {name: curve for name, curve in curves.items() if len(curve)}
-    drawn = [_loss(logged), _wer(logged), _gradient(logged, clip)]
+    steps = Axis("optimizer step", low=0, high=max([1, *(curve.steps[-1] for curve in logged.values())]))
+    drawn = [_loss(logged, steps), _wer(logged, steps), _gradient(logged, clip, steps)]
     if "train/learning_rate" in logged:
         rate = logged["train/learning_rate"]
-        title = f"Learning rate: {_short(max(rate.values))} at most, {_short(rate.values[-1])} at the end"
-        drawn.append(line_chart(title, STEP, Axis("learning rate"), [Series("learning rate", _points(rate))]))
+        title = f"Learning rate: {_short(max(rate.values))} at most, {_short(rate.values[-1])} {_when(rate)}"
+        drawn.append(line_chart(title, steps, Axis("learning rate"), [Series("learning rate", _points(rate))]))
     if "train/audio_seconds_per_second" in logged:
         title = f"Speed: {_short(median(logged['train/audio_seconds_per_second'].values))} s of audio a second"
         note = "the median of the steps logged"
         drawn.append(
-            _training_chart(logged, "train/audio_seconds_per_second", title, Axis("audio seconds a second"), note)
+            _training_chart(
+                logged, steps, "train/audio_seconds_per_second", title, Axis("audio seconds a second"), note
+            )
         )
     if "train/padding" in logged:
         title = f"Padding: {percent(fmean(logged['train/padding'].values))} of a batch's frames in the mean"
-        drawn.append(_training_chart(logged, "train/padding", title, Axis("padding", percent), "over all processes"))
+        drawn.append(
+            _training_chart(logged, steps, "train/padding", title, Axis("padding", percent), "over all processes")
+        )
     if "train/data_wait" in logged:
         title = f"Waiting for data: {percent(fmean(logged['train/data_wait'].values))} of a step's time in the mean"
         note = "more of data.num_workers may help" if fmean(logged["train/data_wait"].values) > MUCH_WAITING else ""
-        drawn.append(_training_chart(logged, "train/data_wait", title, Axis("waiting", percent), note))
+        drawn.append(_training_chart(logged, steps, "train/data_wait", title, Axis("waiting", percent), note))
     if "valid/blank_ratio" in logged:
         blanks = logged["valid/blank_ratio"]
-        title = f"Blank: {percent(blanks.values[-1])} of the frames in the last validation"
+        title = f"Blank: {percent(blanks.values[-1])} of the frames in the validation {_when(blanks)}"
         series = [Series("validation", _points(blanks), dots=_few(blanks))]
-        drawn.append(line_chart(title, STEP, Axis("blank frames", percent), series))
+        drawn.append(line_chart(title, steps, Axis("blank frames", percent), series))
     return [chart for chart in drawn if chart]
 
 
@@ -69,38 +74,46 @@ def smoothing(curves: Mapping[str, Curve]) -> int:
     return _width(curves.get("train/loss", Curve([], [])))
 
 
-def _loss(logged: Mapping[str, Curve]) -> str:
+def _loss(logged: Mapping[str, Curve], steps: Axis) -> str:
     names = {"train/loss": "training", "valid/loss": "validation"}
     losses = {names[name]: logged[name] for name in names if name in logged}
     if not losses:
         return ""
     widths = {"training": _width(losses["training"]) if "training" in losses else 1, "validation": 1}
-    ends = [f"{_short(fmean(curve.values[-widths[name] :]))} in {name}" for name, curve in losses.items()]
+    said = []
+    for name, curve in losses.items():
+        last = _short(fmean(curve.values[-widths[name] :]))
+        said.append(f"{last} in {name} {_when(curve)}")
     series = [_series(name, curve, smooth=name == "training") for name, curve in losses.items()]
-    return _log_chart(f"Loss at the end: {' and '.join(ends)}", Axis("loss per token"), series, "")
+    return _log_chart(f"Loss: {', '.join(said)}", steps, Axis("loss per token"), series, "")
 
 
-def _wer(logged: Mapping[str, Curve]) -> str:
+def _when(curve: Curve) -> str:
+    """When the last value of a curve was logged."""
+    return f"at step {curve.steps[-1]:,}" if curve.steps[-1] else BEFORE
+
+
+def _wer(logged: Mapping[str, Curve], steps: Axis) -> str:
     if "valid/wer" not in logged:
         return ""
     wer = logged["valid/wer"]
     said = []
     if wer.steps[0] == 0:
-        said.append(f"{percent(wer.values[0])} before the first step")
+        said.append(f"{percent(wer.values[0])} {BEFORE}")
     if len(trained := wer.since(1)):
         best = min(trained.values)
         at = trained.steps[trained.values.index(best)]
-        said.append(f"{percent(wer.values[-1])} at the end")
+        said.append(f"{percent(wer.values[-1])} {_when(wer)}")
         if at < wer.steps[-1]:
             said.append(f"{percent(best)} at best, at step {at:,}")
         elif best == min(wer.values):
             said.append("the best")
     title = f"Validation WER: {', '.join(said)}"
     series = [Series("validation", _points(wer), dots=_few(wer))]
-    return line_chart(title, STEP, Axis("word error rate", percent), series)
+    return line_chart(title, steps, Axis("word error rate", percent), series)
 
 
-def _gradient(logged: Mapping[str, Curve], clip: float | None) -> str:
+def _gradient(logged: Mapping[str, Curve], clip: float | None, steps: Axis) -> str:
     if "train/grad_norm" not in logged:
         return ""
     norms = logged["train/grad_norm"]
@@ -109,19 +122,19 @@ def _gradient(logged: Mapping[str, Curve], clip: float | None) -> str:
     note = (
         f"before it was clipped to {number(clip)}, in {len(clipped):,} of {len(norms):,} steps logged" if clip else ""
     )
-    return _log_chart(title, Axis("gradient norm"), [_series("gradient norm", norms, smooth=True)], note)
+    return _log_chart(title, steps, Axis("gradient norm"), [_series("gradient norm", norms, smooth=True)], note)
 
 
-def _training_chart(logged: Mapping[str, Curve], name: str, title: str, axis: Axis, note: str) -> str:
-    return line_chart(title, STEP, axis, [_series(axis.label, logged[name], smooth=True)], note)
+def _training_chart(logged: Mapping[str, Curve], steps: Axis, name: str, title: str, axis: Axis, note: str) -> str:
+    return line_chart(title, steps, axis, [_series(axis.label, logged[name], smooth=True)], note)
 
 
-def _log_chart(title: str, axis: Axis, series: list[Series], note: str) -> str:
+def _log_chart(title: str, steps: Axis, axis: Axis, series: list[Series], note: str) -> str:
     """Draw with a logarithmic axis where the values are of several magnitudes."""
     values = [value for line in series for _, value in [*line.points, *line.raw] if value is not None]
     if min(values) > 0 and max(values) / min(values) >= WIDE:
         axis = Axis(f"{axis.label} (logarithmic)", axis.write, log=True)
-    return line_chart(title, STEP, axis, series, note)
+    return line_chart(title, steps, axis, series, note)
 
 
 def _series(name: str, curve: Curve, smooth: bool) -> Series:

@@ -54,7 +54,7 @@ class Scale:
         if zero and not axis.log and axis.low is None:
             low = min(low, 0.0)
         if high - low <= CLOSEST * (low if axis.log else max(abs(low), abs(high), 1e-3)):
-            high = low * 10 if axis.log else low + max(abs(low), CLOSEST)
+            high = low * 10 if axis.log else low + (max(abs(low), CLOSEST) if low else 1.0)
         ticks = log_ticks(low, high) if axis.log else round_ticks(low, high)
         self.low = min(low, ticks[0]) if axis.low is None else low
         self.high = max(high, ticks[-1]) if axis.high is None else high
