@@ -23,19 +23,21 @@ if TYPE_CHECKING:
 def doctor(settings: "RunSettings") -> None:
     """Examine a corpus and forecast a training."""
     from asr.data.corpus import prepare_if_absent, read_corpus
-    from asr.diagnosis.examination import Manifests
+    from asr.diagnosis.characters import character_findings
+    from asr.diagnosis.examination import Manifests, splits_of
     from asr.report.diagnosis import Diagnosis
     from asr.run.names import DOCTOR
-    from asr.text.normalize import get_normalizer
+    from asr.text.normalize import as_written, get_normalizer
 
     run_dir = settings.folder
     diagnosis = Diagnosis(settings.corpus.name, Path(settings.doctor.report or run_dir / DOCTOR))
     prepare_if_absent(settings.corpus)
     manifests = Manifests()
-    corpus = read_corpus(settings.corpus, get_normalizer(settings.components["normalizer"]), manifests)
-    if not corpus.train or not corpus.valid:
+    written = read_corpus(settings.corpus, as_written, manifests)
+    if not written.train or not written.valid:
         raise manifests.problems[0]
-    diagnosis.tell(manifests.findings())
+    diagnosis.tell([*manifests.findings(), *character_findings(splits_of(written))])
+    corpus = written.normalized(get_normalizer(settings.components["normalizer"]))
     _examine(settings, corpus, diagnosis)
     try:
         _forecast(settings, corpus, diagnosis)

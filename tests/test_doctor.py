@@ -16,16 +16,17 @@ import torch
 from asr.data.corpus import read_corpus
 from asr.data.manifest import Utterance, read_manifest, write_manifest
 from asr.diagnosis.alignment import alignment_findings
+from asr.diagnosis.characters import character_findings
 from asr.diagnosis.examination import Bounds, examine, splits_of
 from asr.diagnosis.finding import Severity
 from asr.diagnosis.forecast import disk, memory_finding
 from asr.diagnosis.parallel import in_parallel
-from asr.diagnosis.sound import Sound, measure
+from asr.diagnosis.sound import MAX_SWAPPED, Sound, measure, speed_findings
 from asr.diagnosis.trial import Steps
 from asr.doctor import doctor
 from asr.errors import InputError
 from tests.browser import browser, visit, wait_until  # noqa: F401
-from tests.conftest import TINY, settings_with, tone_corpus
+from tests.conftest import SHARED, TINY, needs_shared, settings_with, tone_corpus
 from tests.tones import SAMPLE_RATE, sentences, speak
 
 KINDS = {  # of each planted fault: the utterances that must be named, and no others
@@ -35,18 +36,26 @@ KINDS = {  # of each planted fault: the utterances that must be named, and no ot
     "truncated audio": ["truncated-flac", "truncated-wav"],
     "wrong duration": ["wrong-duration"],
     "mixed sample rates": ["rate"],
+    "several channels": [],
     "clipping": ["clipped"],
     "DC offset": ["offset"],
     "silence": ["silent"],
+    "opposite phase": ["inverted"],
+    "byte order": ["big-endian"],
     "band-limited audio": ["telephone"],
     "test audio in train": ["test-leaked"],
     "duplicate audio": ["twin"],
+    "letters of another alphabet": ["cyrillic"],
+    "marks in texts": ["marked"],
+    "HTML entities": ["escaped"],
+    "damaged characters": ["latin-1"],
+    "digits": ["number"],
     "empty texts": ["empty"],
     "repeated texts": ["repeated"],
     "texts that do not fit": ["crowded", "few-words"],
     "speakers in train and test": ["test-speaker"],
     "sentences in train and test": ["test-sentence"],
-    "characters without a token": ["test-letter"],
+    "characters without a token": ["cyrillic", "test-letter"],
     "dropped from training": ["crowded", "endless"],
 }
 
@@ -118,6 +127,17 @@ def plant(corpus: Corpus) -> None:
     corpus.add("test", "test-speaker", next(draw), speaker="train-speaker")
     corpus.add("test", "test-sentence", corpus.splits["train"][2].text)
     corpus.add("test", "test-letter", "abz")
+    text = next(draw)
+    both = np.stack([corpus.sound(text)] * 2, axis=1) * [1, -1]
+    corpus.add("train", "inverted", text, both)
+    text = next(draw)
+    swapped = (corpus.sound(text) * 32767).astype(np.int16).byteswap()
+    corpus.add("train", "big-endian", text, swapped)
+    corpus.add("valid", "cyrillic", "ab \u0441ab dead")
+    corpus.add("train", "marked", "abe <unk> dead [LAUGHTER]", corpus.sound("abe ab dead"))
+    corpus.add("train", "escaped", "abe &quot;dead&quot; fad", corpus.sound("abe dead fad"))
+    corpus.add("train", "latin-1", "abe \u00c3\u00a9d fad", corpus.sound("abe fd fad"))
+    corpus.add("train", "number", "abe 25 fad", corpus.sound("abe fd fad"))
     corpus.add("train", "crowded", next(draw) * 3, corpus.sound("a"))
     corpus.add("train", "endless", "ab cd " * 30)
 
@@ -145,7 +165,7 @@ def sick(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     return corpus.folder, printed.getvalue()
 
 
-def test_each_of_nineteen_planted_faults_is_found_in_its_utterance_and_in_no_other(sick: tuple[Path, str]) -> None:
+def test_each_planted_fault_is_found_in_its_utterance_and_in_no_other(sick: tuple[Path, str]) -> None:
     found = {kind: sorted(named) for kind, (_, named) in findings(sick[1]).items()}
     assert found == KINDS
     errors = {kind for kind, (severity, _) in findings(sick[1]).items() if severity == "error"}
@@ -195,6 +215,64 @@ def test_the_page_names_the_faults_and_plays_the_worst(sick: tuple[Path, str], b
     assert seen.page.locator("tr", has_text="page of an error").count() == 0  # what it holds is nobody's business
     assert seen.complaints == []
     assert [address for address in seen.requests if not address.startswith("blob:")] == [seen.page.url]
+
+
+def test_half_and_double_speed_show_in_the_time_of_the_text_and_in_the_highest_band() -> None:
+    pairs = [
+        (Utterance("", 2.0 + 0.1 * (number % 5), "a" * 20, str(number)), Sound(SAMPLE_RATE, bandwidth=7500.0))
+        for number in range(30)
+    ]
+    odd = [
+        (Utterance("", 4.4, "a" * 20, "half"), Sound(SAMPLE_RATE, bandwidth=3750.0)),
+        (Utterance("", 1.1, "a" * 20, "double"), Sound(32_000, bandwidth=15_000.0)),
+        (Utterance("", 4.4, "a" * 20, "slow"), Sound(SAMPLE_RATE, bandwidth=7500.0)),
+        (Utterance("", 2.2, "a" * 20, "telephone"), Sound(SAMPLE_RATE, bandwidth=3750.0)),
+    ]
+    [finding] = speed_findings({"train": [*pairs, *odd]})
+    assert {case.utterance.id: case.detail.rpartition(": ")[2] for case in finding.cases} == {
+        "half": "half speed",
+        "double": "double speed",
+    }
+    assert speed_findings({"train": pairs}) == []
+
+
+@needs_shared
+def test_speech_in_the_other_byte_order_is_told_from_speech_and_noise() -> None:
+    for path in sorted((SHARED / "LibriSpeech" / "dev-mini").rglob("*.flac"))[:10]:
+        samples, _ = soundfile.read(path, dtype="int16")
+        for given, is_swapped in ((samples, False), (samples.byteswap(), True)):
+            sound = measure(torch.from_numpy(given.astype(np.float32) / 32768), SAMPLE_RATE)
+            assert (sound.swapped > MAX_SWAPPED) == is_swapped
+    for given in (tone(0.5), np.random.default_rng(0).normal(0, 0.1, SAMPLE_RATE).clip(-1, 1)):
+        assert measure(torch.from_numpy(given.astype(np.float32)), SAMPLE_RATE).swapped < MAX_SWAPPED
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("he said \u0441at", "letters of another alphabet"),
+        ("\u0391thens", "letters of another alphabet"),
+        ("a <unk> b", "marks in texts"),
+        ("so [LAUGHTER] well", "marks in texts"),
+        ("rock &amp; roll", "HTML entities"),
+        ("it&#39;s", "HTML entities"),
+        ("a \ufffd b", "damaged characters"),
+        ("caf\u00c3\u00a9", "damaged characters"),
+        ("in 1984", "digits"),
+        ("na\u00efve \u0441\u0430\u0442 and AT&T", None),
+        ("d'\u00e9t\u00e9 \u2013 \u201ewei\u00df\u201c \u4e2d\u6587 a < b", None),
+    ],
+)
+def test_characters_that_nobody_says_are_named(text: str, kind: str | None) -> None:
+    others = [Utterance("", 1.0, "plain words", str(number)) for number in range(3)]
+    found = character_findings({"train": [*others, Utterance("", 1.0, text, "odd")]})
+    assert {finding.kind: [case.utterance.id for case in finding.cases] for finding in found} == (
+        {kind: ["odd"]} if kind else {}
+    )
+
+
+def test_digits_in_most_texts_are_how_a_corpus_is_written() -> None:
+    assert character_findings({"train": [Utterance("", 1.0, "room 25", str(number)) for number in range(3)]}) == []
 
 
 def test_of_a_large_corpus_an_equal_part_of_each_split_is_listened_to_and_it_is_said(tones: Path) -> None:

@@ -48,6 +48,17 @@ class Corpus:
         """Return the corpus in which these utterances are trained on, validated on and tested on."""
         return Corpus(utterances, utterances, {"train": utterances}, {})
 
+    def normalized(self, normalize: Normalizer) -> "Corpus":
+        """Return the corpus with its texts normalised."""
+
+        def alike(utterances: Sequence[Utterance]) -> list[Utterance]:
+            return [replace(utterance, text=normalize(utterance.text)) for utterance in utterances]
+
+        tests, also_tests = (
+            {name: alike(utterances) for name, utterances in given.items()} for given in (self.tests, self.also_tests)
+        )
+        return Corpus(alike(self.train), alike(self.valid), tests, also_tests)
+
     def check_audio(self) -> None:
         """Check that every audio file is there, before an epoch finds out.
 
@@ -100,11 +111,9 @@ def read_corpus(
     if repeated := [path.name for path in paths if names.count(path.stem) > 1]:
         must = "corpus.test and corpus.also_test must name manifests of different file names"
         raise InputError(f"{must}; got {repeated[0]} twice.")
-    tests, also_tests = (
-        {path.stem: _normalized(read(path), normalize) for path in settings.manifests(split)} for split in TESTS
-    )
-    train, valid = (_normalized(_read_all(settings, split, read), normalize) for split in ("train", "valid"))
-    return Corpus(train, valid, tests, also_tests)
+    tests, also_tests = ({path.stem: read(path) for path in settings.manifests(split)} for split in TESTS)
+    train, valid = (_read_all(settings, split, read) for split in ("train", "valid"))
+    return Corpus(train, valid, tests, also_tests).normalized(normalize)
 
 
 def prepare_if_absent(settings: CorpusSettings) -> None:
@@ -148,10 +157,6 @@ def _check_declared(settings: CorpusSettings, how: str, absent: Path) -> None:
     if owners and settings.name not in owners:
         must = f"corpus.prepare must be null, or make the corpus {settings.name}; got {how}, which makes {owners[0]}"
         raise InputError(f"{must}. Give corpus.prepare=null, and manifests that are there: {absent} is not.")
-
-
-def _normalized(utterances: Sequence[Utterance], normalize: Normalizer) -> list[Utterance]:
-    return [replace(utterance, text=normalize(utterance.text)) for utterance in utterances]
 
 
 def _read_all(settings: CorpusSettings, split: str, read: Callable[[Path], list[Utterance]]) -> list[Utterance]:

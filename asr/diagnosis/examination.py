@@ -95,6 +95,7 @@ def examine(corpus: Corpus, bounds: Bounds, progress: Progress) -> Examination:
     findings += headers.rate_findings(splits, read, bounds.sample_rate)
     heard = sound.readable(heard)
     findings += sound.sound_findings(heard, bounds.sample_rate)
+    findings += sound.speed_findings(heard)
     findings += sound.duplicate_findings(heard)
     findings += texts.text_findings(splits)
     findings += texts.pace_findings(splits)
@@ -133,7 +134,7 @@ def _listen(sample: Mapping[str, Sequence[Utterance]], read: Mapping[str, Header
     heard: dict[str, list[tuple[Utterance, sound.Sound]]] = {}
     for split, utterances in sample.items():
         infos = [read[one.audio_filepath].info for one in utterances]
-        stretches = [(one, info.sample_rate) for one, info in zip(utterances, infos, strict=True) if info is not None]
+        stretches = [(one, info) for one, info in zip(utterances, infos, strict=True) if info is not None]
         heard[split] = []
         for (utterance, _), measures in zip(stretches, in_parallel(listen, stretches), strict=True):
             heard[split].append((utterance, measures))
