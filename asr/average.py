@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from asr.cli.command import run_command
 from asr.errors import InputError
+from asr.system.files import real
 from asr.text.printable import printable
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ def find_checkpoints(sources: Sequence[Path], best: int | None, last: int | None
         raise InputError(
             "--best and --last choose among a run folder's checkpoints; got files, which are all averaged."
         )
-    if len({source.resolve() for source in sources}) < len(sources):
+    if len({real(source) for source in sources}) < len(sources):
         raise InputError(f"each checkpoint must be given once; got {', '.join(map(str, sources))}.")
     return list(sources)
 
@@ -133,7 +134,7 @@ def model_card(output_dir: Path, checkpoints: Sequence[Path], start: "Start | No
     """Write the model card: which checkpoints the weights are the mean of, and what is mixed in."""
     lines = "\n".join(f"* {path.stem}" for path in checkpoints)
     counted = f"{_count(checkpoints)}{_and_start(start)}"
-    return _CARD.format(name=output_dir.resolve().name, count=counted, lines=lines)
+    return _CARD.format(name=real(output_dir).name, count=counted, lines=lines)
 
 
 def _and_start(start: "Start | None") -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from asr.cli.command import run_command
 from asr.errors import InputError
-from asr.system.files import check_output, message_stream, write_whole
+from asr.system.files import check_output, message_stream, real, write_whole
 
 if TYPE_CHECKING:
     from asr.checkpoint.foreign import Converted
@@ -59,7 +59,7 @@ def to_bundle(model: str, output: Path, pad_mode: str, source: str | None) -> No
     from asr.checkpoint.huggingface.files import is_huggingface
     from asr.checkpoint.nemo.convert import from_nemo
 
-    path, origin = Path(model), Path(model).resolve().name
+    path, origin = Path(model), real(Path(model)).name
     if is_address(model):
         downloaded = download(model)
         path, origin = downloaded.path, str(downloaded.address)
@@ -106,7 +106,7 @@ def model_card(output: Path, origin: str, source: str | None, converted: "Conver
     """Write the model card: what the weights were converted from."""
     version = f", written by {converted.writer}" if converted.writer else ""
     return _CARD.format(
-        name=output.resolve().name,
+        name=real(output).name,
         origin=origin + version,
         sha256=converted.weights_sha256,
         account=_account(converted),

@@ -20,7 +20,7 @@ from asr.cli.evaluation_table import table
 from asr.cli.output import make_output_dir
 from asr.cli.report_options import add_report, audio_budget
 from asr.errors import InputError
-from asr.system.files import message_stream, write_output, write_whole, write_whole_text
+from asr.system.files import message_stream, real, write_output, write_whole, write_whole_text
 from asr.text.normalize import NORMALIZERS, get_normalizer
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ def report(
     clips = record_with_features(recognizer, utterances, order, budget, how, audio_progress)
     more = [("Texts normalised by", everything.normalizer), ("Decoder", recognizer.decode.description)]
     missing = [f"{name}: {rejected.reason}" for name, each in evaluations.items() for rejected in each.rejected]
-    title = f"Evaluation of {Path(facts[0][1]).resolve().name}"
+    title = f"Evaluation of {real(Path(facts[0][1])).name}"
     return evaluation_report(everything.scored, About(title, [*facts, *more], missing), clips, harder)
 
 

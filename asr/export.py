@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from asr.cli.command import DECODERS, audio_progress, progress_bar, run_command
 from asr.errors import InputError
+from asr.system.files import real
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -142,7 +143,7 @@ def _publish(options: argparse.Namespace) -> int:
     unknown = [name for name, value in about.items() if value is None]
     if unknown:
         print(f"README.md names no {' and no '.join(unknown)}: give --{' and --'.join(unknown)}, if you know.")
-    print(f"hf upload OWNER/{options.output.resolve().name} {options.output}")
+    print(f"hf upload OWNER/{real(options.output).name} {options.output}")
     return 0
 
 
@@ -234,7 +235,7 @@ def _source(options: argparse.Namespace) -> str:
     from asr.checkpoint.hub import is_address
     from asr.checkpoint.load import BUNDLE
 
-    path = Path(options.model).resolve()
+    path = real(Path(options.model))
     return str(options.model) if is_address(options.model) else path.parent.name if path.name == BUNDLE else path.name
 
 
@@ -251,7 +252,7 @@ def _card(
     return card(
         recognizer,
         max_symbols=bundle.config["decode"].get("max_symbols"),
-        name=options.output.resolve().name,
+        name=real(options.output).name,
         source=_source(options),
         programs=[(name, program.ByteSize(), described(program)) for name, program in programs.items()],
         compared=compared,

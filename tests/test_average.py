@@ -317,7 +317,7 @@ def test_a_malicious_checkpoint_is_one_line_and_runs_nothing(run_dir: Path, tmp_
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert ended.returncode == 1
     assert ended.stdout == ""
-    assert ended.stderr.startswith(f"error: {file}: not a checkpoint that can be loaded safely: ")
+    assert ended.stderr.startswith(f"error: {file}: must be a checkpoint that can be loaded without running code; ")
     assert ended.stderr.count("\n") == 1
     assert not witness.exists()
     assert not (tmp_path / "out").exists()

@@ -392,6 +392,14 @@ TENSORS: dict[str, tuple[Any, str]] = {
         "as many numbers as its tensors have",
     ),
     "code": (tensors() | {"x": _Evil()}, "nothing that could run code"),
+    "no numbers": (
+        tensors() | {"x": torch.zeros(1, device="meta")},
+        "must hold the numbers of its tensors; 'x' has none",
+    ),
+    "a negative variance": (
+        tensors() | {"encoder.layers.0.conv.batch_norm.running_var": torch.full((DIM,), -0.5)},
+        r"running_var must hold variances, at least 0; its least is -0\.5",
+    ),
     "a list": ([torch.zeros(1)], "must hold tensors by name; got 'list'"),
     "a number for a name": ({3: torch.zeros(1)}, "by name; 3 is none"),
     "a complex one": (tensors() | {"x": torch.zeros(1, dtype=torch.complex64)}, "'x' is none"),
@@ -474,7 +482,7 @@ MEMBERS: dict[str, tuple[list[tuple[tarfile.TarInfo, bytes]], str]] = {
         [member("./x", b"x", pax_headers={"GNU.sparse.map": "0,1", "GNU.sparse.size": "1099511627776"})],
         "'./x' is no plain file",
     ),
-    "a name twice": ([member("./model_config.yaml", b"{}")], "each of them once.*'model_config.yaml' is too much"),
+    "a name twice": ([member("./model_config.yaml", b"{}")], "each member once; 'model_config.yaml' is there twice"),
     "too many": ([member(f"./{number}") for number in range(1001)], "at most 1,000 members"),
     "a config too large": ([member("./x_tokenizer.model", bytes(65 << 20))], "must have at most 67,108,864 bytes"),
     "a header of megabytes": ([member("./x", pax_headers={"comment": 3_000_000 * "x"})], "tells of a member must have"),
@@ -496,7 +504,7 @@ def test_a_gzip_bomb_is_refused_before_it_takes_memory(tmp_path: Path) -> None:
     assert path.stat().st_size < 1 << 20
     tracemalloc.start()
     try:
-        assert_refused(path, "at most 20 times its own bytes; 'model_weights.ckpt' is too much", tmp_path)
+        assert_refused(path, "at most 20 times its own bytes; 'model_weights.ckpt' is beyond them", tmp_path)
         assert tracemalloc.get_traced_memory()[1] < 10 << 20
     finally:
         tracemalloc.stop()
@@ -508,7 +516,11 @@ def test_a_size_that_is_not_there_takes_no_memory(tmp_path: Path) -> None:
         info, _ = member("./model_weights.ckpt", size=size)
         header = info.tobuf(tarfile.GNU_FORMAT)
         (tmp_path / "a.nemo").write_bytes(header + bytes(2048))
-        assert_refused(tmp_path / "a.nemo", "is too much|is damaged|must be there|must be what torch", tmp_path)
+        assert_refused(
+            tmp_path / "a.nemo",
+            "is beyond them|is there twice|there are more|is damaged|must be there|must be what torch",
+            tmp_path,
+        )
 
 
 @pytest.mark.parametrize(
@@ -542,6 +554,30 @@ def test_paths_that_lead_to_no_model_are_one_line(tmp_path: Path) -> None:
     folder = in_folder(tmp_path / "links", replaced(config=None))
     (folder / "model_config.yaml").symlink_to("/etc/hostname")
     assert_refused(folder, r"files must lie in the folder; model_config\.yaml is a link", tmp_path)
+
+
+def test_a_folder_that_nothing_would_load_is_not_written(tmp_path: Path) -> None:
+    path = archive(tmp_path)
+    for name in ("model.nemo", "model.ckpt"):
+        with pytest.raises(
+            InputError, match=rf"must be written to a folder with a name.*; got '.*/{name}'\. .*--to nemo"
+        ):
+            main([str(path), "-o", str(tmp_path / name)])
+        assert not (tmp_path / name).exists()
+    with pytest.raises(InputError, match=r"must be written to a folder with a name.*; got '/'\."):
+        main([str(path), "-o", "/"])
+    assert main([str(path), "-o", str(tmp_path / "bundle")]) == 0
+    with pytest.raises(InputError, match=r"bundle/sub: a bundle must not lie in another one; .*/bundle is one"):
+        main([str(path), "-o", str(tmp_path / "bundle" / "sub")])
+
+
+def test_what_torch_says_of_a_hostile_file_does_not_advise_to_run_it(tmp_path: Path) -> None:
+    with pytest.raises(InputError) as refused:
+        main([str(archive(tmp_path, state=tensors() | {"x": _Evil()})), "-o", str(tmp_path / "output")])
+    message = str(refused.value)
+    assert "nothing that could run code; Trying to load unsupported GLOBAL posix.mkdir" in message
+    for advice in ("weights_only", "likely succeed", "safe_globals"):
+        assert advice not in message
 
 
 def test_the_command_says_what_is_wrong_on_one_line(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import csv
 import gzip
 import json
+import os
 import re
 import shutil
 from collections.abc import Callable
@@ -146,6 +147,45 @@ def test_the_segments_of_kaldi_are_stretches_of_recordings(tmp_path: Path) -> No
     a, b = convert("kaldi", data)
     assert (a.offset, a.duration, a.text) == (0.1, 0.15, "one")
     assert (b.offset, b.duration) == (0.3, pytest.approx(SECONDS[0] - 0.3))
+
+
+def test_names_that_are_not_utf_8_or_no_names_are_lines_of_their_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = kaldi(tmp_path)
+    for name in ("wav.scp", "text", "utt2spk"):
+        content = (data / name).read_bytes()
+        (data / name).write_bytes(content.replace(NAMES[0].encode(), NAMES[0].encode() + b"\xff"))
+    assert main(["kaldi", str(data), str(tmp_path / "out.jsonl")]) == 1
+    assert re.search(
+        r"^error: .*/text:1: the id must be UTF-8; got 'utterance-0\\udcff'$", capsys.readouterr().err, re.M
+    )
+    source = lhotse(tmp_path / "lhotse")
+    with gzip.open(source, "rt") as file:
+        cuts = [json.loads(line) for line in file]
+    odd = [cuts[0] | {"id": ["a"]}, *cuts[1:]]
+    (tmp_path / "cuts.jsonl").write_text("\n".join(map(json.dumps, odd)))
+    assert (
+        main(["lhotse", str(tmp_path / "cuts.jsonl"), str(tmp_path / "out.jsonl"), "--root", str(source.parent)]) == 1
+    )
+    assert "cuts.jsonl:1: id must be a string or a number; got ['a']" in capsys.readouterr().err
+    (tmp_path / "recordings.jsonl").write_text(json.dumps(cuts[0]["recording"] | {"id": ["r"]}))
+    supervision = {"id": "s", "recording_id": "r", "start": 0, "duration": 1, "text": "x"}
+    (tmp_path / "supervisions.jsonl").write_text(json.dumps(supervision))
+    more = ["--recordings", str(tmp_path / "recordings.jsonl")]
+    assert main(["lhotse", str(tmp_path / "supervisions.jsonl"), str(tmp_path / "out.jsonl"), *more]) == 1
+    assert "recordings.jsonl:1: id must be a string; got ['r']" in capsys.readouterr().err
+
+
+def test_an_audio_file_may_have_a_name_of_any_bytes(tmp_path: Path) -> None:
+    data = kaldi(tmp_path)
+    old = os.fsencode(tmp_path / "audio" / f"{NAMES[0]}.wav")
+    os.rename(old, old.replace(b".wav", b"\xff.wav"))
+    content = (data / "wav.scp").read_bytes()
+    (data / "wav.scp").write_bytes(content.replace(f"{NAMES[0]}.wav".encode(), NAMES[0].encode() + b"\xff.wav"))
+    utterances = convert("kaldi", data)
+    assert [one.id for one in utterances] == NAMES
+    assert all(Path(one.audio_filepath).is_file() for one in utterances)
 
 
 def test_supervisions_of_lhotse_find_their_recordings(tmp_path: Path) -> None:

@@ -131,7 +131,7 @@ def test_a_checkpoint_that_would_run_code_is_refused(tones: Path, tmp_path: Path
     with pytest.raises(pickle.UnpicklingError):
         torch.load(newest, weights_only=True)
     assert finish(start(config(run_dir, tones), tmp_path / "second.log")) == 1
-    assert f"{newest}: not a checkpoint that can be loaded safely" in error(tmp_path / "second.log")
+    assert f"{newest}: must be a checkpoint that can be loaded without running code; " in error(tmp_path / "second.log")
     assert not victim.exists()
 
 

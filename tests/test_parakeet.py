@@ -286,13 +286,15 @@ def test_what_a_folder_asks_for_and_we_do_not_have_is_one_line(case: str, tmp_pa
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json", "preprocessor_config.json", "config.json"])
-@pytest.mark.parametrize("damage", ["gone", "empty", "half", "a link", "a folder", "a list"])
+@pytest.mark.parametrize("damage", ["gone", "empty", "half", "a link", "a circle", "a folder", "a list"])
 def test_a_damaged_folder_is_one_line(name: str, damage: str, tmp_path: Path) -> None:
     folder = parakeet.save(tmp_path / "parakeet")
     content = (folder / name).read_bytes()
     (folder / name).unlink()
     if damage == "a link":
         (folder / name).symlink_to("/etc/hostname")
+    elif damage == "a circle":
+        (folder / name).symlink_to(name)
     elif damage == "a folder":
         (folder / name).mkdir()
     elif damage != "gone":

@@ -22,12 +22,13 @@ from asr.checkpoint.formats import FORMAT, KEY, of_today
 from asr.errors import InputError
 from asr.language_model.arpa import ARPA_HEAD
 from asr.onnx.names import NETS, ONNX, OPENED
-from asr.system.files import UNFINISHED, sync_folder
+from asr.system.files import UNFINISHED, real, sync_folder
 from asr.system.learnt import MAX_BYTES, parse_json
 
 WEIGHTS, CONFIG, CARD = "weights.safetensors", "config.json", "README.md"
 FIXED = (WEIGHTS, CONFIG, CARD)  # names in every bundle
 OF_A_BUNDLE = (WEIGHTS, CONFIG)
+OF_FILES = (".nemo", ".ckpt")  # suffixes of models that are files: a folder of such a name is not loaded
 ATTACHED = {"lm": "lm.arpa", "lexicon": "lexicon.txt", "hotwords": "hotwords.txt"}  # files the decoder's settings name
 UNBOUNDED = (WEIGHTS, ATTACHED["lm"], ATTACHED["lexicon"])  # in size; what they hold is checked as it is read
 REPLACED = ".replaced"  # the end of an older bundle's name while it is replaced
@@ -153,8 +154,8 @@ def _check_files(folder: Path) -> None:
     """
     try:
         for file in folder.iterdir():
-            if file.is_symlink() and not file.resolve().is_relative_to(folder.resolve()):
-                must = f"{folder}: a bundle's files must lie in it; {file.name} is a link to {file.resolve()}"
+            if file.is_symlink() and not real(file).is_relative_to(real(folder)):
+                must = f"{folder}: a bundle's files must lie in it; {file.name} is a link to {real(file)}"
                 raise InputError(f"{must}. Copy the file, if you trust it.")
             if not (file.is_file() or file.is_dir()):
                 raise InputError(f"{folder}: a bundle must hold files alone; {file.name} is a device or a pipe.")
@@ -183,7 +184,7 @@ def check_replaceable_folder(folder: Path, names: Collection[str], always: Colle
     Raises:
         InputError: as `replace_folder`.
     """
-    folder = folder.resolve()
+    folder = real(folder)
     _check_replaceable(folder, names, always)
     if folder.parent.exists() and not os.access(folder.parent, os.W_OK | os.X_OK):
         raise InputError(f"{folder}: a bundle must be written there; {folder.parent}: Permission denied")
@@ -223,7 +224,17 @@ def replace_folder(
     Raises:
         InputError: as `replace_bundle`.
     """
-    folder = folder.resolve()  # what a link points to is replaced, not the link
+    folder = real(folder)  # what a link points to is replaced, not the link
+    if not folder.name or folder.suffix in OF_FILES:
+        must = (
+            "a bundle must be written to a folder with a name, and one that is not that of an archive or a checkpoint"
+        )
+        raise InputError(
+            f"{must}; got {str(folder)!r}. Give another name; an archive is made by asr.convert --to nemo."
+        )
+    for parent in folder.parents:
+        if all((parent / name).is_file() for name in OF_A_BUNDLE):
+            raise InputError(f"{folder}: a bundle must not lie in another one; {parent} is one. Give another folder.")
     unfinished, replaced = (folder.with_name(f".{folder.name}{end}") for end in (UNFINISHED, REPLACED))
     try:
         give_back(folder)
@@ -242,7 +253,7 @@ def replace_folder(
 
 def give_back(folder: Path) -> None:
     """Give an older bundle its own name back, if the call that replaced it was killed between the old and the new."""
-    folder = folder.resolve()
+    folder = real(folder)
     replaced = folder.with_name(f".{folder.name}{REPLACED}")
     if replaced.exists() and not folder.exists():
         os.rename(replaced, folder)
@@ -334,7 +345,20 @@ def checked_config(config: Any, where: Path) -> dict[str, Any]:
     return of_today(config, where)
 
 
+def why_not_loaded(error: Exception) -> str:
+    """Return why `torch.load` did not load a file; its own text advises to run the code that the file holds."""
+    _, is_there, reason = str(error).partition("WeightsUnpickler error: ")
+    if not is_there:
+        paragraphs = str(error).split("\n\n")
+        reason = next((text for text in paragraphs if text.strip() and "weights_only" not in text), "it is damaged")
+    return shortened(" ".join(reason.split()).partition(". ")[0].rstrip("."))
+
+
 def one_line(error: Exception) -> str:
     """Return what an error says, on one line and not too long."""
-    text = " ".join(str(error).split())
+    return shortened(" ".join(str(error).split()))
+
+
+def shortened(text: str) -> str:
+    """Return a text, or its beginning if it is long."""
     return text if len(text) <= 300 else text[:300] + " …"

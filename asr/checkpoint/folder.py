@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from asr.errors import InputError
+from asr.system.files import real
 from asr.system.learnt import MAX_BYTES
 
 
@@ -22,8 +23,8 @@ def read_folder(folder: Path, is_wanted: Callable[[str], bool], unbounded: tuple
     for file in sorted(folder.iterdir()):
         if not is_wanted(file.name):
             continue
-        if file.is_symlink() and not file.resolve().is_relative_to(folder.resolve()):
-            raise InputError(f"{folder}: files must lie in the folder; {file.name} is a link to {file.resolve()}.")
+        if file.is_symlink() and not real(file).is_relative_to(real(folder)):
+            raise InputError(f"{folder}: files must lie in the folder; {file.name} is a link to {real(file)}.")
         if not file.is_file():
             raise InputError(f"{folder}: {file.name} must be a file; it is a folder, a device, a pipe, or missing.")
         check_size(folder, file.name, file.stat().st_size, unbounded)

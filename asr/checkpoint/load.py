@@ -23,6 +23,7 @@ from asr.checkpoint.bundle import (
     read_config,
     read_exported,
     replace_bundle,
+    why_not_loaded,
     with_fusion,
 )
 from asr.checkpoint.formats import FORMAT, KEY
@@ -105,6 +106,7 @@ def bundle_recognizer(bundle: Bundle, path: Path, device: str | torch.device = "
         with torch.device("meta"):  # no memory for a net of which the weights know nothing
             model = build_model(bundle.config, tokenizer, features)
         if not bundle.programs:
+            _check_variances(bundle.weights, path)
             _load_weights(model, bundle.weights)
         else:
             from asr.onnx.exported import exported
@@ -119,6 +121,17 @@ def bundle_recognizer(bundle: Bundle, path: Path, device: str | torch.device = "
     except RuntimeError as error:  # load_state_dict: names or shapes that do not fit the config
         raise InputError(f"{path}: the weights must fit the config; {one_line(error)}") from None
     return Recognizer(model.eval(), decode, calibration).to(device)
+
+
+def _check_variances(weights: Mapping[str, Tensor], path: Path) -> None:
+    """Check that no norm would take the root of a negative number.
+
+    Raises:
+        InputError: one would, and give NaN.
+    """
+    for name, weight in weights.items():
+        if name.endswith(".running_var") and bool((weight < 0).any()):
+            raise InputError(f"{path}: {name} must hold variances, at least 0; its least is {float(weight.min()):g}.")
 
 
 def _load_weights(model: Model, weights: Mapping[str, Tensor]) -> None:
@@ -296,7 +309,8 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         raise InputError(f"{path}: no such checkpoint.") from None
     except Exception as error:  # whatever torch stumbles over, nearly any kind there is, the file is at fault
-        raise InputError(f"{path}: not a checkpoint that can be loaded safely: {one_line(error)}") from None
+        must = f"{path}: must be a checkpoint that can be loaded without running code"
+        raise InputError(f"{must}; {why_not_loaded(error)}.") from None
     return checkpoint if isinstance(checkpoint, dict) else {}
 
 

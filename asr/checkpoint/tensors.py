@@ -1,7 +1,6 @@
 """Tensors by name, of a stranger's file: safetensors, or what `torch.save` wrote."""
 
 import io
-import re
 import zipfile
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -11,7 +10,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load
 from torch import Tensor
 
-from asr.checkpoint.bundle import one_line
+from asr.checkpoint.bundle import one_line, why_not_loaded
 from asr.errors import InputError, shown
 from asr.system.learnt import MAX_BYTES
 
@@ -35,8 +34,9 @@ def load_tensors(content: bytes, name: str) -> dict[str, Tensor]:
     try:
         state = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
     except Exception as error:  # whatever torch stumbles over, nearly any kind there is, the file is at fault
-        reason = re.sub(r".*?WeightsUnpickler error: ", "", one_line(error))
-        raise InputError(f"{name} must hold tensors alone, and nothing that could run code: {reason}") from None
+        raise InputError(
+            f"{name} must hold tensors alone, and nothing that could run code; {why_not_loaded(error)}."
+        ) from None
     tensors = dict(_tensors(state, name))
     size = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
     if size > 2 * len(content):  # the same numbers, again and again
@@ -73,6 +73,8 @@ def _tensors(state: Any, name: str) -> Iterator[tuple[str, Tensor]]:
         raise InputError(f"{name} must hold tensors by name; got {shown(type(state).__name__)}.")
     for key, tensor in state.items():
         is_plain = isinstance(tensor, Tensor) and tensor.layout == torch.strided and not tensor.is_quantized
+        if is_plain and tensor.device.type != "cpu":  # meta: a tensor without numbers
+            raise InputError(f"{name} must hold the numbers of its tensors; {shown(key)} has none.")
         if not isinstance(key, str) or not is_plain or not (tensor.is_floating_point() or key.endswith(COUNTER)):
             raise InputError(f"{name} must hold tensors of floating-point numbers by name; {shown(key)} is none.")
         yield key, tensor.detach()

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from asr.errors import InputError, shown
-from asr.system.files import bounded_lines, write_whole
+from asr.system.files import bounded_lines, real, write_whole
 
 REQUIRED_KEYS = ("audio_filepath", "duration", "text")
 MAX_SECONDS = 1e9  # 30 years: more is a mistake
@@ -101,12 +101,13 @@ def write_manifest(
         scores: of an alignment, one for each utterance, which stand beside; None: nothing does.
     """
     path = Path(path)
-    folder = path.parent.resolve()
+    folder = real(path.parent)
     lines = (
         json.dumps(_to_line(utterance, folder) | ({} if score is None else {"score": score}), ensure_ascii=False) + "\n"
         for utterance, score in zip(utterances, scores, strict=False)
     )
-    write_whole(path, lambda file: file.writelines(line.encode("utf-8") for line in lines))
+    # Names of files may hold bytes that are not UTF-8; `named_lines` reads them back.
+    write_whole(path, lambda file: file.writelines(line.encode("utf-8", "surrogateescape") for line in lines))
 
 
 def named_lines(path: Path, kind: str) -> Iterator[tuple[str, str]]:
@@ -174,8 +175,11 @@ def parse_utterance(
     audio_filepath, offset, utterance_id = entry["audio_filepath"], entry.get("offset"), entry.get("id")
     if utterance_id is None:
         utterance_id = audio_filepath if offset is None else f"{audio_filepath}@{offset}"
-    utterance_id = str(utterance_id)
     speaker = entry.get("speaker")
+    for key, value in (("id", utterance_id), ("speaker", speaker)):
+        if isinstance(value, (list, dict)):
+            raise InputError(f"{where}: {key} must be a string or a number; got {shown(value)}.")
+    utterance_id = str(utterance_id)
     speaker = None if speaker is None else str(speaker)
     texts = {"audio_filepath": audio_filepath, "text": entry["text"], "id": utterance_id, "speaker": speaker or ""}
     for key, value in texts.items():
@@ -217,7 +221,7 @@ def _number(value: Any, what: str, named: str) -> float:
 
 
 def _to_line(utterance: Utterance, folder: Path) -> dict[str, Any]:
-    audio = Path(utterance.audio_filepath).resolve()
+    audio = real(Path(utterance.audio_filepath))
     if audio.is_relative_to(folder):
         audio = audio.relative_to(folder)
     line: dict[str, Any] = {"id": utterance.id, "audio_filepath": str(audio), "duration": utterance.duration}

@@ -17,7 +17,7 @@ from asr.report.training_gains import gains
 from asr.run.events import History, read_history
 from asr.run.names import COMPARISON, CONFIG, EVENTS, EXAMPLES, LOG, METRICS, REPORT, RESULTS
 from asr.run.validation_samples import ValidationSample, read_samples
-from asr.system.files import write_whole_text
+from asr.system.files import real, write_whole_text
 from asr.text.numbers import NONE, duration, interval, number, percent
 from asr.web.figures import facts, figure
 from asr.web.page import escape, page
@@ -73,7 +73,7 @@ def read_record(run_dir: Path) -> Record:
     """
     config = _text(run_dir / CONFIG)
     return Record(
-        run_dir.resolve().name,
+        real(run_dir).name,
         config,
         _settings(config),
         read_curves(run_dir / METRICS),

@@ -9,6 +9,7 @@ from asr.checkpoint.huggingface.files import replace_huggingface
 from asr.checkpoint.load import BUNDLE, bundle_folder
 from asr.run.names import RESULTS
 from asr.run.results import read_results
+from asr.system.files import real
 
 
 def publish(model: Path, output: Path, language: str | None, license: str | None) -> list[str]:
@@ -27,7 +28,7 @@ def publish(model: Path, output: Path, language: str | None, license: str | None
     bundle = read_bundle(folder)
     files = to_huggingface(bundle, folder)
     results = read_results(folder.parent / RESULTS) if folder.name == BUNDLE else {}
-    card = model_card(output.resolve().name, bundle.config, results, bundle.card, language, license)
+    card = model_card(real(output).name, bundle.config, results, bundle.card, language, license)
     files[CARD] = card.encode()
     replace_huggingface(output, files)
     return list(files)

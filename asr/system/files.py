@@ -32,7 +32,7 @@ def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
             was at `path` is untouched.
     """
     if not is_stream(path):
-        _replace(Path(os.path.realpath(path)), write)
+        _replace(real(path), write)
         return
     descriptor = _descriptor(path)
     with open(os.open(path, os.O_WRONLY) if descriptor is None else os.dup(descriptor), "wb") as file:
@@ -95,6 +95,11 @@ def _descriptor(path: Path) -> int | None:
     return None
 
 
+def real(path: str | Path) -> Path:
+    """Return the absolute path behind all links; of links that lead in a circle, one of them."""
+    return Path(os.path.realpath(path))  # Path.resolve raises a RuntimeError there
+
+
 def check_output(option: str, path: Path, example: str, inputs: Iterable[str | Path] = ()) -> None:
     """Check that a file can be written at a path, as far as that can be told without writing it.
 
@@ -115,7 +120,7 @@ def check_output(option: str, path: Path, example: str, inputs: Iterable[str | P
             if _descriptor(path) is None and not os.access(path, os.W_OK):
                 raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
             return
-        place = Path(os.path.realpath(path))
+        place = real(path)
         folder = next(folder for folder in place.parents if folder.exists())  # the others are made
         if not folder.is_dir():
             raise InputError(f"{option} must be in a folder; {str(path)!r} would lie in the file {str(folder)!r}.")

@@ -93,8 +93,9 @@ def _complete(entry: Entry) -> Utterance | str:
     """Make an utterance, or say why there is none."""
     line: dict[str, Any] = {"audio_filepath": str(entry.audio), "text": entry.text, "id": entry.id or entry.audio.stem}
     line |= {"offset": entry.offset, "speaker": entry.speaker, "duration": entry.duration}
-    if re.search("[\udc80-\udcff]", entry.text):
-        return f"{entry.where}: the text must be UTF-8; got {entry.text!a}"
+    for what, value in {"text": entry.text, "id": entry.id, "speaker": entry.speaker}.items():
+        if isinstance(value, str) and re.search("[\udc80-\udcff]", value):
+            return f"{entry.where}: the {what} must be UTF-8; got {value!a}"
     try:
         if not entry.audio.is_file():
             return f"{entry.where}: {entry.audio}: no such audio file"

@@ -20,7 +20,10 @@ def read(source: Path, options: Options, problems: Problems) -> Iterator[Entry]:
     recordings = {}
     if options.recordings is not None:
         for where, row in _rows(options.recordings, problems):
-            recordings[row.get("id")] = (where, row)
+            if not isinstance(row.get("id"), str):
+                problems.add(where, f"id must be a string; got {row.get('id')!r}")
+                continue
+            recordings[row["id"]] = (where, row)
     for where, row in _rows(source, problems):
         try:
             if "supervisions" in row:
@@ -43,7 +46,7 @@ def _cut(row: Mapping[str, Any], where: str, root: Path) -> Entry:
     speakers = {one["speaker"] for one in supervisions if one.get("speaker")}
     start, duration = float(row["start"]), float(row["duration"])
     speaker = speakers.pop() if len(speakers) == 1 else None
-    return _entry(where, row["recording"], root, text, str(row["id"]), speaker, start, duration)
+    return _entry(where, row["recording"], root, text, row["id"], speaker, start, duration)
 
 
 def _supervision(row: Mapping[str, Any], where: str, root: Path, recordings: Mapping[Any, Any]) -> Entry:
@@ -51,7 +54,7 @@ def _supervision(row: Mapping[str, Any], where: str, root: Path, recordings: Map
         raise InputError(f"recording {row['recording_id']!r} is not known. Give --recordings recordings.jsonl.gz")
     recording = recordings[row["recording_id"]][1]
     start, duration = float(row["start"]), float(row["duration"])
-    return _entry(where, recording, root, row.get("text") or "", str(row["id"]), row.get("speaker"), start, duration)
+    return _entry(where, recording, root, row.get("text") or "", row["id"], row.get("speaker"), start, duration)
 
 
 def _entry(

@@ -96,9 +96,13 @@ def _read_archive(path: Path) -> dict[str, bytes]:
             while (member := archive.next()) is not None:
                 name = _checked_name(path, member)
                 left -= max(0, member.size)
-                if left < 0 or len(seen) == MAX_MEMBERS or name in seen:
-                    must = f"{path}: an archive must hold at most {MAX_MEMBERS:,} members, each of them once"
-                    raise InputError(f"{must}, and at most {MAX_RATIO} times its own bytes; {shown(name)} is too much.")
+                if name in seen:
+                    raise InputError(f"{path}: an archive must hold each member once; {shown(name)} is there twice.")
+                if len(seen) == MAX_MEMBERS:
+                    raise InputError(f"{path}: an archive must hold at most {MAX_MEMBERS:,} members; there are more.")
+                if left < 0:
+                    must = f"{path}: an archive must unpack to at most {MAX_RATIO} times its own bytes"
+                    raise InputError(f"{must}; {shown(name)} is beyond them.")
                 seen.add(name)
                 wanted = is_wanted(name) and member.isreg()
                 if wanted:
