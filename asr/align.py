@@ -112,8 +112,8 @@ def _segment_rules(options: argparse.Namespace) -> "SegmentRules | None":
     rules = SegmentRules(**defaults | {key: value for key, value in given.items() if value is not None})
     if rules.min_score > 0:
         raise InputError(f"--min-score must be at most 0, the best score there is; got {rules.min_score:g}.")
-    if not 0 <= rules.min_seconds < rules.max_seconds:
-        must = "--min-seconds must be at least 0, and less than --max-seconds"
+    if not 0 <= rules.min_seconds < rules.max_seconds or rules.max_seconds < 1:
+        must = "--min-seconds must be at least 0, and less than --max-seconds, which must be at least 1"
         raise InputError(f"{must}; got {rules.min_seconds:g} and {rules.max_seconds:g}.")
     return rules
 

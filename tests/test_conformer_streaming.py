@@ -232,7 +232,7 @@ def test_with_one_chunk_for_all_it_is_a_conformer_with_the_same_weights() -> Non
 
 @torch.no_grad()
 def test_sizes_beyond_an_utterance_take_no_more_room_than_it_does() -> None:
-    encoder = make(["encoder=conformer_streaming_xs"], chunk_frames=100_000, left_frames=100_000, right_frames=100_000)
+    encoder = make(["encoder=conformer_streaming_xs"], chunk_frames=100_000, left_frames=100_000, right_frames=1_000)
     features, seen = torch.randn(90, NUM_MEL_BINS, dtype=torch.float64), []
     encoder.blocks[0].register_forward_pre_hook(lambda _, inputs: seen.append(inputs[2].shape[2]))
     first = whole(encoder, features)

@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Callable
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ from asr.features.normalize.global_cmvn import FILE as STATISTICS
 from asr.onnx import agreement, stream, transducer
 from asr.onnx.programs import running
 from asr.onnx.quantization import QUANTIZATIONS, smaller
-from asr.onnx.session import session
+from asr.onnx.session import run, session
 from asr.recognition.recognizer import Recognizer
 from tests.conftest import CONF, resolved
 from tests.test_average import save
@@ -313,3 +314,62 @@ def test_a_step_that_forgets_is_found_out(heard: Path) -> None:
     assert re.fullmatch(r"a sound, as a stream, at \d\.\d\d s", found.where)
     with pytest.raises(InputError, match=r"step\.onnx must give what the model gives"):
         agreement.check("step.onnx", found)
+
+
+# ---- programs of strangers
+
+
+def program_of(*nodes: onnx.NodeProto) -> bytes:
+    """A program that adds `x`, which the nodes give, to the features."""
+    last = [
+        onnx.helper.make_node("Add", ["features", "x"], ["log_probs"]),
+        onnx.helper.make_node("Identity", ["lengths"], ["out_lengths"]),
+    ]
+    floats, wholes = onnx.TensorProto.FLOAT, onnx.TensorProto.INT64
+    value = onnx.helper.make_tensor_value_info
+    inputs = [value("features", floats, ["batch", "t", 80]), value("lengths", wholes, ["batch"])]
+    outputs = [value("log_probs", floats, None), value("out_lengths", wholes, None)]
+    graph = onnx.helper.make_graph([*nodes, *last], "stranger", inputs, outputs)
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
+    return bytes(model.SerializeToString())
+
+
+def constant(name: str, kind: int, shape: list[int], values: list[Any]) -> onnx.NodeProto:
+    return onnx.helper.make_node("Constant", [], [name], value=onnx.helper.make_tensor(name, kind, shape, values))
+
+
+def endless() -> bytes:
+    """A loop whose condition stays true."""
+    floats, truths = onnx.TensorProto.FLOAT, onnx.TensorProto.BOOL
+    value = onnx.helper.make_tensor_value_info
+    body = onnx.helper.make_graph(
+        [onnx.helper.make_node("Identity", ["go"], ["still"]), onnx.helper.make_node("Add", ["y", "one"], ["more"])],
+        "body",
+        [value("number", onnx.TensorProto.INT64, []), value("go", truths, []), value("y", floats, [])],
+        [value("still", truths, []), value("more", floats, [])],
+    )
+    loop = onnx.helper.make_node("Loop", ["", "true", "one"], ["x"], body=body)
+    return program_of(constant("one", floats, [], [1.0]), constant("true", truths, [], [True]), loop)
+
+
+def greedy_for_memory() -> bytes:
+    """A tensor of 160 GB."""
+    return program_of(
+        constant("shape", onnx.TensorProto.INT64, [1], [40_000_000_000]),
+        onnx.helper.make_node("ConstantOfShape", ["shape"], ["much"]),
+        onnx.helper.make_node("ReduceSum", ["much"], ["x"], keepdims=0),
+    )
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [(endless, r"it had not ended after \d s\.$"), (greedy_for_memory, r"Failed to allocate memory .* 160000000000$")],
+)
+def test_a_program_that_takes_for_ever_or_too_much_memory_is_one_line(
+    make: Callable[[], bytes], message: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("asr.onnx.session.LEAST_SECONDS", 1.0)
+    opened = session(make(), ("features", "lengths"), ("log_probs", "out_lengths"))
+    with pytest.raises(InputError, match=r"^the exported program must run on what it was exported for; " + message):
+        run(opened, torch.zeros(1, 10, 80), torch.tensor([10]))
+    assert capfd.readouterr() == ("", "")

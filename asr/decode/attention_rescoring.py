@@ -10,7 +10,7 @@ from torch.nn.utils.rnn import pad_sequence
 from asr.decode.beam import Beam
 from asr.decode.fusion.shallow_fusion import Bonus, Score, ShallowFusion
 from asr.interfaces import AttentionHead, Head, Hypothesis, Tokenizer, Tunable
-from asr.settings.rule import above, number, whole
+from asr.settings.rule import DECODED_SECONDS, number, whole
 
 LARGEST_WEIGHT = 20.0  # of the attention decoder, that is worth trying
 
@@ -59,7 +59,7 @@ class AttentionRescoring:
         normalize: Callable[[str], str],
         *,
         attention_weight: Annotated[float, number(0, 1_000)],
-        max_seconds: Annotated[float, above(0)],
+        max_seconds: Annotated[float, DECODED_SECONDS],
         beam_size: Annotated[int, whole(1, 10_000)],
         beam_threshold: Bonus,
         tokens_per_frame: Annotated[int, whole(1, 10_000)],

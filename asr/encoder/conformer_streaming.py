@@ -16,6 +16,7 @@ from asr.lengths import padding_mask
 from asr.settings.rule import Bias, Dim, Heads, Layers, Probability, above, list_of, or_null, whole
 
 Frames = whole(0, 100_000)
+RightFrames = whole(0, 1_000)  # what waits for so many is no stream; a step computes as many again
 ChunkFrames = or_null(whole(1, 100_000))
 
 
@@ -132,10 +133,10 @@ class ConformerStreaming(nn.Module):
         dropout: Probability,
         chunk_frames: Annotated[int | None, ChunkFrames],
         left_frames: Annotated[int, Frames],
-        right_frames: Annotated[int, Frames],
+        right_frames: Annotated[int, RightFrames],
         training_chunk_frames: Annotated[list[int | None], list_of(ChunkFrames, "such as [4, 16, null]", least=1)],
         training_left_frames: Annotated[list[int], list_of(Frames, "such as [64, 128]", least=1)],
-        training_right_frames: Annotated[list[int], list_of(Frames, "such as [0, 8]", least=1)],
+        training_right_frames: Annotated[list[int], list_of(RightFrames, "such as [0, 8]", least=1)],
         subsampling: Callable[[int, int], Any],
         attention: Callable[[int, int, float], Any],
         convolution: Callable[[int, Callable[[int], nn.Module], Callable[[], nn.Module]], nn.Module],

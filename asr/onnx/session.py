@@ -1,7 +1,12 @@
 """A program opened by ONNX Runtime."""
 
 import importlib.util
-from collections.abc import Sequence
+import re
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,7 +17,12 @@ from asr.errors import InputError
 from asr.onnx.program import LOG_PROBS
 
 if TYPE_CHECKING:
-    from onnxruntime import InferenceSession
+    from onnxruntime import InferenceSession, RunOptions
+
+LEAST_SECONDS = 60.0  # that a program may run
+SECONDS_A_NUMBER = 10 / 8_000  # of what it is given, beside: ten seconds for a second of features
+CHECK_SECONDS = 0.5
+FATAL = 4  # what ONNX Runtime logs at least; its errors are raised
 
 
 def session(
@@ -34,7 +44,7 @@ def session(
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = num_threads or torch.get_num_threads()
-    options.log_severity_level = 3  # errors
+    options.log_severity_level = FATAL
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # other work may have the cores
     named = _named(program)
     try:
@@ -72,7 +82,54 @@ def run(opened: "InferenceSession", *given: Tensor) -> list[Tensor]:
     """Run a program of what it takes, in its order."""
     names = [value.name for value in opened.get_inputs()]
     inputs = {name: tensor.contiguous().numpy() for name, tensor in zip(names, given, strict=True)}
-    return [torch.from_numpy(out) for out in opened.run(None, inputs)]
+    seconds = LEAST_SECONDS + SECONDS_A_NUMBER * sum(tensor.numel() for tensor in given)
+    with _watchdog().ending_after(seconds) as options:
+        try:
+            outs = opened.run(None, inputs, options)
+        except Exception as error:  # one of many kinds, all of them ONNX Runtime's own
+            must = "the exported program must run on what it was exported for"
+            if options.terminate:
+                raise InputError(f"{must}; it had not ended after {seconds:.0f} s.") from None
+            reason = " ".join(str(error).rpartition("Status Message: ")[2].split())
+            reason = re.sub(r"^/\S+:\d+ .*?\) ", "", reason)  # the place in its code
+            raise InputError(f"{must}; {reason[:300]}") from None
+    return [torch.from_numpy(out) for out in outs]
+
+
+class _Watchdog(threading.Thread):
+    """Ends runs that last too long: a stranger's program may go on for ever."""
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True, name="onnx-watchdog")
+        self._deadlines: dict[int, tuple[float, RunOptions]] = {}
+
+    def run(self) -> None:
+        """Look at the runs every so often."""
+        while True:
+            time.sleep(CHECK_SECONDS)
+            for deadline, options in [*self._deadlines.values()]:
+                if time.monotonic() > deadline:
+                    options.terminate = True
+
+    @contextmanager
+    def ending_after(self, seconds: float) -> "Iterator[RunOptions]":
+        """Give the options of a run that is ended after these seconds."""
+        import onnxruntime
+
+        options = onnxruntime.RunOptions()
+        options.log_severity_level = FATAL
+        self._deadlines[id(options)] = time.monotonic() + seconds, options
+        try:
+            yield options
+        finally:
+            del self._deadlines[id(options)]
+
+
+@cache
+def _watchdog() -> _Watchdog:
+    watchdog = _Watchdog()
+    watchdog.start()
+    return watchdog
 
 
 def run_net(opened: "InferenceSession", batch: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:

@@ -123,6 +123,7 @@ PRECISION = Rule(  # of training: weights are float32, so others of Lightning's 
     ),
 )
 
+DECODED_SECONDS = number(1, 3_600)  # most that a decoder takes at once; shorter pieces would cut every word
 CHUNK_SECONDS = above(0, 3_600)  # of a stream, that are recognised at once
 LEFT_SECONDS = number(0, 3_600)  # that are seen before a chunk
 RIGHT_SECONDS = number(0, 30)  # that are seen behind it, and go through the net once more with each chunk

@@ -53,6 +53,23 @@ PREPROCESSOR_KEYS = {
 }
 
 
+class _Loader(yaml.SafeLoader):
+    """YAML's safe loader, but for numbers to base 60, `1:30`, which remain text: long ones take minutes.
+
+    Not libyaml's loader: brackets in brackets end the process.
+    """
+
+    def construct_yaml_int(self, node: yaml.ScalarNode) -> int | str:
+        return node.value if ":" in node.value else super().construct_yaml_int(node)
+
+    def construct_yaml_float(self, node: yaml.ScalarNode) -> float | str:
+        return node.value if ":" in node.value else super().construct_yaml_float(node)
+
+
+_Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)
+_Loader.add_constructor("tag:yaml.org,2002:float", _Loader.construct_yaml_float)
+
+
 def parse(content: bytes, where: object) -> dict[str, Any]:
     """Read a config by YAML's safe loader.
 
@@ -62,7 +79,7 @@ def parse(content: bytes, where: object) -> dict[str, Any]:
     if len(content) > MAX_YAML_BYTES:
         raise InputError(f"{where} must have at most {MAX_YAML_BYTES:,} bytes; it has {len(content):,}.")
     try:
-        config = yaml.safe_load(content)  # not libyaml's loader: brackets in brackets end the process
+        config = yaml.load(content, _Loader)  # which is a SafeLoader
     except (yaml.YAMLError, ValueError, LookupError, OverflowError, RecursionError) as error:
         raise InputError(f"{where} must be YAML of plain values; {one_line(error) or 'it is damaged'}.") from None
     return dict(mapping(config, str(where)))
