@@ -406,4 +406,28 @@ def test_requests_that_are_not_http_do_not_stop_the_server(server: Server) -> No
         with server.connect() as connection:
             connection.sendall(nonsense)
             connection.settimeout(5)
-            assert connection.recv(4096).startswith(b"HTTP/1.1 400 ")
+            head, _, body = connection.recv(4096).partition(b"\r\n\r\n")
+            assert head.startswith(b"HTTP/1.1 400 ")
+            assert b"content-type: application/json" in head.lower()
+            assert [*json.loads(body)] == ["error"]
+
+
+def test_nonsense_behind_an_answer_that_has_begun_is_no_fault_of_the_server(server: Server) -> None:
+    with server.connect() as connection:
+        connection.sendall(request_head("Transfer-Encoding: chunked", "Content-Type: text/plain") + b"1\r\na\r\n")
+        connection.settimeout(5)
+        assert connection.recv(4096).startswith(b"HTTP/1.1 4")
+        connection.sendall(b"no number\r\n")
+    assert server.get("/health").status_code == 200
+    assert "Traceback" not in server.log.read_text()
+
+
+def test_a_handshake_that_is_none_is_answered_as_any_other_error(server: Server) -> None:
+    head = b"GET /stream HTTP/1.1\r\nHost: 127.0.0.1\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+    for more in (b"", b"Sec-WebSocket-Key: short\r\n", b"Sec-WebSocket-Version: 1\r\n"):
+        with server.connect() as connection:
+            connection.sendall(head + more + b"\r\n")
+            connection.settimeout(5)
+            answer, _, body = connection.recv(4096).partition(b"\r\n\r\n")
+            assert answer.startswith(b"HTTP/1.1 4")
+            assert [*json.loads(body)] == ["error"]

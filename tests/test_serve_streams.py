@@ -1,6 +1,7 @@
 """The WebSocket: it says what `asr.Stream` says, whoever else speaks; whatever is sent, there is one clear line."""
 
 import asyncio
+import contextlib
 import json
 import random
 import socket
@@ -203,18 +204,22 @@ def test_a_message_that_is_too_large_closes_the_connection_by_its_name(recognize
     assert not final_words(told)
 
 
+HANDSHAKE = (
+    "GET /stream HTTP/1.1\r\nHost: 127.0.0.1\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+    "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Version: 13\r\n\r\n"
+)
+
+
 def test_what_breaks_the_protocol_closes_the_connection_and_nothing_else(
     recognizer: Recognizer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    head = "GET /stream HTTP/1.1\r\nHost: 127.0.0.1\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
-    head += "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Version: 13\r\n\r\n"
     junk = (random.Random(1).randbytes(5000), b"\x82\x05hello", b"\xff" * 99, b"\x81\x82\0\0\0\0\xff\xff", b"")
 
     async def test(server: Live) -> None:
         for content in junk:
             host, port = server.address.removeprefix("ws://").split(":")
             reader, writer = await asyncio.open_connection(host, int(port))
-            writer.write(head.encode())
+            writer.write(HANDSHAKE.encode())
             assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 101 ")
             writer.write(content)
             if content:
@@ -224,6 +229,55 @@ def test_what_breaks_the_protocol_closes_the_connection_and_nothing_else(
 
     run(test, recognizer)
     assert not [record for record in caplog.records if record.exc_info and "UTF-8" not in record.msg]
+
+
+EMPTY_PART, PING = b"\x00\x80\0\0\0\0", b"\x89\xfd\0\0\0\0" + bytes(125)  # frames of a client
+
+
+@pytest.mark.parametrize("frame", [EMPTY_PART, PING], ids=["empty parts of a message", "pings that nobody reads"])
+def test_frames_that_are_no_message_are_counted(recognizer: Recognizer, frame: bytes) -> None:
+    samples = pcm(speech(1.0, 2, torch.float32))
+
+    async def flood(server: Live) -> int:
+        """Send frames and read nothing, then read to the end; the most that the server stored to be sent."""
+        host, port = server.address.removeprefix("ws://").split(":")
+        reader, writer = await asyncio.open_connection(host, int(port), limit=1)
+        writer.write(HANDSHAKE.encode())
+        await asyncio.sleep(0.2)
+        writer.write(b"\x01\x80\0\0\0\0" if frame == EMPTY_PART else b"")  # a text that does not end
+        most = 0
+        with contextlib.suppress(ConnectionError):
+            for _ in range(50):
+                writer.write(1000 * frame)
+                await writer.drain()
+                await asyncio.sleep(0)
+                connections = server.server.server_state.connections
+                most = max([most, *(one.transport.get_write_buffer_size() for one in connections)])
+            async with asyncio.timeout(20):
+                await reader.read()  # until the server closes the connection
+        writer.close()
+        return most
+
+    async def test(server: Live) -> tuple[Any, int]:
+        told, most = await asyncio.gather(say(server, cut(samples, 1)), flood(server))
+        return told, most
+
+    told, most = run(test, recognizer)
+    assert most < 1_000_000
+    assert text(told) == " ".join(word.text for word in alone(recognizer, from_pcm(samples)))
+
+
+def test_a_message_may_come_in_parts(recognizer: Recognizer) -> None:
+    samples = pcm(speech(1.0, 2, torch.float32))
+
+    async def test(server: Live) -> Any:
+        async with server.connect() as connection:
+            await connection.send(FIRST)
+            await connection.send([samples[at : at + 400] for at in range(0, len(samples), 400)])
+            await connection.send(END)
+            return [json.loads(message) async for message in connection]
+
+    assert text(run(test, recognizer)) == " ".join(word.text for word in alone(recognizer, from_pcm(samples)))
 
 
 def test_whose_pages_may_speak_and_where(recognizer: Recognizer) -> None:

@@ -14,6 +14,7 @@ from contextlib import suppress
 import uvicorn
 
 from asr.server.app import Service, make_app
+from asr.server.protocols import HttpProtocol, WebSocketProtocol
 from asr.server.stream_sockets import MOST_BYTES, StreamSockets
 
 LOOK_SECONDS = 0.1  # how often it is seen whether the server is to stop
@@ -68,8 +69,8 @@ def make_server(
     config = uvicorn.Config(
         make_app(service),
         loop="asyncio",
-        http="h11",
-        ws="websockets-sansio",
+        http=HttpProtocol,
+        ws=WebSocketProtocol,
         ws_max_size=MOST_BYTES,
         ws_ping_interval=PING_SECONDS,
         ws_ping_timeout=None,  # the answer comes behind the audio, which waits to be heard; streams have time-outs

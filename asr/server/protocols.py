@@ -1,0 +1,97 @@
+"""Uvicorn's two protocols, with a bound on what a client can make them compute and store, and errors as JSON.
+
+The protocol answers pings and joins the parts of a message before the application sees anything, so they are counted
+here. An answer to a ping that nobody reads is stored.
+"""
+
+import json
+
+import h11
+from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from websockets.datastructures import Headers
+from websockets.frames import CloseCode, Frame
+from websockets.http11 import Request, Response
+
+FRAMES_A_SECOND = 200  # that are no message: pings, pongs, and parts of a message behind the first
+SPARE_FRAMES = 1_000  # beyond that
+JSON = "application/json"
+
+
+class HttpProtocol(H11Protocol):
+    """HTTP/1.1; a request that is none is answered as every other error is."""
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer what is no HTTP; nothing can be answered where an answer has begun."""
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            body = error_body(msg)
+            headers = [
+                ("content-type", JSON),
+                ("content-length", str(len(body))),
+                ("connection", "close"),
+            ]
+            for event in (h11.Response(status_code=400, headers=headers), h11.Data(data=body), h11.EndOfMessage()):
+                self.transport.write(self.conn.send(event))
+        self.transport.close()
+
+
+class WebSocketProtocol(WebSocketsSansIOProtocol):
+    """WebSockets; frames that are no message are counted."""
+
+    _began: float | None = None
+    _num_frames = 0
+
+    def handle_connect(self, event: Request) -> None:
+        """Answer the handshake; a refusal is answered as every other error is."""
+        accept = self.conn.accept
+
+        def accept_or_say_why(request: Request) -> Response:
+            response = accept(request)
+            return response if response.status_code == 101 else _as_json(response)
+
+        self.conn.accept = accept_or_say_why  # type: ignore[method-assign]
+        super().handle_connect(event)
+
+    def handle_cont(self, event: Frame) -> None:
+        """Take up a part of a message."""
+        if self._counts():
+            super().handle_cont(event)
+
+    def handle_ping(self) -> None:
+        """Answer a ping."""
+        if self._counts():
+            super().handle_ping()
+
+    def handle_pong(self, event: Frame) -> None:
+        """Take the answer to a ping."""
+        if self._counts():
+            super().handle_pong(event)
+
+    def _counts(self) -> bool:
+        """Count a frame; close the connection where there are too many, and say that this one is not to be handled."""
+        if self.close_sent or self.transport.is_closing():
+            return False
+        now = self.loop.time()
+        self._began = now if self._began is None else self._began
+        self._num_frames += 1
+        if self._num_frames <= SPARE_FRAMES + FRAMES_A_SECOND * (now - self._began):
+            return True
+        self.conn.fail(CloseCode.POLICY_VIOLATION, "too many pings, or parts of a message")
+        self.handle_parser_exception()
+        return False
+
+
+def error_body(line: str) -> bytes:
+    """The body of every error."""
+    return json.dumps({"error": line}).encode()
+
+
+def _as_json(response: Response) -> Response:
+    """Answer a handshake that failed as every other request that fails."""
+    reason = (response.body or b"").decode("utf-8", "replace")
+    body = error_body(" ".join(reason.split()) or "the handshake of a WebSocket failed.")
+    headers = Headers(
+        [(name, value) for name, value in response.headers.raw_items() if not name.lower().startswith("content-")]
+    )
+    headers["Content-Type"], headers["Content-Length"] = JSON, str(len(body))
+    return Response(response.status_code, response.reason_phrase, headers, body)
