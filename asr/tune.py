@@ -1,4 +1,4 @@
-"""python -m asr.tune MODEL MANIFEST: find LM weight and word score on a dev set, calibrate confidence, keep both."""
+"""python -m asr.tune MODEL MANIFEST: choose the weights of the search on a dev set, calibrate confidence, keep both."""
 
 import math
 from collections.abc import Sequence
@@ -30,7 +30,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Tune; the status is 1 if an utterance could not be read, which then counts for nothing."""
     parser = model_parser(
         "tune",
-        "Find LM weight and word score on a dev set that was not trained on, calibrate the words' confidence there, "
+        "Find LM weight and word insertion bonus on a dev set that was not trained on, calibrate the words' confidence "
+        "there, "
         "and write both into the model's bundle, with the language model and the other settings of the search.",
         model="a run folder, or a bundle",
     )

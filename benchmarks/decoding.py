@@ -44,7 +44,7 @@ CONF = default_settings("decode", "beam")
 THEIR_PRUNING = {"beam_threshold": 10.0, "token_threshold": -5.0}  # pyctcdecode's defaults
 TUNABLE = {  # of a language model, whoever searches with it
     "lm_weight": Tunable(CONF["fusion"]["lm_weight"], 0.0, LARGEST_WEIGHT, 0.4),
-    "word_score": Tunable(CONF["fusion"]["word_score"], -LARGEST_SCORE, LARGEST_SCORE, 1.0),
+    "word_insertion_bonus": Tunable(CONF["fusion"]["word_insertion_bonus"], -LARGEST_SCORE, LARGEST_SCORE, 1.0),
 }
 NET = "net and reading"
 COLUMNS: dict[str, Callable[[Any], str]] = {
@@ -235,7 +235,7 @@ class Torchaudio:
     def search(self, evidence: Tensor, **values: float) -> list[list[Hypothesis]]:
         """Decode one utterance."""
         if values != self._made:
-            weight, score = values["lm_weight"] * math.log(10), values["word_score"]
+            weight, score = values["lm_weight"] * math.log(10), values["word_insertion_bonus"]
             with without_progress():
                 self._decode = self._make(lm_weight=weight, word_score=score)
             self._made = values
@@ -269,7 +269,7 @@ class Pyctcdecode:
 
     def search(self, evidence: Tensor, **values: float) -> list[list[Hypothesis]]:
         """Decode one utterance."""
-        self._decoder.reset_params(alpha=values["lm_weight"], beta=values["word_score"])
+        self._decoder.reset_params(alpha=values["lm_weight"], beta=values["word_insertion_bonus"])
         best = self._decode(evidence[0].numpy())[0]
         return [[Hypothesis(self._tokenizer.encode(best[0]), best[-1])]]
 

@@ -19,7 +19,7 @@ from asr.text.normalize import as_written
 from tests.identity import IDENTITY
 from tests.test_ctc import collapse
 
-NUMBERS = ("lm_weight", "word_score", "unknown_score", "hotword_score")
+NUMBERS = ("lm_weight", "word_insertion_bonus", "unknown_score", "hotword_score")
 WIDE = {
     "beam_size": 10**6,
     "beam_threshold": math.inf,
@@ -128,7 +128,7 @@ class Fusion:
             return None
         score = self.numbers["hotword_score"] * self.covered(words)
         if self.model is not None:
-            score += self.numbers["word_score"] * len(words)
+            score += self.numbers["word_insertion_bonus"] * len(words)
         if self.model is not None and self.lm_unit == "token":
             names = [piece.replace(" ", "\N{LOWER ONE EIGHTH BLOCK}") for piece in spelled]
             score += self.numbers["lm_weight"] * self.model.sentence(names)

@@ -102,7 +102,7 @@ def test_a_word_has_the_score_of_an_unknown_one_as_soon_as_no_known_word_begins_
     """Else unknown words, until they end, would drive the known ones out of the beam."""
     lm = Trigrams(["ab", "abba"], random.Random(0)).write(tmp_path / "lm.arpa")
     hotwords = write_lines(tmp_path / "hotwords.txt", ["cc"])
-    numbers = {"lm_weight": 0.0, "word_score": 0.0, "unknown_score": -7.0, "hotword_score": 0.0}
+    numbers = {"lm_weight": 0.0, "word_insertion_bonus": 0.0, "unknown_score": -7.0, "hotword_score": 0.0}
     fusion = beam(LETTERS, lm=lm, hotwords=hotwords, **numbers).fusion
     for word, gains in {
         "abbac ": [0, 0, 0, 0, -7, 0],
@@ -135,7 +135,9 @@ def test_words_and_scores_are_those_of_torchaudios_decoder_with_a_lexicon(tmp_pa
     lm = Trigrams(words[:6], draw).write(tmp_path / "lm.arpa")
     lexicon = write_lines(tmp_path / "lexicon.txt", [f"{word} {' '.join(word)} |" for word in words])
     weight, score = draw.uniform(0.2, 2), draw.uniform(-1, 2)
-    search = beam(LETTERS, **WIDE | {"beam_size": 2000}, lm=lm, lexicon=lexicon, lm_weight=weight, word_score=score)
+    search = beam(
+        LETTERS, **WIDE | {"beam_size": 2000}, lm=lm, lexicon=lexicon, lm_weight=weight, word_insertion_bonus=score
+    )
     other = decoder.ctc_decoder(
         lexicon=lexicon,
         tokens=["-", "|", "a", "b", "c"],
@@ -165,7 +167,9 @@ def test_tokens_and_scores_are_those_of_torchaudios_decoder_without_a_lexicon(tm
     names = ["\N{LOWER ONE EIGHTH BLOCK}", "a", "b", "c"]
     lm = Trigrams(names[:3] if seed % 2 else names, draw).write(tmp_path / "lm.arpa")
     weight = draw.uniform(0.2, 2)
-    search = beam(LETTERS, **WIDE | {"beam_size": 2000}, lm=lm, lm_unit="token", lm_weight=weight, word_score=0.0)
+    search = beam(
+        LETTERS, **WIDE | {"beam_size": 2000}, lm=lm, lm_unit="token", lm_weight=weight, word_insertion_bonus=0.0
+    )
     tokens = ["-", *names, "|"]
     other = decoder.ctc_decoder(
         lexicon=None,
@@ -250,7 +254,7 @@ def test_a_prefix_that_is_not_extended_would_not_have_been_kept(
 ) -> None:
     for seed in range(8):
         draw = random.Random(seed)
-        numbers = {"lm_weight": draw.uniform(0, 1), "word_score": draw.uniform(-1, 6), "hotword_score": 4.0}
+        numbers = {"lm_weight": draw.uniform(0, 1), "word_insertion_bonus": draw.uniform(-1, 6), "hotword_score": 4.0}
         search = beam(
             pieces,
             **WIDE | {"beam_size": beam_size, "beam_threshold": beam_threshold} | numbers,
@@ -364,7 +368,7 @@ def test_a_lexicon_that_cannot_be_used_is_one_clear_error(tmp_path: Path, conten
         ("beam_threshold", math.nan, "a number from 0 to 1,000"),
         ("lm_weight", "x", "a number from 0 to 1,000"),
         ("lm_weight", -0.5, "a number from 0 to 1,000"),
-        ("word_score", math.nan, "a number from -1,000 to 1,000"),
+        ("word_insertion_bonus", math.nan, "a number from -1,000 to 1,000"),
         ("hotword_score", -0.1, "a number from 0 to 1,000"),
         ("lm_unit", "phoneme", "one of word, token"),
     ],
@@ -448,7 +452,7 @@ def test_a_lexicon_is_normalised_and_what_cannot_be_spelled_is_counted(
 @needs_kenlm
 def test_a_search_with_other_values_is_that_of_a_decoder_with_them(tmp_path: Path) -> None:
     lm = Trigrams(SOME_WORDS[:4], random.Random(0)).write(tmp_path / "lm.arpa")
-    values = {"lm_weight": 0.9, "word_score": 2.0, "unknown_score": -1.5}
+    values = {"lm_weight": 0.9, "word_insertion_bonus": 2.0, "unknown_score": -1.5}
     plain, other = beam(LETTERS, **WIDE, lm=lm), beam(LETTERS, **WIDE, lm=lm, **values)
     assert list(plain.tunable) == list(values)
     log_probs, lengths = random_log_probs(1, 7, len(LETTERS)), torch.tensor([7])
@@ -456,4 +460,4 @@ def test_a_search_with_other_values_is_that_of_a_decoder_with_them(tmp_path: Pat
     assert found == other.search(other.evidence(log_probs, lengths))
     assert found != plain.search(plain.evidence(log_probs, lengths))
     tokens = beam(LETTERS, **WIDE, lexicon=write_lines(tmp_path / "lexicon.txt", SOME_WORDS), lm=lm)
-    assert list(tokens.tunable) == ["lm_weight", "word_score"], "no word is unknown to it"
+    assert list(tokens.tunable) == ["lm_weight", "word_insertion_bonus"], "no word is unknown to it"

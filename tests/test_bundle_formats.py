@@ -45,7 +45,8 @@ def test_names_have_changed_with_format_3(was: dict[str, Any], today: dict[str, 
 
 def test_up_to_format_3_a_search_had_the_settings_of_its_fusion_itself() -> None:
     today = resolved("decode=joint_beam")["decode"]
-    fusion = {key: value for key, value in today["fusion"].items() if key != "name"}
+    renamed = {"word_insertion_bonus": "word_score"}  # with format 6
+    fusion = {renamed.get(key, key): value for key, value in today["fusion"].items() if key != "name"}
     written = {key: value for key, value in today.items() if key != "fusion"} | fusion
     assert of_today({"format": 3, "decode": written}, "config.json") == {"decode": today}
     assert of_today({"format": 3, "decode": {"name": "greedy"}}, "config.json") == {"decode": {"name": "greedy"}}
@@ -56,6 +57,14 @@ def test_up_to_format_4_a_streaming_encoder_saw_nothing_behind_its_chunks() -> N
     today = resolved("encoder=conformer_streaming_s", *nothing)["encoder"]
     written = {key: value for key, value in today.items() if "right_frames" not in key}
     assert of_today({"format": 4, "encoder": written}, "config.json") == {"encoder": today}
+
+
+def test_up_to_format_5_the_bonus_of_a_word_was_called_a_score() -> None:
+    today = resolved("decode=joint_beam")["decode"]
+    fusion = {("word_score" if key == "word_insertion_bonus" else key): value for key, value in today["fusion"].items()}
+    assert "word_score" in fusion
+    assert of_today({"format": 5, "decode": today | {"fusion": fusion}}, "config.json") == {"decode": today}
+    assert of_today({"format": 6, "decode": today}, "config.json") == {"decode": today}
 
 
 @pytest.mark.parametrize("number", range(3))

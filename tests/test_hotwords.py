@@ -149,7 +149,7 @@ def test_a_hotword_is_no_unknown_word(tmp_path: Path) -> None:
     settings = {
         "lm": model.write(tmp_path / "lm.arpa"),
         "lm_weight": 1.0,
-        "word_score": 0.0,
+        "word_insertion_bonus": 0.0,
         "unknown_score": -7.0,
         "hotword_score": 0.0,
     }

@@ -412,7 +412,13 @@ def test_an_option_that_cannot_be_is_one_line(
 
 @pytest.mark.parametrize(
     "options",
-    [["--lm-weight", "nan"], ["--word-score", "inf"], ["--beam", "x"], ["--format", "doc"], ["--precision", "int8"]],
+    [
+        ["--lm-weight", "nan"],
+        ["--word-insertion-bonus", "inf"],
+        ["--beam", "x"],
+        ["--format", "doc"],
+        ["--precision", "int8"],
+    ],
 )
 def test_what_argparse_refuses_has_status_2(
     fluent: Path, said: Path, options: list[str], capsys: pytest.CaptureFixture[str]

@@ -1,4 +1,4 @@
-"""What a dev set is good for: LM weight and word score, calibrated confidence, and a bundle that keeps both."""
+"""What a dev set is good for: weights of the search, calibrated confidence, and a bundle that keeps both."""
 
 import json
 import os
@@ -64,7 +64,7 @@ def decode_of(bundle: Path) -> dict[str, Any]:
 
 TUNABLE = {  # as beam search has them
     "lm_weight": Tunable(0.5, 0.0, LARGEST_WEIGHT, 0.4),
-    "word_score": Tunable(0.0, -LARGEST_SCORE, LARGEST_SCORE, 1.0),
+    "word_insertion_bonus": Tunable(0.0, -LARGEST_SCORE, LARGEST_SCORE, 1.0),
 }
 
 
@@ -72,7 +72,7 @@ class Weights(NamedTuple):
     """A trial's values."""
 
     lm_weight: float
-    word_score: float
+    word_insertion_bonus: float
 
 
 def stub(errors: Callable[[Weights], int]) -> tuple[Any, list[EncodedUtterance]]:
@@ -111,7 +111,9 @@ def stub(errors: Callable[[Weights], int]) -> tuple[Any, list[EncodedUtterance]]
 )
 def test_the_search_finds_the_least_errors(optimum: Weights, found: Weights) -> None:
     def errors(weights: Weights) -> int:
-        distance = abs(weights.lm_weight - optimum.lm_weight) + abs(weights.word_score - optimum.word_score)
+        distance = abs(weights.lm_weight - optimum.lm_weight) + abs(
+            weights.word_insertion_bonus - optimum.word_insertion_bonus
+        )
         return min(100, round(10 * distance))
 
     recognizer, dev_set = stub(errors)
@@ -157,7 +159,7 @@ def test_the_bundle_holds_weights_model_and_calibration_and_uses_them_wherever_i
     decode = decode_of(bundle)
     fusion = decode["fusion"]
     assert (decode["name"], fusion["lm"], decode["beam_size"]) == ("beam", "lm.arpa", 4)
-    assert (fusion["lm_weight"], fusion["word_score"], fusion["unknown_score"]) == _weights(taken)
+    assert (fusion["lm_weight"], fusion["word_insertion_bonus"], fusion["unknown_score"]) == _weights(taken)
     card = (bundle / "README.md").read_text()
     assert card.count("Tuned on valid.jsonl: beam search, LM weight ") == 1
     assert "A speech recogniser trained by" in card
@@ -174,9 +176,9 @@ def test_the_bundle_holds_weights_model_and_calibration_and_uses_them_wherever_i
 
 
 def _weights(line: str) -> tuple[float, float, float]:
-    """`LM weight 0.50, word score  0.00, unknown score -4.00…`"""
+    """`LM weight 0.50, word insertion bonus  0.00, unknown score -4.00…`"""
     words = line.replace(",", " ").replace(":", " ").split()
-    return float(words[2]), float(words[5]), float(words[8])
+    return float(words[2]), float(words[6]), float(words[9])
 
 
 def test_without_lm_confidence_alone_is_tuned(bundle: Path, dev: Path, capsys: pytest.CaptureFixture[str]) -> None:

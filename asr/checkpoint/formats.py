@@ -5,7 +5,7 @@ from typing import Any
 
 from asr.errors import InputError, shown
 
-FORMAT = 5  # of what this version writes
+FORMAT = 6  # of what this version writes
 KEY = "format"  # of a config: its number; a config of format 0 has none
 
 
@@ -114,10 +114,21 @@ def _nothing_behind_a_chunk(config: dict[str, Any]) -> dict[str, Any]:
     return config | {"encoder": {"right_frames": 0, "training_right_frames": [0]} | encoder}
 
 
+def _word_insertion_bonus(config: dict[str, Any]) -> dict[str, Any]:
+    """Up to format 5 the bonus of a word was called word_score."""
+    decode = config.get("decode")
+    fusion = decode.get("fusion") if isinstance(decode, dict) else None
+    if not isinstance(decode, dict) or not isinstance(fusion, dict) or "word_score" not in fusion:
+        return config
+    named = {("word_insertion_bonus" if key == "word_score" else key): value for key, value in fusion.items()}
+    return config | {"decode": decode | {"fusion": named}}
+
+
 CHANGES: list[Callable[[dict[str, Any]], dict[str, Any]]] = [
     _relative_feed_forward,
     _convolution_group,
     _names_and_parts,
     _fusion_part,
     _nothing_behind_a_chunk,
+    _word_insertion_bonus,
 ]  # from format 0, 1, … to the next

@@ -84,7 +84,7 @@ class AttentionRescoring:
 
     @property
     def tunable(self) -> dict[str, Tunable]:
-        """The decoder's weight; weight and word score of the language model, if there is one."""
+        """The decoder's weight; weight and word insertion bonus of the language model, if there is one."""
         return {"attention_weight": Tunable(self.attention_weight, 0.0, LARGEST_WEIGHT, 1.0), **self.beam.tunable}
 
     @property

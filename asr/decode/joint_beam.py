@@ -86,7 +86,7 @@ class JointBeam:
 
     @property
     def tunable(self) -> dict[str, Tunable]:
-        """CTC's weight; weight and word score of the language model, if there is one."""
+        """CTC's weight; weight and word insertion bonus of the language model, if there is one."""
         return {"ctc_weight": Tunable(self.ctc_weight, 0.0, 1.0, 0.2), **self.fusion.tunable}
 
     @property

@@ -62,7 +62,7 @@ class TransducerBeam:
 
     @property
     def tunable(self) -> dict[str, Tunable]:
-        """Weight and word score of the language model, if there is one."""
+        """Weight and word insertion bonus of the language model, if there is one."""
         return self.fusion.tunable
 
     @property

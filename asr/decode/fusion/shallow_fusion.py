@@ -29,11 +29,12 @@ Context = tuple[str, bool, Any, Matches]
 
 
 class ShallowFusion:
-    """Language model, lexicon, hotwords and word score in one, over the characters that tokens spell.
+    """Language model, lexicon, hotwords and word insertion bonus in one, over the characters that tokens spell.
 
     Words may be spelled by any tokens; a word ends where a space follows, or the utterance ends.
 
-    *Source*: Gulcehre et al. 2015, arXiv:1503.03535, section 4.1; word score: Hannun et al. 2014, arXiv:1408.2873.
+    *Source*: Gulcehre et al. 2015, arXiv:1503.03535, section 4.1; word insertion bonus: Hannun et al. 2014,
+    arXiv:1408.2873.
 
     Args:
         tokenizer: says what tokens spell.
@@ -41,7 +42,7 @@ class ShallowFusion:
         lm: path of an n-gram language model, ARPA or KenLM's binary; None: none.
         lm_unit: "word", or "token" for a model made by `asr.ngram --tokens`.
         lm_weight: factor of the language model's log-probability.
-        word_score: added for each word, in return for what the language model takes; without one nothing is.
+        word_insertion_bonus: added for each word, in return for what the language model takes; without one nothing is.
         unknown_score: added for each word that neither language model, lexicon nor hotwords know (natural logarithm).
         lexicon: path of a list of words, a line each, or of an ARPA model, whose words it is; None: any word.
         hotwords: path of a list of phrases, a line each; None: none.
@@ -59,7 +60,7 @@ class ShallowFusion:
         lm: Path,
         lm_unit: Annotated[str, one_of("word", "token")],
         lm_weight: Bonus,
-        word_score: Score,
+        word_insertion_bonus: Score,
         unknown_score: Score,
         lexicon: Path,
         hotwords: Path,
@@ -76,7 +77,7 @@ class ShallowFusion:
         self.phrases = Phrases(self.hotwords.phrases, hotword_score)
         self.lexicon = Words([*writable(lexicon, tokenizer, normalize), *self.phrases.words]) if lexicon else None
         self.lm_weight = lm_weight
-        self.word_score = word_score
+        self.word_insertion_bonus = word_insertion_bonus
         if self.lexicon is not None:
             self._known, self.unknown_score = self.lexicon, NEVER
         elif self.word_model is not None:
@@ -91,12 +92,12 @@ class ShallowFusion:
 
     @property
     def tunable(self) -> dict[str, Tunable]:
-        """Weight and word score of the language model, if there is one, and what it costs not to be among its words."""
+        """With a language model: its weight, the word insertion bonus, and the score of an unknown word."""
         if not self.has_model:
             return {}
         tunable = {
             "lm_weight": Tunable(self.lm_weight, 0.0, LARGEST_WEIGHT, 0.4),
-            "word_score": Tunable(self.word_score, -LARGEST_SCORE, LARGEST_SCORE, 1.0),
+            "word_insertion_bonus": Tunable(self.word_insertion_bonus, -LARGEST_SCORE, LARGEST_SCORE, 1.0),
         }
         if self.word_model is not None and self.lexicon is None:
             tunable["unknown_score"] = Tunable(self.unknown_score, -LARGEST_SCORE, LARGEST_SCORE, 4.0)
@@ -119,7 +120,7 @@ class ShallowFusion:
     def at_most(self) -> list[float]:
         """Say for each token what a hypothesis gains at most by it."""
         anywhere = self.phrases.most + max(self.unknown_score, 0.0)
-        ending = max(self.word_score, 0.0) if self.has_model else 0.0
+        ending = max(self.word_insertion_bonus, 0.0) if self.has_model else 0.0
         return [len(parts) * anywhere + (len(parts) - 1) * ending for parts in self._parts]
 
     def start(self) -> Context:
@@ -176,7 +177,7 @@ class ShallowFusion:
         matches, gain = self.phrases.end_word(matches)
         gain += unknown
         if self.has_model:
-            gain += self.word_score
+            gain += self.word_insertion_bonus
         if self.word_model is not None:
             log_prob, history = self.word_model.score(history, word)
             gain += self.lm_weight * log_prob
