@@ -44,7 +44,7 @@ from typing import TYPE_CHECKING
 from asr.errors import AudioError, InputError
 
 if TYPE_CHECKING:
-    from asr.checkpoint.load import load_recognizer
+    from asr.checkpoint.models import load_recognizer
     from asr.recognition.recognizer import Recognizer
     from asr.recognition.streaming import Captions, Stream
     from asr.recognition.transcript import Alternative, Transcript, Word
@@ -69,7 +69,7 @@ MODULES = {
     "Stream": "asr.recognition.streaming",
     "Transcript": "asr.recognition.transcript",
     "Word": "asr.recognition.transcript",
-    "load_recognizer": "asr.checkpoint.load",
+    "load_recognizer": "asr.checkpoint.models",
 }
 
 try:

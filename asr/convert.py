@@ -53,8 +53,9 @@ def to_bundle(model: str, output: Path, pad_mode: str, source: str | None) -> No
     """Make a bundle of another toolkit's model."""
     from dataclasses import replace
 
+    from asr.checkpoint.address import hub_hint, is_address
     from asr.checkpoint.bundle import replace_bundle
-    from asr.checkpoint.hub import download, hub_hint, is_address
+    from asr.checkpoint.hub import download
     from asr.checkpoint.huggingface.convert import from_huggingface
     from asr.checkpoint.huggingface.files import is_huggingface
     from asr.checkpoint.nemo.convert import from_nemo

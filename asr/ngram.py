@@ -199,7 +199,7 @@ class Text:
 def _speller(options: argparse.Namespace) -> Speller:
     if options.tokens is None:
         return _word_by_word(get_normalizer(options.normalizer), _checked)
-    from asr.checkpoint.load import load_recognizer
+    from asr.checkpoint.models import load_recognizer
     from asr.decode.fusion.shallow_fusion import token_name
 
     recognizer = load_recognizer(options.tokens)

@@ -15,8 +15,9 @@ from typing import Any
 
 import pytest
 
+from asr.checkpoint.address import is_address, parse
 from asr.checkpoint.bundle import read_bundle
-from asr.checkpoint.hub import download, is_address, parse, path_of
+from asr.checkpoint.hub import download, path_of
 from asr.convert import main
 from asr.errors import InputError
 from tests import parakeet

@@ -15,6 +15,7 @@ import sys
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
+from asr.checkpoint.address import SCHEME, Address, is_address, parse
 from asr.checkpoint.bundle import CARD, CONFIG, WEIGHTS, one_line
 from asr.checkpoint.huggingface.files import NEEDED, READ
 from asr.checkpoint.nemo import archive
@@ -24,9 +25,6 @@ from asr.system.learnt import parse_json
 
 logger = logging.getLogger(__name__)
 
-SCHEME = "hf://"
-ADDRESS = re.compile(r"hf://([\w.-]+)/([\w.-]+?)(?:@([\w./-]+))?", re.ASCII)
-MAIN = "main"
 COMMIT = re.compile(r"[0-9a-f]{40}")
 FILE_NAME = re.compile(r"\w[\w.+-]*", re.ASCII)  # of a file that is taken: none in a folder, none that is hidden
 BUNDLE_FILES = (".json", ".safetensors", ".model", ".txt", ".arpa", ".md")
@@ -34,22 +32,6 @@ MAX_FILES = 100
 NEMO = ".nemo"
 SHA256, GIT_SHA1 = 64, 40  # hexadecimal digits
 BLOCK = 1 << 20
-
-
-class Address(NamedTuple):
-    """Where a model is."""
-
-    owner: str
-    name: str
-    revision: str
-
-    @property
-    def repository(self) -> str:
-        """As the hub calls it."""
-        return f"{self.owner}/{self.name}"
-
-    def __str__(self) -> str:
-        return f"{SCHEME}{self.repository}" + ("" if self.revision == MAIN else f"@{self.revision}")
 
 
 class Download(NamedTuple):
@@ -73,17 +55,6 @@ def path_of(model: str | Path) -> Path:
         InputError: the address is none, or there is no such model, or it cannot be had.
     """
     return download(str(model)).path if is_address(model) else Path(model)
-
-
-def is_address(model: str | Path) -> bool:
-    """Tell whether a model is named by an address."""
-    return isinstance(model, str) and model.startswith(SCHEME)
-
-
-def hub_hint(path: Path) -> str:
-    """End the message about a path that does not exist, if it may be OWNER/NAME of a model on a hub."""
-    is_name = not path.exists() and ADDRESS.fullmatch(f"{SCHEME}{path}") is not None
-    return f" A model on a hub is named {SCHEME}{path}." if is_name else ""
 
 
 def download(text: str) -> Download:
@@ -117,18 +88,6 @@ def download(text: str) -> Download:
     card = (folder / CARD).read_text(encoding="utf-8", errors="replace") if CARD in listing.names else ""
     exactly = address._replace(revision=listing.commit)
     return Download(folder / archives[0] if archives else folder, exactly, card)
-
-
-def parse(text: str) -> Address:
-    """Take an address apart.
-
-    Raises:
-        InputError: it is none.
-    """
-    match = ADDRESS.fullmatch(text)
-    if match is None or ".." in text:
-        raise InputError(f"a model's address must be {SCHEME}OWNER/NAME or {SCHEME}OWNER/NAME@REVISION; got {text!r}.")
-    return Address(match[1], match[2], match[3] or MAIN)
 
 
 class _Listing(NamedTuple):

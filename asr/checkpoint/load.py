@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from asr.build import MODEL_KEYS, Config, build_decoder, build_features, build_model, build_tokenizer
+from asr.checkpoint.address import hub_hint
 from asr.checkpoint.bundle import (
     CONFIG,
     FIXED,
@@ -27,7 +28,6 @@ from asr.checkpoint.bundle import (
     with_fusion,
 )
 from asr.checkpoint.formats import FORMAT, KEY
-from asr.checkpoint.hub import hub_hint, path_of
 from asr.checkpoint.saved import kept_checkpoints
 from asr.errors import InputError
 from asr.interfaces import Features, Tokenizer
@@ -45,13 +45,12 @@ PREFIX = "model."  # of its weights
 
 
 def load_recognizer(
-    model: str | Path, device: str | torch.device = "cpu", decode: Mapping[str, Any] | None = None
+    path: str | Path, device: str | torch.device = "cpu", decode: Mapping[str, Any] | None = None
 ) -> Recognizer:
     """Load a recogniser, ready to recognise.
 
     Args:
-        model: a run folder, a bundle, a `.ckpt`, the folder of an exported model, or the address of a bundle,
-            `hf://OWNER/NAME[@REVISION]`.
+        path: of a run folder, a bundle, a `.ckpt`, or the folder of an exported model.
         device: where to put the weights.
         decode: settings of the decoder to use instead of the model's, `{"name": "beam", "fusion": {"lm": "a.arpa"}}`,
             say; only the settings, and it is the model's own, or the beam beside that. Of a decoder that is not the
@@ -60,7 +59,7 @@ def load_recognizer(
     Raises:
         InputError: there is no such model, or it is damaged, or it asks for what is not ours to build.
     """
-    path = path_of(model)
+    path = Path(path)
     bundle = read_model(path)
     settings = decoder_settings(bundle, decode or {})
     return bundle_recognizer(replace(bundle, config=bundle.config | {"decode": settings}), path, device)
@@ -191,10 +190,12 @@ class Start(NamedTuple):
 
     Args:
         source: as `init.from` names it.
+        path: where it lies.
         share: of it in each weight, more than 0, less than 1.
     """
 
     source: str
+    path: Path
     share: float
 
 
@@ -223,7 +224,7 @@ def write_bundle(
     first, *_ = bundles
     weights, shares = [bundle.weights for bundle in bundles], [1.0] * len(bundles)
     if start is not None:
-        weights.append(_read_start(start.source, checkpoints[0], first))
+        weights.append(_read_start(start.path, checkpoints[0], first))
         shares.append(len(bundles) * start.share / (1 - start.share))
     if decode is None:
         first = _without_files(first, checkpoints[0])
@@ -246,14 +247,14 @@ def average(weights: Sequence[Mapping[str, Tensor]], shares: Sequence[float]) ->
     }
 
 
-def _read_start(source: str, checkpoint: Path, trained: Bundle) -> dict[str, Tensor]:
+def _read_start(source: Path, checkpoint: Path, trained: Bundle) -> dict[str, Tensor]:
     """Read the weights of what a run started from.
 
     Raises:
         InputError: they are none of such a run.
     """
-    start = read_model(path_of(source))
-    _check_same_weights([checkpoint, Path(source)], [trained, start])
+    start = read_model(source)
+    _check_same_weights([checkpoint, source], [trained, start])
     if _pieces(trained) != _pieces(start):
         must = f"{source}: must have the same tokens as {checkpoint}, to be averaged with it"
         raise InputError(f"{must}; it has others. Give what init.from was.")

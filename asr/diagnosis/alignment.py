@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
-from asr.checkpoint.load import load_recognizer
+from asr.checkpoint.models import load_recognizer
 from asr.data.batch import Rejected
 from asr.data.manifest import Utterance
 from asr.diagnosis.finding import Advance, Case, Finding, Progress, Severity

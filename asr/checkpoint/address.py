@@ -1,0 +1,50 @@
+"""What a model on a hub is called: `hf://OWNER/NAME[@REVISION]`."""
+
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+from asr.errors import InputError
+
+SCHEME = "hf://"
+ADDRESS = re.compile(r"hf://([\w.-]+)/([\w.-]+?)(?:@([\w./-]+))?", re.ASCII)
+MAIN = "main"
+
+
+class Address(NamedTuple):
+    """Where a model is."""
+
+    owner: str
+    name: str
+    revision: str
+
+    @property
+    def repository(self) -> str:
+        """As the hub calls it."""
+        return f"{self.owner}/{self.name}"
+
+    def __str__(self) -> str:
+        return f"{SCHEME}{self.repository}" + ("" if self.revision == MAIN else f"@{self.revision}")
+
+
+def parse(text: str) -> Address:
+    """Take an address apart.
+
+    Raises:
+        InputError: it is none.
+    """
+    match = ADDRESS.fullmatch(text)
+    if match is None or ".." in text:
+        raise InputError(f"a model's address must be {SCHEME}OWNER/NAME or {SCHEME}OWNER/NAME@REVISION; got {text!r}.")
+    return Address(match[1], match[2], match[3] or MAIN)
+
+
+def is_address(model: str | Path) -> bool:
+    """Tell whether a model is named by an address."""
+    return isinstance(model, str) and model.startswith(SCHEME)
+
+
+def hub_hint(path: Path) -> str:
+    """End the message about a path that does not exist, if it may be OWNER/NAME of a model on a hub."""
+    is_name = not path.exists() and ADDRESS.fullmatch(f"{SCHEME}{path}") is not None
+    return f" A model on a hub is named {SCHEME}{path}." if is_name else ""
