@@ -22,17 +22,20 @@ The folders, from the lowest layer up; each imports only from those above it:
     settings/        what settings must be, and where the files of conf/ are
     audio/           files to waveforms (S,)
     text/            normalised text, words of tokens, a stranger's text on one line, numbers as they are printed
-    web/             what pages are made of
     language_model/  n-grams: made, checked, asked
     kernels/         hand-tuned operations, each beside its plain form
+    web/             what pages are made of
     augment/ features/ tokenizer/ encoder/ head/ decode/ optimizer/ schedule/
                      the components: asr/<group>/<name>.py is configured by conf/<group>/<name>.yaml
     data/            manifest lines to utterances, examples, batches (the padding boundary) and each epoch's plan
     recognition/     the model (encoder and head), and with a decoder the recogniser: audio to transcripts
     evaluation/      word errors, how sure they are, what they are made of
-    checkpoint/      a recogniser on the disk, ours or another toolkit's
+    onnx/            exported programs: made, and run
+    checkpoint/      a recogniser on the disk, as asr writes it
+    interchange/     models of other toolkits and from hubs, in and out
     run/             a run folder, what a run starts from, how it is resumed
     cli/             what commands share
+    diagnosis/       what is wrong with a corpus, or with a plan to train on it
     report/          pages that a person reads
     training/        Lightning: the step, the loaders, checkpoints, many processes
     server/          the page, the HTTP endpoint, and the WebSocket for speech while it is spoken
@@ -44,7 +47,7 @@ from typing import TYPE_CHECKING
 from asr.errors import AudioError, InputError
 
 if TYPE_CHECKING:
-    from asr.checkpoint.models import load_recognizer
+    from asr.interchange.models import load_recognizer
     from asr.recognition.recognizer import Recognizer
     from asr.recognition.streaming import Captions, Stream
     from asr.recognition.transcript import Alternative, Transcript, Word
@@ -69,7 +72,7 @@ MODULES = {
     "Stream": "asr.recognition.streaming",
     "Transcript": "asr.recognition.transcript",
     "Word": "asr.recognition.transcript",
-    "load_recognizer": "asr.checkpoint.models",
+    "load_recognizer": "asr.interchange.models",
 }
 
 try:

@@ -46,8 +46,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         raise InputError(f"--share must be more than 0 and less than 1; got {share:g}.")
     checkpoints = find_checkpoints([Path(source) for source in options.sources], options.best, options.last)
     check_one_run(checkpoints)
-    from asr.checkpoint.hub import path_of
     from asr.checkpoint.load import Start, write_bundle
+    from asr.interchange.hub import path_of
 
     start = None if options.start is None else Start(options.start, path_of(options.start), share)
     write_bundle(options.output_dir, checkpoints, model_card(options.output_dir, checkpoints, start), start=start)

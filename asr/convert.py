@@ -11,7 +11,7 @@ from asr.errors import InputError
 from asr.system.files import check_output, message_stream, real, write_whole
 
 if TYPE_CHECKING:
-    from asr.checkpoint.foreign import Converted
+    from asr.interchange.foreign import Converted
 
 BUNDLE, NEMO, HUGGING_FACE = "bundle", "nemo", "huggingface"
 PAD_MODES = ("zeros", "reflect")
@@ -55,10 +55,10 @@ def to_bundle(model: str, output: Path, pad_mode: str, source: str | None) -> No
 
     from asr.checkpoint.address import hub_hint, is_address
     from asr.checkpoint.bundle import replace_bundle
-    from asr.checkpoint.hub import download
-    from asr.checkpoint.huggingface.convert import from_huggingface
-    from asr.checkpoint.huggingface.files import is_huggingface
-    from asr.checkpoint.nemo.convert import from_nemo
+    from asr.interchange.hub import download
+    from asr.interchange.huggingface.convert import from_huggingface
+    from asr.interchange.huggingface.files import is_huggingface
+    from asr.interchange.nemo.convert import from_nemo
 
     path, origin = Path(model), real(Path(model)).name
     if is_address(model):
@@ -77,10 +77,10 @@ def to_bundle(model: str, output: Path, pad_mode: str, source: str | None) -> No
 def to_archive(model: str, output: Path) -> None:
     """Make a `.nemo` archive of a bundle."""
     from asr.checkpoint.bundle import read_bundle
-    from asr.checkpoint.hub import path_of
     from asr.checkpoint.load import bundle_folder
-    from asr.checkpoint.nemo.archive import write_archive
-    from asr.checkpoint.nemo.convert import to_nemo
+    from asr.interchange.hub import path_of
+    from asr.interchange.nemo.archive import write_archive
+    from asr.interchange.nemo.convert import to_nemo
 
     check_output("--output", output, "model.nemo", inputs=[model])
     folder = bundle_folder(path_of(model))
@@ -92,10 +92,10 @@ def to_archive(model: str, output: Path) -> None:
 def to_folder(model: str, output: Path) -> None:
     """Make transformers' folder of a bundle."""
     from asr.checkpoint.bundle import read_bundle
-    from asr.checkpoint.hub import path_of
-    from asr.checkpoint.huggingface.convert import to_huggingface
-    from asr.checkpoint.huggingface.files import replace_huggingface
     from asr.checkpoint.load import bundle_folder
+    from asr.interchange.hub import path_of
+    from asr.interchange.huggingface.convert import to_huggingface
+    from asr.interchange.huggingface.files import replace_huggingface
 
     folder = bundle_folder(path_of(model))
     files = to_huggingface(read_bundle(folder), folder)

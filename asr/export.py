@@ -44,8 +44,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.to == HUGGING_FACE:
         return _publish(options)
     from asr.checkpoint.exported import check_exported, replace_exported
-    from asr.checkpoint.hub import path_of
     from asr.checkpoint.load import bundle_recognizer, read_model
+    from asr.interchange.hub import path_of
     from asr.onnx.agreement import recordings, tokens_text
     from asr.onnx.programs import all_programs, check_exportable, differences, smaller, written_down
 
@@ -134,7 +134,7 @@ def _check_options(options: argparse.Namespace) -> None:
 
 def _publish(options: argparse.Namespace) -> int:
     """Write the folder that transformers loads, with a model card; print how it is uploaded."""
-    from asr.checkpoint.hub import path_of
+    from asr.interchange.hub import path_of
     from asr.run.publication import publish
 
     about = {name: getattr(options, name) for name in OPTIONS[HUGGING_FACE]}
@@ -232,8 +232,8 @@ def _compared(audio: "Mapping[str, Tensor]", differences: "Mapping[str, Differen
 
 def _source(options: argparse.Namespace) -> str:
     """Name the model that is exported."""
-    from asr.checkpoint.hub import is_address
     from asr.checkpoint.load import BUNDLE
+    from asr.interchange.hub import is_address
 
     path = real(Path(options.model))
     return str(options.model) if is_address(options.model) else path.parent.name if path.name == BUNDLE else path.name

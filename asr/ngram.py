@@ -199,8 +199,8 @@ class Text:
 def _speller(options: argparse.Namespace) -> Speller:
     if options.tokens is None:
         return _word_by_word(get_normalizer(options.normalizer), _checked)
-    from asr.checkpoint.models import load_recognizer
     from asr.decode.fusion.shallow_fusion import token_name
+    from asr.interchange.models import load_recognizer
 
     recognizer = load_recognizer(options.tokens)
     normal, encode = _word_by_word(recognizer.model.normalize), recognizer.model.tokenizer.encode

@@ -21,9 +21,9 @@ from asr.build import component
 from asr.checkpoint.load import load_recognizer
 from asr.cli.command import run_command
 from asr.decode.beam import Beam
+from asr.decode.fusion.lexicon import read_lexicon
 from asr.decode.fusion.shallow_fusion import LARGEST_SCORE, LARGEST_WEIGHT
 from asr.decode.greedy import Greedy
-from asr.decode.lexicon import read_lexicon
 from asr.errors import InputError
 from asr.evaluation.tuning import EncodedUtterance, Values, encode, search_values
 from asr.evaluation.word_errors import count_errors, total

@@ -23,10 +23,10 @@ from torch import Tensor
 
 from asr.checkpoint.bundle import read_bundle
 from asr.checkpoint.load import load_recognizer
-from asr.checkpoint.nemo.config import encoder_config, features_config
-from asr.checkpoint.nemo.convert import from_nemo
 from asr.convert import main
 from asr.errors import InputError
+from asr.interchange.nemo.config import encoder_config, features_config
+from asr.interchange.nemo.convert import from_nemo
 from asr.recognition.recognizer import Recognizer
 from tests.conftest import ROOT, SHARED
 from tests.nemo import (
@@ -343,7 +343,7 @@ def test_another_form_than_ours_is_one_line_that_names_the_setting(section: str,
 def test_every_setting_that_asr_has_in_one_form_only_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     checked: dict[str, set[str]] = {}
     monkeypatch.setattr(
-        "asr.checkpoint.nemo.config.check",
+        "asr.interchange.nemo.config.check",
         lambda settings, section, others, fixed: checked.setdefault(section, set()).update(fixed),
     )
     encoder_config(nemo_config())

@@ -11,11 +11,11 @@ from transformers.models.parakeet.configuration_parakeet import ParakeetEncoderC
 from transformers.models.parakeet.modeling_parakeet import ParakeetEncoder
 
 from asr.build import component
-from asr.checkpoint.account import take
-from asr.checkpoint.huggingface.config import encoder_config, scale
-from asr.checkpoint.huggingface.weights import names
 from asr.encoder.conformer import Conformer
 from asr.encoder.subsampling.depthwise_conv import DepthwiseConv
+from asr.interchange.account import take
+from asr.interchange.huggingface.config import encoder_config, scale
+from asr.interchange.huggingface.weights import names
 from asr.kernels.positions import relative_positions
 from tests import parakeet
 from tests.conftest import resolved

@@ -12,8 +12,8 @@ from asr.checkpoint.load import load_recognizer
 from asr.data.corpus import prepare_if_absent, read_corpus
 from asr.data.manifest import Utterance, read_manifest, write_manifest
 from asr.data.settings import CorpusSettings
-from asr.decode.hotwords import read_phrases
-from asr.decode.lexicon import read_lexicon, writable
+from asr.decode.fusion.hotwords import read_phrases
+from asr.decode.fusion.lexicon import read_lexicon, writable
 from asr.evaluate import main as evaluate
 from asr.interfaces import Tokenizer
 from asr.ngram import main as ngram

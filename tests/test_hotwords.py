@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from asr.decode.beam import Beam
-from asr.decode.hotwords import Matches, Phrases
+from asr.decode.fusion.hotwords import Matches, Phrases
 from asr.errors import InputError
 from asr.text.normalize import basic
 from tests.fusion import NUMBERS, Fusion, Pieces, Trigrams, beam, search_settings, write_lines

@@ -17,9 +17,9 @@ import pytest
 
 from asr.checkpoint.address import is_address, parse
 from asr.checkpoint.bundle import read_bundle
-from asr.checkpoint.hub import download, path_of
 from asr.convert import main
 from asr.errors import InputError
+from asr.interchange.hub import download, path_of
 from tests import parakeet
 from tests.conftest import ROOT
 from tests.nemo import as_nemo_3, nemo_files, write_tar

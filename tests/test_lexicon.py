@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asr.decode import lexicon
-from asr.decode.lexicon import Words, read_lexicon
+from asr.decode.fusion import lexicon
+from asr.decode.fusion.lexicon import Words, read_lexicon
 from asr.errors import InputError
 
 

@@ -14,13 +14,13 @@ from transformers import AutoProcessor, ParakeetForCTC, pipeline
 
 from asr.build import build_features, build_model, build_tokenizer
 from asr.checkpoint.bundle import Bundle, read_bundle, replace_bundle
-from asr.checkpoint.huggingface.config import features_config
-from asr.checkpoint.huggingface.convert import from_huggingface
 from asr.checkpoint.load import load_recognizer, model_config
-from asr.checkpoint.tensors import COUNTER
 from asr.convert import main
 from asr.errors import InputError
 from asr.export import main as export
+from asr.interchange.huggingface.config import features_config
+from asr.interchange.huggingface.convert import from_huggingface
+from asr.interchange.tensors import COUNTER
 from asr.interfaces import Tokenizer
 from tests import parakeet
 from tests.conftest import resolved

@@ -86,7 +86,7 @@ finite.__name__ = "number"  # as argparse calls it: invalid number value
 
 def load_model(options: argparse.Namespace) -> "Recognizer":
     """Load the model that the options name, with the decoder and on the device they name."""
-    from asr.checkpoint.models import load_recognizer
+    from asr.interchange.models import load_recognizer
 
     recognizer = load_recognizer(options.model, decode=decoder(options))
     check_used(recognizer, options)

@@ -5,12 +5,12 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
-from asr.checkpoint.models import load_recognizer
 from asr.data.batch import Rejected
 from asr.data.manifest import Utterance
 from asr.diagnosis.finding import Advance, Case, Finding, Progress, Severity
 from asr.diagnosis.sound import Heard
 from asr.errors import InputError
+from asr.interchange.models import load_recognizer
 from asr.recognition.aligned_segments import aligned_reference, segment_score
 from asr.recognition.inference import INFERENCE
 from asr.recognition.recognizer import Recognizer

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from asr.build import build_features, build_model, build_tokenizer
 from asr.checkpoint.bundle import Bundle
-from asr.checkpoint.hub import path_of
 from asr.checkpoint.load import bundle_recognizer, read_model, read_settings
 from asr.errors import InputError
+from asr.interchange.hub import path_of
 from asr.interfaces import Tokenizer
 from asr.recognition.recognizer import Recognizer
 from asr.run.settings import InitSettings, RunSettings

@@ -3,10 +3,10 @@
 from pathlib import Path
 
 from asr.checkpoint.bundle import CARD, read_bundle
-from asr.checkpoint.huggingface.card import model_card
-from asr.checkpoint.huggingface.convert import to_huggingface
-from asr.checkpoint.huggingface.files import replace_huggingface
 from asr.checkpoint.load import BUNDLE, bundle_folder
+from asr.interchange.huggingface.card import model_card
+from asr.interchange.huggingface.convert import to_huggingface
+from asr.interchange.huggingface.files import replace_huggingface
 from asr.run.names import RESULTS
 from asr.run.results import read_results
 from asr.system.files import real

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from copy import copy
 from typing import Annotated, Any
 
-from asr.decode.hotwords import NOWHERE, Matches, Phrases, read_phrases
-from asr.decode.lexicon import Words, writable
+from asr.decode.fusion.hotwords import NOWHERE, Matches, Phrases, read_phrases
+from asr.decode.fusion.lexicon import Words, writable
 from asr.errors import InputError
 from asr.interfaces import NO_HOTWORDS, Tokenizer, Tunable
 from asr.language_model.kenlm import NgramModel

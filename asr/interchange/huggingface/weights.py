@@ -1,6 +1,6 @@
 """What transformers calls the tensors of a Parakeet-CTC."""
 
-from asr.checkpoint.account import Names
+from asr.interchange.account import Names
 
 OUTSIDE = {
     "encoder.subsampling.stages.0": "encoder.subsampling.layers.0",

@@ -7,9 +7,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from asr.checkpoint.tensors import COUNTER
 from asr.errors import InputError
 from asr.features.slaney_fbank import SlaneyFbank
+from asr.interchange.tensors import COUNTER
 
 COMPARED = 1e-5  # by how much what is computed again may differ, beside the rounding of its type
 HEAD = "head.linear"

@@ -7,31 +7,24 @@ from typing import Any
 
 from safetensors.torch import save
 
-from asr.checkpoint.account import give
 from asr.checkpoint.bundle import Bundle
-from asr.checkpoint.foreign import Converted, Weights, convert, errors_of
-from asr.checkpoint.huggingface.config import (
+from asr.checkpoint.load import bundle_recognizer
+from asr.errors import InputError
+from asr.features.slaney_fbank import SlaneyFbank
+from asr.interchange.account import give
+from asr.interchange.foreign import Converted, Weights, convert, errors_of
+from asr.interchange.huggingface.config import (
     encoder_config,
     features_config,
     huggingface_config,
     preprocessor_config,
     scale,
 )
-from asr.checkpoint.huggingface.files import (
-    CONFIG,
-    PREPROCESSOR,
-    TOKENIZER,
-    TOKENIZER_CONFIG,
-    WEIGHTS,
-    read_config,
-    read_files,
-)
-from asr.checkpoint.huggingface.tokenizer import give_vocabulary, take_vocabulary
-from asr.checkpoint.huggingface.weights import names
-from asr.checkpoint.load import bundle_recognizer
-from asr.checkpoint.section import whole
-from asr.errors import InputError
-from asr.features.slaney_fbank import SlaneyFbank
+from asr.interchange.huggingface.files import read_config, read_files
+from asr.interchange.huggingface.tokenizer import give_vocabulary, take_vocabulary
+from asr.interchange.huggingface.weights import names
+from asr.interchange.huggingface_files import CONFIG, PREPROCESSOR, TOKENIZER, TOKENIZER_CONFIG, WEIGHTS
+from asr.interchange.section import whole
 
 
 def from_huggingface(path: Path, pad_mode: str) -> Converted:

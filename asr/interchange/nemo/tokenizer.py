@@ -11,9 +11,10 @@ from typing import Any, NamedTuple
 
 import sentencepiece
 
-from asr.checkpoint.foreign import Vocabulary
-from asr.checkpoint.nemo.archive import HASHED, TOKENIZER, VOCABULARY, hashed, tokenizer_file
 from asr.errors import InputError, shown
+from asr.interchange.foreign import Vocabulary
+from asr.interchange.nemo.archive import HASHED, hashed, tokenizer_file
+from asr.interchange.nemo_files import TOKENIZER, VOCABULARY
 from asr.system.learnt import to_json
 from asr.tokenizer import char
 from asr.tokenizer.sentencepiece import FILE

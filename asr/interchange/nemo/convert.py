@@ -7,16 +7,17 @@ from pathlib import Path
 import torch
 import yaml
 
-from asr.checkpoint.account import give
 from asr.checkpoint.bundle import Bundle
-from asr.checkpoint.foreign import Converted, Weights, convert, errors_of
 from asr.checkpoint.load import bundle_recognizer
-from asr.checkpoint.nemo.archive import CONFIG, SAFETENSORS, WEIGHTS, read_files
-from asr.checkpoint.nemo.config import ctc_head, encoder_config, features_config, nemo_config, parse, scale
-from asr.checkpoint.nemo.tokenizer import give_vocabulary, take_vocabulary
-from asr.checkpoint.nemo.weights import names
 from asr.errors import InputError
 from asr.features.slaney_fbank import SlaneyFbank
+from asr.interchange.account import give
+from asr.interchange.foreign import Converted, Weights, convert, errors_of
+from asr.interchange.nemo.archive import read_files
+from asr.interchange.nemo.config import ctc_head, encoder_config, features_config, nemo_config, parse, scale
+from asr.interchange.nemo.tokenizer import give_vocabulary, take_vocabulary
+from asr.interchange.nemo.weights import names
+from asr.interchange.nemo_files import CONFIG, SAFETENSORS, WEIGHTS
 
 
 def from_nemo(path: Path, pad_mode: str) -> Converted:

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 import yaml
 
 from asr.checkpoint.bundle import one_line
-from asr.checkpoint.foreign import EPS, check_parts
-from asr.checkpoint.section import Section, as_yaml, check, mapping, whole
 from asr.errors import InputError, shown
+from asr.interchange.foreign import EPS, check_parts
+from asr.interchange.section import Section, as_yaml, check, mapping, whole
 from asr.settings.conf import default_settings
 
 MAX_YAML_BYTES = 2 << 20  # a vocabulary of a hundred thousand pieces; more would take PyYAML long

@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 import torch
 
 from asr.build import build_features, build_model, build_tokenizer
-from asr.checkpoint.account import Account, Names, take
 from asr.checkpoint.bundle import Bundle
 from asr.checkpoint.load import bundle_recognizer
-from asr.checkpoint.tensors import load_tensors
 from asr.errors import InputError, shown
 from asr.features.slaney_fbank import SlaneyFbank
+from asr.interchange.account import Account, Names, take
+from asr.interchange.tensors import load_tensors
 from asr.settings.conf import default_settings
 
 EPS = 1e-5  # of their norms

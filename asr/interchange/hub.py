@@ -17,9 +17,9 @@ from typing import BinaryIO, NamedTuple
 
 from asr.checkpoint.address import SCHEME, Address, is_address, parse
 from asr.checkpoint.bundle import CARD, CONFIG, WEIGHTS, one_line
-from asr.checkpoint.huggingface.files import NEEDED, READ
-from asr.checkpoint.nemo import archive
 from asr.errors import InputError, shown
+from asr.interchange import nemo_files
+from asr.interchange.huggingface_files import NEEDED, READ
 from asr.system.files import NO_ROOM, UNFINISHED, sync_folder, write_whole_text
 from asr.system.learnt import parse_json
 
@@ -131,8 +131,8 @@ def _chosen(names: list[str]) -> list[str]:
     card = [CARD] if CARD in plain else []
     if {CONFIG, WEIGHTS} <= {*plain}:
         chosen = [name for name in plain if name.endswith(BUNDLE_FILES)]
-    elif archive.CONFIG in plain:
-        chosen = [name for name in plain if archive.is_wanted(name)] + card
+    elif nemo_files.CONFIG in plain:
+        chosen = [name for name in plain if nemo_files.is_wanted(name)] + card
     elif {*NEEDED} <= {*plain} and not archives:
         chosen = [name for name in plain if name in READ] + card
     else:

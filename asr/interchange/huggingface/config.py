@@ -7,9 +7,9 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from asr.checkpoint.foreign import EPS, check_parts
-from asr.checkpoint.section import Section, as_yaml, check, mapping, whole
 from asr.errors import InputError
+from asr.interchange.foreign import EPS, check_parts
+from asr.interchange.section import Section, as_yaml, check, mapping, whole
 from asr.settings.conf import default_settings
 
 SUBSAMPLING, FACTOR = "depthwise_conv", 8

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from asr.checkpoint import load
-from asr.checkpoint.hub import path_of
+from asr.interchange.hub import path_of
 from asr.recognition.recognizer import Recognizer
 
 

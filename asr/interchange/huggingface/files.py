@@ -4,17 +4,21 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from asr.checkpoint.bundle import CARD, replace_folder
-from asr.checkpoint.folder import read_folder
-from asr.checkpoint.section import Section, mapping
 from asr.errors import InputError
+from asr.interchange.folder import read_folder
+from asr.interchange.huggingface_files import (
+    CONFIG,
+    NEEDED,
+    PREPROCESSOR,
+    PROCESSOR,
+    READ,
+    TOKENIZER,
+    TOKENIZER_CONFIG,
+    WEIGHTS,
+)
+from asr.interchange.section import Section, mapping
 from asr.system.learnt import parse_json
 
-CONFIG, WEIGHTS, TOKENIZER = "config.json", "model.safetensors", "tokenizer.json"
-PREPROCESSOR = "preprocessor_config.json"
-PROCESSOR = "processor_config.json"  # where transformers 5 has the preprocessor's, as a section
-TOKENIZER_CONFIG = "tokenizer_config.json"
-NEEDED = (CONFIG, WEIGHTS, TOKENIZER)
-READ = (*NEEDED, PREPROCESSOR, PROCESSOR)
 WRITTEN = (CONFIG, PREPROCESSOR, TOKENIZER, TOKENIZER_CONFIG, WEIGHTS, CARD)
 
 

@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 import sentencepiece
 
-from asr.checkpoint.foreign import Vocabulary
 from asr.errors import InputError, shown
+from asr.interchange.foreign import Vocabulary
 from asr.tokenizer import sentencepiece as subwords
 from asr.tokenizer.huggingface import FILE, SPACE, HuggingFace, names, unknown_piece
 

@@ -14,14 +14,11 @@ from pathlib import Path
 from typing import BinaryIO
 
 from asr.checkpoint.bundle import one_line
-from asr.checkpoint.folder import check_size, read_folder
 from asr.errors import InputError, shown
+from asr.interchange.folder import check_size, read_folder
+from asr.interchange.nemo_files import SAFETENSORS, TOKENIZER, WEIGHTS, is_wanted
 from asr.system.learnt import MAX_BYTES
 
-CONFIG, WEIGHTS = "model_config.yaml", "model_weights.ckpt"
-SAFETENSORS = "model.safetensors"  # in a folder the weights may be called so, too
-TOKENIZER = "tokenizer.model"  # the end of a name: an archive puts a hash before it
-VOCABULARY = "vocab.txt"
 UNBOUNDED = (WEIGHTS, SAFETENSORS)  # in size, but for that of the archive
 MAX_MEMBERS = 1_000
 MAX_RATIO = 20  # bytes that an archive unpacks to, at most, for each of its own; weights shrink to a half
@@ -54,11 +51,6 @@ def read_files(path: Path) -> dict[str, bytes]:
     except DAMAGED as error:
         must = f"{path}: must be a .nemo archive, a tar file, plain or gzipped"
         raise InputError(f"{must}; it is damaged, or none: {one_line(error)}.") from None
-
-
-def is_wanted(name: str) -> bool:
-    """Tell by its name whether a file is one that a recogniser is made of."""
-    return name in (CONFIG, WEIGHTS, SAFETENSORS) or name.endswith(TOKENIZER)
 
 
 class _Stream:

@@ -1,6 +1,6 @@
 """What NVIDIA NeMo calls the tensors of a Conformer-CTC."""
 
-from asr.checkpoint.account import Names
+from asr.interchange.account import Names
 
 WINDOW, FILTERBANK = "preprocessor.featurizer.window", "preprocessor.featurizer.fb"
 FRONT_END = {
