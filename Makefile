@@ -12,6 +12,10 @@ RUN := $(BIN)/python -m
 	$(BIN)/pip install --quiet --editable '.[test]'
 	touch $@
 
+.venv/all: .venv/ready
+	$(BIN)/pip install --quiet --editable '.[test-all]'
+	touch $@
+
 .venv/bench: .venv/ready
 	$(BIN)/pip install --quiet --editable '.[test,bench]'
 	touch $@
@@ -34,7 +38,7 @@ test: .venv/ready
 	$(BIN)/mypy
 	OMP_WAIT_POLICY=passive $(RUN) pytest -n 2 --hypothesis-profile=ci  # the same examples each time; pytest alone draws new ones
 
-test-all: test
+test-all: .venv/all test
 	OMP_WAIT_POLICY=passive $(RUN) pytest -n 2 -m slow
 
 runs/mini/bundle: | .venv/ready

@@ -198,6 +198,7 @@ def refusal(config: dict[str, Any], tones: Path, run_dir: Path) -> str:
 
 REFUSED_BY_THE_RUN = (  # what settings alone do not show: it depends on files, on the machine, or on the result
     "must be there; it is not",
+    "its manifests must all be there, or none of them",
     "init.frozen_steps must go with init.frozen",
     "at least one training utterance must be left",
     "what was trained on must be learnt by heart",
