@@ -48,8 +48,9 @@ from asr.errors import AudioError, InputError
 
 if TYPE_CHECKING:
     from asr.interchange.models import load_recognizer
+    from asr.recognition.captions import Captions
     from asr.recognition.recognizer import Recognizer
-    from asr.recognition.streaming import Captions, Stream
+    from asr.recognition.streaming import Stream
     from asr.recognition.transcript import Alternative, Transcript, Word
 
 __all__ = [
@@ -67,7 +68,7 @@ __all__ = [
 
 MODULES = {
     "Alternative": "asr.recognition.transcript",
-    "Captions": "asr.recognition.streaming",
+    "Captions": "asr.recognition.captions",
     "Recognizer": "asr.recognition.recognizer",
     "Stream": "asr.recognition.streaming",
     "Transcript": "asr.recognition.transcript",

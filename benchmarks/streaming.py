@@ -23,8 +23,9 @@ from asr.data.manifest import Utterance
 from asr.errors import InputError
 from asr.evaluation.word_errors import count_errors, total
 from asr.recognition.aligned_segments import aligned_reference
+from asr.recognition.cached_stream import CachedStream, advance
 from asr.recognition.recognizer import Recognizer
-from asr.recognition.streaming import CachedStream, Stream, advance, why_not
+from asr.recognition.streaming import Stream, why_not
 from asr.recognition.transcript import Word
 from benchmarks import results
 from benchmarks.machine import about

@@ -13,7 +13,7 @@ import torch
 from asr.cli import captions
 from asr.cli.captions import Lines, caption, raw_samples
 from asr.errors import InputError
-from asr.recognition.streaming import Captions
+from asr.recognition.captions import Captions
 from asr.recognition.transcript import Word
 from asr.transcribe import main
 from tests.listener import listener

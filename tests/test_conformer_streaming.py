@@ -12,7 +12,7 @@ from asr.encoder.attention.local_attention import LocalAttention
 from asr.encoder.conformer_streaming import ConformerStreaming
 from asr.errors import InputError
 from asr.interfaces import Encoded, State, Tap
-from asr.recognition.streaming import with_room
+from asr.recognition.cached_stream import with_room
 from tests.conftest import ENCODERS, NOT_CHUNK_BY_CHUNK, OTHER_PARTS, overridden, resolved
 from tests.test_attention import encoding
 

@@ -20,9 +20,11 @@ from asr.errors import InputError
 from asr.interfaces import BLANK_ID, Hypothesis, Span
 from asr.recognition import timing
 from asr.recognition.alignment import token_spans
+from asr.recognition.cached_stream import CachedStream, advance
+from asr.recognition.captions import Captions
 from asr.recognition.feature_stream import Remainder, stream_features
+from asr.recognition.look_back_stream import LookBackStream, look_back_together
 from asr.recognition.recognizer import Recognizer
-from asr.recognition.streaming import CachedStream, Captions, LookBackStream, advance, look_back_together
 from asr.recognition.transcript import Transcript, Word
 from tests.conftest import ROOT, overridden, resolved
 from tests.listener import listener

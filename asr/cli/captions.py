@@ -13,8 +13,8 @@ from asr.text.printable import printable
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from asr.recognition.captions import Captions
     from asr.recognition.recognizer import Recognizer
-    from asr.recognition.streaming import Captions
 
 STDIN = "-"
 RATE = 16_000  # Hz

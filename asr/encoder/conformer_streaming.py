@@ -215,7 +215,7 @@ class ConformerStreaming(nn.Module):
             features: (B, T, F): a chunk of any number of feature frames, a multiple of `stride`, and behind it those
                 that are only seen now, and begin the next chunk.
             feature_lengths: (B,); T, but for streams that end: what stands behind their frames is not seen, and must
-                be there (`asr.recognition.streaming.with_room`).
+                be there (`asr.recognition.cached_stream.with_room`).
             state: of the streams; how many frames are kept in it is how many are seen before a chunk.
             taps: by number of the block.
             ahead: feature frames behind the chunk, a multiple of `stride`; None: `right_frames` times that.

@@ -12,9 +12,10 @@ from asr.onnx.agreement import Difference
 from asr.onnx.program import BATCH, LENGTHS, LOG_PROBS, NET_INPUTS, Net, write_down
 from asr.onnx.runtime import OnnxEncoder
 from asr.onnx.session import check_tokens, run, session
+from asr.recognition.cached_stream import CachedStream, advance, with_room
 from asr.recognition.model import Model
 from asr.recognition.recognizer import Recognizer
-from asr.recognition.streaming import CachedStream, advance, why_not, with_room
+from asr.recognition.streaming import why_not
 
 if TYPE_CHECKING:
     from onnx import ModelProto

@@ -17,8 +17,9 @@ from typing import NamedTuple
 import torch
 
 from asr.audio.resampling import Resampler
+from asr.recognition.captions import Captions
 from asr.recognition.recognizer import Recognizer
-from asr.recognition.streaming import Captions, Stream
+from asr.recognition.streaming import Stream
 from asr.server.jobs import StoppedError
 
 SAMPLE_BYTES = 2

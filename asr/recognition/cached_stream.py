@@ -1,0 +1,275 @@
+"""A stream of a model that goes on from chunk to chunk.
+
+A word is final when the next one has begun in all hypotheses that the decoder keeps (a best path is but one), when it
+was said so long ago that the best of them decides, or when nothing was said behind it for a while: that ends a stretch
+of speech, and the best hypothesis is taken.
+"""
+
+from collections.abc import Sequence
+from typing import cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from asr.errors import InputError
+from asr.interfaces import BLANK_ID, Hypothesis, Span, StreamingDecoder, StreamingEncoder
+from asr.recognition.captions import Captions
+from asr.recognition.feature_stream import Remainder, stream_features
+from asr.recognition.recognizer import Recognizer
+from asr.recognition.timing import with_times
+from asr.recognition.transcript import Word
+from asr.text.words import spell
+
+NO_TOKENS = Hypothesis([], 0.0, [], [])
+LONG_WORD_SECONDS = 10.0  # after which the tokens of a word that has not ended keep their times
+
+
+class CachedStream:
+    """A stream that goes on from what encoder and decoder keep: nothing is computed twice, and memory does not grow.
+
+    Args:
+        recognizer: that can, as `why_not` says.
+        chunk_seconds: as for `Stream`, as the next four are.
+        left_seconds: see there.
+        right_seconds: see there.
+        endpoint_seconds: see there.
+        settled_seconds: see there.
+    """
+
+    def __init__(
+        self,
+        recognizer: Recognizer,
+        chunk_seconds: float | None = None,
+        left_seconds: float | None = None,
+        right_seconds: float | None = None,
+        endpoint_seconds: float | None = None,
+        settled_seconds: float | None = None,
+    ) -> None:
+        model = recognizer.model
+        self.recognizer = recognizer
+        self.encoder = cast(StreamingEncoder, model.encoder)
+        self.decode = cast(StreamingDecoder, recognizer.decode)
+        if chunk_seconds is not None:
+            chunk: int | None = max(1, round(chunk_seconds / model.frame_seconds))
+        else:
+            chunk = self.encoder.chunk_frames
+        if chunk is None:
+            raise InputError("chunk_seconds must be given for a model whose encoder.chunk_frames is null; got none.")
+        left = self.encoder.left_frames if left_seconds is None else round(left_seconds / model.frame_seconds)
+        self.chunk = chunk * self.encoder.stride  # feature frames
+        right = self.encoder.right_frames if right_seconds is None else round(right_seconds / model.frame_seconds)
+        made_for = {
+            "left": (left, self.encoder.left_frames, "before"),
+            "right": (right, self.encoder.right_frames, "behind"),
+        }
+        for side, (given, frames, where) in made_for.items():
+            if model.is_program and given != frames:
+                must = f"an exported model must see {frames} encoder frames {where} a chunk, as its program was made"
+                raise InputError(f"{must}; got {given}. Leave {side}_seconds out.")
+        self.right = right * self.encoder.stride  # that are seen behind a chunk, and begin the next
+        self.chunk_seconds, self.right_seconds = chunk * model.frame_seconds, right * model.frame_seconds
+        self.endpoint = None if endpoint_seconds is None else max(1, round(endpoint_seconds / model.frame_seconds))
+        self.settled = None if settled_seconds is None else max(1, round(settled_seconds / model.frame_seconds))
+        self.long_word = max(1, round(LONG_WORD_SECONDS / model.frame_seconds))
+        self.at_end = False
+        self.shape = self.chunk, left, right  # streams of the same one go through the net together
+        self.state = self.encoder.initial_state(1, left)
+        self._remainder = Remainder()
+        self._features = torch.zeros(0, model.features.dim)  # that wait for the end of their chunk, (T, F)
+        self._decoded = self.decode.initial_state()
+        self._placed = NO_TOKENS  # of a long word that has not ended: its first tokens, which the decoder has forgotten
+        self._hypothesis = NO_TOKENS  # behind them
+        self._log_probs: list[Tensor] = []  # of the frames since `_start`, in which the hypothesis lies
+        self._start = 0
+        self._silence = 0  # frames, up to the last
+        self._partial: list[Word] = []
+
+    def feed(self, waveform: Tensor) -> Captions:
+        """Hear more."""
+        self.hear(waveform)
+        return advance([self])[0]
+
+    def finish(self) -> Captions:
+        """Recognise what is left."""
+        self.hear(torch.zeros(0), at_end=True)
+        return advance([self])[0]
+
+    def hear(self, waveform: Tensor, at_end: bool = False) -> None:
+        """Take up more of the waveform; what is complete waits for `advance`."""
+        features, at = self.recognizer.model.features, self._remainder
+        frames, self._remainder = stream_features(features, waveform, at, at_end)
+        self._features = torch.cat([self._features, frames])
+        self.at_end = at_end
+
+    @property
+    def num_wanted(self) -> int:
+        """Samples after which the next chunk is complete."""
+        features, remainder = self.recognizer.model.features, self._remainder
+        missing = self.chunk + self.right - len(self._features)
+        last = remainder.frames + missing - 1  # frame that is seen from the chunk, from the remainder's start
+        return max(0, last * features.hop + features.samples_ahead - len(remainder.samples))
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether a chunk waits."""
+        return len(self._features) >= (1 if self.at_end else self.chunk + self.right)
+
+    def next_chunk(self) -> Tensor:
+        """Hand out the chunk that waits, and what is seen behind it."""
+        seen, self._features = self._features[: self.chunk + self.right], self._features[self.chunk :].clone()
+        return seen
+
+    def decode_chunk(self, encoder_out: Tensor) -> Captions:
+        """Go on by what the encoder gave, (T', D)."""
+        log_probs = self.recognizer.log_probs(encoder_out)
+        with torch.inference_mode(), self.recognizer.encoder.autocast():
+            length = torch.tensor([len(encoder_out)], device=encoder_out.device)
+            [hypotheses], [self._decoded] = self.decode.step(encoder_out[None], length, [self._decoded])
+        self._hypothesis = hypotheses[0]
+        self._log_probs.append(log_probs)
+        said = (log_probs.argmax(dim=-1) != BLANK_ID).nonzero()
+        self._silence = len(log_probs) - 1 - int(said[-1]) if len(said) else self._silence + len(log_probs)
+        is_said = bool(self._placed.tokens or self._hypothesis.tokens)
+        if self.endpoint is not None and self._silence >= self.endpoint and is_said:
+            return self.settle()
+        return self._captions()
+
+    def settle(self) -> Captions:
+        """End a stretch of speech: all words of the best hypothesis are final."""
+        self._hypothesis, self._decoded = self.decode.settle(self._decoded)
+        words = self._words(self._timed(), self._num_frames)
+        self._forget(0, self._num_frames)
+        self._placed = self._hypothesis = NO_TOKENS
+        return Captions(words, [], is_end=True)
+
+    def _captions(self) -> Captions:
+        """Tell final words from partial ones, and forget what is final."""
+        timed = self._timed()
+        if not self._hypothesis.tokens:
+            # A transducer may write what was said a chunk later.
+            self._forget(0, self._num_frames - len(self._log_probs[-1]))
+            return Captions([], self._words(timed, self._num_frames))
+        num_placed = len(self._placed.tokens)
+        num_agreed = num_placed + self._hypothesis.num_final
+        num_final = max(self._num_before_last_word(timed.tokens[:num_agreed]), self._num_settled(timed))
+        num_kept = max(num_placed, num_final, self._num_old(timed, num_agreed))
+        frames = timed.frames or []
+        final, partial = _part(timed, 0, num_final), _part(timed, num_final, len(timed.tokens))
+        begin = frames[num_final].start if partial.tokens else self._num_frames
+        captions = Captions(self._words(final, begin), self._words(partial, self._num_frames))
+        self._placed = _part(timed, num_final, num_kept)
+        if num_kept > num_placed:
+            self._decoded = self.decode.decide(self._decoded, timed.tokens[num_placed:num_kept])
+            self._forget(num_kept - num_placed, frames[num_kept - 1].start + 1)
+        self._forget(0, max(self._start, self._num_frames - self.long_word))
+        return captions
+
+    def _num_before_last_word(self, tokens: list[int]) -> int:
+        """Number of tokens before the last word that has begun."""
+        words = spell(tokens, self.recognizer.model.tokenizer.pieces)
+        return words[-1].first if words else 0
+
+    @property
+    def _num_frames(self) -> int:
+        """Number of frames up to the last."""
+        return self._start + sum(map(len, self._log_probs))
+
+    def _num_settled(self, timed: Hypothesis) -> int:
+        """How many tokens are of words that were said so long ago that the best hypothesis decides them."""
+        if self.settled is None:
+            return 0
+        latest = self._num_frames - self.settled
+        ends = [span.end for span in timed.frames or []]
+        words = spell(timed.tokens, self.recognizer.model.tokenizer.pieces)
+        return max((word.first for word in words[1:] if ends[word.first - 1] <= latest), default=0)
+
+    def _num_old(self, timed: Hypothesis, num_agreed: int) -> int:
+        """How many tokens began so long ago that they are not aligned again."""
+        latest = self._num_frames - self.long_word
+        num_old = sum(span.start <= latest for span in timed.frames or [])
+        return num_old if self.settled is not None else min(num_old, num_agreed)
+
+    def joined(self, captions: Sequence[Captions]) -> Captions:
+        """Join what several chunks added; without any, what is partial is as it was."""
+        final = [word for each in captions for word in each.final]
+        self._partial = captions[-1].partial if captions else self._partial
+        return Captions(final, self._partial, any(each.is_end for each in captions))
+
+    def _timed(self) -> Hypothesis:
+        """The tokens that are not final with their frames, counted from the beginning of the stream."""
+        hypothesis, log_probs = self._hypothesis, torch.cat(self._log_probs) if self._log_probs else None
+        num_frames = 0 if log_probs is None else len(log_probs)
+        if self.recognizer.frame_head.min_frames(hypothesis.tokens) > num_frames:
+            # Another hypothesis of the beam is the best one now, and in it the words before were said sooner.
+            number = len(hypothesis.tokens)
+            hypothesis = hypothesis._replace(frames=[Span(0, num_frames)] * number, confidences=[0.0] * number)
+        else:
+            hypothesis = with_times(hypothesis, log_probs)
+        return Hypothesis(
+            self._placed.tokens + hypothesis.tokens,
+            hypothesis.score,
+            [
+                *(self._placed.frames or []),
+                *(Span(self._start + span.start, self._start + span.end) for span in hypothesis.frames or []),
+            ],
+            [*(self._placed.confidences or []), *(hypothesis.confidences or [])],
+        )
+
+    def _words(self, hypothesis: Hypothesis, num_frames: int) -> list[Word]:
+        """The words of a hypothesis whose last one ends by frame `num_frames`."""
+        return list(self.recognizer.words(hypothesis, 0.0, num_frames * self.recognizer.model.frame_seconds))
+
+    def _forget(self, num_tokens: int, num_frames: int) -> None:
+        """Leave out tokens, and the frames up to `num_frames`, which lie before those that come."""
+        if num_tokens:
+            self._decoded = self.decode.forget(self._decoded, num_tokens)
+        rest = torch.cat(self._log_probs)[num_frames - self._start :].clone() if self._log_probs else torch.zeros(0)
+        self._log_probs = [rest] if len(rest) else []
+        self._start = num_frames
+
+
+def _part(hypothesis: Hypothesis, first: int, behind: int) -> Hypothesis:
+    """The tokens from `first` to the one before `behind`, with their frames and confidences."""
+    part = slice(first, behind)
+    frames, confidences = hypothesis.frames or [], hypothesis.confidences or []
+    return Hypothesis(hypothesis.tokens[part], hypothesis.score, frames[part], confidences[part])
+
+
+def advance(streams: Sequence[CachedStream]) -> list[Captions]:
+    """Go on with streams of one recogniser as far as they have chunks, each step as one batch.
+
+    Whoever joins or leaves changes nothing for the others. Streams that end are settled.
+    """
+    captions: list[list[Captions]] = [[] for _ in streams]
+    while ready := [number for number, stream in enumerate(streams) if stream.is_ready]:
+        alike = [number for number in ready if streams[number].shape == streams[ready[0]].shape]
+        for number, encoder_out in zip(alike, _step([streams[number] for number in alike]), strict=True):
+            captions[number].append(streams[number].decode_chunk(encoder_out))
+    for stream, added in zip(streams, captions, strict=True):
+        if stream.at_end:
+            added.append(stream.settle())
+    return [stream.joined(added) for stream, added in zip(streams, captions, strict=True)]
+
+
+@torch.inference_mode()
+def _step(streams: Sequence[CachedStream]) -> list[Tensor]:
+    """Run the encoder over the next chunk of each; what it gives of it, (T', D)."""
+    recognizer = streams[0].recognizer
+    seen = [stream.next_chunk() for stream in streams]
+    device = recognizer.model.device
+    lengths = torch.tensor([len(features) for features in seen], device=device)
+    chunk, right = streams[0].chunk, streams[0].right
+    features = with_room(nn.utils.rnn.pad_sequence(seen, batch_first=True), chunk, right)
+    features = features.to(device)
+    state = {name: torch.cat([stream.state[name] for stream in streams]) for name in streams[0].state}
+    with recognizer.encoder.autocast():
+        encoded, state = streams[0].encoder.step(features, lengths, state, recognizer.model.head.taps, right)
+    for number, stream in enumerate(streams):
+        stream.state = {name: rows[number : number + 1].clone() for name, rows in state.items()}
+    return [out[:length] for out, length in zip(encoded.out, encoded.lengths.tolist(), strict=True)]
+
+
+def with_room(features: Tensor, chunk: int, right: int) -> Tensor:
+    """Pad feature frames (B, T, F) of chunks so that a step finds behind them the `right` that are only seen."""
+    return F.pad(features, (0, 0, 0, min(features.shape[1], chunk) + right - features.shape[1]))
