@@ -177,6 +177,18 @@ def test_only_training_knows_lightning_and_hydra() -> None:
         assert not tops & {"hydra", "omegaconf"} or module == "training.hydra_command", module
 
 
+MAY_HOLD_CONFIGS = {"build", "checkpoint", "interchange", "onnx"}  # they read and write configs of components
+
+
+def test_settings_are_objects_and_a_mapping_called_config_is_one_where_components_are_built_or_stored() -> None:
+    for module, tree in modules("asr"):
+        if module.split(".")[0] in MAY_HOLD_CONFIGS:
+            continue
+        for node in ast.walk(tree):
+            name = node.arg if isinstance(node, ast.arg) else node.id if isinstance(node, ast.Name) else ""
+            assert name != "config", f"asr/{module}, line {getattr(node, 'lineno', 0)}"
+
+
 def test_recipes_import_the_lowest_layers_only() -> None:
     for module, tree in modules("recipes"):
         for name in imported(tree):

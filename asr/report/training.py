@@ -33,7 +33,7 @@ class Record:
 
     Args:
         name: of the folder.
-        config: config.yaml, as text.
+        config_text: config.yaml.
         settings: the same, as it is read.
         curves: metrics.csv.
         examples: examples.jsonl.
@@ -43,7 +43,7 @@ class Record:
     """
 
     name: str
-    config: str
+    config_text: str
     settings: Mapping[str, Any]
     curves: Mapping[str, Curve]
     examples: Sequence[ValidationSample]
@@ -71,11 +71,11 @@ def read_record(run_dir: Path) -> Record:
     Raises:
         OSError: a file is there and cannot be read.
     """
-    config = _text(run_dir / CONFIG)
+    text = _text(run_dir / CONFIG)
     return Record(
         real(run_dir).name,
-        config,
-        _settings(config),
+        text,
+        _settings(text),
         read_curves(run_dir / METRICS),
         read_samples(run_dir / EXAMPLES),
         _results(_text(run_dir / RESULTS)),
@@ -224,9 +224,9 @@ def _warnings(record: Record) -> str:
 
 
 def _config(record: Record) -> str:
-    if not record.config:
+    if not record.config_text:
         return f"<p>There is no {CONFIG}.</p>"
-    text = f'<div class="table-scroll" tabindex="0"><pre>{escape(record.config)}</pre></div>'
+    text = f'<div class="table-scroll" tabindex="0"><pre>{escape(record.config_text)}</pre></div>'
     return f"<details><summary>{CONFIG}, every setting of the run</summary>{text}</details>"
 
 

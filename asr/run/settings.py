@@ -255,10 +255,10 @@ class RunSettings:
         return as_mapping(self)
 
 
-def read_run_settings(config: Mapping[str, Any]) -> RunSettings:
+def read_run_settings(resolved: Mapping[str, Any]) -> RunSettings:
     """Read the resolved config of a run.
 
     Raises:
         InputError: naming the first setting that is absent, unknown or wrong. Components check their own settings.
     """
-    return read(RunSettings, config)
+    return read(RunSettings, resolved)

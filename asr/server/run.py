@@ -66,7 +66,7 @@ def make_server(
     """Make the server; the arguments are those of `serve`."""
     if hasattr(socket, "TCP_USER_TIMEOUT"):  # connections inherit it
         server_socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 1000 * UNREAD_SECONDS)
-    config = uvicorn.Config(
+    settings = uvicorn.Config(
         make_app(service),
         loop="asyncio",
         http=HttpProtocol,
@@ -83,14 +83,14 @@ def make_server(
         forwarded_allow_ips=forwarded_allow_ips,
         timeout_graceful_shutdown=round(stop_seconds + LAST_SECONDS),
     )
-    return _Server(config, service.sockets, stop_seconds)
+    return _Server(settings, service.sockets, stop_seconds)
 
 
 class _Server(uvicorn.Server):
     """Uvicorn's; when it is to stop, streams are told all that was heard of them before their sockets are closed."""
 
-    def __init__(self, config: uvicorn.Config, sockets: StreamSockets, stop_seconds: float) -> None:
-        super().__init__(config)
+    def __init__(self, settings: uvicorn.Config, sockets: StreamSockets, stop_seconds: float) -> None:
+        super().__init__(settings)
         self._stream_sockets = sockets
         self._stop_seconds = stop_seconds
 

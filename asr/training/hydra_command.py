@@ -41,8 +41,8 @@ def experiment_command(command: Command) -> Callable[[], None]:
         from hydra.core.hydra_config import HydraConfig
         from omegaconf import OmegaConf
 
-        config: dict[str, Any] = OmegaConf.to_container(composed, resolve=True, throw_on_missing=True)  # type: ignore[assignment]
-        return run_job(partial(_in_own_folder, command, failed), config, HydraConfig.get().overrides.task)
+        resolved: dict[str, Any] = OmegaConf.to_container(composed, resolve=True, throw_on_missing=True)  # type: ignore[assignment]
+        return run_job(partial(_in_own_folder, command, failed), resolved, HydraConfig.get().overrides.task)
 
     def program() -> None:
         if {"-h", "--help"} & set(sys.argv[1:]):
@@ -86,14 +86,14 @@ With --cfg job all settings are printed as the overrides leave them, and nothing
 """
 
 
-def run_job(command: Command, config: Mapping[str, Any], overrides: Sequence[str] = ()) -> float | None:
+def run_job(command: Command, resolved: Mapping[str, Any], overrides: Sequence[str] = ()) -> float | None:
     """Read the settings and run a command.
 
     An error of the user is one line and exit status 1; a signal is exit status 128 + its number.
 
     Args:
         command: what to run.
-        config: resolved.
+        resolved: the config.
         overrides: of the command line, which made the config: they stand against a model that it starts from.
     """
     from asr.build import check_components
@@ -102,7 +102,7 @@ def run_job(command: Command, config: Mapping[str, Any], overrides: Sequence[str
 
     start_log()
     try:
-        settings = with_parts(read_run_settings(config), overrides)
+        settings = with_parts(read_run_settings(resolved), overrides)
         check_components(settings.components)
         return command(settings)
     except InputError as error:

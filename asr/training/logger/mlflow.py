@@ -17,7 +17,7 @@ class MLflow(MLFlowLogger):
     Args:
         run_dir: the run folder.
         run_id: of the training, the same when it is resumed.
-        config: the resolved config, which is kept there.
+        resolved: the config of the run, which is stored there.
         experiment: that the run is in.
         tracking_uri: of the server; None: as MLFLOW_TRACKING_URI says, or the file mlflow.db in the run folder.
     """
@@ -26,7 +26,7 @@ class MLflow(MLFlowLogger):
         self,
         run_dir: Path,
         run_id: str,
-        config: dict[str, Any],
+        resolved: dict[str, Any],
         *,
         experiment: Annotated[str, TEXT],
         tracking_uri: Annotated[str | None, or_null(TEXT)],
@@ -45,4 +45,4 @@ class MLflow(MLFlowLogger):
             run_id=found[0].info.run_id if found else None,
         )
         if not found:
-            self.log_hyperparams(config)
+            self.log_hyperparams(resolved)

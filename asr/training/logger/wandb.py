@@ -15,7 +15,7 @@ class WandB(WandbLogger):
     Args:
         run_dir: the run folder.
         run_id: of the training, the same when it is resumed.
-        config: the resolved config, which is kept there.
+        resolved: the config of the run, which is stored there.
         project: that the run is in.
         entity: user or team; None: the default of the account.
     """
@@ -24,13 +24,13 @@ class WandB(WandbLogger):
         self,
         run_dir: Path,
         run_id: str,
-        config: dict[str, Any],
+        resolved: dict[str, Any],
         *,
         project: Annotated[str, TEXT],
         entity: Annotated[str | None, or_null(TEXT)],
     ) -> None:
         super().__init__(name=run_dir.name, save_dir=run_dir, project=project, entity=entity, id=run_id, resume="allow")
-        self.log_hyperparams(config)
+        self.log_hyperparams(resolved)
 
     @rank_zero_only
     def finalize(self, status: str) -> None:
