@@ -2,7 +2,7 @@
 
     >>> import asr
     >>> recognizer = asr.load_recognizer("runs/mini")  # a run folder, a bundle, a .ckpt or hf://OWNER/NAME
-    >>> transcript = recognizer.transcribe("recording.wav", nbest=3)
+    >>> transcript = recognizer.transcribe("recording.wav")
     >>> [word.text for word in transcript.words] == transcript.text.split()
     True
     >>> samples, sample_rate = soundfile.read("recording.wav")

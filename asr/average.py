@@ -2,6 +2,7 @@
 
 import argparse
 import hashlib
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -46,6 +47,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         raise InputError(f"--share must be more than 0 and less than 1; got {share:g}.")
     checkpoints = find_checkpoints([Path(source) for source in options.sources], options.best, options.last)
     check_one_run(checkpoints)
+    if (wanted := options.best or options.last) and len(checkpoints) < wanted:
+        print(f"{wanted} were asked for, the run stored {len(checkpoints)} (checkpoint.keep)", file=sys.stderr)
     from asr.checkpoint.load import Start, write_bundle
     from asr.interchange.hub import path_of
 

@@ -167,9 +167,10 @@ def component(group: str, config: Config, where: str = "") -> partial[Any]:
     settings = {key: value for key, value in config.items() if key != "name"}
     asked = {p.name for p in inspect.signature(cls).parameters.values() if p.kind is p.KEYWORD_ONLY}
     if settings.keys() != asked:
+        missing, unknown = sorted(asked - settings.keys()), sorted(settings.keys() - asked)
+        wrong = [f"{what}: {', '.join(keys)}" for what, keys in (("missing", missing), ("unknown", unknown)) if keys]
         must = f"{where} ({config['name']}) must set exactly {', '.join(sorted(asked)) or 'nothing'}"
-        missing, unknown = ", ".join(sorted(asked - settings.keys())), ", ".join(sorted(settings.keys() - asked))
-        raise InputError(f"{must}; missing: {missing or 'none'}, unknown: {unknown or 'none'}.")
+        raise InputError(f"{must}; {'; '.join(wrong)}.")
     parts = [key for key, value in settings.items() if isinstance(value, Mapping) or (HERE / group / key).is_dir()]
     nested = {key: component(f"{group}/{key}", settings[key]) for key in parts}
     for key, rule in rules(cls).items():

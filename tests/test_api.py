@@ -124,6 +124,11 @@ def test_alternatives_are_as_many_as_asked_for(fluent: Path, desk: Path) -> None
         (["none.wav"], {}, "none.wav: must be a readable audio file; there is no such file"),
         (7, {}, "recordings must be a path, a waveform, or several of them; got 7"),
         ([], {"nbest": 0}, "nbest must be a whole number from 1"),
+        (
+            [],
+            {"nbest": 2},
+            "nbest must be 1 with a decoder that finds one hypothesis (greedy: the best path); got 2. Load the model",
+        ),
         ([], {"batch_seconds": 0}, "batch_seconds must be a number greater than 0"),
         ([], {"device": "toaster"}, "device must be one that torch can use here; got 'toaster'"),
     ],

@@ -571,6 +571,15 @@ def test_a_folder_that_nothing_would_load_is_not_written(tmp_path: Path) -> None
         main([str(path), "-o", str(tmp_path / "bundle" / "sub")])
 
 
+def test_a_checkpoint_is_to_become_a_bundle_first(tmp_path: Path) -> None:
+    (tmp_path / "step=1.ckpt").touch()
+    message = (
+        r"a run folder or a bundle here; this is a checkpoint\. python -m asr\.average .*step=1\.ckpt --output-dir"
+    )
+    with pytest.raises(InputError, match=message):
+        main([str(tmp_path / "step=1.ckpt"), "--to", "nemo", "-o", str(tmp_path / "out.nemo")])
+
+
 def test_what_torch_says_of_a_hostile_file_does_not_advise_to_run_it(tmp_path: Path) -> None:
     with pytest.raises(InputError) as refused:
         main([str(archive(tmp_path, state=tensors() | {"x": _Evil()})), "-o", str(tmp_path / "output")])

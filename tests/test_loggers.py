@@ -51,7 +51,7 @@ def test_several_loggers_can_be_chosen_and_none_is_by_default() -> None:
         ("logger.wandb.project=''", r"logger\.wandb\.project must be a text, and not empty; got ''\."),
         (
             "+logger.wandb.key=1",
-            r"logger\.wandb \(wandb\) must set exactly entity, project; missing: none, unknown: key",
+            r"logger\.wandb \(wandb\) must set exactly entity, project; unknown: key",
         ),
         ("+logger.nothing.x=1", r"training\.logger\.name must be a file in asr/training/logger"),
     ],

@@ -287,6 +287,9 @@ def bundle_folder(path: Path) -> Path:
     if path.suffix == ".nemo":
         raise InputError(f"{path}: a model must be converted first: python -m asr.convert {path} -o FOLDER")
     if not path.is_dir():
+        if path.suffix == ".ckpt" and path.is_file():
+            made = f"python -m asr.average {path} --output-dir FOLDER"
+            raise InputError(f"{path}: a model must be a run folder or a bundle here; this is a checkpoint. {made}")
         what = "is not a folder" if path.exists() else "does not exist"
         raise InputError(f"{path}: a model must be a run folder, a bundle or a .ckpt; it {what}.{hub_hint(path)}")
     for folder in (path, path / BUNDLE):
@@ -294,7 +297,7 @@ def bundle_folder(path: Path) -> Path:
             return folder
     unfinished = kept_checkpoints(path / CHECKPOINTS)
     if unfinished:
-        what = "training has not ended, so there is no bundle yet; give a checkpoint"
+        what = "there is no bundle: training has not ended, or it was moved; give a checkpoint"
         raise InputError(f"{path}: {what}: {unfinished[-1].path}")
     raise InputError(f"{path}: a model folder must hold {CONFIG} or {BUNDLE}/{CONFIG}; it holds neither.")
 

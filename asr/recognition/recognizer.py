@@ -181,6 +181,9 @@ class Recognizer:
             self.to(device)
         if nbest is not None:
             whole(1).check("nbest", nbest)
+            if nbest > 1 and self.decode.max_hypotheses == 1:
+                must = f"nbest must be 1 with a decoder that finds one hypothesis ({self.decode.description})"
+                raise InputError(f'{must}; got {nbest}. Load the model with decode={{"name": "beam"}}.')
             how = replace(how, nbest=nbest)
         if batch_seconds is not None:
             above(0).check("batch_seconds", batch_seconds)

@@ -40,7 +40,8 @@ def make_trainer(settings: "RunSettings") -> pl.Trainer:
     has_gpu = torch.cuda.is_available() or torch.backends.mps.is_available()
     if arguments["accelerator"] in ("gpu", "cuda") and not has_gpu:
         must = f"trainer.accelerator={arguments['accelerator']} must have a GPU that torch can use; there is none here"
-        raise InputError(f"{must}. Leave out trainer=gpu or trainer=ddp, or give trainer.accelerator=cpu as well.")
+        chosen = "leave out what chose it: trainer=gpu, trainer=ddp, or an experiment"
+        raise InputError(f"{must}. Give trainer.accelerator=cpu, or {chosen}.")
     if arguments["accelerator"] == "mps" and not torch.backends.mps.is_available():
         raise InputError(
             "trainer.accelerator must be one that torch can use here; got mps, which is Apple's, and absent."
