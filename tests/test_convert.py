@@ -709,3 +709,10 @@ def test_the_name_of_a_model_on_a_hub_needs_its_scheme(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"there is nothing\. A model on a hub is named hf://nvidia/parakeet\."):
         main(["nvidia/parakeet", "-o", str(tmp_path / "out")])
     assert not (tmp_path / "out").exists()
+
+
+def test_a_path_below_a_folder_that_exists_is_no_name_on_a_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs").mkdir()
+    with pytest.raises(InputError, match=r"there is nothing\.$"):
+        main(["runs/nope", "-o", str(tmp_path / "out")])

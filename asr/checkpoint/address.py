@@ -45,6 +45,9 @@ def is_address(model: str | Path) -> bool:
 
 
 def hub_hint(path: Path) -> str:
-    """End the message about a path that does not exist, if it may be OWNER/NAME of a model on a hub."""
-    is_name = not path.exists() and ADDRESS.fullmatch(f"{SCHEME}{path}") is not None
+    """End the message about a path that does not exist, if it may be OWNER/NAME of a model on a hub.
+
+    Below a folder that exists it is a mistyped path.
+    """
+    is_name = not path.parent.exists() and ADDRESS.fullmatch(f"{SCHEME}{path}") is not None
     return f" A model on a hub is named {SCHEME}{path}." if is_name else ""
