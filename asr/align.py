@@ -18,7 +18,7 @@ from asr.cli.command import (
     printable,
     run_command,
 )
-from asr.cli.output import Outcomes, Recording, add_output, arrange, in_order, plain_name, write
+from asr.cli.output import NamedRecording, Outcomes, add_output, arrange, in_order, plain_name, write
 from asr.errors import InputError
 from asr.system.files import check_output, message_stream
 from asr.text.numbers import counted
@@ -57,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for error in errors:
         complain(str(error))
     recordings = arrange(
-        [Recording(line.id, line, Path(plain_name(line.id))) for line in utterances], options, [options.manifest]
+        [NamedRecording(line.id, line, Path(plain_name(line.id))) for line in utterances], options, [options.manifest]
     )
     recognizer = load_model(options)
     scores: list[tuple[float, str, str]] = []

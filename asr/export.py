@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from asr.checkpoint.bundle import Bundle
     from asr.data.manifest import Utterance
-    from asr.onnx.agreement import Difference
+    from asr.onnx.agreement import ProgramDifference
     from asr.onnx.browser_runtime import Runtime
     from asr.onnx.programs import Parts
     from asr.recognition.recognizer import Recognizer
@@ -223,7 +223,7 @@ def _figures(
     return f"{table(rows)}\n\n{options.quantize}: {SMALLER[options.quantize]}. {how}\n"
 
 
-def _compared(audio: "Mapping[str, Tensor]", differences: "Mapping[str, Difference]") -> str:
+def _compared(audio: "Mapping[str, Tensor]", differences: "Mapping[str, ProgramDifference]") -> str:
     """Say how the programs were compared with the model, and with what outcome."""
     worst = max(differences.values(), key=lambda difference: difference.largest)
     how = f"Compared with the model on {len(audio)} recordings, each alone and in a batch of all"

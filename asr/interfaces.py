@@ -204,7 +204,7 @@ class Predictor(Protocol):
         """A token of each, (B,), and the state before it to (B, P) and the state behind it."""
 
 
-class Joiner(Protocol):
+class JointNetwork(Protocol):
     """What a transducer joins a frame and the tokens before by: what each gives, (..., J), to logits (..., V)."""
 
     def __call__(self, frames: Tensor, tokens: Tensor) -> Tensor: ...
@@ -216,7 +216,7 @@ class TransducerHead(Head, Protocol):
     """A head with a prediction network."""
 
     predictor: Predictor
-    joiner: Joiner
+    joiner: JointNetwork
 
 
 class Span(NamedTuple):

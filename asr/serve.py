@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from asr.recognition.inference import Inference
     from asr.recognition.recognizer import Recognizer
     from asr.server.hosts import Hosts
-    from asr.server.pages import Example
+    from asr.server.pages import ExampleAudio
 
 # The extra `serve`:
 PACKAGES = ("fastapi", "fastapi_offline", "uvicorn", "websockets", "python_multipart", "prometheus_client")
@@ -167,7 +167,7 @@ def _serve(
     recognizer: "Recognizer",
     how: "Inference",
     hosts: "Hosts",
-    examples: "tuple[Example, ...]",
+    examples: "tuple[ExampleAudio, ...]",
     server_socket: socket.socket,
 ) -> None:
     from asr.server.app import Service

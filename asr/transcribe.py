@@ -20,7 +20,7 @@ from asr.cli.command import (
     printable,
     run_command,
 )
-from asr.cli.output import Outcomes, Recording, add_output, arrange, in_order, plain_name, write
+from asr.cli.output import NamedRecording, Outcomes, add_output, arrange, in_order, plain_name, write
 from asr.errors import InputError
 
 if TYPE_CHECKING:
@@ -69,21 +69,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 1 if problems else 0
 
 
-def _find(paths: Sequence[str]) -> tuple[list[Recording], int]:
+def _find(paths: Sequence[str]) -> tuple[list[NamedRecording], int]:
     """Find the recordings that the paths mean; complain of what cannot be read, and count it."""
     from asr.audio.load import find_audio
     from asr.data.manifest import read_good_lines
     from asr.errors import AudioError
     from asr.recognition.recordings import whole_file
 
-    recordings: list[Recording] = []
+    recordings: list[NamedRecording] = []
     problems = 0
     for path in paths:
         files: list[Path] = []
         try:
             if path.endswith(MANIFEST) and not Path(path).is_dir():
                 utterances, errors = read_good_lines(path, required=("audio_filepath", "duration"))
-                recordings += [Recording(line.id, line, Path(plain_name(line.id))) for line in utterances]
+                recordings += [NamedRecording(line.id, line, Path(plain_name(line.id))) for line in utterances]
                 for error in errors:
                     complain(str(error))
                 problems += len(errors)
@@ -100,7 +100,7 @@ def _find(paths: Sequence[str]) -> tuple[list[Recording], int]:
                 problems += 1
                 continue
             inside = file.relative_to(path) if file != Path(path) else Path(file.name)
-            recordings.append(Recording(str(file), utterance, inside.with_suffix("")))
+            recordings.append(NamedRecording(str(file), utterance, inside.with_suffix("")))
     return recordings, problems
 
 

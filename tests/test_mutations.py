@@ -5,6 +5,7 @@ import json
 import math
 import os
 import random
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -193,6 +194,9 @@ def refusal(config: dict[str, Any], tones: Path, run_dir: Path) -> str:
         train(read_run_settings(config | {"corpus": corpus, "augment": augment}))
     except InputError as error:
         return str(error)
+    finally:
+        if (folder := Path(config["run_dir"]).resolve()).is_relative_to(Path.cwd()) and folder != Path.cwd():
+            shutil.rmtree(folder, ignore_errors=True)  # several configs may have the same
     return ""
 
 

@@ -17,7 +17,7 @@ import soundfile
 from asr import evaluate
 from asr.align import main as align
 from asr.cli import output
-from asr.cli.output import Recording
+from asr.cli.output import NamedRecording
 from asr.compare import main as compare
 from asr.data.manifest import Utterance, write_manifest
 from asr.errors import InputError
@@ -45,7 +45,7 @@ def text(tmp_path: Path) -> Path:
 def transcripts(path: Path) -> None:
     """Write a transcript as asr.transcribe and asr.align do with --output-dir."""
     transcript = Transcript((Word("one", 0.0, 0.5, 0.9),), (), 1.0)
-    recording = Recording("a.wav", Utterance("a.wav", 1.0, "", "a"), Path(path.stem))
+    recording = NamedRecording("a.wav", Utterance("a.wav", 1.0, "", "a"), Path(path.stem))
     options = argparse.Namespace(output_dir=path.parent, format="txt")
     assert list(output.write(iter([(recording, transcript)]), options)) == [(recording, transcript)]
 

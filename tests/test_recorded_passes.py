@@ -16,7 +16,7 @@ from asr.build import build_features, build_model, build_tokenizer
 from asr.recognition.model import Model
 from asr.train import train
 from asr.training import step_callbacks
-from asr.training.recorded_passes import Forward, RecordedPasses, Recording
+from asr.training.recorded_passes import Forward, RecordedPass, RecordedPasses
 from tests.conftest import TINY, resolved, settings_with, tone_corpus
 from tests.test_train import losses, metrics
 
@@ -55,7 +55,7 @@ class Stub:
             place.fill_(NEVER) if gradient is None else place.copy_(gradient)
 
 
-Make = Callable[..., Recording]
+Make = Callable[..., RecordedPass]
 
 
 def make_model(*overrides: str) -> Model:
@@ -92,7 +92,7 @@ def steps(model: Model, forward: Callable[[Tensor, Tensor], Any], accumulate: in
 def passes_of(model: Model, record: Make = Stub, most_bytes: float = 1e9, per_shape: int = 1) -> RecordedPasses:
     taken = [0]
 
-    def counting(*given: Any) -> Recording:
+    def counting(*given: Any) -> RecordedPass:
         taken[0] += per_shape
         return record(*given)
 
@@ -124,7 +124,7 @@ def test_recordings_end_with_their_memory_and_none_gives_way() -> None:
 
 
 def test_what_cannot_be_recorded_runs_as_it_is_and_one_line_says_why(caplog: pytest.LogCaptureFixture) -> None:
-    def failing(*given: Any) -> Recording:
+    def failing(*given: Any) -> RecordedPass:
         Stub(*given)
         raise RuntimeError("CUDA error: operation not permitted when stream is capturing\nand more lines")
 

@@ -13,7 +13,7 @@ import pytest
 import soundfile
 
 from asr.data.manifest import Utterance, read_manifest
-from asr.server.pages import Example, demo_page
+from asr.server.pages import ExampleAudio, demo_page
 from asr.server.upload import Limits
 from tests.browser import Visit, launched, overflow, poor_contrasts, visit
 from tests.serving import PATIENCE, Server, serving
@@ -279,6 +279,6 @@ def test_the_pages_forbid_other_hosts_and_foreign_frames(server: Server) -> None
 
 def test_names_cannot_break_out_of_the_page() -> None:
     hostile = "</script><script>alert(1)</script>\"'"
-    page = demo_page(hostile, Limits(1, 1.0, 1.0), (Example(hostile, Path("x")), Example("b", Path("y"))))
+    page = demo_page(hostile, Limits(1, 1.0, 1.0), (ExampleAudio(hostile, Path("x")), ExampleAudio("b", Path("y"))))
     assert "<script>alert" not in page
     assert page.count("<script") == page.count("</script>")

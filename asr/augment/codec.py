@@ -12,7 +12,7 @@ from asr.augment.draws import below, happens, uniform
 from asr.settings.rule import FRACTION, list_of, one_of, span
 
 
-class Format(NamedTuple):
+class CodecFormat(NamedTuple):
     """What libsndfile writes.
 
     Args:
@@ -29,13 +29,13 @@ class Format(NamedTuple):
 
 
 CODECS = {
-    "narrow_band": Format(8000, "WAV", "PCM_16", False),
-    "mu_law": Format(8000, "WAV", "ULAW", False),  # telephones in America and Japan: G.711
-    "a_law": Format(8000, "WAV", "ALAW", False),  # and elsewhere
-    "gsm": Format(8000, "WAV", "GSM610", False),  # early mobile telephones
-    "opus": Format(16000, "OGG", "OPUS", True),
-    "vorbis": Format(16000, "OGG", "VORBIS", True),
-    "mp3": Format(16000, "MP3", "MPEG_LAYER_III", True),
+    "narrow_band": CodecFormat(8000, "WAV", "PCM_16", False),
+    "mu_law": CodecFormat(8000, "WAV", "ULAW", False),  # telephones in America and Japan: G.711
+    "a_law": CodecFormat(8000, "WAV", "ALAW", False),  # and elsewhere
+    "gsm": CodecFormat(8000, "WAV", "GSM610", False),  # early mobile telephones
+    "opus": CodecFormat(16000, "OGG", "OPUS", True),
+    "vorbis": CodecFormat(16000, "OGG", "VORBIS", True),
+    "mp3": CodecFormat(16000, "MP3", "MPEG_LAYER_III", True),
 }
 
 
@@ -83,7 +83,7 @@ def _resample(waveform: Tensor, source_rate: int, target_rate: int) -> Tensor:
     return torch.cat([waveform[:0], *resampled([waveform], source_rate, target_rate)])
 
 
-def _encode(waveform: Tensor, codec: Format, compression: float) -> io.BytesIO:
+def _encode(waveform: Tensor, codec: CodecFormat, compression: float) -> io.BytesIO:
     file, level = io.BytesIO(), compression if codec.has_levels else None
     with soundfile.SoundFile(
         file, "w", codec.sample_rate, 1, codec.encoding, format=codec.container, compression_level=level

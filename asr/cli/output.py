@@ -24,7 +24,7 @@ KEPT_NAME_BYTES = 200  # of a longer one
 
 
 @dataclass(frozen=True, slots=True)
-class Recording:
+class NamedRecording:
     """What is to be transcribed.
 
     Args:
@@ -38,11 +38,11 @@ class Recording:
     place: Path
 
 
-Transcripts = Iterator[tuple[Recording, "Transcript"]]
+Transcripts = Iterator[tuple[NamedRecording, "Transcript"]]
 Outcomes = Iterator[tuple["Utterance", "Transcript | str"]]
 
 
-def in_order(recordings: Sequence[Recording], outcomes: "Callable[[list[Utterance]], Outcomes]") -> Transcripts:
+def in_order(recordings: Sequence[NamedRecording], outcomes: "Callable[[list[Utterance]], Outcomes]") -> Transcripts:
     """Yield the transcripts in the order of the recordings; report those that have none.
 
     Args:
@@ -50,7 +50,7 @@ def in_order(recordings: Sequence[Recording], outcomes: "Callable[[list[Utteranc
         outcomes: maps utterances to their outcomes, in any order: a transcript, or the reason why there is none.
     """
     for start in range(0, len(recordings), CHUNK):
-        chunk: dict[str, Recording] = {}
+        chunk: dict[str, NamedRecording] = {}
         for recording in recordings[start : start + CHUNK]:
             name = recording.name
             while name in chunk:  # of another manifest, or the same file again
@@ -92,7 +92,9 @@ def make_output_dir(output_dir: Path) -> None:
         raise InputError(f"{must}: Permission denied.")
 
 
-def arrange(recordings: list[Recording], options: argparse.Namespace, inputs: Sequence[str]) -> list[Recording]:
+def arrange(
+    recordings: list[NamedRecording], options: argparse.Namespace, inputs: Sequence[str]
+) -> list[NamedRecording]:
     """Put recordings into the order that the format needs, and check that each can have its place in the output.
 
     Args:
@@ -141,7 +143,7 @@ def _fitting(place: Path, suffix: str) -> Path:
     return place.with_name(f"{kept}-{hashlib.sha256(name).hexdigest()[:8]}")
 
 
-def _check_unlike(recordings: Sequence[Recording], key: Callable[[Recording], str], what: str) -> None:
+def _check_unlike(recordings: Sequence[NamedRecording], key: Callable[[NamedRecording], str], what: str) -> None:
     first: dict[str, str] = {}
     for recording in recordings:
         if key(recording) in first:
@@ -159,7 +161,7 @@ def write(transcripts: Transcripts, options: argparse.Namespace) -> Transcripts:
             _write_file(options.output_dir / recording.place, form, recording.name, transcript)
             yield recording, transcript
         return
-    passed: list[tuple[Recording, Transcript]] = []
+    passed: list[tuple[NamedRecording, Transcript]] = []
 
     def named() -> Iterator[tuple[str, "Transcript"]]:
         for recording, transcript in transcripts:

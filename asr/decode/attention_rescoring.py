@@ -15,7 +15,7 @@ from asr.settings.rule import DECODED_SECONDS, number, whole
 LARGEST_WEIGHT = 20.0  # of the attention decoder, that is worth trying
 
 
-class Frames(NamedTuple):
+class RescoringEvidence(NamedTuple):
     """What is searched in of an utterance.
 
     Args:
@@ -92,12 +92,12 @@ class AttentionRescoring:
         """The search, and what takes part in it."""
         return f"{self.beam.description}, rescored by attention, weight {self.attention_weight:g}"
 
-    def evidence(self, encoder_out: Tensor, lengths: Tensor) -> list[Frames]:
+    def evidence(self, encoder_out: Tensor, lengths: Tensor) -> list[RescoringEvidence]:
         """Keep the frames, and what CTC's beam search needs of them, utterance by utterance."""
         cut = zip(encoder_out, lengths.tolist(), self.beam.evidence(encoder_out, lengths), strict=True)
-        return [Frames(out[:length], ctc) for out, length, ctc in cut]
+        return [RescoringEvidence(out[:length], ctc) for out, length, ctc in cut]
 
-    def search(self, evidence: list[Frames], **values: float) -> list[list[Hypothesis]]:
+    def search(self, evidence: list[RescoringEvidence], **values: float) -> list[list[Hypothesis]]:
         """Find at most `beam_size` hypotheses an utterance.
 
         Args:
@@ -108,7 +108,7 @@ class AttentionRescoring:
         first = self.beam.search([frames.ctc for frames in evidence], **values)
         return [self._reordered(*pair, weight) for pair in zip(evidence, first, strict=True)]
 
-    def _reordered(self, frames: Frames, hypotheses: list[Hypothesis], weight: float) -> list[Hypothesis]:
+    def _reordered(self, frames: RescoringEvidence, hypotheses: list[Hypothesis], weight: float) -> list[Hypothesis]:
         scores = self._log_probs(frames.encoder_out, [hypothesis.tokens for hypothesis in hypotheses])
         rescored = [
             hypothesis._replace(score=hypothesis.score + weight * score)

@@ -24,7 +24,7 @@ from asr.interfaces import (
 from asr.settings.rule import DECODED_SECONDS, FRACTION, whole
 
 
-class Frames(NamedTuple):
+class JointEvidence(NamedTuple):
     """What is searched in of an utterance.
 
     Args:
@@ -96,13 +96,13 @@ class JointBeam:
             [f"joint beam search, {self.beam_size} hypotheses, CTC {self.ctc_weight:g}", *self.fusion.description]
         )
 
-    def evidence(self, encoder_out: Tensor, lengths: Tensor) -> list[Frames]:
+    def evidence(self, encoder_out: Tensor, lengths: Tensor) -> list[JointEvidence]:
         """Keep the frames, and what CTC says of them, utterance by utterance."""
         log_probs = self._head.frame_head.log_probs(encoder_out).cpu()
         cut = zip(encoder_out, log_probs, lengths.tolist(), strict=True)
-        return [Frames(out[:length], values[:length]) for out, values, length in cut]
+        return [JointEvidence(out[:length], values[:length]) for out, values, length in cut]
 
-    def search(self, evidence: list[Frames], **values: float) -> list[list[Hypothesis]]:
+    def search(self, evidence: list[JointEvidence], **values: float) -> list[list[Hypothesis]]:
         """Find at most `beam_size` hypotheses an utterance.
 
         Args:
@@ -141,7 +141,7 @@ class _Search:
 
     def __init__(
         self,
-        frames: Frames,
+        frames: JointEvidence,
         decoder: TokenDecoder,
         fusion: ShallowFusion,
         ctc_weight: float,

@@ -16,7 +16,7 @@ MOST_SHARE = 0.5  # of texts with digits, above which digits are how this corpus
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class TextCheck:
     """A fault of a text that its characters show.
 
     Args:
@@ -68,35 +68,35 @@ def damaged(text: str) -> str:
 
 
 CHECKS = (
-    Check(
+    TextCheck(
         "letters of another alphabet",
         mixed_scripts,
         Severity.WARNING,
         "with a word of letters from two alphabets, which look alike and are different tokens.",
         "Replace the letters, for example by a table of look-alikes of the corpus' language.",
     ),
-    Check(
+    TextCheck(
         "marks in texts",
         _named(MARK),
         Severity.WARNING,
         "with a mark such as <unk> or [LAUGHTER], which the normalizer may turn into a word that nobody says.",
         "Remove the marks, or the utterances that have them.",
     ),
-    Check(
+    TextCheck(
         "HTML entities",
         _named(ENTITY),
         Severity.WARNING,
         "with an HTML entity such as &quot;, which the normalizer may turn into a word that nobody says.",
         "Unescape the texts, for example with Python's html.unescape.",
     ),
-    Check(
+    TextCheck(
         "damaged characters",
         damaged,
         Severity.WARNING,
         "with a character that belongs to no text.",
         "Read the texts in the encoding that they were written in, and write them as UTF-8.",
     ),
-    Check(
+    TextCheck(
         "digits",
         _named(DIGITS),
         Severity.WARNING,

@@ -172,7 +172,7 @@ Heard = Mapping[str, Sequence[tuple[Utterance, Sound]]]  # by split
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class SoundCheck:
     """What is said of utterances whose measure is beyond a limit.
 
     Args:
@@ -194,11 +194,11 @@ class Check:
     needs: Callable[[Sound], bool] = lambda sound: not sound.silent
 
 
-def checks(sample_rate: int) -> list[Check]:
+def checks(sample_rate: int) -> list[SoundCheck]:
     """Return the checks of single utterances, for features of this sample rate in Hz."""
     narrow = MIN_BANDWIDTH * sample_rate / 2
     return [
-        Check(
+        SoundCheck(
             "clipping",
             lambda sound: sound.clipped,
             MAX_CLIPPED,
@@ -207,7 +207,7 @@ def checks(sample_rate: int) -> list[Check]:
             "Record or convert them at a lower level; what was cut off cannot be restored.",
             needs=lambda sound: not sound.silent and sound.swapped <= MAX_SWAPPED,
         ),
-        Check(
+        SoundCheck(
             "DC offset",
             lambda sound: abs(sound.offset),
             MAX_OFFSET,
@@ -215,7 +215,7 @@ def checks(sample_rate: int) -> list[Check]:
             f"have a mean beyond {MAX_OFFSET:.0%} of full scale, which leaks into the lowest bands.",
             "Subtract the mean, and look for the device that adds it.",
         ),
-        Check(
+        SoundCheck(
             "opposite phase",
             lambda sound: sound.cancelled,
             MAX_CANCELLED,
@@ -224,7 +224,7 @@ def checks(sample_rate: int) -> list[Check]:
             "Write one of the channels to a file of its own.",
             needs=lambda sound: True,
         ),
-        Check(
+        SoundCheck(
             "byte order",
             lambda sound: sound.swapped,
             MAX_SWAPPED,
@@ -232,7 +232,7 @@ def checks(sample_rate: int) -> list[Check]:
             "are noise, and speech once the two bytes of each sample are exchanged.",
             "Read the samples in the other byte order, and write them anew.",
         ),
-        Check(
+        SoundCheck(
             "silence",
             lambda sound: -sound.level,
             -MIN_LEVEL_DB,
@@ -241,7 +241,7 @@ def checks(sample_rate: int) -> list[Check]:
             "Take them out of the manifest, unless their texts are empty.",
             needs=lambda sound: sound.cancelled <= MAX_CANCELLED,
         ),
-        Check(
+        SoundCheck(
             "band-limited audio",
             lambda sound: -sound.bandwidth,
             -narrow,

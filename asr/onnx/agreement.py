@@ -39,7 +39,7 @@ OF_WAVEFORMS = Form(FRONT_END_INPUTS, lambda features, waveform: waveform, lambd
 OF_SHERPA = Form(SHERPA_INPUTS, lambda features, waveform: features(waveform), lambda batch: batch.transpose(1, 2))
 
 
-class Difference(NamedTuple):
+class ProgramDifference(NamedTuple):
     """Where a program differs most from the model.
 
     Args:
@@ -90,7 +90,7 @@ def recordings(features: Features, paths: Sequence[str]) -> dict[str, Tensor]:
 @torch.inference_mode()
 def difference(
     expected: Recognizer, actual: Recognizer, program: bytes, form: Form, audio: Mapping[str, Tensor], net: Net
-) -> Difference:
+) -> ProgramDifference:
     """Compare a program with the net that it was written down of.
 
     Args:
@@ -104,9 +104,9 @@ def difference(
     opened = session(program, form.inputs, net.outputs)
     features = expected.model.features
     given = [form.of_waveform(features, waveform) for waveform in audio.values()]
-    worst = Difference(0.0, "nowhere", 0, len(audio))
+    worst = ProgramDifference(0.0, "nowhere", 0, len(audio))
     batches = [[number] for number in range(len(given))] + ([list(range(len(given)))] if len(given) > 1 else [])
-    references: list[Reference] = []
+    references: list[ExpectedOutput] = []
     for members in batches:
         batch = pad_sequence([given[number] for number in members], batch_first=True, padding_value=JUNK)
         lengths = torch.tensor([len(given[number]) for number in members])
@@ -119,7 +119,7 @@ def difference(
     return worst
 
 
-def check(program: str, found: Difference) -> None:
+def check(program: str, found: ProgramDifference) -> None:
     """Check that a program computes what its model does.
 
     Raises:
@@ -133,22 +133,24 @@ def check(program: str, found: Difference) -> None:
         )
 
 
-class Reference(NamedTuple):
+class ExpectedOutput(NamedTuple):
     """What torch makes of a recording: all that a program gives of frames, (T', ...), and the text."""
 
     out: Tensor
     text: str
 
 
-def _reference(recognizer: Recognizer, net: Net, features: Tensor) -> Reference:
+def _reference(recognizer: Recognizer, net: Net, features: Tensor) -> ExpectedOutput:
     """Features (T, F) to what a program must give."""
     encoded = recognizer.model(features[None], torch.tensor([len(features)]))
     length = int(encoded.lengths[0])
     out = torch.cat(net.of_encoded(encoded), dim=-1)[0, :length]
-    return Reference(out, _text(recognizer, encoded.out[0, :length]))
+    return ExpectedOutput(out, _text(recognizer, encoded.out[0, :length]))
 
 
-def _worse(worst: Difference, name: str, expected: Reference, out: Tensor, recognizer: Recognizer) -> Difference:
+def _worse(
+    worst: ProgramDifference, name: str, expected: ExpectedOutput, out: Tensor, recognizer: Recognizer
+) -> ProgramDifference:
     """Add what differs in one recording."""
     if out.shape != expected.out.shape:
         return worst._replace(largest=float("inf"), where=f"{name}: {len(out)} frames, not {len(expected.out)}")

@@ -9,7 +9,7 @@ from torch import Tensor
 from asr.build import Config, build_decoder
 from asr.errors import InputError
 from asr.onnx import stream, transducer
-from asr.onnx.agreement import OF_FEATURES, OF_SHERPA, OF_WAVEFORMS, Difference, check, difference
+from asr.onnx.agreement import OF_FEATURES, OF_SHERPA, OF_WAVEFORMS, ProgramDifference, check, difference
 from asr.onnx.exported import exported
 from asr.onnx.names import ENCODER, FRONT_END, JOINER, NETS, OPENED, PREDICTOR, PROGRAM, SHERPA, STEP
 from asr.onnx.program import Net, export_front_end, export_net, for_sherpa, is_for_sherpa, joined
@@ -106,7 +106,7 @@ def running(recognizer: Recognizer, config: Config, parts: Parts) -> Recognizer:
 
 def differences(
     recognizer: Recognizer, config: Config, programs: Parts, audio: Mapping[str, Tensor], on_step: OnStep
-) -> dict[str, Difference]:
+) -> dict[str, ProgramDifference]:
     """Compare each program with the model.
 
     Args:
@@ -122,7 +122,7 @@ def differences(
     actual, (_, net) = running(recognizer, config, programs), net_of(recognizer)
     found = {}
 
-    def compared(name: str, difference: Callable[[], Difference]) -> None:
+    def compared(name: str, difference: Callable[[], ProgramDifference]) -> None:
         on_step(f"comparing {name}")
         found[name] = difference()
         check(name, found[name])

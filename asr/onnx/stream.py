@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from asr.interfaces import NO_TAPS, Encoded, State, StreamingEncoder, Tap
-from asr.onnx.agreement import Difference
+from asr.onnx.agreement import ProgramDifference
 from asr.onnx.program import BATCH, LENGTHS, LOG_PROBS, NET_INPUTS, Net, write_down
 from asr.onnx.runtime import OnnxEncoder
 from asr.onnx.session import check_tokens, run, session
@@ -57,7 +57,7 @@ def export_step(model: Model) -> "ModelProto":
 
 
 @torch.inference_mode()
-def difference(expected: Recognizer, actual: Recognizer, audio: Mapping[str, Tensor]) -> Difference:
+def difference(expected: Recognizer, actual: Recognizer, audio: Mapping[str, Tensor]) -> ProgramDifference:
     """Compare the program of a step with the model: each recording as a stream, and all of them as streams of a batch.
 
     Args:
@@ -65,7 +65,7 @@ def difference(expected: Recognizer, actual: Recognizer, audio: Mapping[str, Ten
         actual: has its programs.
         audio: waveforms (S,) by name.
     """
-    worst = Difference(0.0, "nowhere", 0, len(audio))
+    worst = ProgramDifference(0.0, "nowhere", 0, len(audio))
     net, encoders = Step(expected.model), [cast(StreamingEncoder, each.model.encoder) for each in (expected, actual)]
     stride, right = encoders[0].stride, encoders[0].right_frames * encoders[0].stride
     for name, waveform in audio.items():

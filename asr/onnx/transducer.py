@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from asr.head.ctc import CTC
 from asr.interfaces import NO_TAPS, Encoded, TransducerHead
 from asr.lengths import Lengths
-from asr.onnx.agreement import Difference
+from asr.onnx.agreement import ProgramDifference
 from asr.onnx.names import ENCODER, JOINER, PREDICTOR
 from asr.onnx.program import BATCH, LENGTHS, LOG_PROBS, NET_INPUTS, Net, write_down
 from asr.onnx.runtime import LogProbs
@@ -77,14 +77,14 @@ def export_head(model: Model) -> "dict[str, ModelProto]":
 
 
 @torch.inference_mode()
-def difference(expected: Model, actual: Model) -> Difference:
+def difference(expected: Model, actual: Model) -> ProgramDifference:
     """Compare the programs of prediction network and joiner with the model, token by token.
 
     Args:
         expected: the model.
         actual: the one that its programs are.
     """
-    worst = Difference(0.0, "nowhere", 0, 0)
+    worst = ProgramDifference(0.0, "nowhere", 0, 0)
     heads = [cast(TransducerHead, model.head) for model in (expected, actual)]
     generator = torch.Generator().manual_seed(0)
     for batch in BATCHES:
@@ -99,7 +99,7 @@ def difference(expected: Model, actual: Model) -> Difference:
             log_probs = [head.joiner(frames, outs[0]).log_softmax(dim=-1) for head in heads]
             largest = max(float((left - right).abs().max()) for left, right in (outs, states, log_probs))
             if not largest <= worst.largest:
-                worst = Difference(largest, f"{number} tokens in a batch of {batch}", 0, 0)
+                worst = ProgramDifference(largest, f"{number} tokens in a batch of {batch}", 0, 0)
             tokens = torch.randint(1, expected.tokenizer.vocab_size, (batch,), generator=generator)
     return worst
 

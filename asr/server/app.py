@@ -21,7 +21,7 @@ from asr.server.connection import Connection
 from asr.server.hosts import Hosts, KnownHosts
 from asr.server.jobs import Job, Jobs, QueueFullError, StoppedError
 from asr.server.metrics import CLIENT_GONE, OTHER, Metrics
-from asr.server.pages import Example, add_pages
+from asr.server.pages import ExampleAudio, add_pages
 from asr.server.schema import PROBLEMS, UPLOAD_BODY, Health, Options, Transcription
 from asr.server.stream_sockets import StreamSockets
 from asr.server.upload import Upload, Uploads, unusable
@@ -66,7 +66,7 @@ class Service:
     uploads: Uploads
     metrics: Metrics
     hosts: Hosts
-    examples: tuple[Example, ...] = ()
+    examples: tuple[ExampleAudio, ...] = ()
 
 
 def make_app(service: Service) -> Connection:

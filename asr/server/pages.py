@@ -49,14 +49,14 @@ DOCS_START = """SwaggerUIBundle({ dom_id: "#swagger-ui", url: "/openapi.json", d
 
 
 @dataclass(frozen=True)
-class Example:
+class ExampleAudio:
     """A recording that the page offers, under a name of its own."""
 
     name: str
     path: Path
 
 
-def read_examples(paths: Sequence[str], max_seconds: float) -> tuple[Example, ...]:
+def read_examples(paths: Sequence[str], max_seconds: float) -> tuple[ExampleAudio, ...]:
     """Check recordings that the page is to offer.
 
     Raises:
@@ -66,10 +66,10 @@ def read_examples(paths: Sequence[str], max_seconds: float) -> tuple[Example, ..
         seconds = whole_file(path, path).duration
         if seconds > max_seconds:
             raise InputError(f"--example must be within --max-seconds {max_seconds:g}; {path} has {seconds:.1f} s.")
-    return tuple(Example(printable(Path(path).stem), Path(path)) for path in paths)
+    return tuple(ExampleAudio(printable(Path(path).stem), Path(path)) for path in paths)
 
 
-def add_pages(app: FastAPI, model: str, limits: Limits, examples: tuple[Example, ...]) -> None:
+def add_pages(app: FastAPI, model: str, limits: Limits, examples: tuple[ExampleAudio, ...]) -> None:
     """Add the pages for people to an application."""
     demo = demo_page(model, limits, examples)
 
@@ -104,7 +104,7 @@ def _swagger_assets() -> ASGIApp:
     return next(route.app for route in carrier.routes if isinstance(route, Mount))
 
 
-def demo_page(model: str, limits: Limits, examples: tuple[Example, ...]) -> str:
+def demo_page(model: str, limits: Limits, examples: tuple[ExampleAudio, ...]) -> str:
     """Make the demo's page."""
     most = f"Recordings of up to {limits.max_seconds:g} seconds and {limits.max_bytes / 1e6:g} megabytes; none is kept."
     body = demo_body(

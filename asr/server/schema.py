@@ -20,7 +20,7 @@ class WordHeard(BaseModel):
     confidence: Share = Field(description="that the word is right")
 
 
-class Hypothesis(BaseModel):
+class Reading(BaseModel):
     """A recognised text with its score."""
 
     model_config = ConfigDict(extra="forbid")
@@ -39,7 +39,7 @@ class Transcription(BaseModel):
     confidence: Share | None = Field(description="the mean of the words'; null without words")
     score: float | None = Field(description="of the text, as the decoder ranks it")
     words: list[WordHeard] = Field(description="in order")
-    alternatives: list[Hypothesis] = Field(description="the best first, which is the text itself")
+    alternatives: list[Reading] = Field(description="the best first, which is the text itself")
 
 
 class Problem(BaseModel):

@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 Forward = Callable[[Tensor, Tensor], tuple[Tensor, ...]]
 
 
-class Recording(Protocol):
+class RecordedPass(Protocol):
     """Passes of one shape, between tensors that stay where they are.
 
     Args:
@@ -51,7 +51,7 @@ class Recording(Protocol):
 
 
 # A forward pass, its inputs, and each parameter with the tensor that its gradient comes into
-Record = Callable[[Forward, Sequence[Tensor], Sequence[tuple[nn.Parameter, Tensor]]], Recording]
+Record = Callable[[Forward, Sequence[Tensor], Sequence[tuple[nn.Parameter, Tensor]]], RecordedPass]
 
 
 class RecordedPasses:
@@ -81,8 +81,8 @@ class RecordedPasses:
         self._gradients: list[Tensor] = []  # one tensor of each parameter, for all recordings
         self._tapped: tuple[int, ...] = ()
         self._seen: Counter[Any] = Counter()
-        self._recordings: dict[Any, Recording] = {}
-        self._open: Recording | None = None  # whose backward pass is still to come
+        self._recordings: dict[Any, RecordedPass] = {}
+        self._open: RecordedPass | None = None  # whose backward pass is still to come
         self._problem = ""
         self.used_bytes = 0
         self.counts: Counter[bool] = Counter()  # passes: replayed or not
@@ -104,7 +104,7 @@ class RecordedPasses:
         """Let go of a pass whose backward pass never came."""
         self._open = None
 
-    def _recording(self, features: Tensor, feature_lengths: Tensor) -> Recording | None:
+    def _recording(self, features: Tensor, feature_lengths: Tensor) -> RecordedPass | None:
         """Find the recording of a shape, or make it; None where the model itself is to run."""
         if self._open is not None or not self._ready() or not torch.is_grad_enabled():
             return None  # recordings share their memory: two cannot be open
@@ -148,7 +148,7 @@ class RecordedPasses:
         share = percent(counts[True] / max(1, counts.total()))
         return f"{len(self)} shapes recorded, {self.used_bytes / 2**30:.1f} GiB; {share} of the batches replayed"
 
-    def replay(self, recording: Recording, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    def replay(self, recording: RecordedPass, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """Run a recorded forward pass on inputs; what it returns is good until the next one."""
         for place, value in zip(recording.inputs, inputs, strict=True):
             place.copy_(value)
@@ -156,7 +156,7 @@ class RecordedPasses:
         self._open = recording
         return tuple(output.detach() for output in recording.outputs)
 
-    def replay_backward(self, recording: Recording, gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
+    def replay_backward(self, recording: RecordedPass, gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
         """Run its backward pass, and return the parameters' gradients in tensors of their own."""
         for place, value in zip(recording.output_gradients, gradients, strict=True):
             place.zero_() if value is None else place.copy_(value)
@@ -174,7 +174,7 @@ class _Replay(torch.autograd.Function):
     """A recorded pass as one operation."""
 
     @staticmethod
-    def forward(ctx: Any, passes: RecordedPasses, recording: Recording, *inputs: Tensor) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, passes: RecordedPasses, recording: RecordedPass, *inputs: Tensor) -> tuple[Tensor, ...]:
         """Features, their lengths, and the parameters, which are read where they lie."""
         ctx.passes, ctx.recording = passes, recording
         outputs = passes.replay(recording, inputs[: len(recording.inputs)])

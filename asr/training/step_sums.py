@@ -121,7 +121,7 @@ class StepBatches:
 
 
 @dataclass(frozen=True)
-class Step:
+class StepRecord:
     """An optimizer step that the device may still be computing.
 
     Args:
@@ -139,7 +139,7 @@ class Step:
     norm: Tensor
 
 
-def wait_for(steps: Sequence[Step], names: Sequence[str]) -> list[tuple[StepSums, float]]:
+def wait_for(steps: Sequence[StepRecord], names: Sequence[str]) -> list[tuple[StepSums, float]]:
     """Read the sums and the gradient norm of steps, with the names of the other losses: one wait for all of them."""
     rows = torch.stack([torch.cat([step.sums, step.norm.to(step.sums.dtype)[None]]) for step in steps]).tolist()
     return [(StepSums.of(sums, names), norm) for *sums, norm in rows]

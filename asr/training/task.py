@@ -23,7 +23,7 @@ from asr.recognition.recognizer import Recognizer
 from asr.run.validation_samples import SamplesFile, ValidationSample
 from asr.text.printable import listed
 from asr.training.distributed import fail_together, gather
-from asr.training.step_sums import Step, StepBatches, StepSums, on_device, wait_for
+from asr.training.step_sums import StepBatches, StepRecord, StepSums, on_device, wait_for
 from asr.training.stopwatch import Stopwatch
 
 logger = logging.getLogger(__name__)
@@ -97,7 +97,7 @@ class RecognitionTask(pl.LightningModule):
         self._waiting = waiting
         self._samples = samples
         self._batches = StepBatches()
-        self._unsettled: list[Step] = []
+        self._unsettled: list[StepRecord] = []
         self._valid = _ValidationSums()
         self._last_step_time = time.monotonic()
 
@@ -155,7 +155,7 @@ class RecognitionTask(pl.LightningModule):
             gradients = [cast(Tensor, parameter.grad) for parameter in parameters]
             torch._foreach_div_(gradients, sums[StepSums._fields.index("tokens")].clamp(min=1).to(gradients[0].dtype))
         norm = clip_grad_norm_(parameters, gradient_clip_val or float("inf"))
-        self._unsettled.append(Step(self.current_epoch + 1, self.global_step + 1, batches, sums, norm.detach()))
+        self._unsettled.append(StepRecord(self.current_epoch + 1, self.global_step + 1, batches, sums, norm.detach()))
         if answers_at_once(self.device) or self._is_logged(self.global_step + 1):
             *before, (last, last_norm) = self.settle()
             rates = last.together([sums for sums, _ in before])
@@ -275,7 +275,7 @@ class RecognitionTask(pl.LightningModule):
         idle = [weight.sum() for weight in cast(nn.Module, model.head).parameters() if weight.requires_grad]
         return (encoded.out.sum(dim=(1, 2)) + sum(idle)) * 0.0
 
-    def _skip(self, step: Step, count: int) -> None:
+    def _skip(self, step: StepRecord, count: int) -> None:
         """Count and name what could not be read; stop where it is too much."""
         epoch = step.epoch
         names = gather(self.trainer, _named(step.batches.rejected))
@@ -288,7 +288,7 @@ class RecognitionTask(pl.LightningModule):
             last = f"the last is {names[-1][1]!r}: {names[-1][0]}"
             fail_together(self.trainer, f"{must}; {given}; {last}. Bring them back, or raise the bound.")
 
-    def _stop_not_finite(self, step: Step) -> None:
+    def _stop_not_finite(self, step: StepRecord) -> None:
         """Name the utterances whose loss is not finite, keep their batches, and stop."""
         step.batches.keep(self._faults, f"epoch={step.epoch}-step={step.number}-rank={self.global_rank}")
         ids = gather(self.trainer, step.batches.not_finite())

@@ -20,7 +20,7 @@ LOG_FLOOR = 2.0**-24
 SUBSAMPLINGS = {"strided_conv": ("striding", 4), "depthwise_conv": ("dw_striding", 8)}  # NeMo's name and factor
 
 
-class Head(NamedTuple):
+class CTCHead(NamedTuple):
     """Where a model's CTC head is.
 
     Args:
@@ -85,7 +85,7 @@ def parse(content: bytes, where: object) -> dict[str, Any]:
     return dict(mapping(config, str(where)))
 
 
-def ctc_head(config: Section) -> Head:
+def ctc_head(config: Section) -> CTCHead:
     """Find the CTC head: a model's own, or the one beside a transducer.
 
     Raises:
@@ -102,7 +102,7 @@ def ctc_head(config: Section) -> Head:
     _check_class(settings, name, "ConvASRDecoder", "a CTC head")
     if settings.get("add_blank", True) is not True:
         raise InputError(f"{name}.add_blank must be true: a CTC head has a blank; got {shown(settings['add_blank'])}.")
-    return Head(settings, name, tensors, others)
+    return CTCHead(settings, name, tensors, others)
 
 
 def encoder_config(config: Section) -> dict[str, Any]:
