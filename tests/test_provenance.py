@@ -1,5 +1,6 @@
 """What a run tells of itself: command, code, libraries, machine, date and time, in its log, its page and its card."""
 
+import html
 import re
 import subprocess
 import sys
@@ -42,12 +43,12 @@ def test_the_model_card_and_the_page_say_where_the_model_comes_from(run_dir: Pat
     history = read_history(run_dir / "events.jsonl")
     assert history.latest is not None
     assert history.latest.command.endswith("data.max_train_utterances=8")
-    assert re.search(r"^\| trained by \| `.* -m asr\.train .*a\\\|b.*` \|$", card, re.MULTILINE)
+    assert html.escape(history.latest.command) in page
     for text in (history.latest.code, history.latest.libraries, history.latest.machine):
         assert f" | {text} |" in card
         assert text in page
-    assert re.search(r"^\| date \| 20\d\d-\d\d-\d\d \|$", card, re.MULTILINE)
-    assert re.search(r"^\| time \| \d+ s, in 2 starts \|$", card, re.MULTILINE)
+    assert re.search(r"Begun.*20\d\d-\d\d-\d\d \d\d:\d\d UTC", page)
+    assert "in 2 starts" in page
 
 
 def test_a_checkout_has_a_commit_and_an_installed_package_has_none(

@@ -44,10 +44,11 @@ def test_components_that_are_not_chosen_any_more_are_a_change() -> None:
 def test_components_that_a_checkpoint_describes_in_an_older_format_are_compared_in_todays(
     number: int, tmp_path: Path
 ) -> None:
-    """Up to format 3 a beam search had the settings of its fusion itself."""
+    """Up to format 3 a beam search had the settings of its fusion itself; up to format 5 the bonus was a score."""
     old = today("decode=beam")
     if number == 3:
-        fusion = {key: value for key, value in old["decode"]["fusion"].items() if key != "name"}
+        named = {"word_insertion_bonus": "word_score"}
+        fusion = {named.get(key, key): value for key, value in old["decode"]["fusion"].items() if key != "name"}
         old["decode"] = {key: value for key, value in old["decode"].items() if key != "fusion"} | fusion
     extra = checkpoint_extra(old, {})
     extra["config"]["format"] = number

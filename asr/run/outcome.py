@@ -3,7 +3,6 @@
 import json
 import logging
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from textwrap import indent
 from typing import TYPE_CHECKING, Any
@@ -14,12 +13,12 @@ from asr.data.manifest import Utterance
 from asr.errors import InputError
 from asr.evaluation.result import Evaluation, evaluate
 from asr.evaluation.word_errors import total
-from asr.run.events import Bundled, EventsFile, History, read_history
+from asr.run.events import Bundled, EventsFile, Started, read_history
 from asr.run.gains import tell_gains
 from asr.run.names import EVENTS, RESULTS
 from asr.run.settings import RunSettings
 from asr.system.files import write_whole_text
-from asr.text.numbers import duration, percent
+from asr.text.numbers import percent
 from asr.text.printable import printable
 
 if TYPE_CHECKING:
@@ -100,7 +99,7 @@ def make_bundle(run_dir: Path, settings: RunSettings, start: "Initialization | N
             logger.warning("%s is damaged (%s), and left out of the bundle", checkpoint.path, reason)
     chosen = select(settings.checkpoint.select, checkpoints, settings.checkpoint.keep)
     best = by_wer(checkpoints)
-    history = read_history(run_dir / EVENTS)
+    start_event = read_history(run_dir / EVENTS).latest
     card = _CARD.format(
         name=run_dir.name,
         corpus=settings.corpus.name,
@@ -111,7 +110,7 @@ def make_bundle(run_dir: Path, settings: RunSettings, start: "Initialization | N
         checkpoints=", ".join(checkpoint.path.stem for checkpoint in chosen),
         wer=percent(best[0].wer, 2) if best else "not measured",
         start=start.source if start else "nothing: weights at random",
-        origin="".join(f"| {what} | {_cell(text)} |\n" for what, text in _origin(history) if text),
+        origin="".join(f"| {what} | {_cell(text)} |\n" for what, text in _origin(start_event).items() if text),
     )
     if start is not None and start.bundle.card:
         card += "\n## What it started from\n\n" + indent(start.bundle.card.strip(), "> ", lambda line: True) + "\n"
@@ -119,21 +118,12 @@ def make_bundle(run_dir: Path, settings: RunSettings, start: "Initialization | N
     return run_dir / BUNDLE
 
 
-def _origin(history: History) -> list[tuple[str, str]]:
-    """How the model was trained, when and where, as far as the events tell."""
-    start = history.latest
-    if start is None or history.began is None:
-        return []
-    began = datetime.fromtimestamp(history.began, UTC)
-    starts = f", in {history.starts} starts" if history.starts > 1 else ""
-    return [
-        ("trained by", f"`{start.command}`" if start.command else ""),
-        ("code", start.code),
-        ("libraries", start.libraries),
-        ("machine", start.machine),
-        ("date", f"{began:%Y-%m-%d}"),
-        ("time", f"{duration(history.wall_seconds or 0.0)}{starts}"),
-    ]
+def _origin(start: Started | None) -> dict[str, str]:
+    """What the weights come from, and nothing else: the same command gives the same bundle byte for byte.
+
+    Command, date and time are in the log, the report and the events.
+    """
+    return {} if start is None else {"code": start.code, "libraries": start.libraries, "machine": start.machine}
 
 
 def _cell(text: str) -> str:

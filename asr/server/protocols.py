@@ -30,8 +30,8 @@ class HttpProtocol(H11Protocol):
                 ("content-length", str(len(body))),
                 ("connection", "close"),
             ]
-            for event in (h11.Response(status_code=400, headers=headers), h11.Data(data=body), h11.EndOfMessage()):
-                self.transport.write(self.conn.send(event))
+            events = h11.Response(status_code=400, headers=headers), h11.Data(data=body), h11.EndOfMessage()
+            self.transport.write(b"".join(self.conn.send(event) or b"" for event in events))
         self.transport.close()
 
 
