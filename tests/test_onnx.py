@@ -321,7 +321,7 @@ def test_nothing_is_written_where_a_program_differs_or_a_folder_is_somebody_else
     (tmp_path / "mine" / "thesis.txt").touch()
     with pytest.raises(InputError, match=r"empty, or hold an older one of the kind alone; it holds thesis\.txt"):
         export([str(bundle), "-o", str(tmp_path / "mine")])
-    found = agreement.Difference(0.3, "made audio of 1 s, at 0.40 s", 2, 4)
+    found = agreement.ProgramDifference(0.3, "made audio of 1 s, at 0.40 s", 2, 4)
     with pytest.raises(InputError, match=r"model\.onnx must give .*; they differ by 0\.3 \(made audio of"):
         agreement.check("model.onnx", found)
 
