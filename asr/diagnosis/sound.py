@@ -88,9 +88,14 @@ def listen(stretch: tuple[Utterance, AudioInfo]) -> Sound:
 
 def _cancelled(utterance: Utterance) -> float:
     """Return the part of the channels' power that their mean does not have."""
-    with soundfile.SoundFile(utterance.audio_filepath) as file:
-        file.seek(round((utterance.offset or 0.0) * file.samplerate))
-        channels = file.read(round(utterance.duration * file.samplerate), dtype="float32", always_2d=True)
+    try:
+        with soundfile.SoundFile(utterance.audio_filepath) as file:
+            file.seek(round((utterance.offset or 0.0) * file.samplerate))
+            channels = file.read(round(utterance.duration * file.samplerate), dtype="float32", always_2d=True)
+    except soundfile.LibsndfileError:  # some formats cannot seek there; `load_utterance`, which can, has read it
+        return 0.0
+    if not len(channels):
+        return 0.0
     separate = float(np.square(channels).mean())
     return 1.0 - float(np.square(channels.mean(axis=1)).mean()) / separate if separate > 0 else 0.0
 
