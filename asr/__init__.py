@@ -30,10 +30,11 @@ The folders, from the lowest layer up; each imports only from those above it:
     data/            manifest lines to utterances, examples, batches (the padding boundary) and each epoch's plan
     recognition/     the model (encoder and head), and with a decoder the recogniser: audio to transcripts
     evaluation/      word errors, how sure they are, what they are made of
-    onnx/            exported programs: made, and run
+    onnx/            runs exported programs
     checkpoint/      a recogniser on the disk, as asr writes it
     interchange/     models of other toolkits and from hubs, in and out
     run/             a run folder, what a run starts from, how it is resumed
+    publishing/      models written for others: ONNX programs, a page for the browser, a folder for a hub
     cli/             what commands share
     diagnosis/       what is wrong with a corpus, or with a plan to train on it
     report/          pages that a person reads

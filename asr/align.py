@@ -164,25 +164,18 @@ def _outcomes(
     utterances: "list[Utterance]",
 ) -> Outcomes:
     """Yield each utterance's aligned reference text, or why it cannot be aligned."""
-    import torch
+    from asr.recognition.aligned_segments import align_utterances
 
-    from asr.data.batch import Rejected
-    from asr.recognition.aligned_segments import aligned_reference
-
-    for result in recognizer.segments(utterances, how.unchecked):
-        if isinstance(result, Rejected):
-            yield result.utterance, result.reason
-            advance(result.utterance.duration)
+    for utterance, aligned in align_utterances(recognizer, utterances, how, advance):
+        if isinstance(aligned, str):
+            yield utterance, aligned
             continue
-        utterance, segments = result
         try:
-            log_probs = torch.cat([recognizer.log_probs(encoder_out) for _, encoder_out in segments])
-            aligned = aligned_reference(recognizer, utterance, log_probs)
             on_aligned(utterance, aligned)
-            yield utterance, aligned.transcript
         except InputError as error:
             yield utterance, str(error)
-        advance(utterance.duration)
+        else:
+            yield utterance, aligned.transcript
 
 
 if __name__ == "__main__":

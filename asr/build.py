@@ -15,7 +15,7 @@ from torch import nn
 from asr.data.dataset import Augmentation
 from asr.data.recordings import RecordingList
 from asr.errors import InputError, shown
-from asr.interfaces import Decoder, Features, Head, OptimizerMaker, Schedule, Tokenizer
+from asr.interfaces import Decoder, Encoder, Features, Head, OptimizerMaker, Schedule, Tokenizer
 from asr.recognition.confidence import UNCALIBRATED, Calibration
 from asr.recognition.model import Model
 from asr.recognition.recognizer import Recognizer
@@ -44,12 +44,12 @@ def build_model(config: Config, tokenizer: Tokenizer, features: Features) -> Mod
     Raises:
         InputError: a setting does not hold, or the encoder hears speech while it is spoken and the features do not.
     """
-    encoder = component("encoder", config["encoder"])(features.dim)
-    if hasattr(encoder, "initial_state") and not features.normalize.framewise:
+    encoder: Encoder = component("encoder", config["encoder"])(features.dim)
+    if encoder.streaming is not None and not features.normalize.framewise:
         must = f"features.normalize must need no frames to come for encoder={config['encoder']['name']}"
         given = config["features"]["normalize"]["name"]
         raise InputError(f"{must}; {given} does. Take features/normalize=global_cmvn.")
-    head = component("head", config["head"])(encoder.output_dim, encoder.num_blocks, tokenizer.vocab_size)
+    head = component("head", config["head"])(encoder.output_dim, len(encoder.blocks), tokenizer.vocab_size)
     return Model(get_normalizer(config["normalizer"]), tokenizer, features, encoder, head)
 
 

@@ -32,3 +32,9 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, MemoryError) or (
         isinstance(error, RuntimeError) and any(text in str(error) for text in texts)
     )
+
+
+def one_line(error: object) -> str:
+    """Return an error's message, or any text of another library, on one line and of at most 300 characters."""
+    text = " ".join(str(error).split())
+    return text if len(text) <= 300 else text[:300] + " …"

@@ -2,6 +2,7 @@
 
 import json
 import math
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,7 @@ from asr.cli.report_options import add_report, audio_budget
 from asr.errors import InputError
 from asr.system.files import message_stream, real, write_output, write_whole, write_whole_text
 from asr.text.normalize import NORMALIZERS, get_normalizer
+from asr.text.printable import printable
 
 if TYPE_CHECKING:
     from asr.evaluation.conditions import Harder
@@ -89,6 +91,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for complaint in complaints:
         complain(complaint)
     if options.report:
+        print(printable(f"writing {options.report}"), file=sys.stderr, flush=True)
         facts = [("Model", str(options.model)), ("Manifests", ", ".join(options.manifests))]
         page = report(recognizer, evaluations, facts, budget, how, harder)
         write_output("--report", options.report, page)

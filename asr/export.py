@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
     from asr.checkpoint.bundle import Bundle
     from asr.data.manifest import Utterance
-    from asr.onnx.agreement import ProgramDifference
-    from asr.onnx.browser_runtime import Runtime
-    from asr.onnx.programs import Parts
+    from asr.publishing.agreement import ProgramDifference
+    from asr.publishing.browser_runtime import Runtime
+    from asr.publishing.programs import Parts
     from asr.recognition.recognizer import Recognizer
 
 SMALLER = {
@@ -43,11 +43,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         raise InputError("--example must go with --web: it is for the page.")
     if options.to == HUGGING_FACE:
         return _publish(options)
-    from asr.checkpoint.exported import check_exported, replace_exported
     from asr.checkpoint.load import bundle_recognizer, read_model
     from asr.interchange.hub import path_of
-    from asr.onnx.agreement import recordings, tokens_text
-    from asr.onnx.programs import all_programs, check_exportable, differences, smaller, written_down
+    from asr.publishing.agreement import recordings, tokens_text
+    from asr.publishing.exported_folder import check_exported, replace_exported
+    from asr.publishing.programs import all_programs, check_exportable, differences, smaller, written_down
 
     path = path_of(options.model)
     bundle = _with_decoder(read_model(path), options.decode)
@@ -135,7 +135,7 @@ def _check_options(options: argparse.Namespace) -> None:
 def _publish(options: argparse.Namespace) -> int:
     """Write the folder that transformers loads, with a model card; print how it is uploaded."""
     from asr.interchange.hub import path_of
-    from asr.run.publication import publish
+    from asr.publishing.publication import publish
 
     about = {name: getattr(options, name) for name in OPTIONS[HUGGING_FACE]}
     files = publish(path_of(options.model), options.output, **about)
@@ -176,7 +176,7 @@ def _runtime(options: argparse.Namespace, bundle: "Bundle", on_step: Callable[[s
     Raises:
         InputError: there can be no page of that model.
     """
-    from asr.checkpoint.site import prepare_site
+    from asr.publishing.site_folder import prepare_site
 
     return prepare_site(options.output, bundle.config, options.example, on_step) if options.web else None
 
@@ -189,7 +189,7 @@ def _write_site(
     runtime: "Runtime",
 ) -> None:
     """Write the page, and say how to look at it."""
-    from asr.checkpoint.site import write_site
+    from asr.publishing.site_folder import write_site
 
     folder = options.output
     size = write_site(folder, _source(options), bundle, recognizer, programs, runtime, options.example)
@@ -207,8 +207,8 @@ def _figures(
     utterances: "Sequence[Utterance]",
 ) -> str:
     """Measure programs before and after, and write what was measured."""
-    from asr.onnx.figures import measured, speeds, table
-    from asr.onnx.programs import net_of, running, size
+    from asr.publishing.figures import measured, speeds, table
+    from asr.publishing.programs import net_of, running, size
 
     file, net = net_of(recognizer)
     rates = speeds(recognizer, {name: parts[file].SerializeToString() for name, parts in made.items()}, net)
@@ -247,7 +247,7 @@ def _card(
     compared: str,
     figures: str,
 ) -> str:
-    from asr.onnx.card import card, described
+    from asr.publishing.card import card, described
 
     return card(
         recognizer,

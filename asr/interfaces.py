@@ -1,4 +1,4 @@
-"""The shapes of the whole pipeline on one screen.
+"""The Protocol of each part of the pipeline, with the shapes of what it takes and returns.
 
 A component is whatever has these methods; it inherits from nothing of ours. Dimensions: S samples, T feature
 frames, F mel bins, B utterances, U tokens, T' encoder frames, D encoder dimension, V vocabulary with blank.
@@ -66,18 +66,39 @@ class Recordings(Protocol):
         """(S,), from a share of what is left of a longer one; a shorter one goes round."""
 
 
-class Augment(Protocol):
-    """One utterance changed at random, drawing from torch's CPU generator: its waveform (S,) or its features (T, F).
+class WaveformAugment(Protocol):
+    """A random change of one utterance's waveform, (S,) to (S',), drawn from torch's CPU generator.
 
-    `stage` says which: "waveform" (made with the sample rate), "features", or "plan" for a change of speed
-    (`asr.data.dataset.SpeedPerturbation`, made with the sample rate, too). A setting `recordings` is the path of a
-    folder or a manifest, and comes as Recordings. The length stays, unless there is a number `max_added_seconds`: then
-    a waveform may grow by so much, which the batch plan leaves room for.
+    Made with the sample rate. A setting `recordings` is the path of a folder or a manifest; the class is given
+    Recordings. (A change of speed has the stage "plan": `asr.data.dataset.SpeedPerturbation`.)
     """
 
-    stage: ClassVar[str]
+    stage: ClassVar[str]  # "waveform"
+
+    @property
+    def max_added_seconds(self) -> float:
+        """By how much the waveform may grow; the batch plan leaves room for it."""
+
+    def __call__(self, waveform: Tensor) -> Tensor: ...
+
+
+class FeatureAugment(Protocol):
+    """A random change of one utterance's features, (T, F) to (T, F), drawn from torch's CPU generator."""
+
+    stage: ClassVar[str]  # "features"
+
+    @property
+    def masks(self) -> "Masks | None":
+        """Itself, if all it does is to set rectangles to 0: then it also works on features computed on the GPU."""
 
     def __call__(self, features: Tensor) -> Tensor: ...
+
+
+class Masks(Protocol):
+    """Rectangles of features that are set to 0."""
+
+    def draw(self, num_frames: int, dim: int) -> Tensor:
+        """Draw rectangles (M, 4) from torch's CPU generator: first frame and end, first bin and end."""
 
 
 class Subsampling(Protocol):
@@ -95,6 +116,56 @@ class MaskedNorm(Protocol):
     framewise: ClassVar[bool]  # whether, but for training, a frame comes out the same without the others
 
     def __call__(self, x: Tensor, padding_mask: Tensor) -> Tensor: ...
+
+
+class Attention(Protocol):
+    """Self-attention of a Conformer block; made with D, the number of heads and dropout."""
+
+    @property
+    def streaming(self) -> "StreamingAttention | None":
+        """Itself, if it can attend to frames of earlier chunks."""
+
+    def positions(self, x: Tensor) -> Tensor:
+        """Encode the positions of x, (B, T', D), once for all blocks."""
+
+    def __call__(self, x: Tensor, positions: Tensor, padding_mask: Tensor) -> Tensor: ...
+
+
+class StreamingAttention(Attention, Protocol):
+    """Self-attention that also attends to the M frames before its input."""
+
+    def extend(
+        self, x: Tensor, before: Callable[[Tensor], Tensor] | None, positions: Tensor, hidden: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Attend from x, (B, Q, D), to M + Q frames: to (B, Q, D), and keys and values of all, (B, M + Q, 2D).
+
+        `before` maps the keys and values of x, (B, Q, 2D), to those of the frames before, (B, M, 2D). `hidden` is True
+        where a key must not be seen, (B, Q or 1, M + Q).
+        """
+
+
+class Convolution(Protocol):
+    """Convolution module of a Conformer block; made with D, a norm and an activation."""
+
+    norm: MaskedNorm
+
+    @property
+    def streaming(self) -> "StreamingConvolution | None":
+        """Itself, if it can convolve with frames of earlier chunks."""
+
+    def __call__(self, x: Tensor, padding_mask: Tensor) -> Tensor: ...
+
+
+class StreamingConvolution(Convolution, Protocol):
+    """A convolution module that also sees the frames before its input."""
+
+    num_kept: int  # frames before the input that the kernel reaches
+
+    def extend(self, x: Tensor, before: Callable[[Tensor], Tensor], padding_mask: Tensor) -> tuple[Tensor, Tensor]:
+        """Convolve x, (B, Q, D), to (B, Q, D), and the convolution's input of all frames, (B, num_kept + Q, D).
+
+        `before` maps the convolution's input at x, (B, Q, D), to that of the frames before, (B, num_kept, D).
+        """
 
 
 class Residual(Protocol):
@@ -132,7 +203,11 @@ class Encoder(Protocol):
 
     output_dim: int  # D
     stride: int  # feature frames per encoder frame
-    num_blocks: int
+    blocks: nn.ModuleList  # all of one class; empty where nothing can be tapped
+
+    @property
+    def streaming(self) -> "StreamingEncoder | None":
+        """Itself, if it can process an utterance chunk by chunk."""
 
     def __call__(self, features: Tensor, feature_lengths: Tensor, taps: Mapping[int, Tap] = NO_TAPS) -> Encoded: ...
     def output_lengths(self, feature_lengths: Lengths) -> Lengths: ...
@@ -164,7 +239,7 @@ class StreamingEncoder(Encoder, Protocol):
 
 
 class Head(Protocol):
-    """What is trained on encoder_out; made with output_dim D, num_blocks of the encoder, vocab_size V.
+    """What is trained on encoder_out; made with output_dim D, the encoder's number of blocks, vocab_size V.
 
     It keeps no state between calls. `losses` are by name, each (B,), a sum for each utterance and no mean:
     "loss" is trained, the others, which `loss_names` lists, are logged.
@@ -335,6 +410,10 @@ class Decoder(Protocol):
 
     @property
     def tunable(self) -> Mapping[str, Tunable]: ...
+    @property
+    def streaming(self) -> "StreamingDecoder | None":
+        """Itself, if it can go on from chunk to chunk."""
+
     @property
     def description(self) -> str: ...
     def evidence(self, encoder_out: Tensor, lengths: Tensor) -> Any: ...

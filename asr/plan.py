@@ -15,8 +15,9 @@ from asr.training.hydra_command import experiment_command
 
 if TYPE_CHECKING:
     from asr.data.batch_plan import BatchBounds
-    from asr.data.epoch_plan import BatchSize, EpochPlan, TrainingSet
+    from asr.data.epoch_plan import BatchSize, EpochPlan
     from asr.data.manifest import Utterance
+    from asr.data.training_set import TrainingSet
     from asr.run.settings import RunSettings
 
 
@@ -26,8 +27,8 @@ def plan(settings: "RunSettings") -> None:
 
     from asr import build
     from asr.data.corpus import prepare_if_absent, read_corpus
-    from asr.data.epoch_plan import TrainingSet
     from asr.data.position import start_of_epoch
+    from asr.data.training_set import TrainingSet
     from asr.run.folder import fitted_front_end
     from asr.run.initialization import start_of
     from asr.text.normalize import get_normalizer

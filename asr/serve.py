@@ -170,11 +170,13 @@ def _serve(
     examples: "tuple[ExampleAudio, ...]",
     server_socket: socket.socket,
 ) -> None:
+    from asr.recognition.stream_settings import StreamSettings
     from asr.server.app import Service
     from asr.server.jobs import Jobs
     from asr.server.metrics import Metrics
     from asr.server.run import serve
-    from asr.server.stream_sockets import StreamLimits, StreamSockets
+    from asr.server.stream_client import StreamLimits
+    from asr.server.stream_sockets import StreamSockets
     from asr.server.streams import Streams
     from asr.server.upload import Limits, Uploads
 
@@ -184,9 +186,7 @@ def _serve(
     uploads = Uploads(limits, options.queue, metrics.uploading)
     streams = Streams(
         recognizer,
-        chunk_seconds=options.chunk_seconds,
-        left_seconds=options.left_seconds,
-        right_seconds=options.right_seconds,
+        StreamSettings(options.chunk_seconds, options.left_seconds, options.right_seconds),
         num_threads=options.num_threads,
         on_turn=metrics.turn,
     )

@@ -22,8 +22,8 @@ def train(settings: "RunSettings") -> float | None:
     import torch
 
     from asr import build
-    from asr.data.epoch_plan import TrainingSet
     from asr.data.selection import check_dropped
+    from asr.data.training_set import TrainingSet
     from asr.report.training import leave_report
     from asr.run.outcome import best_wer, check_learnt, finish
     from asr.run.preparation import prepare

@@ -73,8 +73,8 @@ def _find(paths: Sequence[str]) -> tuple[list[NamedRecording], int]:
     """Find the recordings that the paths mean; complain of what cannot be read, and count it."""
     from asr.audio.load import find_audio
     from asr.data.manifest import read_good_lines
+    from asr.data.recordings import whole_file
     from asr.errors import AudioError
-    from asr.recognition.recordings import whole_file
 
     recordings: list[NamedRecording] = []
     problems = 0

@@ -27,7 +27,7 @@ from asr.audio.load import load_waveform
 from asr.cli.command import run_command
 from asr.data.manifest import Utterance, read_manifest
 from asr.errors import InputError
-from asr.onnx.site import LARGE
+from asr.publishing.site import LARGE
 from benchmarks import results
 from benchmarks.machine import about
 from benchmarks.results import Results, fixed

@@ -134,7 +134,7 @@ def opened(contender: Contender, threads: int) -> Transcribe:
 
     torch.set_num_threads(threads)
     recognizer = load_recognizer(contender.path)
-    recognizer.encoder.precision = getattr(torch, contender.precision)
+    recognizer.recording_encoder.precision = getattr(torch, contender.precision)
 
     def transcribe(waveforms: list[np.ndarray]) -> list[str]:
         return [

@@ -16,10 +16,10 @@ from torch.utils.data import DataLoader, Dataset
 from asr.build import Config, build_augmentation, build_features, build_model, build_tokenizer
 from asr.data.batch_plan import BatchBounds, plan_evaluation
 from asr.data.dataset import load_utterance
-from asr.data.epoch_plan import TrainingSet
 from asr.data.manifest import Utterance
 from asr.data.position import start_of_epoch
 from asr.data.settings import DataSettings
+from asr.data.training_set import TrainingSet
 from asr.interfaces import Features
 from asr.recognition.model import Model
 from asr.settings.read import read

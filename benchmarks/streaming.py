@@ -25,6 +25,7 @@ from asr.evaluation.word_errors import count_errors, total
 from asr.recognition.aligned_segments import aligned_reference
 from asr.recognition.cached_stream import CachedStream, advance
 from asr.recognition.recognizer import Recognizer
+from asr.recognition.stream_settings import StreamSettings
 from asr.recognition.streaming import Stream, why_not
 from asr.recognition.transcript import Word
 from benchmarks import results
@@ -69,8 +70,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     table = Results("streaming", COLUMNS, bars="final, 95 % s")
     for chunk in given.chunk_seconds:
         seconds = (chunk, given.left_seconds, given.right_seconds)
+        settings = StreamSettings(*seconds, endpoint_seconds=None, settled_seconds=None)
         told = [listen(recognizer, recording, *seconds) for recording in recordings]
-        streams = [CachedStream(recognizer, *seconds) for _ in range(given.streams)]
+        streams = [CachedStream(recognizer, settings) for _ in range(given.streams)]
         many = streams_a_core(recognizer, recordings, streams)
         row(table, f"{chunk:g} + {streams[0].right_seconds:g} s", recognizer, recordings, told, many)
     told = [listen_to_whole(recognizer, recording) for recording in recordings]

@@ -2,13 +2,14 @@
 
 import math
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
 
+import pytest
 from torch import Tensor
 
 from asr.decode.beam import Beam
@@ -19,6 +20,8 @@ from asr.text.normalize import as_written
 from tests.identity import IDENTITY
 from tests.test_ctc import collapse
 
+SOME_WORDS = ["a", "b", "ab", "ba", "aa", "bb", "bab", "aba", "abb", "c", "ca", "cab"]
+PHRASES = ["a", "b", "ab", "a b", "b a", "ab a", "a b a", "b a b", "bb a", "c"]
 NUMBERS = ("lm_weight", "word_insertion_bonus", "unknown_score", "hotword_score")
 WIDE = {
     "beam_size": 10**6,
@@ -156,3 +159,30 @@ class Fusion:
         fused = {tokens: self.score(tokens) for tokens in best}
         scores = {tokens: best[tokens] + score for tokens, score in fused.items() if score is not None}
         return dict(sorted(scores.items(), key=lambda pair: -pair[1]))
+
+
+def drawn_fusion(
+    draw: random.Random, pieces: Sequence[str], lm_unit: str | None, lexicon: bool, hotwords: bool
+) -> Fusion:
+    """A language model (None: none), a lexicon and hotwords at random, and the numbers that weigh them."""
+    names = [piece.replace(" ", "\N{LOWER ONE EIGHTH BLOCK}") for piece in pieces[1:]]
+    return Fusion(
+        pieces,
+        Trigrams(draw.sample(names if lm_unit == "token" else SOME_WORDS, 4), draw) if lm_unit else None,
+        lm_unit or "word",
+        draw.sample(SOME_WORDS, 5) if lexicon else None,
+        draw.sample(PHRASES, 5) if hotwords else (),
+        {name: draw.uniform(0, 3) * (-1 if name == "unknown_score" else 1) for name in NUMBERS},
+    )
+
+
+def assert_unusable(path: Path, content: bytes | None, make: Callable[[str], object], begin: str, reason: str) -> None:
+    """Write a file, or none, and make something of it: one line says what it must be, and why it is not."""
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(InputError) as error:
+        make(str(path))
+    message = str(error.value)
+    assert message.startswith(f"{path}: {begin} ")
+    assert reason in message
+    assert "\n" not in message

@@ -33,7 +33,8 @@ class Ear(nn.Module):
 
     stride = STRIDE
     output_dim = 2 + len(PITCHES)
-    num_blocks = 1
+    blocks = nn.ModuleList()
+    streaming = None
 
     def __init__(self) -> None:
         super().__init__()

@@ -26,7 +26,8 @@ from asr.server.hosts import Hosts
 from asr.server.jobs import Jobs
 from asr.server.metrics import Metrics
 from asr.server.run import make_server
-from asr.server.stream_sockets import StreamLimits, StreamSockets
+from asr.server.stream_client import StreamLimits
+from asr.server.stream_sockets import StreamSockets
 from asr.server.streams import Streams
 from asr.server.upload import Limits, Uploads
 from tests.conftest import ROOT
@@ -93,7 +94,7 @@ async def live(recognizer: Recognizer, limits: StreamLimits = LIMITS, **options:
 SERVER = """
 import socket, torch, tests.listener, tests.test_streaming
 from asr.server.run import serve
-from asr.server.stream_sockets import StreamLimits
+from asr.server.stream_client import StreamLimits
 from tests.live import service
 torch.set_num_threads(1)
 served = service({recognizer}, StreamLimits({most}, 600, 60), num_threads=1)

@@ -22,6 +22,7 @@ from asr.checkpoint.load import PREFIX, checkpoint_extra, fitted_files, load_rec
 from asr.errors import InputError
 from asr.recognition.recognizer import Recognizer
 from tests.conftest import ROOT, TINY, resolved
+from tests.crashing import Killed, dies_at
 
 BUNDLE_FILES = ["README.md", "characters.json", "config.json", "weights.safetensors"]
 VALIDATED = {10: 0.9, 20: 0.2, 30: 0.4, 40: 0.3, 50: 0.3}  # step to validation WER
@@ -386,37 +387,11 @@ def test_a_folder_with_anything_but_a_bundle_is_left_alone(
     assert before == {path: path.read_bytes() if path.is_file() else None for path in old_bundle.parent.rglob("*")}
 
 
-class Killed(BaseException):
-    """The process ends here."""
-
-
-SYSTEM_CALLS = ("rename", "fsync", "chmod")
-
-
 @pytest.mark.parametrize("call", range(12))
 def test_killed_at_any_point_the_old_bundle_or_the_new_is_there_and_the_next_call_succeeds(
     run_dir: Path, old_bundle: Path, call: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing more happens on the disk from the n-th of these calls on: what runs after it in a `finally` neither."""
-    calls = []
-
-    def or_die(function: Callable[..., Any]) -> Callable[..., Any]:
-        def called(*given: Any, **how: Any) -> Any:
-            calls.append(function.__name__)
-            if len(calls) > call:
-                raise Killed
-            return function(*given, **how)
-
-        return called
-
-    def rmtree(*given: Any, real: Any = shutil.rmtree, **how: Any) -> None:
-        if len(calls) <= call:
-            real(*given, **how)
-
-    with monkeypatch.context() as patched:
-        for name in SYSTEM_CALLS:
-            patched.setattr(bundle.os, name, or_die(getattr(os, name)))
-        patched.setattr(bundle.shutil, "rmtree", rmtree)
+    with dies_at(call, monkeypatch) as calls:
         try:
             write_bundle(old_bundle, checkpoints(run_dir, 20), "new")
         except Killed:

@@ -20,15 +20,25 @@ from asr.decode.greedy import Greedy
 from asr.errors import InputError
 from asr.interfaces import BLANK_ID, Hypothesis
 from asr.text.normalize import as_written, basic
-from tests.fusion import NUMBERS, WIDE, Fusion, Pieces, Trigrams, beam, search_config, search_settings, write_lines
+from tests.fusion import (
+    PHRASES,
+    SOME_WORDS,
+    WIDE,
+    Pieces,
+    Trigrams,
+    assert_unusable,
+    beam,
+    drawn_fusion,
+    search_config,
+    search_settings,
+    write_lines,
+)
 from tests.identity import IDENTITY, decoded
 
 needs_kenlm = pytest.mark.skipif(find_spec("flashlight") is None, reason="flashlight-text is not installed")
 
 LETTERS = ["", " ", "a", "b", "c"]
 SUBWORDS = ["", " a", "b", " ba", " ", "ab"]
-SOME_WORDS = ["a", "b", "ab", "ba", "aa", "bb", "bab", "aba", "abb", "c", "ca", "cab"]
-PHRASES = ["a", "b", "ab", "a b", "b a", "ab a", "a b a", "b a b", "bb a", "c"]
 
 
 def random_log_probs(*shape: int, scale: float = 2.0) -> Tensor:
@@ -72,16 +82,8 @@ def test_a_wide_beam_finds_what_enumeration_of_all_paths_does(
 ) -> None:
     for seed in range(4):
         draw = random.Random(f"{pieces} {lm_unit} {lexicon} {hotwords} {seed}")
-        names = [piece.replace(" ", "\N{LOWER ONE EIGHTH BLOCK}") for piece in pieces[1:]]
-        model = Trigrams(draw.sample(names if lm_unit == "token" else SOME_WORDS, 4), draw) if lm_unit else None
-        plain = Fusion(
-            pieces,
-            model,
-            lm_unit or "word",
-            draw.sample(SOME_WORDS, 5) if lexicon else None,
-            draw.sample(PHRASES, 5) if hotwords else (),
-            {name: draw.uniform(0, 3) * (-1 if name == "unknown_score" else 1) for name in NUMBERS},
-        )
+        plain = drawn_fusion(draw, pieces, lm_unit, lexicon, hotwords)
+        model = plain.model
         search = beam(
             pieces,
             **WIDE | plain.numbers,
@@ -346,15 +348,9 @@ def test_a_lexicon_is_a_list_of_words_or_a_model(tmp_path: Path, content: str, w
     ],
 )
 def test_a_lexicon_that_cannot_be_used_is_one_clear_error(tmp_path: Path, content: bytes | None, reason: str) -> None:
-    path = tmp_path / "lexicon.txt"
-    if content is not None:
-        path.write_bytes(content)
-    with pytest.raises(InputError) as error:
-        beam(LETTERS, lexicon=str(path))
-    message = str(error.value)
-    assert message.startswith(f"{path}: a lexicon must ")
-    assert reason in message
-    assert "\n" not in message
+    assert_unusable(
+        tmp_path / "lexicon.txt", content, lambda path: beam(LETTERS, lexicon=path), "a lexicon must", reason
+    )
 
 
 @pytest.mark.parametrize(

@@ -141,7 +141,8 @@ class Limited(nn.Module):
     """
 
     stride = STRIDE
-    num_blocks = 1
+    blocks = nn.ModuleList()
+    streaming = None
 
     def __init__(self, dim: int, vocab_size: int, reach: int) -> None:
         super().__init__()
@@ -233,10 +234,10 @@ class Front(nn.Module):
 
     def __init__(self, dim: int, vocab_size: int) -> None:
         super().__init__()
+        self.blocks, self.streaming = nn.ModuleList(), None
         self.subsampling = StridedConv(dim, vocab_size, num_channels=4, dropout=0.0)
         self.stride, self.output_lengths = self.subsampling.stride, self.subsampling.output_lengths
         self.output_dim = vocab_size
-        self.num_blocks = 1
 
     def forward(self, features: Tensor, feature_lengths: Tensor, taps: Mapping[int, Tap] = NO_TAPS) -> Encoded:
         return Encoded(*self.subsampling(features, feature_lengths), {})

@@ -1,7 +1,6 @@
 """Two models compared: figures against plain loops, the command by hand, and what it says to bad input."""
 
 import json
-import os
 import random
 import re
 import resource
@@ -250,7 +249,8 @@ BAD: dict[str, tuple[str | bytes, str]] = {
     "a manifest": ('{"audio_filepath": "a.wav", "duration": 1.0, "text": "a"}', "missing id, subset"),
     "a summary": (json.dumps({"wer": 0.5}, indent=2), "each line must be one JSON object"),
     "duration NaN": (GOOD.replace('"duration": ', '"duration": NaN, "x": ', 1), "duration must be a number"),
-    "binary": (os.urandom(1000), "each line must be one JSON object"),
+    "binary": (b"RIFF\x24\x00\x00\x00WAVEfmt ", "must be a file of scored utterances; it is not text"),
+    "not UTF-8": (b"\xff\xfe\x80 not text", "each line must be one JSON object"),
     "cut off": (GOOD[:-20], "each line must be one JSON object"),
     "a huge line": ("[" + "1," * 3_000_000, "each line must be one JSON object"),
     "twice": (GOOD + GOOD, "ids must be unique"),
@@ -281,7 +281,7 @@ def test_bad_input_is_one_clear_line_and_status_1(kind: str, tmp_path: Path) -> 
 
 def test_a_file_that_cannot_be_read_is_one_line() -> None:
     ended = run("/proc/self/mem", "/proc/self/mem")  # as a broken disk would, and whoever runs this
-    said = "error: /proc/self/mem: must be a file that can be read; Input/output error.\n"
+    said = "error: /proc/self/mem: must be a file of scored utterances that can be read; Input/output error.\n"
     assert (ended.returncode, ended.stderr) == (1, said)
 
 

@@ -20,6 +20,7 @@ from asr.training.compile_ahead import CompilationBeside, Inputs
 from asr.training.compiled_blocks import CompiledBlocks
 from asr.training.gradient_checkpointing import recompute_blocks
 from tests.conftest import TINY, overridden, resolved, settings_with, tone_corpus
+from tests.listener import Ear
 from tests.test_recompute import SMALL
 from tests.test_train import losses
 
@@ -142,7 +143,7 @@ def test_where_it_cannot_be_compiled_the_training_goes_on_and_one_line_says_why(
 @pytest.mark.parametrize(
     ("encoder", "world_size", "reason"),
     [
-        (nn.Linear(2, 2), 1, "Linear has no `blocks` (an nn.ModuleList)"),
+        (Ear(), 1, "Ear has none"),
         (make_encoder(), 2, "2 processes train together, for which nobody has tried it"),
     ],
     ids=["no blocks", "two processes"],

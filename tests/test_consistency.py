@@ -11,10 +11,10 @@ from torch import Tensor
 from asr.build import build_augmentation, build_features, component
 from asr.data.batch import Example, collate
 from asr.data.dataset import Augmentation, Item, Reference, SpeechDataset
-from asr.data.epoch_plan import TrainingSet
 from asr.data.manifest import Utterance
 from asr.data.position import start_of_epoch
 from asr.data.settings import PlanSettings
+from asr.data.training_set import TrainingSet
 from asr.interfaces import Encoded
 from asr.settings.read import read
 from asr.training.data_module import SpeechData
@@ -93,6 +93,7 @@ class Noise:
     """A change of the waveform that is drawn at random."""
 
     stage = "waveform"
+    max_added_seconds = 0.0
 
     def __call__(self, waveform: Tensor) -> Tensor:
         return waveform + 0.01 * torch.randn(waveform.shape)

@@ -182,7 +182,10 @@ BAD: dict[str, tuple[str | bytes, str]] = {
     "duration NaN": (json.dumps(LINE | {"duration": float("nan")}), "duration must be a number of seconds; got nan"),
     "text a number": (json.dumps(LINE | {"text": 7}), "text must be a string; got 7"),
     "text a huge list": (json.dumps(LINE | {"text": ["x" * 3_000_000]}), "text must be a string; got ['xx"),
-    "a recording": (b"RIFF\x24\x00\x00\x00WAVEfmt " + os.urandom(500), "each line must be one JSON object"),
+    "a recording": (
+        b"RIFF\x24\x00\x00\x00WAVEfmt " + os.urandom(500),
+        "must be a manifest; it is not text. asr.transcribe takes recordings.",
+    ),
     "a huge line": ("[" + "1," * 3_000_000, "each line must be one JSON object"),
     "twice": (2 * (json.dumps(LINE) + "\n"), "ids must be unique; '1' stands already in line 1"),
     "twice in Unicode": (2 * (json.dumps(LINE | {"id": "\u202e\u00e9"}) + "\n"), "ids must be unique"),

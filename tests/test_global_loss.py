@@ -11,10 +11,10 @@ from torch import Tensor
 from asr.build import build_augmentation, build_features, build_model, build_tokenizer
 from asr.data.batch import Batch, collate
 from asr.data.dataset import SpeechDataset
-from asr.data.epoch_plan import TrainingSet
 from asr.data.manifest import read_manifest
 from asr.data.position import start_of_epoch
 from asr.data.settings import DataSettings
+from asr.data.training_set import TrainingSet
 from asr.recognition.model import Model
 from asr.settings.read import read
 from asr.training.task import RecognitionTask

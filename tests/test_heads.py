@@ -28,7 +28,7 @@ class Net(nn.Module):
         config = resolved(f"head={head}", *SMALL, "encoder/norm=layer_norm", "encoder.subsampling.num_channels=2")
         self.encoder = component("encoder", config["encoder"])(NUM_MEL_BINS)
         make = component("head", config["head"])
-        self.head = make(self.encoder.output_dim, self.encoder.num_blocks, VOCAB_SIZE)
+        self.head = make(self.encoder.output_dim, len(self.encoder.blocks), VOCAB_SIZE)
         self.double().eval()
         with torch.no_grad():
             for parameter in self.parameters():

@@ -101,7 +101,7 @@ def test_a_pair_transcribes_in_any_batch_length_and_precision(head: str, decode:
                 layer.bias[:2] -= 9.0
     recognizer = Recognizer(model, build_decoder(config, model), UNCALIBRATED)
     check_transcripts(recognizer)
-    recognizer.encoder.precision = torch.bfloat16  # of the net's products, those of the search among them
+    recognizer.recording_encoder.precision = torch.bfloat16  # of the net's products, those of the search among them
     assert recognizer.transcribe([RECORDING], sample_rate=16_000)[0].words
 
 

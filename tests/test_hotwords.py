@@ -14,7 +14,7 @@ from asr.decode.beam import Beam
 from asr.decode.fusion.hotwords import Matches, Phrases
 from asr.errors import InputError
 from asr.text.normalize import basic
-from tests.fusion import NUMBERS, Fusion, Pieces, Trigrams, beam, search_settings, write_lines
+from tests.fusion import NUMBERS, Fusion, Pieces, Trigrams, assert_unusable, beam, search_settings, write_lines
 from tests.identity import IDENTITY, decoded
 
 LETTERS = ["", " ", *"acdeknoqrtwyz"]
@@ -188,15 +188,9 @@ def test_a_phrase_of_which_nothing_is_left_is_impossible(tmp_path: Path) -> None
     ],
 )
 def test_a_file_that_cannot_be_used_is_one_clear_error(tmp_path: Path, content: bytes | None, reason: str) -> None:
-    path = tmp_path / "hotwords.txt"
-    if content is not None:
-        path.write_bytes(content)
-    with pytest.raises(InputError) as error:
-        beam(LETTERS, hotwords=str(path))
-    message = str(error.value)
-    assert message.startswith(f"{path}: hotwords must be ")
-    assert reason in message
-    assert "\n" not in message
+    assert_unusable(
+        tmp_path / "hotwords.txt", content, lambda path: beam(LETTERS, hotwords=path), "hotwords must be", reason
+    )
 
 
 def test_a_folder_is_no_file_of_hotwords(tmp_path: Path) -> None:

@@ -20,8 +20,14 @@ from asr.head.ctc_attention import CTCAttention
 from asr.interfaces import BOUNDARY_ID, Hypothesis
 from asr.text.normalize import as_written
 from tests.conftest import resolved
-from tests.fusion import NUMBERS, WIDE, Fusion, Pieces, Trigrams, search_settings, write_lines
-from tests.test_beam import LETTERS, PHRASES, SOME_WORDS, SUBWORDS, needs_kenlm
+from tests.fusion import (
+    WIDE,
+    Pieces,
+    drawn_fusion,
+    search_settings,
+    write_lines,
+)
+from tests.test_beam import LETTERS, SUBWORDS, needs_kenlm
 from tests.test_ctc import collapse
 from tests.test_ctc_attention import DIM, VOCAB_SIZE, joint_head
 
@@ -106,16 +112,8 @@ def test_a_wide_search_finds_what_enumeration_of_all_strings_does(
 ) -> None:
     pieces = pieces + ["c"] * (VOCAB_SIZE - len(pieces))
     draw = random.Random(f"{pieces} {lm_unit} {lexicon} {hotwords}")
-    names = [piece.replace(" ", "\N{LOWER ONE EIGHTH BLOCK}") for piece in pieces[1:]]
-    model = Trigrams(draw.sample(names if lm_unit == "token" else SOME_WORDS, 4), draw) if lm_unit else None
-    plain = Fusion(
-        pieces,
-        model,
-        lm_unit or "word",
-        draw.sample(SOME_WORDS, 5) if lexicon else None,
-        draw.sample(PHRASES, 5) if hotwords else (),
-        {name: draw.uniform(0, 3) * (-1 if name == "unknown_score" else 1) for name in NUMBERS},
-    )
+    plain = drawn_fusion(draw, pieces, lm_unit, lexicon, hotwords)
+    model = plain.model
     head = joint_head("pre_norm")
     ctc_weight = draw.choice([0.0, 0.3, 1.0])
     search = joint_beam(

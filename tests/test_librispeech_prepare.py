@@ -311,7 +311,8 @@ def test_an_output_folder_that_cannot_be_made_is_one_clear_line(corpus, capsys):
     (corpus.parent / "out").write_text("a file where the folder should be")
     assert prepare(corpus) == 1
     err = capsys.readouterr().err
-    assert f"error: {corpus.parent}/out: File exists." in err
+    assert err.startswith("error: --corpus-dir must be readable, --output-dir writable")
+    assert f"{corpus.parent}/out: File exists." in err
     assert err.count("\n") == 1
 
 

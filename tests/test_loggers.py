@@ -76,6 +76,17 @@ def test_an_offline_run_of_wandb_holds_the_metrics_of_both_epochs(
     assert len(numbers(run_dir, "valid/wer")) == 2
 
 
+def test_wandb_without_an_account_is_an_error_of_one_line(
+    tones: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("wandb", reason="wandb is not installed").teardown()  # forgets the mode of an earlier run
+    monkeypatch.setenv("WANDB_MODE", "online")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("WANDB_API_KEY", raising=False)
+    with pytest.raises(InputError, match=r"^logger=wandb must reach an account: run wandb login, .*\Z"):
+        trained(tones, tmp_path / "run", "wandb", epochs=1)
+
+
 def wandb_rows(log: Path) -> list[dict[str, Any]]:
     """What a run has logged: protocol buffers in LevelDB's log format, behind 7 bytes of W&B's own."""
     from wandb.proto import wandb_internal_pb2

@@ -26,6 +26,7 @@ from recipes.mini.grammar import sentences, vocabulary
 from recipes.mini.plan import SPLITS, Line, plan
 from recipes.mini.prepare import DEFAULT_HOURS, chunked, main, prepare
 from recipes.mini.room import record, resample
+from recipes.output import alone_in
 
 REPOSITORY = Path(__file__).parents[1]
 
@@ -188,6 +189,13 @@ def test_an_interrupted_rerun_leaves_the_corpus_as_it_was(
         for folder in (small_corpus, tmp_path / "mini")
     )
     assert after == before
+
+
+def test_a_second_process_in_the_same_folder_is_refused(tmp_path: Path) -> None:
+    refused = pytest.raises(InputError, match=r"one process at a time; another one is at work there")
+    with alone_in(tmp_path), refused:
+        prepare(tmp_path, hours=0.01, seed=0, num_processes=1)
+    assert not list(tmp_path.glob("*.jsonl"))
 
 
 @pytest.mark.parametrize("name", ["train.jsonl", "test.jsonl", "audio/mine.wav"])

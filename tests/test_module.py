@@ -10,10 +10,10 @@ import torch
 
 from asr.build import build_augmentation, build_features, build_model, build_tokenizer
 from asr.data.dataset import Item
-from asr.data.epoch_plan import TrainingSet
 from asr.data.manifest import read_manifest
 from asr.data.position import Position, Share, start_of_epoch
 from asr.data.settings import DataSettings
+from asr.data.training_set import TrainingSet
 from asr.settings.read import read
 from asr.training.data_module import SpeechData
 from tests.conftest import resolved

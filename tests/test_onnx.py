@@ -31,13 +31,13 @@ from asr.errors import InputError
 from asr.evaluation.result import evaluate
 from asr.evaluation.word_errors import count_errors, total
 from asr.export import main as export
+from asr.features.batched.front_end import FrontEnd
 from asr.features.normalize.global_cmvn import FILE as STATISTICS
 from asr.features.slaney_fbank import PADS
 from asr.interfaces import Features
-from asr.onnx import agreement, program
-from asr.onnx.front_end import FrontEnd
-from asr.onnx.quantization import QUANTIZATIONS, levelled, to_int8
 from asr.onnx.session import run_net, session
+from asr.publishing import agreement, program
+from asr.publishing.quantization import QUANTIZATIONS, levelled, to_int8
 from asr.run.initialization import start_of
 from asr.text.normalize import get_normalizer
 from asr.transcribe import main as transcribe
@@ -94,7 +94,7 @@ def test_features_of_a_batch_are_those_of_each_utterance_whatever_stands_behind_
 def test_features_without_a_form_for_a_batch_are_refused_by_name() -> None:
     features = made_features("fbank", "per_utterance")
     features.normalize = print  # type: ignore[assignment]
-    with pytest.raises(InputError, match=r"must be of a kind that asr/onnx has for a batch \(GlobalCMVN, .*; got"):
+    with pytest.raises(InputError, match=r"must be of a kind that asr/features/batched has \(GlobalCMVN, .*; got"):
         FrontEnd(features)
 
 
@@ -415,7 +415,7 @@ def test_behind_a_layer_norm_8_bits_are_for_numbers_of_like_size(monkeypatch: py
     scales = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in levelled(net).graph.initializer}["scale"]
     assert scales.max() / scales.min() < 40 / 4
     error = np.square(outcome(to_int8(net), x) - expected).mean()
-    monkeypatch.setattr("asr.onnx.quantization.levelled", lambda net: net)
+    monkeypatch.setattr("asr.publishing.quantization.levelled", lambda net: net)
     assert error < np.square(outcome(to_int8(net), x) - expected).mean() / 9
 
 

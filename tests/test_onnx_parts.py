@@ -27,10 +27,13 @@ from asr.checkpoint.load import load_recognizer, write_bundle
 from asr.errors import InputError
 from asr.export import main as export
 from asr.features.normalize.global_cmvn import FILE as STATISTICS
-from asr.onnx import agreement, stream, transducer
-from asr.onnx.programs import running
-from asr.onnx.quantization import QUANTIZATIONS, smaller
+from asr.onnx import transducer
+from asr.onnx.exported import exported
+from asr.onnx.names import JOINER_NAMES, PREDICTOR_NAMES
 from asr.onnx.session import run, session
+from asr.publishing import agreement, stream_step, transducer_programs
+from asr.publishing.programs import running
+from asr.publishing.quantization import QUANTIZATIONS, smaller
 from asr.recognition.recognizer import Recognizer
 from tests.conftest import CONF, resolved
 from tests.test_average import save
@@ -171,13 +174,13 @@ def test_a_head_of_programs_gives_what_the_model_gives_and_one_of_another_model_
     tmp_path: Path, predictor: str
 ) -> None:
     model = load_recognizer(transducer_bundle(tmp_path, predictor)).model
-    programs = {name: program.SerializeToString() for name, program in transducer.export_head(model).items()}
+    programs = {name: program.SerializeToString() for name, program in transducer_programs.export_head(model).items()}
     parts = (
-        transducer.OnnxPredictor(session(programs["predictor.onnx"], *transducer.PREDICTOR_NAMES)),
-        transducer.OnnxJoiner(session(programs["joiner.onnx"], *transducer.JOINER_NAMES)),
+        transducer.OnnxPredictor(session(programs["predictor.onnx"], *PREDICTOR_NAMES)),
+        transducer.OnnxJoiner(session(programs["joiner.onnx"], *JOINER_NAMES)),
     )
     actual = type("Exported", (), {"head": transducer.OnnxTransducer(*parts, model.tokenizer.vocab_size)})()
-    found = transducer.difference(model, actual)
+    found = transducer_programs.difference(model, actual)
     assert found.largest < 1e-4
     tokens = torch.tensor([[1, 2, 1], [2, 2, 1]])
     with torch.no_grad():
@@ -188,7 +191,7 @@ def test_a_head_of_programs_gives_what_the_model_gives_and_one_of_another_model_
     with pytest.raises(
         InputError, match=r"must give what the model gives .*; they differ by .* tokens in a batch of \d"
     ):
-        agreement.check("joiner.onnx", transducer.difference(model, actual))
+        agreement.check("joiner.onnx", transducer_programs.difference(model, actual))
 
 
 @pytest.mark.parametrize("quantization", QUANTIZATIONS)
@@ -201,6 +204,15 @@ def test_a_smaller_transducer_is_smaller_in_all_parts_and_runs(quantization: str
     config = read_bundle(spoken / "bundle").config
     recognizer = running(load_recognizer(spoken / "bundle"), config, made)
     assert all(transcript.text for transcript in recognizer.transcribe(waveforms(tmp_path), sample_rate=16_000))
+
+
+def test_a_step_of_an_encoder_that_does_not_stream_is_refused_in_a_line(
+    heard: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = load_recognizer(heard / "bundle").model
+    monkeypatch.setattr(type(model.encoder), "streaming", None)
+    with pytest.raises(InputError, match=r"^step\.onnx must belong to a streaming encoder; got ConformerStreaming\.$"):
+        exported(model, {name: heard / "exported" / name for name in ("model.onnx", "step.onnx")})
 
 
 def test_a_folder_without_one_of_the_parts_is_refused_in_a_line(spoken: Path, tmp_path: Path) -> None:
@@ -302,7 +314,7 @@ def test_a_step_that_forgets_is_found_out(heard: Path) -> None:
     """The program is one whose convolutions see nothing of the chunk before."""
     expected, actual = (load_recognizer(heard / name) for name in ("bundle", "exported"))
     audio = {"a sound": sound(40000)}
-    agreement.check("step.onnx", stream.difference(expected, actual, audio))
+    agreement.check("step.onnx", stream_step.difference(expected, actual, audio))
     step = actual.model.encoder.step  # type: ignore[attr-defined]
 
     def forgetful(features: Tensor, lengths: Tensor, state: dict[str, Tensor], *taps: object) -> Any:
@@ -310,7 +322,7 @@ def test_a_step_that_forgets_is_found_out(heard: Path) -> None:
         return step(features, lengths, state | gone)
 
     actual.model.encoder.step = forgetful  # type: ignore[attr-defined]
-    found = stream.difference(expected, actual, audio)
+    found = stream_step.difference(expected, actual, audio)
     assert re.fullmatch(r"a sound, as a stream, at \d\.\d\d s", found.where)
     with pytest.raises(InputError, match=r"step\.onnx must give what the model gives"):
         agreement.check("step.onnx", found)

@@ -74,7 +74,8 @@ def make_net(case: Case, dtype: torch.dtype, size: dict[str, Any]) -> Net:
     torch.manual_seed(0)
     config = overridden(encoder_config(case), size | SIZES | {"subsampling": FEW_CHANNELS, "attention": NEAR})
     encoder = component("encoder", config)(NUM_MEL_BINS)
-    net = Net(encoder, component("head", {"name": "ctc"})(encoder.output_dim, encoder.num_blocks, VOCAB_SIZE)).to(dtype)
+    head = component("head", {"name": "ctc"})(encoder.output_dim, len(encoder.blocks), VOCAB_SIZE)
+    net = Net(encoder, head).to(dtype)
     with torch.no_grad():
         for parameter in net.parameters():
             parameter += 0.05 * torch.randn_like(parameter)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from asr.data.epoch_plan import RunBounds
+from asr.data.training_set import RunBounds
 from asr.errors import InputError
 from asr.run import provenance as module
 from asr.run.events import Started, read_history

@@ -147,7 +147,7 @@ BAD: dict[str, tuple[str | bytes, str]] = {
     "not JSON": ("not json", r"x\.jsonl:1: each line must be one JSON object; Expecting value at character 1\."),
     "a list": ("[1, 2]", r"x\.jsonl:1: each line must be one JSON object; got list\."),
     "deep": ('{"a": ' + "[" * 100_000, r"nested too deep"),
-    "binary": (b"\x00\xff\xfe binary\x00", r"each line must be one JSON object"),
+    "binary": (b"\x00\xff\xfe binary\x00", r"x\.jsonl:1: must be a file of scored utterances; it is not text"),
     "binary in one line": (b"\x80\x81\x82" * 1_000_000, r"each line must be one JSON object"),
     "huge": (json.dumps({"text": "x" * 3_000_000}), r"missing id, subset, audio_filepath, duration, reference"),
     "old": (changed(subset=None, text=None), r"missing subset, text\. Evaluate again, if an older version wrote it\."),

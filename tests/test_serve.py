@@ -34,7 +34,8 @@ from asr.server.jobs import Jobs
 from asr.server.metrics import Metrics
 from asr.server.pages import read_examples
 from asr.server.schema import Transcription
-from asr.server.stream_sockets import StreamLimits, StreamSockets
+from asr.server.stream_client import StreamLimits
+from asr.server.stream_sockets import StreamSockets
 from asr.server.streams import Streams
 from asr.server.upload import Limits, Uploads
 from asr.transcribe import main as transcribe

@@ -18,8 +18,8 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from asr.audio.resampling import resampled
 from asr.recognition.recognizer import Recognizer
-from asr.server import stream_sockets
-from asr.server.stream_sockets import AHEAD_SECONDS, MOST_BYTES, SPARE_MESSAGES, StreamLimits
+from asr.server import stream_client
+from asr.server.stream_client import AHEAD_SECONDS, MOST_BYTES, SPARE_MESSAGES, StreamLimits
 from tests.listener import listener
 from tests.live import END, LIMITS, RATE, Live, alone, events, final_words, from_pcm, live, pcm, say, service, text
 from tests.test_streaming import speech, streaming_recognizer
@@ -427,7 +427,7 @@ def test_who_sends_faster_than_is_heard_is_made_to_wait(recognizer: Recognizer) 
 def test_who_does_not_read_is_dropped_with_a_line(
     recognizer: Recognizer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(stream_sockets, "SEND_SECONDS", 0.1)
+    monkeypatch.setattr(stream_client, "SEND_SECONDS", 0.1)
     caplog.set_level("INFO", "asr.server")
 
     async def test() -> None:

@@ -18,15 +18,15 @@ pytest.importorskip("onnxruntime", reason="the extra onnx is not installed")
 
 from asr.checkpoint.bundle import Bundle
 from asr.checkpoint.load import load_recognizer
-from asr.checkpoint.site import prepare_site, write_site
 from asr.convert import main as convert
 from asr.errors import InputError
 from asr.export import main as export
-from asr.onnx import browser_runtime as runtimes
-from asr.onnx.browser_runtime import Runtime, browser_runtime, registry
 from asr.onnx.names import FRONT_END, PROGRAM, WAVEFORM
-from asr.onnx.programs import written_down
-from asr.onnx.site import ALWAYS, LARGE
+from asr.publishing import browser_runtime as runtimes
+from asr.publishing.browser_runtime import Runtime, browser_runtime, registry
+from asr.publishing.programs import written_down
+from asr.publishing.site import ALWAYS, LARGE
+from asr.publishing.site_folder import prepare_site, write_site
 from asr.recognition.recognizer import Recognizer
 from tests.browser import Visit, launched, overflow, poor_contrasts, visit
 from tests.conftest import SHARED
@@ -270,7 +270,7 @@ def site(
     runtime: Runtime, recognizer: Recognizer, recordings: dict[str, Path], tmp_path_factory: pytest.TempPathFactory
 ) -> Path:
     """The page of a net that hears tones."""
-    from asr.onnx.program import joined
+    from asr.publishing.program import joined
 
     parts = written_down(recognizer, lambda step: None)
     program = joined(parts[FRONT_END], parts[PROGRAM]).SerializeToString()

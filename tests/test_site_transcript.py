@@ -11,7 +11,7 @@ from torch import Tensor
 
 from asr.decode.greedy import Greedy
 from asr.onnx.runtime import LogProbs
-from asr.onnx.site import with_plain_spaces
+from asr.publishing.site import with_plain_spaces
 from asr.recognition.chunks import cut_at_pauses
 from asr.recognition.confidence import Calibration
 from asr.recognition.long_form import Segment

@@ -6,7 +6,6 @@ import random
 import subprocess
 import sys
 from collections.abc import Sequence
-from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -25,6 +24,7 @@ from asr.recognition.captions import Captions
 from asr.recognition.feature_stream import Remainder, stream_features
 from asr.recognition.look_back_stream import LookBackStream, look_back_together
 from asr.recognition.recognizer import Recognizer
+from asr.recognition.stream_settings import StreamSettings
 from asr.recognition.transcript import Transcript, Word
 from tests.conftest import ROOT, overridden, resolved
 from tests.listener import listener
@@ -237,15 +237,16 @@ def test_other_chunks_are_those_of_another_pass() -> None:
 @DECODERS
 def test_streams_that_come_and_go_in_a_batch_say_what_each_says_alone(decode: str) -> None:
     recognizer = shared(decode)
-    make = partial(CachedStream, recognizer)
+
+    def make(right: float) -> CachedStream:
+        settings = StreamSettings(right_seconds=right, endpoint_seconds=None, settled_seconds=None)
+        return CachedStream(recognizer, settings)
+
     waveforms = [speech(seconds, seed) for seed, seconds in enumerate((3.0, 1.1, 2.0, 0.4))]
     behind = (0.12, 0.0, 0.24, 0.12)
-    alone = [
-        final_text(streamed(make(right_seconds=right), waveform, 0))
-        for right, waveform in zip(behind, waveforms, strict=True)
-    ]
+    alone = [final_text(streamed(make(right), waveform, 0)) for right, waveform in zip(behind, waveforms, strict=True)]
     parts = [pieces(waveform, seed, 9000) for seed, waveform in enumerate(waveforms)]
-    streams, said = [make(right_seconds=right) for right in behind], [[] for _ in parts]
+    streams, said = [make(right) for right in behind], [[] for _ in parts]
     starts = [0, 3, 1, 6]
     for turn in range(200):
         there = [n for n, start in enumerate(starts) if 0 <= turn - start < len(parts[n])]
@@ -258,7 +259,7 @@ def test_streams_that_come_and_go_in_a_batch_say_what_each_says_alone(decode: st
 
 def test_what_a_stream_keeps_does_not_grow() -> None:
     recognizer = streaming_recognizer({**BEAM, "beam_size": 2})
-    stream = CachedStream(recognizer, endpoint_seconds=1.0)
+    stream = CachedStream(recognizer, StreamSettings(endpoint_seconds=1.0, settled_seconds=None))
     kept = []
     for seed in range(10):
         stream.feed(speech(1.0, seed))
@@ -300,7 +301,7 @@ def test_a_word_that_does_not_end_costs_no_more_with_each_chunk(decode: str, mon
 
 def test_silence_ends_a_stretch_of_speech() -> None:
     recognizer = streaming_recognizer(dtype=torch.float32)
-    stream = CachedStream(recognizer, endpoint_seconds=0.2)
+    stream = CachedStream(recognizer, StreamSettings(endpoint_seconds=0.2, settled_seconds=None))
     pieces_of = recognizer.model.tokenizer.pieces
     ids = {piece: number for number, piece in enumerate(pieces_of)}
     log_probs = {token: torch.full((1, len(pieces_of)), -20.0) for token in range(len(pieces_of))}
@@ -327,7 +328,7 @@ def test_silence_ends_a_stretch_of_speech() -> None:
 
 def test_a_word_that_is_written_a_chunk_after_it_was_said_has_the_time_at_which_it_was_said() -> None:
     recognizer = streaming_recognizer(dtype=torch.float32)
-    stream = CachedStream(recognizer, endpoint_seconds=None)
+    stream = CachedStream(recognizer, StreamSettings(endpoint_seconds=None, settled_seconds=None))
     pieces_of = recognizer.model.tokenizer.pieces
     a, blank = (torch.full((1, len(pieces_of)), -20.0) for _ in range(2))
     a[0, pieces_of.index("a")], blank[0, BLANK_ID] = 0.0, 0.0
@@ -365,7 +366,7 @@ def test_a_transducer_that_searches_a_beam_is_told_which_decoder_hears_streams()
 
 
 def test_a_stream_says_after_how_many_samples_it_goes_on() -> None:
-    cached = CachedStream(shared("greedy"))
+    cached = CachedStream(shared("greedy"), StreamSettings(endpoint_seconds=None, settled_seconds=None))
     heard = 0
     for _ in range(3):
         wanted = cached.num_wanted

@@ -4,11 +4,14 @@ import json
 import os
 import subprocess
 import sys
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
 import pytest
 import yaml
 
+from asr.errors import InputError
+from asr.training import hydra_command
 from tests.conftest import ROOT, TINY, tone_corpus
 from tests.processes import metrics
 
@@ -42,3 +45,18 @@ def test_submitit_runs_each_job_in_a_process_of_its_own(tones: Path, tmp_path: P
     pytest.importorskip("hydra_plugins.hydra_submitit_launcher", reason="hydra-submitit-launcher is not installed")
     runs = multirun(tmp_path, "hydra/launcher=submitit_local", "seed=1,2", *tone_corpus(tones))
     assert all("test" in json.loads((runs / job / "results.json").read_text()) for job in "01")
+
+
+@pytest.mark.parametrize(
+    ("name", "package"), [("optuna", "hydra-optuna-sweeper"), ("slurm", "hydra-submitit-launcher")]
+)
+def test_a_sweep_without_its_package_says_what_to_install(
+    name: str, package: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def absent(package: str) -> None:
+        raise PackageNotFoundError(package)
+
+    monkeypatch.setattr(hydra_command, "distribution", absent)
+    hydra_command.check_sweep_packages(["seed=1,2", "experiment=digits"])
+    with pytest.raises(InputError, match=rf"^sweep=\[{name}\] needs {package}: pip install 'asr\["):
+        hydra_command.check_sweep_packages(["--multirun", f"sweep=[{name}]"])

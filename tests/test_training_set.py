@@ -9,10 +9,11 @@ import torch
 from asr.augment.speed_perturb import SpeedPerturb
 from asr.build import build_features
 from asr.data.dataset import Item, Reference, SpeedPerturbation
-from asr.data.epoch_plan import EpochPlan, EpochSampler, RunBounds, TrainingSet
+from asr.data.epoch_plan import EpochPlan, EpochSampler
 from asr.data.manifest import Utterance
 from asr.data.position import Position, Share, start_of_epoch
 from asr.data.settings import PlanSettings
+from asr.data.training_set import RunBounds, TrainingSet
 from asr.errors import InputError
 from asr.settings.read import read
 from tests.conftest import resolved

@@ -1,7 +1,6 @@
 """What a dev set is good for: weights of the search, calibrated confidence, and a bundle that keeps both."""
 
 import json
-import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +10,6 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 
-from asr.checkpoint import bundle as bundles
 from asr.checkpoint.bundle import read_bundle
 from asr.checkpoint.load import load_recognizer
 from asr.data.manifest import Utterance, read_manifest
@@ -24,6 +22,7 @@ from asr.recognition.confidence import UNCALIBRATED
 from asr.recognition.long_form import Segment
 from asr.transcribe import main as transcribe
 from asr.tune import main as tune
+from tests.crashing import Killed, dies_at
 
 TUNED = ["README.md", "characters.json", "confidence.json", "config.json", "lm.arpa", "weights.safetensors"]
 
@@ -301,38 +300,14 @@ def test_what_cannot_be_tuned_is_one_line_before_the_search_and_the_bundle_is_un
     assert {path: path.read_bytes() for path in bundle.iterdir() if path.is_file()} == before
 
 
-class Killed(BaseException):
-    """The process ends here."""
-
-
 @pytest.mark.parametrize("call", [0, 3, 6, 7, 8, 9])
 def test_killed_while_it_writes_the_old_bundle_or_the_new_is_there_and_tuning_again_succeeds(
     bundle: Path, dev: Path, lm: Path, call: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing more happens on the disk from the n-th of these calls on."""
-    calls: list[str] = []
     whole = sorted(contents(bundle))
-
-    def or_die(function: Callable[..., Any]) -> Callable[..., Any]:
-        def called(*given: Any, **how: Any) -> Any:
-            calls.append(function.__name__)
-            if len(calls) > call:
-                raise Killed
-            return function(*given, **how)
-
-        return called
-
-    def rmtree(*given: Any, real: Any = shutil.rmtree, **how: Any) -> None:
-        if len(calls) <= call:
-            real(*given, **how)
-
     options = [str(bundle), str(dev), "--lm", str(lm), "--beam", "2"]
-    with monkeypatch.context() as patched:
-        for name in ("rename", "fsync", "chmod"):
-            patched.setattr(bundles.os, name, or_die(getattr(os, name)))
-        patched.setattr(bundles.shutil, "rmtree", rmtree)
-        with pytest.raises(Killed):
-            tune(options)
+    with dies_at(call, monkeypatch), pytest.raises(Killed):
+        tune(options)
     places = [place for place in (bundle, bundle.with_name(".bundle.replaced")) if place.is_dir()]
     assert places
     for place in places:

@@ -24,12 +24,12 @@ from asr.build import build_augmentation, build_features
 from asr.checkpoint.load import model_config
 from asr.data.batch import Example, Rejected
 from asr.data.dataset import Augmentation, Item, Reference, SpeechDataset
-from asr.data.epoch_plan import TrainingSet
 from asr.data.manifest import Utterance
 from asr.data.position import start_of_epoch
 from asr.data.recordings import RecordingList
 from asr.data.seeds import seeded
 from asr.data.settings import DataSettings
+from asr.data.training_set import TrainingSet
 from asr.errors import InputError
 from asr.run.resume import changes, run_settings
 from asr.settings.read import read

@@ -15,7 +15,7 @@ from asr.data.manifest import Utterance, read_manifest
 from asr.data.padded_lengths import PaddedLengths
 from asr.data.waveforms import WaveformFeatures, collate_waveforms, masked, without_features
 from asr.errors import InputError
-from asr.onnx.front_end import FrontEnd
+from asr.features.batched.front_end import FrontEnd
 from asr.train import train
 from tests.conftest import TINY, resolved, settings_with, tone_corpus
 from tests.test_dataset import REFERENCE
@@ -112,11 +112,12 @@ def test_what_cannot_be_read_is_passed_on_and_a_batch_of_nothing_else_is_empty(t
 def test_an_augmentation_of_features_that_is_no_mask_is_refused_by_name() -> None:
     class Blur:
         stage = "features"
+        masks = None
 
         def __call__(self, features: Tensor) -> Tensor:
             return features
 
-    with pytest.raises(InputError, match=r"data\.features_on must be cpu where .* by masks; Blur has no method draw"):
+    with pytest.raises(InputError, match=r"data\.features_on must be cpu where .* by masks; Blur does\."):
         without_features(Augmentation(features=[Blur()]), 80)
 
 

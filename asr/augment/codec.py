@@ -54,6 +54,7 @@ class Codec:
     """
 
     stage = "waveform"
+    max_added_seconds = 0.0
 
     def __init__(
         self,

@@ -21,6 +21,7 @@ class Gain:
     """
 
     stage = "waveform"
+    max_added_seconds = 0.0
 
     def __init__(
         self,

@@ -28,6 +28,7 @@ class Noise:
     """
 
     stage = "waveform"
+    max_added_seconds = 0.0
 
     def __init__(
         self,

@@ -25,6 +25,7 @@ class Reverberation:
     """
 
     stage = "waveform"
+    max_added_seconds = 0.0
 
     def __init__(
         self,

@@ -39,6 +39,7 @@ class SimulatedRoom:
     """
 
     stage = "waveform"
+    max_added_seconds = 0.0
 
     def __init__(
         self,

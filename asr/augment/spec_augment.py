@@ -1,6 +1,6 @@
 """SpecAugment: masks over time and frequency."""
 
-from typing import Annotated
+from typing import Annotated, Self
 
 import torch
 from torch import Tensor
@@ -44,6 +44,11 @@ class SpecAugment:
         for first_frame, end_frame, first_bin, end_bin in self.draw(*features.shape).tolist():
             masked[first_frame:end_frame, first_bin:end_bin] = 0.0
         return masked
+
+    @property
+    def masks(self) -> Self:
+        """Itself: see `asr.interfaces.FeatureAugment`."""
+        return self
 
     def draw(self, num_frames: int, dim: int) -> Tensor:
         """Draw the masks of features (T, F) from torch's CPU generator: first frame and end, first bin and end."""

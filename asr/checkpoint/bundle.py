@@ -19,7 +19,7 @@ from torch import Tensor
 
 from asr.build import MODEL_KEYS
 from asr.checkpoint.formats import FORMAT, KEY, of_today
-from asr.errors import InputError
+from asr.errors import InputError, one_line
 from asr.language_model.arpa import ARPA_HEAD
 from asr.onnx.names import NETS, ONNX, OPENED
 from asr.system.files import UNFINISHED, real, sync_folder
@@ -351,14 +351,4 @@ def why_not_loaded(error: Exception) -> str:
     if not is_there:
         paragraphs = str(error).split("\n\n")
         reason = next((text for text in paragraphs if text.strip() and "weights_only" not in text), "it is damaged")
-    return shortened(" ".join(reason.split()).partition(". ")[0].rstrip("."))
-
-
-def one_line(error: Exception) -> str:
-    """Return what an error says, on one line and not too long."""
-    return shortened(" ".join(str(error).split()))
-
-
-def shortened(text: str) -> str:
-    """Return a text, or its beginning if it is long."""
-    return text if len(text) <= 300 else text[:300] + " …"
+    return one_line(reason).partition(". ")[0].rstrip(".")

@@ -19,7 +19,6 @@ from asr.checkpoint.bundle import (
     Bundle,
     checked_config,
     is_exported,
-    one_line,
     read_bundle,
     read_config,
     read_exported,
@@ -29,7 +28,7 @@ from asr.checkpoint.bundle import (
 )
 from asr.checkpoint.formats import FORMAT, KEY
 from asr.checkpoint.saved import kept_checkpoints
-from asr.errors import InputError
+from asr.errors import InputError, one_line
 from asr.interfaces import Features, Tokenizer
 from asr.recognition.confidence import load_calibration
 from asr.recognition.model import Model

@@ -13,7 +13,7 @@ from asr.errors import InputError, is_out_of_memory
 from asr.settings.conf import CONF
 from asr.settings.rule import WORKERS
 from asr.system.files import NO_ROOM
-from asr.system.processes import spin_briefly
+from asr.system.processes import INTERRUPTED, spin_briefly
 from asr.text.printable import printable
 
 if TYPE_CHECKING:
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from asr.recognition.inference import Inference
     from asr.recognition.recognizer import Recognizer
 
-INTERRUPTED = 130  # 128 + SIGINT, as shells count
 PRECISIONS = ("float32", "bfloat16", "float16")
 PRECISION_HELP = "of its products (default float32); in others a text may hang on the recordings beside it in a batch"
 SHORTEST_CHUNK = 1.0  # seconds; in less there is no word to be heard
@@ -123,7 +122,7 @@ def place(recognizer: "Recognizer", options: argparse.Namespace) -> "Recognizer"
     device = options.device
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() and not is_program else "cpu"
-    recognizer.encoder.precision = None if is_program else getattr(torch, options.precision)
+    recognizer.recording_encoder.precision = None if is_program else getattr(torch, options.precision)
     return recognizer.to(device, "--device")
 
 

@@ -4,11 +4,11 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from asr.cli.side_by_side import WIDTH
 from asr.cli.table import lay_out, short_name
 from asr.text.numbers import counted, interval, number, rate
 from asr.text.printable import printable
 
-WIDTH = 100  # columns of a terminal
 TITLES = (
     *("manifest", "utterances", "words", "WER %", "95 % interval", "raw %", "CER %"),
     *("subst.", "ins.", "del."),

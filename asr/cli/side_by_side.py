@@ -10,7 +10,7 @@ from rich.cells import cell_len, set_cell_size
 from asr.cli.command import printable
 from asr.evaluation.word_errors import Edit, align_words
 
-WIDTH = 100  # columns
+WIDTH = 100  # columns of a terminal
 LABELS = ("ref", "  A", "  B")
 LEGEND = "*word*: recognised as this; +word+: too much; ---: missing."
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -12,6 +13,8 @@ from torch.nn.utils.rnn import pad_sequence
 
 from asr.data.manifest import Utterance
 from asr.data.padded_lengths import AS_LONG_AS_THE_LONGEST, PaddedLengths
+
+AnyBatch = TypeVar("AnyBatch", bound=Any)  # a dataclass
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,23 +59,17 @@ class Batch:
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> Batch:
         """Move the tensors."""
-        return replace(
-            self,
-            features=self.features.to(device, non_blocking=non_blocking),
-            feature_lengths=self.feature_lengths.to(device, non_blocking=non_blocking),
-            tokens=self.tokens.to(device, non_blocking=non_blocking),
-            token_lengths=self.token_lengths.to(device, non_blocking=non_blocking),
-        )
+        return change_tensors(self, lambda tensor: tensor.to(device, non_blocking=non_blocking))
 
     def pin_memory(self) -> Batch:
         """Page-lock the tensors: nobody waits for their copies to a GPU."""
-        return replace(
-            self,
-            features=self.features.pin_memory(),
-            feature_lengths=self.feature_lengths.pin_memory(),
-            tokens=self.tokens.pin_memory(),
-            token_lengths=self.token_lengths.pin_memory(),
-        )
+        return change_tensors(self, Tensor.pin_memory)
+
+
+def change_tensors(batch: AnyBatch, change: Callable[[Tensor], Tensor]) -> AnyBatch:
+    """Apply a function to each field of a batch that is a tensor."""
+    values = {field.name: getattr(batch, field.name) for field in fields(batch)}
+    return replace(batch, **{name: change(value) for name, value in values.items() if isinstance(value, Tensor)})
 
 
 def collate(examples: Sequence[Example | Rejected], lengths: PaddedLengths = AS_LONG_AS_THE_LONGEST) -> Batch:

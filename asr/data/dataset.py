@@ -16,7 +16,7 @@ from asr.data.manifest import Utterance
 from asr.data.recordings import RecordingList
 from asr.data.seeds import derive_seed, seeded
 from asr.errors import AudioError
-from asr.interfaces import Augment, Features
+from asr.interfaces import FeatureAugment, Features, WaveformAugment
 from asr.lengths import Lengths
 
 DURATION_TOLERANCE_SECONDS = 0.1  # by which a manifest's duration may be off, beside 1 % of it
@@ -51,14 +51,14 @@ class Augmentation:
     """
 
     speed: SpeedPerturbation | None = None
-    waveform: Sequence[Augment] = field(default=())
-    features: Sequence[Augment] = field(default=())
+    waveform: Sequence[WaveformAugment] = field(default=())
+    features: Sequence[FeatureAugment] = field(default=())
     recordings: Mapping[str, RecordingList] = field(default_factory=dict)
 
     @property
     def max_added_seconds(self) -> float:
         """By how much an utterance may grow, at most."""
-        return sum(getattr(augment, "max_added_seconds", 0.0) for augment in self.waveform)
+        return sum(augment.max_added_seconds for augment in self.waveform)
 
 
 @dataclass(frozen=True)

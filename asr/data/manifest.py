@@ -120,11 +120,13 @@ def named_lines(path: Path, kind: str) -> Iterator[tuple[str, str]]:
         kind: what it should be, for errors: "a manifest", say.
 
     Raises:
-        InputError: it cannot be read, or a line is longer than LONGEST_LINE.
+        InputError: it cannot be read, is not text (has a NUL), or a line is longer than LONGEST_LINE.
     """
     try:
         with path.open(encoding="utf-8-sig", errors="surrogateescape") as file:
             for where, line in bounded_lines(file.readline, LONGEST_LINE, str(path)):
+                if "\0" in line:
+                    raise InputError(f"{where}: must be {kind}; it is not text. asr.transcribe takes recordings.")
                 if line.strip():
                     yield where, line
     except OSError as error:

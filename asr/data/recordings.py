@@ -39,7 +39,7 @@ class RecordingList:
                     raise problems[0]
                 return utterances
             folder = self.path if self.path.is_dir() else self.path.parent
-            return [_whole_file(path, str(path.relative_to(folder))) for path in find_audio(self.path)]
+            return [whole_file(path, str(path.relative_to(folder))) for path in find_audio(self.path)]
         except InputError as error:
             must = f"{self.setting} must be a folder of audio, or a manifest"
             raise InputError(f"{must}; {error}") from None
@@ -81,6 +81,11 @@ class RecordingList:
         return waveform[(start + torch.arange(num_samples)) % len(waveform)]
 
 
-def _whole_file(path: Path, name: str) -> Utterance:
+def whole_file(path: str | Path, utterance_id: str) -> Utterance:
+    """Make a whole audio file an utterance without text.
+
+    Raises:
+        AudioError: the file cannot be read.
+    """
     sample_rate, _, num_samples = audio_info(path)
-    return Utterance(str(path), num_samples / sample_rate, "", name)
+    return Utterance(str(path), num_samples / sample_rate, "", utterance_id)

@@ -8,26 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 
-from asr.data.batch import Batch, Example, Rejected
+from asr.data.batch import Batch, Example, Rejected, change_tensors
 from asr.data.dataset import Augmentation
 from asr.data.manifest import Utterance
 from asr.data.padded_lengths import PaddedLengths
 from asr.errors import InputError
-from asr.interfaces import Features
-
-
-class Masks(Protocol):
-    """An augmentation of features that sets parts of them to 0, wherever their numbers are."""
-
-    def draw(self, num_frames: int, dim: int) -> Tensor:
-        """Draw rectangles (M, 4): first frame and end, first bin and end."""
+from asr.interfaces import Features, Masks
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,11 +72,12 @@ def without_features(augmentation: Augmentation, dim: int) -> Augmentation:
     Raises:
         InputError: one of those of the features is something else than masks.
     """
+    drawn: list[Any] = []
     for augment in augmentation.features:
-        if not hasattr(augment, "draw"):
+        if augment.masks is None:
             must = "data.features_on must be cpu where an augmentation changes features otherwise than by masks"
-            raise InputError(f"{must}; {type(augment).__name__} has no method draw.")
-    drawn: list[Any] = [DrawnMasks(cast(Masks, augment), dim) for augment in augmentation.features]
+            raise InputError(f"{must}; {type(augment).__name__} does.")
+        drawn.append(DrawnMasks(augment.masks, dim))
     return replace(augmentation, features=drawn)
 
 
@@ -109,21 +103,11 @@ class WaveformBatch:
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> WaveformBatch:
         """Move the tensors."""
-        return self._changed(lambda tensor: tensor.to(device, non_blocking=non_blocking))
+        return change_tensors(self, lambda tensor: tensor.to(device, non_blocking=non_blocking))
 
     def pin_memory(self) -> WaveformBatch:
         """Page-lock the tensors: nobody waits for their copies to a GPU."""
-        return self._changed(Tensor.pin_memory)
-
-    def _changed(self, change: Callable[[Tensor], Tensor]) -> WaveformBatch:
-        return replace(
-            self,
-            waveforms=change(self.waveforms),
-            sample_counts=change(self.sample_counts),
-            masks=change(self.masks),
-            tokens=change(self.tokens),
-            token_lengths=change(self.token_lengths),
-        )
+        return change_tensors(self, Tensor.pin_memory)
 
     def featurised(self, front_end: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]) -> Batch:
         """Compute the features where the tensors are.

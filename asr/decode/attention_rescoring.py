@@ -50,6 +50,7 @@ class AttentionRescoring:
         InputError: a setting does not hold, or a file cannot be used.
     """
 
+    streaming = None
     needs = ("frame_head", "token_decoder")
 
     def __init__(

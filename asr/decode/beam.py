@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from heapq import heapify, heappush, heappushpop
 from itertools import takewhile
 from operator import itemgetter
-from typing import Annotated, NamedTuple, cast
+from typing import Annotated, NamedTuple, Self, cast
 
 from torch import Tensor
 
@@ -99,6 +99,11 @@ class Beam:
         """
         search = _Search(self.fusion.weighed(**values), self.beam_size, self.beam_threshold)
         return [search.hypotheses(search.advance(search.start(), frames)) for frames in evidence]
+
+    @property
+    def streaming(self) -> Self:
+        """Itself: it can go on from chunk to chunk."""
+        return self
 
     def initial_state(self) -> Grown:
         """Begin a stream."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import NamedTuple, cast
+from typing import NamedTuple, Self, cast
 
 from torch import Tensor
 
@@ -41,6 +41,11 @@ class Greedy:
             [Hypothesis(_collapse(path[:length]), score)]
             for path, length, score in zip(paths.tolist(), lengths.tolist(), scores, strict=True)
         ]
+
+    @property
+    def streaming(self) -> Self:
+        """Itself: it can go on from chunk to chunk."""
+        return self
 
     def initial_state(self) -> "BestPath":
         """Begin a stream."""

@@ -60,6 +60,7 @@ class JointBeam:
         InputError: a setting does not hold, or a file cannot be used.
     """
 
+    streaming = None
     needs = ("frame_head", "token_decoder")
 
     def __init__(

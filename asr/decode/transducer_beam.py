@@ -37,6 +37,7 @@ class TransducerBeam:
         InputError: a setting does not hold, or a file cannot be used.
     """
 
+    streaming = None
     needs = ("joiner",)
     max_seconds = None
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Annotated, NamedTuple, cast
+from typing import Annotated, NamedTuple, Self, cast
 
 import torch
 from torch import Tensor
@@ -55,6 +55,11 @@ class TransducerGreedy:
         frames, lengths = evidence
         written, behind = self._walk(frames, lengths, self._begin(len(lengths)), room=lengths)
         return [[Hypothesis(*path)] for path in zip(written, behind.scores.tolist(), strict=True)]
+
+    @property
+    def streaming(self) -> Self:
+        """Itself: it can go on from chunk to chunk."""
+        return self
 
     @torch.inference_mode()
     def initial_state(self) -> "TransducerPath":

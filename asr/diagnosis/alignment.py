@@ -1,19 +1,13 @@
 """Texts that a model hears otherwise."""
 
 import math
-from collections.abc import Iterator, Sequence
 
-import torch
-
-from asr.data.batch import Rejected
 from asr.data.manifest import Utterance
-from asr.diagnosis.finding import Advance, Case, Finding, Progress, Severity
+from asr.diagnosis.finding import Case, Finding, Progress, Severity
 from asr.diagnosis.sound import Heard
-from asr.errors import InputError
 from asr.interchange.models import load_recognizer
-from asr.recognition.aligned_segments import aligned_reference, segment_score
+from asr.recognition.aligned_segments import align_utterances, segment_score
 from asr.recognition.inference import INFERENCE
-from asr.recognition.recognizer import Recognizer
 
 MIN_SCORE = -1.0  # as asr.align --min-score
 MOST_HOURS = 1.0  # of audio that the model hears: on a processor it takes minutes
@@ -33,8 +27,11 @@ def alignment_findings(source: str, heard: Heard, progress: Progress) -> list[Fi
     cases: list[tuple[float, Case]] = []
     total = 0
     for split, utterances in sample.items():
-        for utterance, score in _scores(recognizer, utterances, advance):
+        for utterance, aligned in align_utterances(recognizer, utterances, INFERENCE, advance):
+            if isinstance(aligned, str):  # empty, or too long for its audio: another check names it
+                continue
             total += 1
+            score = segment_score(aligned.deficits, recognizer.model.frame_seconds)
             if score < MIN_SCORE:
                 cases.append((score, Case(split, utterance, f"score {score:.2f}: {utterance.text}")))
     if not cases:
@@ -50,20 +47,3 @@ def to_align(heard: Heard) -> dict[str, list[Utterance]]:
     hours = sum(utterance.duration for pairs in heard.values() for utterance, _ in pairs) / 3600
     stride = max(1, math.ceil(hours / MOST_HOURS))
     return {split: [utterance for utterance, _ in pairs[::stride]] for split, pairs in heard.items()}
-
-
-def _scores(
-    recognizer: Recognizer, utterances: Sequence[Utterance], advance: Advance
-) -> Iterator[tuple[Utterance, float]]:
-    for result in recognizer.segments(utterances, INFERENCE.unchecked):
-        if isinstance(result, Rejected):
-            advance(result.utterance.duration)
-            continue
-        utterance, segments = result
-        try:
-            log_probs = torch.cat([recognizer.log_probs(encoder_out) for _, encoder_out in segments])
-            aligned = aligned_reference(recognizer, utterance, log_probs)
-            yield utterance, segment_score(aligned.deficits, recognizer.model.frame_seconds)
-        except InputError:  # empty, or too long for its audio, which is said elsewhere
-            pass
-        advance(utterance.duration)

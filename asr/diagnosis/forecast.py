@@ -12,10 +12,11 @@ from torch import nn
 from asr import build
 from asr.checkpoint.saved import NEWEST
 from asr.data.batch_plan import LESS_MEMORY
-from asr.data.epoch_plan import EpochPlan, TrainingSet
+from asr.data.epoch_plan import EpochPlan
 from asr.data.manifest import Utterance
 from asr.data.position import start_of_epoch
 from asr.data.selection import FEWER_TOKENS, TEXT_TOO_LONG
+from asr.data.training_set import TrainingSet
 from asr.diagnosis.finding import Case, Finding, Severity
 from asr.diagnosis.trial import Steps, Trial, padded_seconds
 from asr.errors import is_out_of_memory

@@ -13,8 +13,9 @@ from torch import Tensor
 
 from asr.data.batch import Batch, collate
 from asr.data.dataset import Augmentation, SpeechDataset
-from asr.data.epoch_plan import EpochPlan, TrainingSet
+from asr.data.epoch_plan import EpochPlan
 from asr.data.seeds import derive_seed
+from asr.data.training_set import TrainingSet
 from asr.recognition.model import Model
 
 PRECISIONS = {"bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}

@@ -5,8 +5,8 @@ from typing import Annotated, Any, cast
 
 from torch import Tensor, nn
 
-from asr.errors import InputError
-from asr.interfaces import NO_TAPS, Encoded, Tap
+from asr.encoder.stack import check_heads, run_blocks
+from asr.interfaces import NO_TAPS, Attention, Convolution, Encoded, Tap
 from asr.kernels.dropout import Dropout
 from asr.lengths import padding_mask
 from asr.settings.rule import Bias, Dim, Heads, Layers, Probability, above
@@ -32,6 +32,8 @@ class Conformer(nn.Module):
         activation: makes that of each feed-forward and convolution module.
     """
 
+    streaming = None
+
     def __init__(
         self,
         input_dim: int,
@@ -43,18 +45,15 @@ class Conformer(nn.Module):
         feed_forward_bias: Bias,
         dropout: Probability,
         subsampling: Callable[[int, int], Any],
-        attention: Callable[[int, int, float], Any],
-        convolution: Callable[[int, Callable[[int], nn.Module], Callable[[], nn.Module]], nn.Module],
+        attention: Callable[[int, int, float], Attention],
+        convolution: Callable[[int, Callable[[int], nn.Module], Callable[[], nn.Module]], Convolution],
         norm: Callable[[int], nn.Module],
         activation: Callable[[], nn.Module],
     ) -> None:
         super().__init__()
-        if dim % num_heads or dim % 2:
-            must = "encoder.dim must be even and a multiple of encoder.num_heads"
-            raise InputError(f"{must}; got dim={dim}, num_heads={num_heads}.")
+        check_heads(dim, num_heads)
         feed_forward_dim = round(feed_forward_factor * dim)
         self.output_dim = dim
-        self.num_blocks = num_layers
         self.subsampling = subsampling(input_dim, dim)
         self.stride: int = self.subsampling.stride
         self.output_lengths = self.subsampling.output_lengths
@@ -69,19 +68,14 @@ class Conformer(nn.Module):
             )
             for _ in range(num_layers)
         )
-        self.positions: Callable[[Tensor], Tensor] = cast(Any, self.blocks[0]).attention.positions
+        self.positions = cast(ConformerBlock, self.blocks[0]).attention.positions
 
     def forward(self, features: Tensor, feature_lengths: Tensor, taps: Mapping[int, Tap] = NO_TAPS) -> Encoded:
         """(B, T, F), (B,) to (B, T', D), (B,)."""
         x, lengths = self.subsampling(features, feature_lengths)
         padding = padding_mask(lengths, x.shape[1])
         positions = self.positions(x)
-        blocks: dict[int, Tensor] = {}
-        for index, block in enumerate(self.blocks):
-            x = block(x, positions, padding)
-            if index in taps:
-                blocks[index] = x
-                x = taps[index](x, padding)
+        x, blocks = run_blocks(self.blocks, x, padding, taps, lambda block, x: block(x, positions, padding))
         return Encoded(x, lengths, blocks)
 
 
@@ -92,8 +86,8 @@ class ConformerBlock(nn.Module):
         self,
         dim: int,
         feed_forward1: nn.Module,
-        attention: nn.Module,
-        convolution: nn.Module,
+        attention: Attention,
+        convolution: Convolution,
         feed_forward2: nn.Module,
         dropout: float,
     ) -> None:

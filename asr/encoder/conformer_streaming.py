@@ -1,16 +1,25 @@
 """The Conformer encoder that hears speech while it is spoken."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import repeat
-from typing import Annotated, Any, NamedTuple, cast
+from typing import Annotated, Any, NamedTuple, Self, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from asr.encoder.conformer import ConformerBlock, FeedForward
+from asr.encoder.stack import check_heads, run_blocks
 from asr.errors import InputError
-from asr.interfaces import NO_TAPS, Encoded, MaskedNorm, State, Tap
+from asr.interfaces import (
+    NO_TAPS,
+    Attention,
+    Convolution,
+    Encoded,
+    State,
+    StreamingAttention,
+    StreamingConvolution,
+    Tap,
+)
 from asr.kernels.positions import sinusoids
 from asr.lengths import padding_mask
 from asr.settings.rule import Bias, Dim, Heads, Layers, Probability, above, list_of, or_null, whole
@@ -138,18 +147,15 @@ class ConformerStreaming(nn.Module):
         training_left_frames: Annotated[list[int], list_of(Frames, "such as [64, 128]", least=1)],
         training_right_frames: Annotated[list[int], list_of(RightFrames, "such as [0, 8]", least=1)],
         subsampling: Callable[[int, int], Any],
-        attention: Callable[[int, int, float], Any],
-        convolution: Callable[[int, Callable[[int], nn.Module], Callable[[], nn.Module]], nn.Module],
+        attention: Callable[[int, int, float], Attention],
+        convolution: Callable[[int, Callable[[int], nn.Module], Callable[[], nn.Module]], Convolution],
         norm: Callable[[int], nn.Module],
         activation: Callable[[], nn.Module],
     ) -> None:
         super().__init__()
-        if dim % num_heads or dim % 2:
-            must = "encoder.dim must be even and a multiple of encoder.num_heads"
-            raise InputError(f"{must}; got dim={dim}, num_heads={num_heads}.")
+        check_heads(dim, num_heads)
         feed_forward_dim = round(feed_forward_factor * dim)
         self.output_dim = dim
-        self.num_blocks = num_layers
         self.chunk_frames = chunk_frames
         self.left_frames = left_frames
         self.right_frames = right_frames
@@ -170,7 +176,7 @@ class ConformerStreaming(nn.Module):
             )
             for _ in range(num_layers)
         )
-        _check_parts(self.blocks[0])
+        self._num_kept = _check_parts(cast(ConformerStreamingBlock, self.blocks[0]))
 
     def forward(self, features: Tensor, feature_lengths: Tensor, taps: Mapping[int, Tap] = NO_TAPS) -> Encoded:
         """(B, T, F), (B,) to (B, T', D), (B,): all chunks at once, as rows of a batch."""
@@ -180,13 +186,18 @@ class ConformerStreaming(nn.Module):
         if chunk is None:
             chunk, left, right = frames, 0, 0
         chunk, left, right = (torch.sym_min(size, frames) for size in (chunk, left, right))  # no row has room for more
-        chunks = Chunks(batch, chunk, left, cast(Any, self.blocks[0]).convolution.num_kept)
+        chunks = Chunks(batch, chunk, left, self._num_kept)
         there = ~padding_mask(lengths, frames)[:, :, None]  # (B, T', 1)
         hidden = ~chunks.cut(there, left, chunk + right)[:, None, :, 0]  # (B n, 1, left + chunk + right)
-        rows, blocks, _ = self._through(chunks.cut(x, 0, chunk + right), hidden, repeat(chunks, self.num_blocks), taps)
+        rows, blocks, _ = self._through(chunks.cut(x, 0, chunk + right), hidden, [chunks] * len(self.blocks), taps)
         there_are = torch.arange(frames, device=x.device)  # by index, not as a slice: torch.export asks how that lies
         blocks = {index: chunks.joined(block).index_select(1, there_are) for index, block in blocks.items()}
         return Encoded(chunks.joined(rows).index_select(1, there_are), lengths, blocks)
+
+    @property
+    def streaming(self) -> Self:
+        """Itself: it processes an utterance chunk by chunk."""
+        return self
 
     def initial_state(self, batch: int, left_frames: int | None = None) -> State:
         """Begin so many streams, in which so many frames before a chunk are seen; None: as the encoder has it.
@@ -195,10 +206,9 @@ class ConformerStreaming(nn.Module):
         """
         left, one = self.left_frames if left_frames is None else left_frames, next(self.parameters())
         state = _named("subsampling", self.subsampling.initial_state(batch))
-        for number, block in enumerate(self.blocks):
-            convolution = cast(Any, block).convolution
+        for number in range(len(self.blocks)):
             state[f"blocks.{number}.keys_values"] = one.new_zeros(batch, left, 2 * self.output_dim)
-            state[f"blocks.{number}.frames"] = one.new_zeros(batch, convolution.num_kept, self.output_dim)
+            state[f"blocks.{number}.frames"] = one.new_zeros(batch, self._num_kept, self.output_dim)
         return state | {"seen": torch.zeros(batch, dtype=torch.int64, device=one.device)}
 
     def step(
@@ -230,7 +240,7 @@ class ConformerStreaming(nn.Module):
         lengths = seen_lengths.clamp(max=frames)
         absent = padding_mask(state["seen"], left).flip(1)  # (B, M): what is there is next to the chunk
         hidden = torch.cat([absent, padding_mask(seen_lengths, x.shape[1])], dim=1)[:, None]  # (B, 1, M + Q)
-        pasts = [Kept(**_part(state, f"blocks.{number}")) for number in range(self.num_blocks)]
+        pasts = [Kept(**_part(state, f"blocks.{number}")) for number in range(len(self.blocks))]
         x, blocks, afters = self._through(x, hidden, pasts, taps)
         new = _named("subsampling", behind)
         for number, (keys_values, inputs) in enumerate(cast(list[Kept], afters)):
@@ -247,14 +257,15 @@ class ConformerStreaming(nn.Module):
         padding = hidden[:, 0, hidden.shape[2] - x.shape[1] :]
         distances = torch.arange(hidden.shape[2] - 1, -x.shape[1], -1, device=x.device)
         positions = sinusoids(distances, x.shape[2]).to(x.dtype)  # (2 Q + M - 1, D)
-        blocks: dict[int, Tensor] = {}
+        past_of_next = iter(pasts)
         afters: list[Kept | None] = []
-        for index, (block, past) in enumerate(zip(self.blocks, pasts, strict=True)):
-            x, after = block(x, positions, hidden, padding, past)
+
+        def call(block: nn.Module, x: Tensor) -> Tensor:
+            x, after = block(x, positions, hidden, padding, next(past_of_next))
             afters.append(after)
-            if index in taps:
-                blocks[index] = x
-                x = taps[index](x, padding)
+            return x
+
+        x, blocks = run_blocks(self.blocks, x, padding, taps, call)
         return x, blocks, afters
 
     def _set(self) -> tuple[int | None, int, int]:
@@ -269,36 +280,45 @@ class ConformerStreaming(nn.Module):
 class ConformerStreamingBlock(ConformerBlock):
     """A Conformer block that goes on from the frames before."""
 
+    attention: StreamingAttention
+    convolution: StreamingConvolution
+
     def forward(  # type: ignore[override]  # the weights are those of a ConformerBlock, what it is given is more
         self, x: Tensor, positions: Tensor, hidden: Tensor, padding_mask: Tensor, past: Kept | Chunks
     ) -> tuple[Tensor, Kept | None]:
         """(B, Q, D) to (B, Q, D), and what is kept of all frames, those before them too."""
         x = x + 0.5 * self.dropout(self.feed_forward1(self.norm_feed_forward1(x)))
-        attention, convolution = cast(Any, self.attention), cast(Any, self.convolution)
-        branch, keys_values = attention.extend(self.norm_attention(x), past.keys_values_before, positions, hidden)
+        inner = self.norm_attention(x)
+        branch, keys_values = self.attention.extend(inner, past.keys_values_before, positions, hidden)
         x = x + self.dropout(branch)
-        branch, frames = convolution.extend(self.norm_convolution(x), past.frames_before, padding_mask)
+        branch, frames = self.convolution.extend(self.norm_convolution(x), past.frames_before, padding_mask)
         x = x + self.dropout(branch)
         x = x + 0.5 * self.dropout(self.feed_forward2(self.norm_feed_forward2(x)))
         return self.norm_output(x), past.after(keys_values, frames)
 
 
-def _check_parts(block: nn.Module) -> None:
-    """Check that no part of a block sees frames to come, or forgets those before.
+def _check_parts(block: ConformerStreamingBlock) -> int:
+    """Check that the parts of a block can go on from chunk to chunk, and need no later frames.
+
+    Returns:
+        Frames before a chunk that the convolution sees.
 
     Raises:
-        InputError: one does.
+        InputError: a part cannot, or needs later frames.
     """
-    goes_on = {"attention": "relative_attention or local_attention", "convolution": "depthwise_convolution"}
-    for name, those in goes_on.items():
-        part = block.get_submodule(name)
-        if not hasattr(part, "extend"):
+    parts: dict[str, tuple[Attention | Convolution, str]] = {
+        "attention": (block.attention, "relative_attention or local_attention"),
+        "convolution": (block.convolution, "depthwise_convolution"),
+    }
+    for name, (part, those) in parts.items():
+        if part.streaming is None:
             must = f"encoder.{name} must be {those} in conformer_streaming, to go on from chunk to chunk"
             raise InputError(f"{must}; {type(part).__name__} cannot.")
-    norm = cast(MaskedNorm, block.get_submodule("convolution.norm"))
+    norm = block.convolution.norm
     if not norm.framewise:
         must = "encoder.norm must be masked_batch_norm or layer_norm in conformer_streaming, to need no frames to come"
         raise InputError(f"{must}; {type(norm).__name__} needs all of an utterance.")
+    return block.convolution.num_kept
 
 
 def _one_of(choices: Sequence[Any]) -> Any:

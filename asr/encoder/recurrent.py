@@ -6,6 +6,7 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor, nn
 
+from asr.encoder.stack import run_blocks
 from asr.errors import InputError
 from asr.interfaces import NO_TAPS, Encoded, Tap
 from asr.kernels.dropout import Dropout
@@ -28,6 +29,8 @@ class Recurrent(nn.Module):
         cell: makes a layer of one direction, given the dimensions that it takes and gives.
     """
 
+    streaming = None
+
     def __init__(
         self,
         input_dim: int,
@@ -44,7 +47,6 @@ class Recurrent(nn.Module):
         if dim % directions:
             raise InputError(f"encoder.dim must be even, for two directions; got {dim}.")
         self.output_dim = dim
-        self.num_blocks = num_layers
         self.subsampling = subsampling(input_dim, dim)
         self.stride: int = self.subsampling.stride
         self.output_lengths = self.subsampling.output_lengths
@@ -59,12 +61,7 @@ class Recurrent(nn.Module):
         padding = padding_mask(lengths, x.shape[1])
         frame = torch.arange(x.shape[1], device=x.device)
         backwards = torch.where(padding, frame, lengths[:, None] - 1 - frame)  # (B, T')
-        blocks: dict[int, Tensor] = {}
-        for index, block in enumerate(self.blocks):
-            x = block(x, backwards)
-            if index in taps:
-                blocks[index] = x
-                x = taps[index](x, padding)
+        x, blocks = run_blocks(self.blocks, x, padding, taps, lambda block, x: block(x, backwards))
         return Encoded(x, lengths, blocks)
 
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor, nn
 
-from asr.errors import InputError
+from asr.encoder.stack import check_heads, run_blocks
 from asr.interfaces import NO_TAPS, Encoded, Residual, Tap
 from asr.kernels.attention import attend
 from asr.kernels.dropout import Dropout
@@ -32,6 +32,8 @@ class Transformer(nn.Module):
         residual: makes the way in which sub-layers, LayerNorms and their input are joined.
     """
 
+    streaming = None
+
     def __init__(
         self,
         input_dim: int,
@@ -46,12 +48,9 @@ class Transformer(nn.Module):
         residual: Callable[[], Residual],
     ) -> None:
         super().__init__()
-        if dim % num_heads or dim % 2:
-            must = "encoder.dim must be even and a multiple of encoder.num_heads"
-            raise InputError(f"{must}; got dim={dim}, num_heads={num_heads}.")
+        check_heads(dim, num_heads)
         feed_forward_dim = round(feed_forward_factor * dim)
         self.output_dim = dim
-        self.num_blocks = num_layers
         self.subsampling = subsampling(input_dim, dim)
         self.stride: int = self.subsampling.stride
         self.output_lengths = self.subsampling.output_lengths
@@ -68,12 +67,7 @@ class Transformer(nn.Module):
         padding = padding_mask(lengths, x.shape[1])
         positions = sinusoids(torch.arange(x.shape[1], device=x.device), x.shape[2]).to(x.dtype)
         x = self.dropout(x + positions)
-        blocks: dict[int, Tensor] = {}
-        for index, block in enumerate(self.blocks):
-            x = block(x, padding)
-            if index in taps:
-                blocks[index] = x
-                x = taps[index](x, padding)
+        x, blocks = run_blocks(self.blocks, x, padding, taps, lambda block, x: block(x, padding))
         return Encoded(self.norm_output(x), lengths, blocks)
 
 

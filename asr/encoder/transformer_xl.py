@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from asr.encoder.conformer import FeedForward
-from asr.errors import InputError
+from asr.encoder.stack import check_heads, run_blocks
 from asr.interfaces import NO_TAPS, Encoded, Residual, Tap
 from asr.kernels.choice import wants_plain
 from asr.kernels.dropout import Dropout
@@ -45,6 +45,8 @@ class TransformerXL(nn.Module):
         residual: makes the way in which sub-layers, LayerNorms and their input are joined.
     """
 
+    streaming = None
+
     def __init__(
         self,
         input_dim: int,
@@ -62,11 +64,8 @@ class TransformerXL(nn.Module):
         residual: Callable[[], Residual],
     ) -> None:
         super().__init__()
-        if dim % num_heads or dim % 2:
-            must = "encoder.dim must be even and a multiple of encoder.num_heads"
-            raise InputError(f"{must}; got dim={dim}, num_heads={num_heads}.")
+        check_heads(dim, num_heads)
         self.output_dim = dim
-        self.num_blocks = num_layers
         self.segment = segment
         self.training_memory = training_memory
         self.memory = memory
@@ -90,7 +89,7 @@ class TransformerXL(nn.Module):
         """(B, T, F), (B,) to (B, T', D), (B,)."""
         x, lengths = self.subsampling(features, feature_lengths)
         padding = padding_mask(lengths, x.shape[1])
-        x, no_memory = self.dropout(x), [x[:, :0]] * self.num_blocks
+        x, no_memory = self.dropout(x), [x[:, :0]] * len(self.blocks)
         if wants_plain():  # a program for any number of segments
             x, _, blocks = self.step(x, padding, self._hidden(padding), no_memory, taps)
             return Encoded(self.norm_output(x), lengths, blocks)
@@ -123,13 +122,13 @@ class TransformerXL(nn.Module):
         positions = sinusoids(distances, x.shape[2]).to(x.dtype)  # (2 Q + M - 1, D)
         hidden = torch.cat([hidden.new_zeros(*hidden.shape[:2], remembered), hidden], dim=2)  # (B, Q or 1, M + Q)
         given: list[Tensor] = []
-        blocks: dict[int, Tensor] = {}
-        for index, (block, memory) in enumerate(zip(self.blocks, memories, strict=True)):
+        memory_of_next = iter(memories)
+
+        def call(block: nn.Module, x: Tensor) -> Tensor:
             given.append(x)
-            x = block(x, memory, positions, hidden)
-            if index in taps:
-                blocks[index] = x
-                x = taps[index](x, padding)
+            return block(x, next(memory_of_next), positions, hidden)
+
+        x, blocks = run_blocks(self.blocks, x, padding, taps, call)
         return x, given, blocks
 
     def remember(self, memory: Tensor, given: Tensor) -> Tensor:

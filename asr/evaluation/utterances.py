@@ -117,7 +117,7 @@ def read_scored(path: str | Path) -> list[Scored]:
         problem = "it is a folder" if path.is_dir() else "it is a device" if path.exists() else "no such file"
         raise InputError(f"{path}: {problem}. Give a NAME.utterances.jsonl; asr.evaluate --output-dir writes them.")
     scored: dict[tuple[str, str], Scored] = {}
-    for where, line in named_lines(path, "a file"):
+    for where, line in named_lines(path, "a file of scored utterances"):
         result = _parse(parse_object(line, where), where, path.parent)
         key = (result.subset, result.utterance.id)
         if key in scored:

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from asr.checkpoint.address import SCHEME, Address, is_address, parse
-from asr.checkpoint.bundle import CARD, CONFIG, WEIGHTS, one_line
-from asr.errors import InputError, shown
+from asr.checkpoint.bundle import CARD, CONFIG, WEIGHTS
+from asr.errors import InputError, one_line, shown
 from asr.interchange import nemo_files
 from asr.interchange.huggingface_files import NEEDED, READ
 from asr.system.files import NO_ROOM, UNFINISHED, sync_folder, write_whole_text

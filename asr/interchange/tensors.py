@@ -10,8 +10,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load
 from torch import Tensor
 
-from asr.checkpoint.bundle import one_line, why_not_loaded
-from asr.errors import InputError, shown
+from asr.checkpoint.bundle import why_not_loaded
+from asr.errors import InputError, one_line, shown
 from asr.system.learnt import MAX_BYTES
 
 COUNTER = ".num_batches_tracked"  # of a batch norm: only a momentum that is null would need it

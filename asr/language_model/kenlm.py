@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from asr.errors import InputError
+from asr.errors import InputError, one_line
 from asr.language_model.arpa import ARPA_HEAD, read_words
 
 BINARY_HEAD = b"mmap lm http://kheafield.com/code"
@@ -125,4 +125,4 @@ def without_progress() -> Iterator[None]:
 def _reason(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
-    return " ".join(str(error).split()).rpartition(" threw ")[2]
+    return one_line(str(error).rpartition(" threw ")[2])

@@ -1,1 +1,1 @@
-"""A model as ONNX: how it is written down, compared, made smaller, and run by ONNX Runtime."""
+"""Exported programs as a model: opened and run by ONNX Runtime."""

@@ -2,11 +2,10 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import cast
 
-from asr.interfaces import Encoder, Head, StreamingEncoder
-from asr.onnx.names import ENCODER, PROGRAM, STEP
-from asr.onnx.program import LENGTHS, LOG_PROBS, NET_INPUTS
+from asr.errors import InputError
+from asr.interfaces import Encoder, Head
+from asr.onnx.names import ENCODER, NET_INPUTS, NET_OUTPUTS, PROGRAM, STEP
 from asr.onnx.runtime import LogProbs, OnnxEncoder
 from asr.onnx.session import check_tokens, session
 from asr.onnx.stream import OnnxStreamingEncoder, open_step
@@ -29,13 +28,15 @@ def exported(model: Model, programs: Mapping[str, Path | bytes]) -> Model:
         opened, head = open_transducer(programs, vocab_size)
         encoder = OnnxEncoder(opened, model.encoder, head.joiner.dim + vocab_size)
         return _made(model, encoder, head)
-    opened = session(programs[PROGRAM], NET_INPUTS, (LOG_PROBS, LENGTHS))
+    opened = session(programs[PROGRAM], NET_INPUTS, NET_OUTPUTS)
     check_tokens(programs[PROGRAM], opened, vocab_size)
     if STEP in programs:
         whole = OnnxEncoder(opened, model.encoder, vocab_size)
-        made_of = cast(StreamingEncoder, model.encoder)
-        step = open_step(programs[STEP], made_of, vocab_size)
-        return _made(model, OnnxStreamingEncoder(whole, step, made_of), LogProbs(vocab_size))
+        encoder_of_config = model.encoder.streaming
+        if encoder_of_config is None:
+            raise InputError(f"{STEP} must belong to a streaming encoder; got {type(model.encoder).__name__}.")
+        step = open_step(programs[STEP], encoder_of_config, vocab_size)
+        return _made(model, OnnxStreamingEncoder(whole, step, encoder_of_config), LogProbs(vocab_size))
     return _made(model, OnnxEncoder(opened, model.encoder, vocab_size), LogProbs(vocab_size))
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from asr.head.ctc import CTC, ctc_loss
 from asr.interfaces import NO_TAPS, Encoded, Encoder, Tap
@@ -25,7 +25,8 @@ class OnnxEncoder:
         output_dim: numbers of a frame.
     """
 
-    num_blocks = 0  # none can be tapped
+    blocks = nn.ModuleList()  # none can be tapped
+    streaming = None
 
     def __init__(self, session: "InferenceSession", made_of: Encoder, output_dim: int) -> None:
         self._session = session

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from asr.errors import InputError
-from asr.onnx.program import LOG_PROBS
+from asr.errors import InputError, one_line
+from asr.onnx.names import LOG_PROBS
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession, RunOptions
@@ -52,7 +52,7 @@ def session(
             program if isinstance(program, bytes) else str(program), options, providers=["CPUExecutionProvider"]
         )
     except Exception as error:  # one of many kinds, all of them ONNX Runtime's own
-        reason = " ".join(str(error).split())[:300]
+        reason = one_line(error)
         raise InputError(f"{named}: must be a program that ONNX Runtime can open; {reason}") from None
     there = ([value.name for value in opened.get_inputs()], [value.name for value in opened.get_outputs()])
     if there != ([*inputs], [*outputs]):

@@ -9,10 +9,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from asr.data.batch import Rejected
 from asr.data.dataset import stream_utterance
 from asr.data.manifest import Utterance
 from asr.errors import InputError
 from asr.recognition.alignment import frame_deficits, token_spans
+from asr.recognition.inference import Inference
 from asr.recognition.recognizer import Recognizer
 from asr.recognition.silence import cut_at_silences
 from asr.recognition.timing import word_times
@@ -98,6 +100,33 @@ def aligned_reference(recognizer: Recognizer, utterance: Utterance, log_probs: T
     ]
     transcript = Transcript(tuple(timed), (Alternative(text, min(scores)),), utterance.duration)
     return Aligned(transcript, deficits)
+
+
+def align_utterances(
+    recognizer: Recognizer, utterances: Sequence[Utterance], inference: Inference, on_progress: Callable[[float], None]
+) -> Iterator[tuple[Utterance, Aligned | str]]:
+    """Yield each utterance with its aligned reference text, or the reason why it cannot be read or aligned.
+
+    Args:
+        recognizer: with a frame head.
+        utterances: with their texts as written.
+        inference: bounds of memory.
+        on_progress: called with the seconds of each utterance.
+    """
+    for result in recognizer.segments(utterances, inference.unchecked):
+        if isinstance(result, Rejected):
+            yield result.utterance, result.reason
+            on_progress(result.utterance.duration)
+            continue
+        utterance, segments = result
+        aligned: Aligned | str
+        try:
+            log_probs = torch.cat([recognizer.log_probs(encoder_out) for _, encoder_out in segments])
+            aligned = aligned_reference(recognizer, utterance, log_probs)
+        except InputError as error:
+            aligned = str(error)
+        yield utterance, aligned
+        on_progress(utterance.duration)
 
 
 def cut_segments(

@@ -6,7 +6,7 @@ of speech, and the best hypothesis is taken.
 """
 
 from collections.abc import Sequence
-from typing import cast
+from typing import TypeVar, cast
 
 import torch
 import torch.nn.functional as F
@@ -17,11 +17,13 @@ from asr.interfaces import BLANK_ID, Hypothesis, Span, StreamingDecoder, Streami
 from asr.recognition.captions import Captions
 from asr.recognition.feature_stream import Remainder, stream_features
 from asr.recognition.recognizer import Recognizer
+from asr.recognition.stream_settings import DEFAULT, StreamSettings
 from asr.recognition.timing import with_times
 from asr.recognition.transcript import Word
 from asr.text.words import spell
 
 NO_TOKENS = Hypothesis([], 0.0, [], [])
+FramesOrNone = TypeVar("FramesOrNone", int, int | None)
 LONG_WORD_SECONDS = 10.0  # after which the tokens of a word that has not ended keep their times
 
 
@@ -30,38 +32,24 @@ class CachedStream:
 
     Args:
         recognizer: that can, as `why_not` says.
-        chunk_seconds: as for `Stream`, as the next four are.
-        left_seconds: see there.
-        right_seconds: see there.
-        endpoint_seconds: see there.
-        settled_seconds: see there.
+        settings: of the stream.
     """
 
-    def __init__(
-        self,
-        recognizer: Recognizer,
-        chunk_seconds: float | None = None,
-        left_seconds: float | None = None,
-        right_seconds: float | None = None,
-        endpoint_seconds: float | None = None,
-        settled_seconds: float | None = None,
-    ) -> None:
+    def __init__(self, recognizer: Recognizer, settings: StreamSettings = DEFAULT) -> None:
         model = recognizer.model
         self.recognizer = recognizer
         self.encoder = cast(StreamingEncoder, model.encoder)
         self.decode = cast(StreamingDecoder, recognizer.decode)
-        if chunk_seconds is not None:
-            chunk: int | None = max(1, round(chunk_seconds / model.frame_seconds))
-        else:
-            chunk = self.encoder.chunk_frames
+        encoder, frame_seconds = self.encoder, model.frame_seconds
+        chunk = _frames(settings.chunk_seconds, frame_seconds, least=1, default=encoder.chunk_frames)
         if chunk is None:
             raise InputError("chunk_seconds must be given for a model whose encoder.chunk_frames is null; got none.")
-        left = self.encoder.left_frames if left_seconds is None else round(left_seconds / model.frame_seconds)
+        left = _frames(settings.left_seconds, frame_seconds, least=0, default=encoder.left_frames)
+        right = _frames(settings.right_seconds, frame_seconds, least=0, default=encoder.right_frames)
         self.chunk = chunk * self.encoder.stride  # feature frames
-        right = self.encoder.right_frames if right_seconds is None else round(right_seconds / model.frame_seconds)
         made_for = {
-            "left": (left, self.encoder.left_frames, "before"),
-            "right": (right, self.encoder.right_frames, "behind"),
+            "left": (left, encoder.left_frames, "before"),
+            "right": (right, encoder.right_frames, "behind"),
         }
         for side, (given, frames, where) in made_for.items():
             if model.is_program and given != frames:
@@ -69,9 +57,9 @@ class CachedStream:
                 raise InputError(f"{must}; got {given}. Leave {side}_seconds out.")
         self.right = right * self.encoder.stride  # that are seen behind a chunk, and begin the next
         self.chunk_seconds, self.right_seconds = chunk * model.frame_seconds, right * model.frame_seconds
-        self.endpoint = None if endpoint_seconds is None else max(1, round(endpoint_seconds / model.frame_seconds))
-        self.settled = None if settled_seconds is None else max(1, round(settled_seconds / model.frame_seconds))
-        self.long_word = max(1, round(LONG_WORD_SECONDS / model.frame_seconds))
+        self.endpoint = _frames(settings.endpoint_seconds, frame_seconds, least=1, default=None)
+        self.settled = _frames(settings.settled_seconds, frame_seconds, least=1, default=None)
+        self.long_word = max(1, round(LONG_WORD_SECONDS / frame_seconds))
         self.at_end = False
         self.shape = self.chunk, left, right  # streams of the same one go through the net together
         self.state = self.encoder.initial_state(1, left)
@@ -123,7 +111,7 @@ class CachedStream:
     def decode_chunk(self, encoder_out: Tensor) -> Captions:
         """Go on by what the encoder gave, (T', D)."""
         log_probs = self.recognizer.log_probs(encoder_out)
-        with torch.inference_mode(), self.recognizer.encoder.autocast():
+        with torch.inference_mode(), self.recognizer.recording_encoder.autocast():
             length = torch.tensor([len(encoder_out)], device=encoder_out.device)
             [hypotheses], [self._decoded] = self.decode.step(encoder_out[None], length, [self._decoded])
         self._hypothesis = hypotheses[0]
@@ -263,7 +251,7 @@ def _step(streams: Sequence[CachedStream]) -> list[Tensor]:
     features = with_room(nn.utils.rnn.pad_sequence(seen, batch_first=True), chunk, right)
     features = features.to(device)
     state = {name: torch.cat([stream.state[name] for stream in streams]) for name in streams[0].state}
-    with recognizer.encoder.autocast():
+    with recognizer.recording_encoder.autocast():
         encoded, state = streams[0].encoder.step(features, lengths, state, recognizer.model.head.taps, right)
     for number, stream in enumerate(streams):
         stream.state = {name: rows[number : number + 1].clone() for name, rows in state.items()}
@@ -273,3 +261,8 @@ def _step(streams: Sequence[CachedStream]) -> list[Tensor]:
 def with_room(features: Tensor, chunk: int, right: int) -> Tensor:
     """Pad feature frames (B, T, F) of chunks so that a step finds behind them the `right` that are only seen."""
     return F.pad(features, (0, 0, 0, min(features.shape[1], chunk) + right - features.shape[1]))
+
+
+def _frames(seconds: float | None, frame_seconds: float, *, least: int, default: FramesOrNone) -> int | FramesOrNone:
+    """Round seconds to encoder frames, of which there are at least `least`; None gives the default."""
+    return default if seconds is None else max(least, round(seconds / frame_seconds))

@@ -44,7 +44,7 @@ class Recognizer:
 
     def __init__(self, model: Model, decode: Decoder, calibration: Calibration) -> None:
         self.model = model
-        self.encoder = RecordingEncoder(model)
+        self.recording_encoder = RecordingEncoder(model)
         self.decode = decode
         self.calibration = calibration
 
@@ -69,7 +69,7 @@ class Recognizer:
             InputError: the model has no frame head.
             AudioError: it gives NaN, which decoders would take for silence.
         """
-        with self.encoder.autocast():
+        with self.recording_encoder.autocast():
             log_probs = self.frame_head.log_probs(encoder_out[None])[0].cpu()
         if log_probs.isnan().any():
             raise AudioError(NO_NUMBERS)
@@ -82,7 +82,7 @@ class Recognizer:
     @torch.inference_mode()
     def evidence(self, encoder_out: Tensor, lengths: Tensor) -> object:
         """encoder_out (B, T', D), (B,) to what the decoder searches in."""
-        with self.encoder.autocast():
+        with self.recording_encoder.autocast():
             return self.decode.evidence(encoder_out, lengths)
 
     @torch.inference_mode()
@@ -93,7 +93,7 @@ class Recognizer:
             evidence: see there.
             values: of what the decoder can tune, instead of its own.
         """
-        with self.encoder.autocast():
+        with self.recording_encoder.autocast():
             return self.decode.search(evidence, **values)
 
     def text(self, hypothesis: Hypothesis) -> str:
@@ -250,7 +250,7 @@ class Recognizer:
         can_join = self.model.head.frame_head is not None and most is None
         segmenter = how.segmenter or (partial(in_chunks, log_probs=self.log_probs) if can_join else at_silences)
         bounds = how.batches, chunks, segmenter
-        return self.encoder.segments(utterances, *bounds, how.num_workers, how.load, how.check, waveforms)
+        return self.recording_encoder.segments(utterances, *bounds, how.num_workers, how.load, how.check, waveforms)
 
     def transcript(
         self,

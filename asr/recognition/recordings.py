@@ -9,25 +9,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from asr.audio.load import MAX_SAMPLE, MAX_SAMPLE_RATE, MIN_SAMPLE_RATE, audio_info, unusable_samples
+from asr.audio.load import MAX_SAMPLE, MAX_SAMPLE_RATE, MIN_SAMPLE_RATE, unusable_samples
 from asr.audio.resampling import resampled
 from asr.data.manifest import Utterance
+from asr.data.recordings import whole_file
 from asr.errors import InputError, shown
 from asr.settings.rule import whole
 
 Recording = str | PathLike[str] | Tensor | np.ndarray[Any, Any]
 WAVEFORM = "a float tensor or array (S,) in [-1, 1]"
 SAMPLE_RATE = whole(MIN_SAMPLE_RATE, MAX_SAMPLE_RATE)
-
-
-def whole_file(path: str | Path, utterance_id: str) -> Utterance:
-    """Make a whole audio file an utterance without text.
-
-    Raises:
-        AudioError: the file cannot be read.
-    """
-    sample_rate, _, num_samples = audio_info(path)
-    return Utterance(str(path), num_samples / sample_rate, "", utterance_id)
 
 
 def is_single(recordings: Recording | Iterable[Recording]) -> bool:

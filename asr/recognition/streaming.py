@@ -14,12 +14,12 @@ from asr.recognition.captions import Captions
 from asr.recognition.look_back_stream import LookBackStream, look_back_together
 from asr.recognition.recognizer import Recognizer
 from asr.recognition.recordings import WAVEFORM, as_waveform
-from asr.settings.rule import CHUNK_SECONDS, LEFT_SECONDS, RIGHT_SECONDS, THREADS, or_null
+from asr.recognition.stream_settings import ENDPOINT_SECONDS, SETTLED_SECONDS, StreamSettings
+from asr.settings.read import check
+from asr.settings.rule import THREADS, or_null
 
-ENDPOINT_SECONDS = 1.0  # of silence, which end a stretch of speech
 LOOK_BACK_SECONDS = 8.0  # that are recognised again with each chunk by a model that cannot go on
 LOOK_BACK_CHUNK_SECONDS = 0.96
-SETTLED_SECONDS = 1.0  # behind the end of a word, after which the best hypothesis decides
 
 
 class Ears(Protocol):
@@ -52,11 +52,11 @@ class Stream:
 
     Args:
         recognizer: the model and its decoder.
-        chunk_seconds: that are recognised at once, rounded to encoder frames; None: as the model has it.
-        left_seconds: that are seen before a chunk; None: as the model has it.
-        right_seconds: that are seen behind a chunk, which waits for them; None: as the model has it.
-        endpoint_seconds: of silence that end a stretch of speech; None: none do.
-        settled_seconds: behind the end of a word after which the best hypothesis decides it; None: it may take long.
+        chunk_seconds: as in `StreamSettings`, like the next four.
+        left_seconds: seen before a chunk.
+        right_seconds: seen after a chunk.
+        endpoint_seconds: silence that ends a segment.
+        settled_seconds: after which a word is final.
         num_threads: that torch computes a chunk with; None: as many as it has. A chunk is too small to gain from a
             second one, and where the cores are busy waiting for it takes most of the time. An exported model computes
             with those it was opened with.
@@ -76,11 +76,8 @@ class Stream:
         settled_seconds: float | None = SETTLED_SECONDS,
         num_threads: int | None = 1,
     ) -> None:
-        or_null(CHUNK_SECONDS).check("chunk_seconds", chunk_seconds)
-        or_null(LEFT_SECONDS).check("left_seconds", left_seconds)
-        or_null(RIGHT_SECONDS).check("right_seconds", right_seconds)
-        or_null(CHUNK_SECONDS).check("endpoint_seconds", endpoint_seconds)
-        or_null(CHUNK_SECONDS).check("settled_seconds", settled_seconds)
+        settings = StreamSettings(chunk_seconds, left_seconds, right_seconds, endpoint_seconds, settled_seconds)
+        check(settings)
         or_null(THREADS).check("num_threads", num_threads)
         recognizer.model.eval()
         self.sample_rate = recognizer.model.features.sample_rate
@@ -91,8 +88,7 @@ class Stream:
         reason = why_not(recognizer)
         self.note = ""
         if not reason:
-            sizes = chunk_seconds, left_seconds, right_seconds
-            self.ears = CachedStream(recognizer, *sizes, endpoint_seconds, settled_seconds)
+            self.ears = CachedStream(recognizer, settings)
             self.advance = advance
             return
         if right_seconds is not None:
@@ -138,9 +134,9 @@ def threads(number: int | None) -> Iterator[None]:
 def why_not(recognizer: Recognizer) -> str:
     """Say why a recogniser cannot go on from chunk to chunk; nothing where it can."""
     encoder, decode = recognizer.model.encoder, recognizer.decode
-    if not hasattr(encoder, "initial_state"):
+    if encoder.streaming is None:
         return f"{type(encoder).__name__} hears all of an utterance at once (train encoder=conformer_streaming_s)"
-    if not hasattr(decode, "initial_state") or recognizer.model.head.frame_head is None:
-        which = "transducer_greedy" if hasattr(recognizer.model.head, "joiner") else "greedy or beam"
+    if decode.streaming is None or recognizer.model.head.frame_head is None:
+        which = "transducer_greedy" if "joiner" in decode.needs else "greedy or beam"
         return f"{type(decode).__name__} decodes all of an utterance at once (choose --decode {which})"
     return ""

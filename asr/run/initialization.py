@@ -115,7 +115,8 @@ class Initialization:
             else:
                 must = f"{self.source}: a setting that shapes a model must be its own"
                 shapes = f"{name} is {tuple(given.shape)} there and {tuple(wanted.shape)} here"
-                raise InputError(f"{must}; {shapes}. Leave it out, or replace its part by name (head=ctc).")
+                cure = "Leave it out (debug=fast sets some), or replace its part by name (head=ctc)"
+                raise InputError(f"{must}; {shapes}. {cure}.")
         model.load_state_dict({**state, **taken})
         fresh = sorted(state.keys() - taken.keys())
         unused = sorted(weights.keys() - taken.keys())

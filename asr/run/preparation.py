@@ -24,8 +24,8 @@ from asr.text.normalize import get_normalizer
 
 if TYPE_CHECKING:
     from asr.data.dataset import Augmentation
-    from asr.data.epoch_plan import RunBounds, TrainingSet
     from asr.data.manifest import Utterance
+    from asr.data.training_set import RunBounds, TrainingSet
     from asr.interfaces import Features, Tokenizer
     from asr.recognition.model import Model
 

@@ -8,8 +8,8 @@ from typing import Annotated, Any
 import torch
 
 from asr.checkpoint.saved import SELECTIONS
-from asr.data.epoch_plan import RunBounds
 from asr.data.settings import CorpusSettings, DataSettings
+from asr.data.training_set import RunBounds
 from asr.errors import InputError
 from asr.settings.read import REST, Key, as_mapping, read
 from asr.settings.rule import (

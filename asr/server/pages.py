@@ -13,8 +13,8 @@ from starlette.routing import Mount
 from starlette.types import ASGIApp
 
 from asr.cli.command import printable
+from asr.data.recordings import whole_file
 from asr.errors import InputError
-from asr.recognition.recordings import whole_file
 from asr.server.upload import Limits
 from asr.web.demo import SCRIPTS, demo_body
 from asr.web.page import asset, escape, page

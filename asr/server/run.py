@@ -15,7 +15,8 @@ import uvicorn
 
 from asr.server.app import Service, make_app
 from asr.server.protocols import HttpProtocol, WebSocketProtocol
-from asr.server.stream_sockets import MOST_BYTES, StreamSockets
+from asr.server.stream_client import MOST_BYTES
+from asr.server.stream_sockets import StreamSockets
 
 LOOK_SECONDS = 0.1  # how often it is seen whether the server is to stop
 PING_SECONDS = 20  # of a WebSocket, so that proxies do not take it for dead

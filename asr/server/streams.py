@@ -11,6 +11,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
 from functools import partial
 from typing import NamedTuple
 
@@ -19,6 +20,7 @@ import torch
 from asr.audio.resampling import Resampler
 from asr.recognition.captions import Captions
 from asr.recognition.recognizer import Recognizer
+from asr.recognition.stream_settings import DEFAULT, StreamSettings
 from asr.recognition.streaming import Stream
 from asr.server.jobs import StoppedError
 
@@ -122,9 +124,7 @@ class Streams:
 
     Args:
         recognizer: which may be used elsewhere, too.
-        chunk_seconds: that are heard at once, unless a client says otherwise; None: as the model has it.
-        left_seconds: that are seen before a chunk; None: as the model has it.
-        right_seconds: that are seen behind a chunk; None: as the model has it.
+        settings: of each stream; a client may ask for another `chunk_seconds`.
         num_threads: that the net computes with; None: as many as torch finds right.
         on_turn: called with the seconds that each stream of a turn has waited, those of the net included.
 
@@ -135,18 +135,16 @@ class Streams:
     def __init__(
         self,
         recognizer: Recognizer,
+        settings: StreamSettings = DEFAULT,
         *,
-        chunk_seconds: float | None = None,
-        left_seconds: float | None = None,
-        right_seconds: float | None = None,
         num_threads: int | None = None,
         on_turn: Callable[[Sequence[float]], object] = lambda lags: None,
     ) -> None:
-        if chunk_seconds is None and getattr(recognizer.model.encoder, "chunk_frames", 1) is None:
-            chunk_seconds = NO_CHUNK_SECONDS
-        self._make = partial(Stream, recognizer, left_seconds=left_seconds, right_seconds=right_seconds)
-        self.note = self._make(chunk_seconds=chunk_seconds).note
-        self._chunk_seconds = chunk_seconds
+        encoder = recognizer.model.encoder.streaming
+        if settings.chunk_seconds is None and encoder is not None and encoder.chunk_frames is None:
+            settings = replace(settings, chunk_seconds=NO_CHUNK_SECONDS)
+        self._make = partial(Stream, recognizer, **asdict(settings))
+        self.note = self._make().note
         self._num_threads = num_threads
         self._on_turn = on_turn
         self._changed = threading.Condition()
@@ -176,8 +174,7 @@ class Streams:
             InputError: the model has no such chunk.
             StoppedError: nobody would hear it.
         """
-        chunk_seconds = chunk_seconds or self._chunk_seconds
-        stream = self._make(chunk_seconds=chunk_seconds)
+        stream = self._make(chunk_seconds=chunk_seconds) if chunk_seconds else self._make()
         speech = Speech(stream, sample_rate, on_heard)
         with self._changed:
             if not self.alive:

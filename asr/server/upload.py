@@ -21,8 +21,8 @@ from starlette.types import Message
 from asr.audio.load import declared_seconds, stream_waveform
 from asr.cli.command import printable
 from asr.data.manifest import Utterance
+from asr.data.recordings import whole_file
 from asr.errors import AudioError, InputError
-from asr.recognition.recordings import whole_file
 from asr.system.files import NO_ROOM
 
 FORM = "multipart/form-data"

@@ -145,7 +145,7 @@ def as_mapping(settings: object) -> dict[str, Any]:
     return mapping
 
 
-def check(settings: object, where: str) -> None:
+def check(settings: object, where: str = "") -> None:
     """Check settings that a program made, not `read`: each value by its rule.
 
     Raises:
@@ -153,4 +153,4 @@ def check(settings: object, where: str) -> None:
     """
     for entry in entries(type(settings)):
         if entry.rule is not None:
-            entry.rule.check(f"{where}.{entry.key}", getattr(settings, entry.field))
+            entry.rule.check(f"{where}.{entry.key}" if where else entry.key, getattr(settings, entry.field))

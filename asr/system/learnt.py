@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from asr.errors import InputError
+from asr.errors import InputError, one_line
 
 MAX_BYTES = 64 << 20  # of such a file; the largest is a tokenizer's model of some megabytes
 
@@ -33,5 +33,5 @@ def parse_json(content: bytes, name: str) -> Any:
     try:
         return json.loads(content)
     except (ValueError, RecursionError) as error:  # ValueError: UnicodeDecodeError is one, too
-        reason = "it is nested too deep" if isinstance(error, RecursionError) else " ".join(str(error).split())
+        reason = "it is nested too deep" if isinstance(error, RecursionError) else one_line(error)
         raise InputError(f"{name} must be JSON; it is damaged: {reason}.") from None

@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 
+INTERRUPTED = 130  # exit status after Ctrl-C: 128 + SIGINT, as shells count
 SPINS = 1000  # some microseconds
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # malloc.h

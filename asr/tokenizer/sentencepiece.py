@@ -6,7 +6,7 @@ from typing import Annotated
 
 import sentencepiece
 
-from asr.errors import InputError
+from asr.errors import InputError, one_line
 from asr.settings.rule import one_of, whole
 
 FILE = "tokenizer.model"
@@ -62,7 +62,7 @@ class SentencePiece:
                 minloglevel=2,
             )
         except RuntimeError as error:
-            reason = " ".join(str(error).split())
+            reason = one_line(error)
             raise InputError(
                 f"tokenizer.vocab_size must suit the training text; got {self.vocab_size}. SentencePiece says: {reason}"
             ) from None

@@ -10,6 +10,7 @@ import lightning.pytorch as pl
 import torch
 from torch import nn
 
+from asr.interfaces import Encoder
 from asr.training.compile_ahead import CompilationBeside, Inputs, compiled, first_line
 
 logger = logging.getLogger(__name__)
@@ -72,7 +73,7 @@ class CompiledBlocks(pl.Callback):
         compiler: that does it.
     """
 
-    def __init__(self, encoder: nn.Module, compiler: Compiler) -> None:
+    def __init__(self, encoder: Encoder, compiler: Compiler) -> None:
         self._encoder = encoder
         self._compiler = compiler
         self._beside: Beside | None = None
@@ -86,7 +87,7 @@ class CompiledBlocks(pl.Callback):
         if problem := self._hindrance(trainer.world_size):
             self._stay(problem)
             return
-        for block in self._blocks():
+        for block in self._encoder.blocks:
             block.forward = partial(self._forward, block)
 
     def on_train_batch_start(
@@ -97,14 +98,14 @@ class CompiledBlocks(pl.Callback):
             return
         if self._beside is None:
             if self._seen is not None:
-                self._beside, self._begun = self._compiler.beside(self._blocks()[0], self._seen), time.monotonic()
+                self._beside, self._begun = self._compiler.beside(self._encoder.blocks[0], self._seen), time.monotonic()
                 logger.info("the encoder's blocks are compiled beside the training, which begins without")
             return
         problem = self._beside.outcome()
         if problem:
             self._stay(problem)
         elif problem is not None:
-            self._program, self.settled = self._compiler.program(self._blocks()[0]), True
+            self._program, self.settled = self._compiler.program(self._encoder.blocks[0]), True
             seconds = time.monotonic() - self._begun
             logger.info("step %d: the encoder's blocks run compiled, after %.0f s", trainer.global_step + 1, seconds)
 
@@ -138,14 +139,11 @@ class CompiledBlocks(pl.Callback):
         if self._beside is not None:
             self._beside.stop()
 
-    def _blocks(self) -> nn.ModuleList:
-        return self._encoder.blocks  # type: ignore[return-value]  # as `_hindrance` has seen
-
     def _hindrance(self, world_size: int) -> str:
         """Say why blocks cannot be compiled; nothing if they can."""
-        blocks = getattr(self._encoder, "blocks", None)
-        if not isinstance(blocks, nn.ModuleList):
-            return f"{type(self._encoder).__name__} has no `blocks` (an nn.ModuleList)"
+        blocks = self._encoder.blocks
+        if not blocks:
+            return f"{type(self._encoder).__name__} has none"
         if len({type(block) for block in blocks}) != 1:
             return "they are not of one class"
         if any("forward" in vars(block) for block in blocks):

@@ -14,11 +14,12 @@ from torch.utils.data import DataLoader, Sampler
 from asr.data.batch import Batch, collate
 from asr.data.batch_plan import BatchSampler, plan_evaluation
 from asr.data.dataset import Augmentation, Item, SpeechDataset
-from asr.data.epoch_plan import EpochPlan, EpochSampler, TrainingSet
+from asr.data.epoch_plan import EpochPlan, EpochSampler
 from asr.data.position import Position, Share, start_of_epoch
 from asr.data.seeds import derive_seed
+from asr.data.training_set import TrainingSet
 from asr.data.waveforms import WaveformBatch, WaveformFeatures, collate_waveforms, without_features
-from asr.onnx.front_end import FrontEnd
+from asr.features.batched.front_end import FrontEnd
 from asr.text.printable import listed
 from asr.training.lightning_internals import batches_begun
 from asr.training.signals import SIGNALS

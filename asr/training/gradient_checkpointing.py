@@ -10,9 +10,10 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from asr.errors import InputError
+from asr.interfaces import Encoder
 
 
-def recompute_blocks(encoder: object) -> None:
+def recompute_blocks(encoder: Encoder) -> None:
     """Make each block of an encoder keep its input only in training, and compute the rest again for the gradients.
 
     *Source*: Chen et al. 2016, arXiv:1604.06174: memory falls from all activations of all blocks to those of one, for
@@ -22,16 +23,15 @@ def recompute_blocks(encoder: object) -> None:
     communicates with other ranks does so once more, on every rank in the same order.
 
     Args:
-        encoder: with `blocks`, an `nn.ModuleList`; changed in place. Copies of it, deep ones too, do the same.
+        encoder: changed in place. Copies of it, deep ones too, do the same.
 
     Raises:
         InputError: it has no blocks.
     """
-    blocks = getattr(encoder, "blocks", None)
-    if not isinstance(blocks, nn.ModuleList):
+    if not encoder.blocks:
         must = "gradient_checkpointing must be false for an encoder that is not a stack of blocks"
-        raise InputError(f"{must}; got true, and {type(encoder).__name__} has no `blocks` (an nn.ModuleList).")
-    for block in blocks:
+        raise InputError(f"{must}; got true, and {type(encoder).__name__} has no blocks.")
+    for block in encoder.blocks:
         # Not a module around it, which would change the names in the state dict. Not a closure either: a deep copy of
         # the model (a moving average, say) copies what a partial holds, so that its blocks use their own weights.
         block.forward = partial(_forward, block)

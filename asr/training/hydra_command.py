@@ -2,17 +2,19 @@
 
 import gc
 import logging
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from asr.errors import InputError
 from asr.settings.conf import CONF
 from asr.system.files import NO_ROOM
-from asr.system.processes import keep_memory, spin_briefly
+from asr.system.processes import INTERRUPTED, keep_memory, spin_briefly
 from asr.text.printable import LineFormatter
 from asr.training.signals import Stopped, requeue
 
@@ -24,7 +26,10 @@ if TYPE_CHECKING:
 Command = Callable[["RunSettings"], float | None]  # returns what a sweep minimises, if anything
 
 LONGEST_NAME = 100  # of a folder named by overrides
-INTERRUPTED = 130  # 128 + SIGINT, as shells count
+SWEEP_PACKAGES = {  # files of conf/sweep/: the package that each needs, and our extra that installs it
+    "optuna": ("hydra-optuna-sweeper", "optuna"),
+    "slurm": ("hydra-submitit-launcher", "submitit"),
+}
 
 logger = logging.getLogger(__name__)
 
@@ -48,6 +53,10 @@ def experiment_command(command: Command) -> Callable[[], None]:
         if {"-h", "--help"} & set(sys.argv[1:]):
             print(help_text(command))
             return
+        try:
+            check_sweep_packages(sys.argv[1:])
+        except InputError as error:
+            sys.exit(f"error: {error}")
         spin_briefly()
         keep_memory()
         import hydra
@@ -58,6 +67,21 @@ def experiment_command(command: Command) -> Callable[[], None]:
             sys.exit(1)
 
     return program
+
+
+def check_sweep_packages(arguments: Sequence[str]) -> None:
+    """Check that the packages of `sweep=[...]` are installed, which Hydra says in terms of its own.
+
+    Raises:
+        InputError: one is not.
+    """
+    chosen = next((argument for argument in arguments if argument.startswith("sweep=")), "")
+    for name, (package, extra) in SWEEP_PACKAGES.items():
+        if name in re.split(r"[^a-z]+", chosen.removeprefix("sweep=")):
+            try:
+                distribution(package)
+            except PackageNotFoundError:
+                raise InputError(f"sweep=[{name}] needs {package}: pip install 'asr[{extra}]'.") from None
 
 
 def help_text(command: Command) -> str:

@@ -82,7 +82,7 @@ class LogLines(Callback):
             progress = Progress(trainer.global_step, trainer.current_epoch + 1, batch, num_batches)
             where = "done" if done else f"batch {batch} of {num_batches}"
             loss, speed = metrics["train/loss"], metrics["train/audio_seconds_per_second"]
-            text = f"train loss {loss:.3f}, {speed:.0f} s of audio a second"
+            text = f"train loss {loss:.3f} at this step, {speed:.0f} s of audio a second"
             if validated:
                 text += f"; {_validation(trainer)}"
             logger.info("epoch %d %s, step %d: %s", progress.epoch, where, progress.step, text)

@@ -29,7 +29,7 @@ def step_callbacks(settings: "RunSettings", model: Model, largest: Callable[[], 
         Frozen(model, settings.init.frozen, settings.init.frozen_steps),
         LargestBatchFirst(largest),
     ]
-    compiled = CompiledBlocks(model.encoder, Inductor())  # type: ignore[arg-type]  # a module, too
+    compiled = CompiledBlocks(model.encoder, Inductor())
     if settings.compile_blocks:
         callbacks.append(compiled)
     if settings.graph_memory:

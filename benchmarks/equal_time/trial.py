@@ -12,8 +12,9 @@ from asr import build
 from asr.data.batch import collate
 from asr.data.corpus import prepare_if_absent, read_corpus
 from asr.data.dataset import SpeechDataset
-from asr.data.epoch_plan import EpochSampler, TrainingSet
+from asr.data.epoch_plan import EpochSampler
 from asr.data.position import start_of_epoch
+from asr.data.training_set import TrainingSet
 from asr.run.folder import fitted_front_end
 from asr.run.initialization import start_of
 from asr.run.settings import RunSettings

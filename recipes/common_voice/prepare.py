@@ -15,9 +15,10 @@ import sys
 from pathlib import Path
 
 from asr.errors import InputError
+from recipes.command import command_parser, run
 from recipes.convert import common_voice
 from recipes.convert.entry import Options, Problems
-from recipes.convert.manifests import run, taken_over, write_converted
+from recipes.convert.manifests import taken_over, write_converted
 from recipes.librispeech.download import say, transfer_progress
 from recipes.librispeech.unpack import unpack_corpus
 from recipes.output import claim
@@ -70,8 +71,7 @@ def _prepare(options: argparse.Namespace) -> None:
 
 
 def _parse(arguments: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m recipes.common_voice.prepare", description=(__doc__ or "").strip())
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser = command_parser("recipes.common_voice.prepare", __doc__)
     add = parser.add_argument
     add("--corpus-dir", type=Path, required=True, metavar="DIR", help="of a language: holds train.tsv and clips")
     add("--output-dir", type=Path, required=True, metavar="DIR", help="for train.jsonl, dev.jsonl and test.jsonl")

@@ -18,9 +18,10 @@ import sys
 from pathlib import Path
 
 from asr.system.files import check_output
+from recipes.command import command_parser, run
 from recipes.convert import audio_folder, common_voice, kaldi, lhotse, ljspeech, nemo, parquet
 from recipes.convert.entry import Options, Problems, Reader
-from recipes.convert.manifests import run, taken_over, write_converted
+from recipes.convert.manifests import taken_over, write_converted
 
 FORMATS: dict[str, Reader] = {
     "kaldi": kaldi.read,
@@ -49,8 +50,7 @@ def _convert(options: argparse.Namespace) -> None:
 
 
 def _parse(arguments: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m recipes.convert", description=(__doc__ or "").strip())
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser = command_parser("recipes.convert", __doc__)
     add = parser.add_argument
     add("format", choices=FORMATS, metavar="FORMAT", help=f"one of {', '.join(FORMATS)}")
     add("source", type=Path, metavar="SOURCE", help="file or folder, as above")

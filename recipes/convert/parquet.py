@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from asr.errors import InputError
+from asr.errors import InputError, one_line
 from asr.system.files import write_whole
 from recipes.convert.entry import Entry, Options, Problems, speaker_of, text_column
 from recipes.output import claim
@@ -55,7 +55,7 @@ def read(source: Path, options: Options, problems: Problems) -> Iterator[Entry]:
                         _check_size(written, most, file)
                         yield entry
         except (pyarrow.ArrowException, OSError) as error:
-            reason = " ".join(str(error).split())
+            reason = one_line(error)
             raise InputError(f"{file}: must be a Parquet file that can be read; {reason}.") from None
 
 

@@ -19,6 +19,7 @@ from rich.table import Table
 
 from asr.data.manifest import Utterance, write_manifest
 from asr.errors import InputError
+from recipes.command import READABLE, command_parser, run
 from recipes.digits.download import URL, download
 from recipes.digits.recordings import (
     SPEAKERS,
@@ -42,29 +43,19 @@ Splits = dict[str, list[Recording]]
 def main(arguments: list[str] | None = None) -> int:
     """Run the command; returns the exit status."""
     options = _parse(arguments)
-    try:
-        if options.download:
-            download(options.corpus_dir)
-        findings = read_recordings(recordings_dir(options.corpus_dir))
-        _report_findings(findings)
-        manifests = _all_manifests(findings.recordings)
-        claim(options.output_dir, RECIPE, [f"{name}.jsonl" for name in manifests])
-        for name, recordings in manifests.items():
-            write_manifest(options.output_dir / f"{name}.jsonl", map(_utterance, recordings))
-    except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    except OSError as error:  # a folder that may not be read or written, a disk that is full
-        named = f"{error.filename}: " if error.filename else ""
-        reason = error.strerror or str(error)
-        fix = "--corpus-dir must be readable, --output-dir writable, with room left."
-        print(f"error: {named}{reason}. {fix}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print("interrupted; run the same command again.", file=sys.stderr)
-        return 130
+    return run(lambda: _run(options), READABLE, "; run the same command again.")
+
+
+def _run(options: argparse.Namespace) -> None:
+    if options.download:
+        download(options.corpus_dir)
+    findings = read_recordings(recordings_dir(options.corpus_dir))
+    _report_findings(findings)
+    manifests = _all_manifests(findings.recordings)
+    claim(options.output_dir, RECIPE, [f"{name}.jsonl" for name in manifests])
+    for name, recordings in manifests.items():
+        write_manifest(options.output_dir / f"{name}.jsonl", map(_utterance, recordings))
     _print_table(manifests)
-    return 0
 
 
 def official(recordings: list[Recording]) -> Splits:
@@ -180,9 +171,9 @@ def _print_table(manifests: Splits) -> None:
 
 
 def _parse(arguments: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m recipes.digits.prepare",
-        description="Write the manifests of the Free Spoken Digit Dataset: official, and with one speaker left out.",
+    parser = command_parser(
+        "recipes.digits.prepare",
+        "Write the manifests of the Free Spoken Digit Dataset: official, and with one speaker left out.",
     )
     add = parser.add_argument
     add("--corpus-dir", type=Path, required=True, help="holds {digit}_{speaker}_{index}.wav, itself or in recordings/")

@@ -18,6 +18,7 @@ import soundfile
 from asr.audio.load import load_waveform
 from asr.data.manifest import Utterance, read_manifest, write_manifest
 from asr.errors import InputError
+from recipes.command import ROOM, command_parser, run
 from recipes.output import claim
 
 SAMPLE_RATE = 16_000  # Hz
@@ -25,25 +26,20 @@ SAMPLE_RATE = 16_000  # Hz
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command; returns the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m recipes.finetune.join", description=(__doc__ or "").strip())
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser = command_parser("recipes.finetune.join", __doc__)
     parser.add_argument("manifest", type=Path, metavar="MANIFEST", help="JSONL, one utterance a line")
     parser.add_argument("--output-dir", type=Path, required=True, metavar="DIR", help="of the three files")
     parser.add_argument("--repeat", type=int, default=1, metavar="N", help="times that each utterance comes (1)")
     parser.add_argument("--wrong", type=int, default=0, metavar="N", help="utterances amid it with others' texts (0)")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="that draws the order (0)")
     options = parser.parse_args(arguments)
-    try:
-        utterances = in_order(read_manifest(options.manifest), options.repeat, options.seed)
-        joined, parts = join(utterances, options.output_dir, options.wrong)
-    except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    except OSError as error:
-        print(f"error: {error.filename}: {error.strerror}. --output-dir must be writable.", file=sys.stderr)
-        return 1
+    return run(lambda: _run(options), ROOM)
+
+
+def _run(options: argparse.Namespace) -> None:
+    utterances = in_order(read_manifest(options.manifest), options.repeat, options.seed)
+    joined, parts = join(utterances, options.output_dir, options.wrong)
     print(f"joined.flac: {len(parts)} utterances, {joined.duration / 60:.1f} minutes")
-    return 0
 
 
 def in_order(utterances: Sequence[Utterance], repeat: int, seed: int) -> list[Utterance]:

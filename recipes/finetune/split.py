@@ -13,6 +13,7 @@ from pathlib import Path
 
 from asr.data.manifest import Utterance, read_manifest, write_manifest
 from asr.errors import InputError
+from recipes.command import ROOM, command_parser, run
 from recipes.output import claim
 
 Splits = dict[str, list[Utterance]]
@@ -20,29 +21,24 @@ Splits = dict[str, list[Utterance]]
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command; returns the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m recipes.finetune.split", description=(__doc__ or "").strip())
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser = command_parser("recipes.finetune.split", __doc__)
     parser.add_argument("manifest", type=Path, metavar="MANIFEST", help="JSONL, whose lines name their speaker")
     parser.add_argument("--output-dir", type=Path, required=True, metavar="DIR", help="of train.jsonl and valid.jsonl")
     parser.add_argument("--fraction", type=float, default=0.1, metavar="F", help="of the speakers to hold out (0.1)")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="that draws them (0)")
     options = parser.parse_args(arguments)
-    try:
-        splits = by_speaker(read_manifest(options.manifest), options.fraction, options.seed)
-        claim(options.output_dir, "recipes.finetune.split", [f"{name}.jsonl" for name in splits])
-        for name, utterances in splits.items():
-            write_manifest(options.output_dir / f"{name}.jsonl", utterances)
-    except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    except OSError as error:
-        print(f"error: {error.filename}: {error.strerror}. --output-dir must be writable.", file=sys.stderr)
-        return 1
+    return run(lambda: _run(options), ROOM)
+
+
+def _run(options: argparse.Namespace) -> None:
+    splits = by_speaker(read_manifest(options.manifest), options.fraction, options.seed)
+    claim(options.output_dir, "recipes.finetune.split", [f"{name}.jsonl" for name in splits])
+    for name, utterances in splits.items():
+        write_manifest(options.output_dir / f"{name}.jsonl", utterances)
     for name, utterances in splits.items():
         minutes = sum(utterance.duration for utterance in utterances) / 60
         speakers = len({utterance.speaker for utterance in utterances})
         print(f"{name}.jsonl: {len(utterances)} utterances, {minutes:.1f} minutes, {speakers} speakers")
-    return 0
 
 
 def by_speaker(utterances: Sequence[Utterance], fraction: float, seed: int) -> Splits:

@@ -16,31 +16,30 @@ import numpy as np
 
 from asr.data.manifest import named_lines, parse_object
 from asr.errors import InputError
+from recipes.command import command_parser, run
 
 Words = Sequence[dict[str, Any]]  # text, start and end in seconds
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command; returns the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m recipes.finetune.word_times", description=(__doc__ or "").strip())
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser = command_parser("recipes.finetune.word_times", __doc__)
     parser.add_argument("files", type=Path, nargs=2, metavar="JSONL", help="each line an utterance: its id and words")
     options = parser.parse_args(arguments)
-    try:
-        first, second = (read_words(path) for path in options.files)
-        differences = [pair for name in first.keys() & second.keys() for pair in compare(first[name], second[name])]
-        if not differences:
-            names = ", ".join(map(str, options.files))
-            raise InputError(f"{names}: utterances of the same id must have words in common; there is none.")
-    except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
+    return run(lambda: _run(options))
+
+
+def _run(options: argparse.Namespace) -> None:
+    first, second = (read_words(path) for path in options.files)
+    differences = [pair for name in first.keys() & second.keys() for pair in compare(first[name], second[name])]
+    if not differences:
+        names = ", ".join(map(str, options.files))
+        raise InputError(f"{names}: utterances of the same id must have words in common; there is none.")
     print(f"{len(differences)} words in common")
     for edge, seconds in zip(("starts", "ends"), np.abs(differences).T, strict=True):
         median, most = np.quantile(seconds, (0.5, 0.95))
         near = 100 * np.mean(seconds < 0.1)
         print(f"{edge}: {median:.3f} s apart in the median, {most:.3f} s at 95 %, {near:.1f} % by less than 0.1 s")
-    return 0
 
 
 def read_words(path: Path) -> dict[str, Words]:

@@ -20,6 +20,7 @@ from rich.progress import Progress
 
 from asr.errors import InputError
 from asr.system.files import UNFINISHED, write_whole
+from recipes.command import ROOM, command_parser, run
 from recipes.librispeech.download import (
     MIRRORS,
     Archive,
@@ -59,23 +60,13 @@ _WRONG = (b" a", b"Aa", b"!")  # a word that begins with, or goes on in, a small
 def main(arguments: list[str] | None = None) -> int:
     """Run the command; returns the exit status."""
     options = _parse(arguments)
-    try:
-        for path in fetch_language_models(
-            options.models, options.output_dir, options.mirror, keep_archives=options.keep_archives
-        ):
-            print(f"{path}: words in lower case, as asr.text.normalize.basic writes them.")
-        return 0
-    except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    except OSError as error:  # a folder that may not be read or written
-        named = f"{error.filename}: " if error.filename else ""
-        reason = error.strerror or str(error)
-        print(f"error: {named}{reason}. --output-dir must be writable, with room left.", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print("interrupted; run the same command again to go on.", file=sys.stderr)
-        return 130
+    return run(lambda: _run(options), ROOM, "; run the same command again to go on.")
+
+
+def _run(options: argparse.Namespace) -> None:
+    keep = options.keep_archives
+    for path in fetch_language_models(options.models, options.output_dir, options.mirror, keep_archives=keep):
+        print(f"{path}: words in lower case, as asr.text.normalize.basic writes them.")
 
 
 def fetch_language_models(models: list[str], output_dir: Path, mirror: str, *, keep_archives: bool) -> list[Path]:
@@ -205,9 +196,9 @@ def _archive(base_url: str, path: Path) -> Archive:
 
 
 def _parse(arguments: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m recipes.librispeech.language_models",
-        description="Fetch n-gram language models of LibriSpeech (OpenSLR 11), and put their words in lower case.",
+    parser = command_parser(
+        "recipes.librispeech.language_models",
+        "Fetch n-gram language models of LibriSpeech (OpenSLR 11), and put their words in lower case.",
     )
     add = parser.add_argument
     add("--output-dir", type=Path, required=True, help="where <model>.arpa is written")

@@ -24,6 +24,7 @@ from rich.table import Table
 
 from asr.data.manifest import Utterance, write_manifest
 from asr.errors import InputError
+from recipes.command import READABLE, command_parser, complain, run
 from recipes.librispeech.corpus import HOURS_TOLERANCE, SUBSETS, check_subset_names, find_subsets
 from recipes.librispeech.download import MIRRORS, download
 from recipes.librispeech.reader import DAMAGE, Problem, ProblemKind, find_chapters, read_chapters
@@ -44,19 +45,7 @@ class Completeness:
 def main(arguments: list[str] | None = None) -> int:
     """Run the command; returns the exit status."""
     options = _parse(arguments)
-    try:
-        return _run(options)
-    except InputError as error:
-        _print_error(str(error))
-        return 1
-    except OSError as error:  # a folder that may not be read or written, a disk that is full
-        named = f"{error.filename}: " if error.filename else ""
-        reason = error.strerror or str(error)
-        _print_error(f"{named}{reason}. --corpus-dir must be readable, --output-dir writable, with room left.")
-        return 1
-    except KeyboardInterrupt:
-        print("interrupted; run the same command again to go on.", file=sys.stderr)
-        return 130
+    return run(lambda: _run(options), READABLE, "; run the same command again to go on.")
 
 
 def compare_with_published(name: str, num_utterances: int, hours: float) -> Completeness:
@@ -122,7 +111,7 @@ def _run(options: argparse.Namespace) -> int:
             with _new_progress() as progress:
                 utterances, completeness = prepare_subset(subset_dir, options.output_dir, progress)
         except InputError as error:
-            _print_error(str(error))
+            complain(str(error))
             exit_status = 1
             continue
         _add_row(table, subset_dir.name, utterances, completeness)
@@ -194,14 +183,10 @@ def _add_row(table: Table, name: str, utterances: list[Utterance], completeness:
     )
 
 
-def _print_error(message: str) -> None:
-    print(f"error: {message}", file=sys.stderr)
-
-
 def _parse(arguments: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m recipes.librispeech.prepare",
-        description="Write the manifests of LibriSpeech, one per subset, and check them against what is published.",
+    parser = command_parser(
+        "recipes.librispeech.prepare",
+        "Write the manifests of LibriSpeech, one per subset, and check them against what is published.",
     )
     add = parser.add_argument
     add("--corpus-dir", type=Path, required=True, help="holds the subset folders, itself or in a folder LibriSpeech/")

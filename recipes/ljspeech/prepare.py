@@ -14,9 +14,10 @@ from pathlib import Path
 
 from asr.data.manifest import Utterance
 from asr.errors import InputError
+from recipes.command import command_parser, run
 from recipes.convert import ljspeech
 from recipes.convert.entry import Options, Problems
-from recipes.convert.manifests import run, taken_over, write_converted
+from recipes.convert.manifests import taken_over, write_converted
 from recipes.librispeech.download import (
     Archive,
     check_disk_space,
@@ -94,8 +95,7 @@ def _prepare(options: argparse.Namespace) -> None:
 
 
 def _parse(arguments: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m recipes.ljspeech.prepare", description=(__doc__ or "").strip())
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser = command_parser("recipes.ljspeech.prepare", __doc__)
     add = parser.add_argument
     add("--corpus-dir", type=Path, required=True, metavar="DIR", help="holds metadata.csv and wavs")
     add("--output-dir", type=Path, required=True, metavar="DIR", help="for train.jsonl, valid.jsonl and test.jsonl")

@@ -27,13 +27,14 @@ from asr.data.manifest import Utterance, write_manifest
 from asr.errors import InputError
 from asr.system.files import UNFINISHED
 from asr.system.processes import die_with_parent
+from recipes.command import ROOM, command_parser, run
 from recipes.mini.english import ENGLISH
 from recipes.mini.espeak import Espeak, require_espeak
 from recipes.mini.german import GERMAN
 from recipes.mini.language import Language
 from recipes.mini.plan import SPLITS, Line, plan
 from recipes.mini.room import SAMPLE_RATE, record
-from recipes.output import claim
+from recipes.output import alone_in, claim
 
 LANGUAGES = {"english": ENGLISH, "german": GERMAN}
 RECIPE = "recipes.mini.prepare"
@@ -59,8 +60,8 @@ def prepare(
         The utterances of each split.
 
     Raises:
-        InputError: for impossible arguments, where the folder holds files of others under our names, or where
-            espeak-ng is missing or fails.
+        InputError: for impossible arguments, where the folder holds files of others under our names, another process
+            writes there, or espeak-ng is missing or fails.
         OSError: where the folder cannot be written.
     """
     if not (math.isfinite(hours) and 0 < hours <= _MAX_HOURS):
@@ -71,26 +72,27 @@ def prepare(
     lines = plan(hours, seed, language)
     manifests = [f"{split}.jsonl" for split in SPLITS]
     claim(output_dir, RECIPE, [*manifests, AUDIO])
-    unfinished = output_dir / f".{AUDIO}{UNFINISHED}"
-    shutil.rmtree(unfinished, ignore_errors=True)  # of a run that was killed
-    try:
-        for split in SPLITS:
-            (unfinished / AUDIO / split).mkdir(parents=True)
-        durations = _speak_all(lines, unfinished, num_processes)
-        for manifest in manifests:
-            (output_dir / manifest).unlink(missing_ok=True)
+    with alone_in(output_dir):
+        unfinished = output_dir / f".{AUDIO}{UNFINISHED}"
+        shutil.rmtree(unfinished, ignore_errors=True)  # of a run that was killed
+        try:
+            for split in SPLITS:
+                (unfinished / AUDIO / split).mkdir(parents=True)
+            durations = _speak_all(lines, unfinished, num_processes)
+            for manifest in manifests:
+                (output_dir / manifest).unlink(missing_ok=True)
+            for line in lines:
+                (output_dir / line.audio_path).parent.mkdir(parents=True, exist_ok=True)
+                os.replace(unfinished / line.audio_path, output_dir / line.audio_path)
+            _remove_stale(output_dir, {output_dir / line.audio_path for line in lines})
+        finally:
+            shutil.rmtree(unfinished, ignore_errors=True)
+        corpus: dict[str, list[Utterance]] = {split: [] for split in SPLITS}
         for line in lines:
-            (output_dir / line.audio_path).parent.mkdir(parents=True, exist_ok=True)
-            os.replace(unfinished / line.audio_path, output_dir / line.audio_path)
-        _remove_stale(output_dir, {output_dir / line.audio_path for line in lines})
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
-    corpus: dict[str, list[Utterance]] = {split: [] for split in SPLITS}
-    for line in lines:
-        audio = str(output_dir / line.audio_path)
-        corpus[line.split].append(Utterance(audio, durations[line.id], line.text, id=line.id, speaker=line.voice))
-    for split, utterances in corpus.items():
-        write_manifest(output_dir / f"{split}.jsonl", utterances)
+            audio = str(output_dir / line.audio_path)
+            corpus[line.split].append(Utterance(audio, durations[line.id], line.text, id=line.id, speaker=line.voice))
+        for split, utterances in corpus.items():
+            write_manifest(output_dir / f"{split}.jsonl", utterances)
     return corpus
 
 
@@ -192,36 +194,24 @@ def _report(corpus: dict[str, list[Utterance]]) -> None:
 def main(arguments: list[str] | None = None) -> int:
     """Run the command; returns the exit status."""
     options = _parse(arguments)
-    try:
-        corpus = prepare(
-            options.output_dir,
-            hours=options.hours,
-            seed=options.seed,
-            num_processes=options.num_processes,
-            language=LANGUAGES[options.language],
-        )
-    except InputError as error:
-        _print_error(str(error))
-        return 1
-    except OSError as error:  # a file where the folder should be, a folder that may not be written, a disk that is full
-        where = error.filename or options.output_dir
-        _print_error(f"--output-dir must be a folder that can be written; {where}: {error.strerror or error}.")
-        return 1
-    except KeyboardInterrupt:
-        print("interrupted: no manifests were written; run the same command again.", file=sys.stderr)
-        return 130
+    return run(lambda: _run(options), ROOM, ": no manifests were written; run the same command again.")
+
+
+def _run(options: argparse.Namespace) -> None:
+    corpus = prepare(
+        options.output_dir,
+        hours=options.hours,
+        seed=options.seed,
+        num_processes=options.num_processes,
+        language=LANGUAGES[options.language],
+    )
     _report(corpus)
-    return 0
-
-
-def _print_error(message: str) -> None:
-    print(f"error: {message}", file=sys.stderr)
 
 
 def _parse(arguments: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m recipes.mini.prepare",
-        description="Let espeak-ng speak a small corpus in many voices; nothing is downloaded.",
+    parser = command_parser(
+        "recipes.mini.prepare",
+        "Let espeak-ng speak a small corpus in many voices; nothing is downloaded.",
     )
     add = parser.add_argument
     add("--output-dir", type=Path, required=True, help="where train, valid and test.jsonl and audio/ are written")

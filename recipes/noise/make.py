@@ -10,6 +10,7 @@ other people's speech: for tests, give speech and a seed that training has not s
 """
 
 import argparse
+import io
 import sys
 import zlib
 from collections.abc import Callable, Sequence
@@ -22,6 +23,7 @@ import soundfile
 from asr.audio.load import load_waveform
 from asr.data.manifest import Utterance, read_manifest, write_manifest
 from asr.errors import InputError
+from recipes.command import ROOM, command_parser, run
 from recipes.output import claim
 
 SAMPLE_RATE = 16_000
@@ -35,8 +37,7 @@ Maker = Callable[[int, Random], np.ndarray]  # number of samples to so many
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command; returns the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m recipes.noise.make", description=(__doc__ or "").strip())
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser = command_parser("recipes.noise.make", __doc__)
     parser.add_argument("--output-dir", type=Path, required=True, metavar="DIR", help="of KIND/*.flac and KIND.jsonl")
     parser.add_argument("--speech", type=Path, metavar="MANIFEST", help="of the utterances that babble is made of")
     parser.add_argument(
@@ -51,26 +52,22 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=30.0, metavar="S", help="of each recording (30)")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="that everything is drawn by (0)")
     options = parser.parse_args(arguments)
-    try:
-        if options.number < 1 or not 0.1 <= options.seconds <= 3600:
-            raise InputError(
-                f"--number must be at least 1, --seconds from 0.1 to 3600; got {options.number}, {options.seconds}."
-            )
-        if "babble" in options.kinds and options.speech is None:
-            raise InputError("--speech must name a manifest to make babble of; give one, or --kinds without babble.")
-        makers = MAKERS | ({"babble": partial(babble, read_manifest(options.speech))} if options.speech else {})
-        names = [name for kind in options.kinds for name in (kind, f"{kind}.jsonl")]
-        claim(options.output_dir, "recipes.noise.make", names)
-        for kind in options.kinds:
-            write(options.output_dir, kind, makers[kind], options.number, options.seconds, options.seed)
-            print(f"{options.output_dir / kind}: {options.number} recordings of {options.seconds:g} s")
-    except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    except (OSError, soundfile.LibsndfileError) as error:
-        print(f"error: --output-dir must be a folder that can be written to; {error}", file=sys.stderr)
-        return 1
-    return 0
+    return run(lambda: _run(options), ROOM)
+
+
+def _run(options: argparse.Namespace) -> None:
+    if options.number < 1 or not 0.1 <= options.seconds <= 3600:
+        raise InputError(
+            f"--number must be at least 1, --seconds from 0.1 to 3600; got {options.number}, {options.seconds}."
+        )
+    if "babble" in options.kinds and options.speech is None:
+        raise InputError("--speech must name a manifest to make babble of; give one, or --kinds without babble.")
+    makers = MAKERS | ({"babble": partial(babble, read_manifest(options.speech))} if options.speech else {})
+    names = [name for kind in options.kinds for name in (kind, f"{kind}.jsonl")]
+    claim(options.output_dir, "recipes.noise.make", names)
+    for kind in options.kinds:
+        write(options.output_dir, kind, makers[kind], options.number, options.seconds, options.seed)
+        print(f"{options.output_dir / kind}: {options.number} recordings of {options.seconds:g} s")
 
 
 def write(folder: Path, kind: str, make: Maker, number: int, seconds: float, seed: int) -> None:
@@ -81,7 +78,9 @@ def write(folder: Path, kind: str, make: Maker, number: int, seconds: float, see
         random = np.random.default_rng([seed, zlib.crc32(kind.encode()), place])
         waveform = make(round(seconds * SAMPLE_RATE), random)
         path = folder / kind / f"{place:03}.flac"
-        soundfile.write(path, levelled(waveform, random), SAMPLE_RATE)
+        encoded = io.BytesIO()  # so that a full disk is an OSError, which libsndfile's error is not
+        soundfile.write(encoded, levelled(waveform, random), SAMPLE_RATE, format="FLAC")
+        path.write_bytes(encoded.getvalue())
         utterances.append(Utterance(str(path), len(waveform) / SAMPLE_RATE, "", f"{kind}-{place:03}"))
     write_manifest(folder / f"{kind}.jsonl", utterances)
 

@@ -1,6 +1,7 @@
 """Multi-head self-attention with relative positions, from every frame to every other."""
 
 from collections.abc import Callable
+from typing import Self
 
 import torch
 from torch import Tensor, nn
@@ -32,6 +33,11 @@ class RelativeAttention(nn.Module):
         self.u = nn.Parameter(torch.zeros(num_heads, 1, dim // num_heads))
         self.v = nn.Parameter(torch.zeros(num_heads, 1, dim // num_heads))
         self.output = nn.Linear(dim, dim, bias)
+
+    @property
+    def streaming(self) -> Self:
+        """Itself: it can attend to frames of earlier chunks."""
+        return self
 
     def positions(self, x: Tensor) -> Tensor:
         """Encode the distances that are asked for in x (B, T, D): T-1 .. -(T-1), (2T - 1, D)."""

@@ -24,6 +24,8 @@ class RotaryAttention(nn.Module):
         dropout: of the attention weights.
     """
 
+    streaming = None
+
     def __init__(self, dim: int, num_heads: int, dropout: float) -> None:
         super().__init__()
         if dim // num_heads % 2:

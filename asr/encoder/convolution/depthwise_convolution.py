@@ -1,6 +1,7 @@
 """The Conformer's convolution module."""
 
 from collections.abc import Callable
+from typing import Self
 
 import torch
 import torch.nn.functional as F
@@ -41,6 +42,11 @@ class DepthwiseConvolution(nn.Module):
         self.norm = norm(dim)
         self.activation = activation()
         self.pointwise2 = nn.Linear(dim, dim, bias)
+
+    @property
+    def streaming(self) -> Self:
+        """Itself: it can convolve with frames of earlier chunks."""
+        return self
 
     def forward(self, x: Tensor, padding_mask: Tensor) -> Tensor:
         """(B, T, D), padding_mask (B, T) to (B, T, D)."""

@@ -25,6 +25,8 @@ class DilatedConvolution(nn.Module):
         dilation: frames from one of them to the next.
     """
 
+    streaming = None
+
     def __init__(
         self,
         dim: int,

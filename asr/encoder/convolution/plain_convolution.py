@@ -22,6 +22,8 @@ class PlainConvolution(nn.Module):
         kernel_size: in frames of T'; odd.
     """
 
+    streaming = None
+
     def __init__(
         self,
         dim: int,

@@ -13,8 +13,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import BinaryIO
 
-from asr.checkpoint.bundle import one_line
-from asr.errors import InputError, shown
+from asr.errors import InputError, one_line, shown
 from asr.interchange.folder import check_size, read_folder
 from asr.interchange.nemo_files import SAFETENSORS, TOKENIZER, WEIGHTS, is_wanted
 from asr.system.learnt import MAX_BYTES

@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from asr.checkpoint.bundle import one_line
-from asr.errors import InputError, shown
+from asr.errors import InputError, one_line, shown
 from asr.interchange.foreign import EPS, check_parts
 from asr.interchange.section import Section, as_yaml, check, mapping, whole
 from asr.settings.conf import default_settings

@@ -36,7 +36,8 @@ def from_nemo(path: Path, pad_mode: str) -> Converted:
 
 def _convert(files: dict[str, bytes], path: Path, pad_mode: str) -> Converted:
     if CONFIG not in files:
-        raise InputError(f"{CONFIG} must be there; it is missing.")
+        advice = "To convert a bundle of asr, add --to nemo or --to huggingface"
+        raise InputError(f"{CONFIG} must be there; it is missing. {advice}.")
     weights_name = next((name for name in (WEIGHTS, SAFETENSORS) if name in files), None)
     if weights_name is None:
         raise InputError(f"{WEIGHTS}, or {SAFETENSORS}, must be there; both are missing.")

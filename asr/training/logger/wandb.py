@@ -6,6 +6,7 @@ from typing import Annotated, Any
 from lightning.pytorch.loggers import WandbLogger
 from lightning.pytorch.utilities import rank_zero_only
 
+from asr.errors import InputError, one_line
 from asr.settings.rule import TEXT, or_null
 
 
@@ -18,6 +19,9 @@ class WandB(WandbLogger):
         resolved: the config of the run, which is stored there.
         project: that the run is in.
         entity: user or team; None: the default of the account.
+
+    Raises:
+        InputError: nobody is logged in, or wandb.ai cannot be reached.
     """
 
     def __init__(
@@ -30,7 +34,13 @@ class WandB(WandbLogger):
         entity: Annotated[str | None, or_null(TEXT)],
     ) -> None:
         super().__init__(name=run_dir.name, save_dir=run_dir, project=project, entity=entity, id=run_id, resume="allow")
-        self.log_hyperparams(resolved)
+        from wandb.errors import Error  # type: ignore[import-not-found,unused-ignore]
+
+        try:
+            self.log_hyperparams(resolved)  # begins the run
+        except Error as error:
+            must = "logger=wandb must reach an account: run wandb login, or set WANDB_MODE=offline"
+            raise InputError(f"{must}; {one_line(error)}") from None
 
     @rank_zero_only
     def finalize(self, status: str) -> None:

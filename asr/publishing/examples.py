@@ -3,7 +3,7 @@
 from typing import cast
 
 from asr.interfaces import StreamingEncoder, TransducerHead
-from asr.onnx.stream import chunk_frames
+from asr.publishing.stream_step import chunk_frames
 from asr.recognition.model import Model
 
 _BEGIN = """import sys

@@ -12,13 +12,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from asr.errors import InputError
+from asr.features.batched.normalization import NORMALIZATIONS
 from asr.features.fbank import FLOOR, INT16_SCALE, PREEMPHASIS, Fbank
 from asr.features.slaney_fbank import FLOOR as SLANEY_FLOOR
 from asr.features.slaney_fbank import PREEMPHASIS as SLANEY_PREEMPHASIS
 from asr.features.slaney_fbank import SlaneyFbank
 from asr.interfaces import Features
 from asr.lengths import padding_mask
-from asr.onnx.normalization import NORMALIZATIONS
 
 
 class FrontEnd(nn.Module):
@@ -133,6 +133,6 @@ ENERGIES: dict[type, Callable[..., nn.Module]] = {Fbank: BatchedFbank, SlaneyFba
 def _batched(forms: dict[type, Callable[..., nn.Module]], component: object) -> nn.Module:
     if type(component) not in forms:
         there = ", ".join(sorted(form.__name__ for form in forms))
-        must = "features that are exported, or computed on a device, must be of a kind that asr/onnx has for a batch"
+        must = "features that are exported, or computed on a device, must be of a kind that asr/features/batched has"
         raise InputError(f"{must} ({there}); got {type(component).__name__}.")
     return forms[type(component)](component)

@@ -8,9 +8,9 @@ from asr.audio.load import audio_info
 from asr.build import Config
 from asr.checkpoint.bundle import Bundle, check_replaceable_folder, replace_folder
 from asr.errors import InputError
-from asr.onnx.browser_runtime import Runtime, browser_runtime
 from asr.onnx.names import WAVEFORM
-from asr.onnx.site import ALWAYS, CARD, check_page, megabytes, site_files
+from asr.publishing.browser_runtime import Runtime, browser_runtime
+from asr.publishing.site import ALWAYS, CARD, check_page, megabytes, site_files
 from asr.recognition.recognizer import Recognizer
 
 EXAMPLE = re.compile(r"example-\d+\.\w+")

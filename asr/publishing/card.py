@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
 
 from asr.interfaces import StreamingEncoder
-from asr.onnx.examples import SHERPA, of_ctc, of_stream, of_transducer
 from asr.onnx.names import ENCODER, STEP
 from asr.onnx.names import SHERPA as SHERPA_PROGRAM
-from asr.onnx.program import OPSET
+from asr.publishing.examples import SHERPA, of_ctc, of_stream, of_transducer
+from asr.publishing.program import OPSET
 from asr.recognition.model import Model
 from asr.recognition.recognizer import Recognizer
 

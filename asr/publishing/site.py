@@ -8,8 +8,8 @@ from typing import Any
 
 from asr.build import Config
 from asr.errors import InputError
-from asr.onnx.browser_runtime import Runtime
 from asr.onnx.names import WAVEFORM
+from asr.publishing.browser_runtime import Runtime
 from asr.recognition.inference import CHUNKS
 from asr.recognition.long_form import SEGMENT_CHUNKS
 from asr.recognition.recognizer import Recognizer

@@ -9,8 +9,9 @@ import torch
 
 from asr.data.manifest import Utterance
 from asr.evaluation.result import evaluate
-from asr.onnx.program import NET_INPUTS, Net
+from asr.onnx.names import NET_INPUTS
 from asr.onnx.session import run, session
+from asr.publishing.program import Net
 from asr.recognition.inference import INFERENCE
 from asr.recognition.recognizer import Recognizer
 from asr.text.numbers import interval, rate

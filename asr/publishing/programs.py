@@ -8,13 +8,13 @@ from torch import Tensor
 
 from asr.build import Config, build_decoder
 from asr.errors import InputError
-from asr.onnx import stream, transducer
-from asr.onnx.agreement import OF_FEATURES, OF_SHERPA, OF_WAVEFORMS, ProgramDifference, check, difference
 from asr.onnx.exported import exported
 from asr.onnx.names import ENCODER, FRONT_END, JOINER, NETS, OPENED, PREDICTOR, PROGRAM, SHERPA, STEP
-from asr.onnx.program import Net, export_front_end, export_net, for_sherpa, is_for_sherpa, joined
-from asr.onnx.quantization import smaller as smaller
 from asr.onnx.session import check_installed
+from asr.publishing import stream_step, transducer_programs
+from asr.publishing.agreement import OF_FEATURES, OF_SHERPA, OF_WAVEFORMS, ProgramDifference, check, difference
+from asr.publishing.program import Net, export_front_end, export_net, for_sherpa, is_for_sherpa, joined
+from asr.publishing.quantization import smaller as smaller
 from asr.recognition.recognizer import Recognizer
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def check_exportable(recognizer: Recognizer, config: Config) -> None:
     if more:
         must = "the decoder of an exported model must need the log_probs of frames, or a joiner"
         raise InputError(f"{must}; decode={name} needs a {more[0]}, which is not exported yet.{cure}")
-    if "joiner" in needs and hasattr(recognizer.model.encoder, "initial_state"):
+    if "joiner" in needs and recognizer.model.encoder.streaming is not None:
         must = "the encoder of an exported transducer must hear whole recordings"
         given = f"encoder={config['encoder']['name']} hears streams, whose steps are exported for CTC heads alone"
         raise InputError(f"{must}; {given}.{cure}")
@@ -48,7 +48,7 @@ def check_exportable(recognizer: Recognizer, config: Config) -> None:
 def net_of(recognizer: Recognizer) -> tuple[str, Net]:
     """Make the net of features that is written down, and name its file, by what the decoder needs."""
     if "joiner" in recognizer.decode.needs:
-        return ENCODER, transducer.TransducerNet(recognizer.model)
+        return ENCODER, transducer_programs.TransducerNet(recognizer.model)
     return PROGRAM, Net(recognizer.model)
 
 
@@ -69,10 +69,10 @@ def written_down(recognizer: Recognizer, on_step: OnStep) -> Parts:
     parts[name] = export_net(net)
     if name == ENCODER:
         on_step("writing down the head")
-        parts |= transducer.export_head(model)
-    elif hasattr(model.encoder, "initial_state"):
+        parts |= transducer_programs.export_head(model)
+    elif model.encoder.streaming is not None:
         on_step("writing down the step of a stream")
-        parts[STEP] = stream.export_step(model)
+        parts[STEP] = stream_step.export_step(model)
     return parts
 
 
@@ -132,7 +132,7 @@ def differences(
             content = programs[name].SerializeToString()
             compared(name, partial(difference, recognizer, actual, content, form, audio, net))
     if PREDICTOR in programs:
-        compared(f"{PREDICTOR}, {JOINER}", partial(transducer.difference, recognizer.model, actual.model))
+        compared(f"{PREDICTOR}, {JOINER}", partial(transducer_programs.difference, recognizer.model, actual.model))
     if STEP in programs:
-        compared(STEP, partial(stream.difference, recognizer, actual, audio))
+        compared(STEP, partial(stream_step.difference, recognizer, actual, audio))
     return found

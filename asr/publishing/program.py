@@ -10,20 +10,17 @@ import torch
 from torch import Tensor, nn
 
 from asr.errors import InputError
+from asr.features.batched.front_end import FrontEnd
 from asr.features.slaney_fbank import SlaneyFbank
 from asr.interfaces import Encoded
-from asr.onnx.front_end import FrontEnd
+from asr.onnx.names import FEATURES, FRONT_END_INPUTS, NET_INPUTS, NET_OUTPUTS
 from asr.recognition.model import Model
 
 if TYPE_CHECKING:
     from onnx import ModelProto, ValueInfoProto
 
 OPSET = 18
-FEATURES, FEATURE_LENGTHS = "features", "feature_lengths"
-WAVEFORMS, SAMPLE_COUNTS = "waveforms", "sample_counts"
-NET_INPUTS, FRONT_END_INPUTS = (FEATURES, FEATURE_LENGTHS), (WAVEFORMS, SAMPLE_COUNTS)
 SHERPA_INPUTS = ("audio_signal", "length")
-LOG_PROBS, LENGTHS = "log_probs", "log_probs_lengths"
 BATCH = {0: "batch"}  # the first dimension of all that goes in, which may be any number
 OUT_FRAMES = "encoder_frames"  # what the number of frames that come out is called
 MOST_BYTES = 2**31 - 1  # of an ONNX file
@@ -38,7 +35,7 @@ class Net(nn.Module):
         InputError: the model has no head that gives those.
     """
 
-    outputs: tuple[str, ...] = (LOG_PROBS, LENGTHS)
+    outputs: tuple[str, ...] = NET_OUTPUTS
 
     def __init__(self, model: Model) -> None:
         super().__init__()

@@ -10,8 +10,9 @@ from torch.nn.utils.rnn import pad_sequence
 from asr.audio.load import audio_info, load_waveform
 from asr.errors import InputError
 from asr.interfaces import Features
-from asr.onnx.program import FRONT_END_INPUTS, NET_INPUTS, SHERPA_INPUTS, Net
+from asr.onnx.names import FRONT_END_INPUTS, NET_INPUTS
 from asr.onnx.session import run_net, session
+from asr.publishing.program import SHERPA_INPUTS, Net
 from asr.recognition.recognizer import Recognizer
 
 TOLERANCE = 0.01  # of log_probs: ten times of what float32 differs by from float64 in a net of 16 blocks

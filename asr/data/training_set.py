@@ -1,0 +1,208 @@
+"""The training set: the utterances that can be trained on, the plan of each epoch, and the steps of a run."""
+
+import logging
+import math
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from asr.data.batch import Batch, Example, collate
+from asr.data.batch_plan import Plan, Texts, draw_factors, plan_training
+from asr.data.dataset import Item, Reference, SpeedPerturbation
+from asr.data.epoch_plan import EpochPlan
+from asr.data.manifest import Utterance
+from asr.data.position import Position, start_of_epoch
+from asr.data.selection import FEWER_TOKENS, TEXT_TOO_LONG, feasible_factors, select
+from asr.data.settings import PlanSettings
+from asr.errors import InputError
+from asr.interfaces import Features
+
+LONG_SECONDS = 5.0  # of planning, which then is announced
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class RunBounds:
+    """Where a run ends: `trainer.max_epochs` or `trainer.max_steps`, whichever comes first.
+
+    Args:
+        max_epochs: None, or not positive: no bound.
+        max_steps: optimizer steps, the same; at least one of both is a bound.
+        accumulate: batches of each process in an optimizer step.
+    """
+
+    max_epochs: int | None
+    max_steps: int | None
+    accumulate: int
+
+    def __str__(self) -> str:
+        given = {"trainer.max_epochs": self.max_epochs, "trainer.max_steps": self.max_steps}
+        bounds = [f"{name}={bound}" for name, bound in given.items() if (bound or -1) > 0]
+        return " or ".join(bounds) + (", whichever comes first" if len(bounds) > 1 else "")
+
+
+class TrainingSet:
+    """The utterances that can be trained on, and how each epoch plays and batches them.
+
+    Args:
+        utterances: to choose from, texts normalised.
+        features: waveform to features.
+        reference: text to tokens.
+        speed: draws from its factors; None: everything at its own speed.
+        seed: of speeds and plans.
+        settings: which utterances are chosen, and how they are batched.
+        added_seconds: by which augmentation makes each longer, at most.
+
+    Raises:
+        InputError: nothing is left to train on; why.
+    """
+
+    def __init__(
+        self,
+        utterances: Sequence[Utterance],
+        features: Features,
+        reference: Reference,
+        speed: SpeedPerturbation | None,
+        seed: int,
+        settings: PlanSettings,
+        added_seconds: float = 0.0,
+    ) -> None:
+        self.features, self.reference, self.seed, self.settings = features, reference, seed, settings
+        self._speed = speed
+        self._bounds = settings.batches.shared(reference.views)
+        self._added_seconds = added_seconds
+        longest, max_cells = self._bounds.longest_utterance() - added_seconds, self._bounds.max_cells
+        if longest <= 0:
+            must = "a batch must have room for what augment.edges adds to an utterance"
+            raise InputError(f"{must}; it adds up to {added_seconds:g} s. Raise data.batch_seconds.")
+        bounds = replace(settings.selection, max_seconds=min(settings.selection.max_seconds, longest))
+        selection = select(utterances, features, reference, bounds, max_cells, added_seconds)
+        self.num_given = len(utterances)
+        self.utterances = selection.utterances
+        self.dropped = selection.dropped
+        if not self.utterances:
+            why = "; ".join(f"{len(ids)} {reason}" for reason, ids in self.dropped.items())
+            advice = f" {FEWER_TOKENS}." if TEXT_TOO_LONG in self.dropped else ""
+            must = "at least one training utterance must be left"
+            raise InputError(f"{must}; all were dropped: {why or 'none given'}.{advice}")
+        self._durations = torch.tensor([utterance.duration for utterance in self.utterances], dtype=torch.float64)
+        self._factors: tuple[float, ...] = (1.0,)
+        self._feasible = torch.ones(len(self.utterances), 1, dtype=torch.bool)
+        if speed is not None:
+            self._factors = speed.factors
+            durations = self._durations[:, None] / torch.tensor(self._factors)
+            small_enough = durations <= longest
+            if max_cells is not None:
+                small_enough &= self._cells(durations + added_seconds, selection.num_tokens[:, None]) <= max_cells
+            self._feasible = feasible_factors(selection, features, reference, speed) & small_enough
+        # Planning asks for cells only where they may matter: it takes twice as long.
+        most = self._cells(
+            self._padded(self._durations.max() / min(self._factors) + added_seconds), selection.num_tokens.max()
+        )
+        self._texts = None
+        if max_cells is not None and most * self._bounds.max_utterances > max_cells:
+            self._texts = Texts(selection.num_tokens.double(), self._cells)
+
+    def __len__(self) -> int:
+        return len(self.utterances)
+
+    def epoch(self, position: Position) -> EpochPlan:
+        """Plan the stretch of an epoch that `position` is in, whole: from its first batch on.
+
+        What the earlier stretches of the epoch have seen is left out; the rest is planned for as many ranks as there
+        are now. Speeds are drawn once an epoch, so a stretch does not change them.
+
+        Raises:
+            InputError: the position is not one of this training set, or fewer utterances are left than ranks.
+        """
+        factors, kept_speed = draw_factors(self._factors, self._feasible, seed=self.seed, epoch=position.epoch)
+        durations = self._durations / factors + self._added_seconds
+        padded = self._padded(durations)
+        left = torch.arange(len(self))
+        for part, share in enumerate(position.shares):
+            plan = self._plan(left, durations, padded, position.epoch, share.world_size, part)
+            if share.batches > len(plan):
+                done = f"got {share.batches} batches done of {len(plan)} in epoch {position.epoch + 1}"
+                must = "a run must be resumed with the data it was begun with"
+                raise InputError(f"{must}; {done}. Take the same manifests.")
+            if part < len(position.shares) - 1:
+                seen = torch.zeros(len(self), dtype=torch.bool)
+                seen[plan.first_steps(share.batches)] = True
+                left = left[~seen[left]]
+        return EpochPlan(position.epoch, plan, durations, padded, factors, kept_speed, self._texts)
+
+    def total_steps(self, position: Position, step: int, bounds: RunBounds) -> int:
+        """Count the optimizer steps of a whole run: those done, and those of all epochs from a position on.
+
+        Speeds and places in the sorting are drawn anew each epoch, so epochs differ in their number of batches, and
+        each is planned: half a second for a million utterances.
+
+        Args:
+            position: that the run has come to.
+            step: optimizer steps done by then.
+            bounds: of the run.
+        """
+        max_steps = bounds.max_steps if bounds.max_steps and bounds.max_steps > 0 else sys.maxsize
+        if not bounds.max_epochs or bounds.max_epochs < 0:
+            return max_steps
+        begun, first = time.monotonic(), position.epoch
+        while position.epoch < bounds.max_epochs and step < max_steps:
+            step += math.ceil(len(self.epoch(position)) / bounds.accumulate) - position.batch // bounds.accumulate
+            position = start_of_epoch(position.epoch + 1, position.world_size)
+            left = bounds.max_epochs - position.epoch
+            seconds = (time.monotonic() - begun) * left
+            if position.epoch == first + 1 and seconds > LONG_SECONDS:
+                logger.info("planning %d more epochs, to count their steps, takes up to %.0f s", left, seconds)
+        return min(step, max_steps)
+
+    def num_frames(self, item: Item) -> int:
+        """Count the feature frames that an utterance has at its factor, by the manifest, at most."""
+        num_samples = round(self.utterances[item.position].duration * self.features.sample_rate)
+        if self._speed is not None:
+            num_samples = self._speed.num_samples(num_samples, item.factor)
+        return self.features.num_frames(num_samples + round(self._added_seconds * self.features.sample_rate))
+
+    def made_up(self, items: Sequence[Item], noise: torch.Generator) -> Batch:
+        """Make up a batch of the sizes and texts that these utterances have, of noise: no audio is read."""
+        return collate([self._made_up(item, noise) for item in items], self.settings.lengths)
+
+    def _made_up(self, item: Item, noise: torch.Generator) -> Example:
+        utterance = self.utterances[item.position]
+        features, *views = torch.randn(self.reference.views, self.num_frames(item), self.features.dim, generator=noise)
+        return Example(utterance, features, torch.tensor(self.reference.encode(utterance.text)), tuple(views))
+
+    def _cells(self, seconds: Tensor, num_tokens: Tensor) -> Tensor:
+        """Numbers in the head's largest tensor for an utterance of so many seconds and tokens."""
+        frames = self._frames(seconds)
+        cells: Tensor = self.reference.cells(self.reference.output_lengths(frames), num_tokens)
+        return cells
+
+    def _frames(self, seconds: Tensor) -> Tensor:
+        return self.features.num_frames((seconds * self.features.sample_rate).round().long())
+
+    def _padded(self, seconds: Tensor) -> Tensor:
+        """Seconds to which so many are padded."""
+        frames = self._frames(seconds)
+        return seconds + (self.settings.lengths.of(frames) - frames) * (self.features.hop / self.features.sample_rate)
+
+    def _plan(self, left: Tensor, durations: Tensor, padded: Tensor, epoch: int, world_size: int, part: int) -> Plan:
+        if part > 0 and len(left) < world_size:
+            given = f"got {len(left)} utterances that are left of epoch {epoch + 1}, for {world_size} processes"
+            raise InputError(f"each process needs an utterance; {given}. Resume with {max(1, len(left))} or fewer.")
+        plan = plan_training(
+            durations[left],
+            self._bounds,
+            self.settings.order,
+            seed=self.seed,
+            epoch=epoch,
+            world_size=world_size,
+            part=part,
+            texts=self._texts and self._texts.of(left),
+            padded=padded[left],
+        )
+        return replace(plan, order=left[plan.order])

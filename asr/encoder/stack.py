@@ -1,0 +1,47 @@
+"""What encoders that are a stack of blocks share."""
+
+from collections.abc import Callable, Mapping
+
+from torch import Tensor, nn
+
+from asr.errors import InputError
+from asr.interfaces import Tap
+
+
+def run_blocks(
+    blocks: nn.ModuleList,
+    x: Tensor,
+    padding_mask: Tensor,
+    taps: Mapping[int, Tap],
+    call: Callable[[nn.Module, Tensor], Tensor],
+) -> tuple[Tensor, dict[int, Tensor]]:
+    """Run the blocks one after another; a tap changes what the next block is given.
+
+    Args:
+        blocks: in their order.
+        x: input of the first block, (B, T', D).
+        padding_mask: (B, T'), for the taps.
+        taps: by number of the block, from 0.
+        call: runs a block: given the block and its input, returns its output, (B, T', D).
+
+    Returns:
+        The output of the last block, (B, T', D), and the outputs of the tapped blocks before their taps.
+    """
+    tapped: dict[int, Tensor] = {}
+    for index, block in enumerate(blocks):
+        x = call(block, x)
+        if index in taps:
+            tapped[index] = x
+            x = taps[index](x, padding_mask)
+    return x, tapped
+
+
+def check_heads(dim: int, num_heads: int) -> None:
+    """Check that attention heads and sinusoidal positions fit the encoder's dimension.
+
+    Raises:
+        InputError: `dim` is odd, or no multiple of `num_heads`.
+    """
+    if dim % num_heads or dim % 2:
+        must = "encoder.dim must be even and a multiple of encoder.num_heads"
+        raise InputError(f"{must}; got dim={dim}, num_heads={num_heads}.")

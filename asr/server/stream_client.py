@@ -1,0 +1,322 @@
+"""The WebSocket: samples come in while somebody speaks, words go out.
+
+    in    {"sample_rate": 48000}, then messages of bytes: 16-bit PCM, little-endian, mono; at the end {"end": true}
+    out   {"ready": true, ...}, then {"final": [words], "partial": "...", ...} whenever that changes; {"end": true, ...}
+          when all is heard, or {"error": "one line."}
+
+Who sends faster than is heard is made to wait: nothing more is read of the connection, and TCP tells the client. Words
+that nobody takes pile up for some seconds only, then the client is dropped.
+"""
+
+import asyncio
+import json
+import logging
+from collections.abc import Coroutine
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, NoReturn, TypeVar
+
+from fastapi import WebSocket, WebSocketDisconnect
+from pydantic import ValidationError
+
+from asr.cli.command import printable
+from asr.errors import InputError, is_out_of_memory
+from asr.recognition.transcript import Word
+from asr.server.jobs import StoppedError
+from asr.server.schema import StreamEnd, StreamOptions
+from asr.server.streams import SAMPLE_BYTES, Heard, Speech, Streams
+
+MOST_BYTES = 1 << 18  # of a message
+AHEAD_SECONDS = 5.0  # of audio that may wait to be heard, or the next chunk if that is longer
+SEND_SECONDS = 10.0  # for a client to take what it is told
+MESSAGES_A_SECOND = 1000  # of audio: each costs, however little is in it
+SPARE_MESSAGES = 1000  # beyond that
+SHOWN = 40  # characters of a client's own words in an answer
+
+EXAMPLE = '{"sample_rate": 16000}'
+NORMAL, POLICY, FAULT, RESTART, LATER = 1000, 1008, 1011, 1012, 1013  # how a WebSocket is closed: RFC 6455, 7.4
+
+# How streams end, as they are counted:
+ENDED, GONE, DROPPED, REFUSED = "ended", "gone", "dropped", "refused"
+IDLE, TOO_LONG, STOPPING, FAILED = "idle", "too long", "stopping", "failed"
+
+Result = TypeVar("Result")
+
+logger = logging.getLogger("asr.server")
+
+
+@dataclass(frozen=True, slots=True)
+class StreamLimits:
+    """What streams may ask for.
+
+    Args:
+        most: open at a time.
+        max_seconds: of one, of its audio and on the clock.
+        idle_seconds: for which nothing may come, at the beginning, too.
+    """
+
+    most: int
+    max_seconds: float
+    idle_seconds: float
+
+
+class StreamProblemError(Exception):
+    """Why a stream ends, in one line that its client is told; how that is counted, and the WebSocket's code."""
+
+    def __init__(self, line: str, how: str = REFUSED, code: int = POLICY) -> None:
+        super().__init__(line)
+        self.how, self.code = how, code
+
+
+class _GoneError(Exception):
+    """Why nobody is there to be told anything."""
+
+    def __init__(self, line: str = "the client went away", how: str = GONE) -> None:
+        super().__init__(line)
+        self.how = how
+
+
+def server_stopping() -> StreamProblemError:
+    return StreamProblemError("the server is stopping. Try again later.", STOPPING, RESTART)
+
+
+class StreamClient:
+    """One WebSocket, open."""
+
+    def __init__(self, socket: WebSocket, streams: Streams, limits: StreamLimits) -> None:
+        self.seconds = 0.0  # of audio that came
+        self._socket = socket
+        self._streams = streams
+        self._limits = limits
+        self._loop = asyncio.get_running_loop()
+        self._room = asyncio.Event()  # some of what came was heard
+        self._news = asyncio.Event()  # there is something to tell
+        self._pending: dict[str, Any] | None = None  # event
+        self._partial = ""  # as it was told last
+        self._is_over = False
+        self._failure: Exception | None = None
+        self._stopped = asyncio.Event()
+
+    async def serve(self, refusal: StreamProblemError | None) -> tuple[str, str]:
+        """Hear it, unless it is refused; say how it ended, for the count and for the log."""
+        try:
+            try:
+                problem = refusal or await self._hear()
+            except StreamProblemError as error:
+                problem = error
+            if problem is None:
+                await self._send({"end": True, "seconds": round(self.seconds, 3)})
+            else:
+                await self._send({"error": str(problem)})
+            await self._close(NORMAL if problem is None else problem.code)
+        except _GoneError as gone:
+            return gone.how, str(gone)
+        return (ENDED, "ended") if problem is None else (problem.how, str(problem))
+
+    def stop(self) -> None:
+        """Have it end as soon as what has come is heard."""
+        self._stopped.set()
+
+    async def _hear(self) -> StreamProblemError | None:
+        """Hear it to its end; say what else ended it."""
+        options = await self._unless_stopped(self._options())
+        try:
+            speech = self._streams.open(options.sample_rate, options.chunk_seconds, self._on_heard)
+        except InputError as error:
+            raise StreamProblemError(str(error)) from None
+        except StoppedError:
+            raise server_stopping() from None
+        writing = asyncio.create_task(self._write())
+        try:
+            problem = await self._listen(speech, writing)
+            self._streams.end(speech)  # whatever ended it: what has come is told
+            await writing
+            return problem
+        finally:
+            self._streams.close(speech)
+            writing.cancel()
+            await asyncio.gather(writing, return_exceptions=True)
+
+    async def _listen(self, speech: Speech, writing: "asyncio.Task[None]") -> StreamProblemError | None:
+        """Take up audio until there is no more, or nobody is told of it; say what ended it, if that was not the end."""
+        await self._send({"ready": True, "chunk_seconds": round(speech.chunk_seconds, 3), "note": speech.stream.note})
+        reading = asyncio.create_task(self._unless_stopped(self._read(speech)))
+        try:
+            await asyncio.wait({reading, writing}, return_when=asyncio.FIRST_COMPLETED)
+            if writing.done():  # which it is not without a reason, before the end
+                await writing
+            await reading
+        except StreamProblemError as problem:
+            if writing.done():
+                raise
+            return problem
+        finally:
+            reading.cancel()
+            await asyncio.gather(reading, return_exceptions=True)
+        return None
+
+    async def _unless_stopped(self, waiting: Coroutine[Any, Any, Result]) -> Result:
+        """Wait for what a client sends, until the server stops."""
+        task = asyncio.create_task(waiting)
+        stopping = asyncio.create_task(self._stopped.wait())
+        try:
+            await asyncio.wait({task, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if not task.done():
+                raise server_stopping()
+            return await task
+        finally:
+            for one in (task, stopping):
+                one.cancel()
+            await asyncio.gather(task, stopping, return_exceptions=True)
+
+    # ---- what comes
+
+    async def _options(self) -> StreamOptions:
+        """Wait for the first message."""
+        try:
+            async with asyncio.timeout(self._limits.idle_seconds):
+                message = await self._receive()
+        except TimeoutError:
+            line = f"the first message must come within {self._limits.idle_seconds:g} seconds; none did."
+            raise StreamProblemError(line, IDLE) from None
+        must = f"the first message must be JSON, such as {EXAMPLE}"
+        if message.get("text") is None:
+            raise StreamProblemError(f"{must}; got {len(message.get('bytes') or b'')} bytes of audio.")
+        try:
+            return StreamOptions.model_validate_json(message["text"], strict=True)
+        except ValidationError as error:
+            raise StreamProblemError(f"{must}; {_first(error)}.") from None
+
+    async def _read(self, speech: Speech) -> None:
+        """Take up audio until the client ends it."""
+        limits, num_messages = self._limits, 0
+        try:
+            async with asyncio.timeout(limits.max_seconds):
+                while (samples := await self._audio()) is not None:
+                    num_messages += 1
+                    self.seconds += len(samples) / SAMPLE_BYTES / speech.sample_rate
+                    if self.seconds > limits.max_seconds:
+                        raise TimeoutError
+                    if num_messages > SPARE_MESSAGES + MESSAGES_A_SECOND * self.seconds:
+                        raise StreamProblemError("messages must hold a millisecond of audio or more; these hold less.")
+                    self._streams.put(speech, samples)
+                    while speech.is_ahead(AHEAD_SECONDS):
+                        self._room.clear()
+                        await self._room.wait()
+                    await asyncio.sleep(0)  # of a burst of messages others would have to wait for all
+        except TimeoutError:
+            line = f"a stream must be at most {limits.max_seconds:g} seconds long; this one is longer. Begin another."
+            raise StreamProblemError(line, TOO_LONG) from None
+
+    async def _audio(self) -> bytes | None:
+        """Wait for more; None: the client says that there is none."""
+        try:
+            async with asyncio.timeout(self._limits.idle_seconds):
+                message = await self._receive()
+        except TimeoutError:
+            line = f"audio must not stop for {self._limits.idle_seconds:g} seconds; it did."
+            raise StreamProblemError(line, IDLE) from None
+        text, samples = message.get("text"), message.get("bytes")
+        if text is not None:
+            try:
+                StreamEnd.model_validate_json(text, strict=True)
+            except ValidationError:
+                must = 'a message must be audio, or {"end": true}'
+                raise StreamProblemError(f"{must}; got the text {_shown(text)}.") from None
+            return None
+        if not samples or len(samples) % SAMPLE_BYTES:
+            line = f"a message of audio must hold samples of {SAMPLE_BYTES} bytes; got {len(samples or b'')} bytes."
+            raise StreamProblemError(line)
+        return bytes(samples)
+
+    async def _receive(self) -> dict[str, Any]:
+        message = await self._socket.receive()
+        if message["type"] == "websocket.disconnect":
+            self._say_gone(message.get("code"), message.get("reason"))
+        return dict(message)
+
+    @staticmethod
+    def _say_gone(code: int | None, reason: str | None) -> NoReturn:
+        if code in (1002, 1003, 1007, 1009):  # what the protocol itself refuses: it has told the client
+            raise _GoneError(f"refused: no such message may be sent ({code}: {_shown(reason or '')})", REFUSED)
+        raise _GoneError
+
+    # ---- what goes
+
+    def _on_heard(self, outcome: Heard | Exception) -> None:
+        """Pass on what the streams' thread says."""
+        with suppress(RuntimeError):  # the server has stopped
+            self._loop.call_soon_threadsafe(self._take_up, outcome)
+
+    def _take_up(self, outcome: Heard | Exception) -> None:
+        """Have it told, together with what waits to be told."""
+        self._room.set()
+        self._news.set()
+        if isinstance(outcome, Exception):
+            self._failure = outcome
+            return
+        captions, seconds, self._is_over = outcome
+        partial = " ".join(word.text for word in captions.partial)
+        before = self._pending or {"final": [], "partial": self._partial, "is_end": False}
+        if captions.final or captions.is_end or partial != before["partial"]:
+            self._pending = {
+                "final": [*before["final"], *map(_word, captions.final)],
+                "partial": partial,
+                "is_end": before["is_end"] or captions.is_end,
+                "heard": round(seconds, 3),
+            }
+
+    async def _write(self) -> None:
+        """Tell what is heard, until all is."""
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            if self._failure is not None:
+                raise _problem_of(self._failure)
+            event, self._pending = self._pending, None
+            if event is not None:
+                self._partial = event["partial"]
+                await self._send(event)
+            if self._is_over and self._pending is None:
+                return
+
+    async def _send(self, event: dict[str, Any]) -> None:
+        await self._out(self._socket.send_text(json.dumps(event, separators=(",", ":"))))
+
+    async def _close(self, code: int) -> None:
+        await self._out(self._socket.close(code))
+
+    async def _out(self, sending: Any) -> None:
+        try:
+            async with asyncio.timeout(SEND_SECONDS):
+                await sending
+        except TimeoutError:
+            raise _GoneError(f"dropped: the client read nothing for {SEND_SECONDS:g} seconds", DROPPED) from None
+        except (WebSocketDisconnect, RuntimeError):  # the latter: the protocol has closed it
+            raise _GoneError from None
+
+
+def _word(word: Word) -> dict[str, Any]:
+    confidence = round(word.confidence, 4)
+    return {"text": word.text, "start": round(word.start, 3), "end": round(word.end, 3), "confidence": confidence}
+
+
+def _problem_of(failure: Exception) -> StreamProblemError:
+    if isinstance(failure, StoppedError):
+        return server_stopping()
+    if is_out_of_memory(failure):
+        return StreamProblemError("the server has too little memory for this stream.", FAILED, FAULT)
+    return StreamProblemError("the server failed; its log says how.", FAILED, FAULT)
+
+
+def _first(error: ValidationError) -> str:
+    """What is wrong first, on one line."""
+    first = error.errors(include_url=False, include_context=False)[0]
+    where = "".join(f"{part}: " for part in first["loc"])
+    return printable(f"{where}{first['msg']}; got {_shown(first['input'])}")
+
+
+def _shown(given: object) -> str:
+    """What a client sent, printable and shortened."""
+    text = given if isinstance(given, str) else json.dumps(given)
+    return repr(printable(text if len(text) <= SHOWN else text[:SHOWN] + "…"))
