@@ -146,9 +146,10 @@ def check_components(config: Config) -> None:
 def component(group: str, config: Config, where: str = "") -> partial[Any]:
     """Find the class that a config names, with its settings filled in and the wired arguments still to come.
 
-    `group` and `config["name"]` name the file `asr/<group>/<name>.py`; the class is the one defined there that is
-    called like the file. A setting that is itself such a config, say `norm: {name: layer_norm, ...}` in group
-    `encoder`, is found in the group `encoder/norm` in the same way and handed over as a callable.
+    `group` and `config["name"]` name the file `asr/<group>/<name>.py`; the class is the one defined there with the
+    file's name, or with those of file and folder (head/predictor/gru.py: GRUPredictor). A setting that is itself such
+    a config, say `norm: {name: layer_norm, ...}` in group `encoder`, is found in the group `encoder/norm` in the same
+    way and handed over as a callable.
 
     A bundle's config may come from a stranger: nothing outside these files can be named, let alone imported.
 
@@ -199,8 +200,9 @@ def _find_class(group: str, name: object) -> Callable[..., Any]:
         there = ", ".join(sorted(file.stem for file in folder.glob("[a-z]*.py"))) if folder.is_dir() else "none"
         raise InputError(f"{here}.name must be a file in asr/{group} ({there}); got {name!r}.")
     module = importlib.import_module(f"asr.{here}.{name}")
+    stem = str(name).replace("_", "")
     for cls in vars(module).values():
-        named_like_file = isinstance(cls, type) and cls.__name__.lower() == str(name).replace("_", "")
+        named_like_file = isinstance(cls, type) and cls.__name__.lower() in (stem, stem + folder.name)
         if named_like_file and cls.__module__ == module.__name__:
             return cls
     raise InputError(f"{here}.name must be a component; asr/{group}/{name}.py holds only parts of one.")

@@ -7,7 +7,8 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -92,10 +93,8 @@ def test_features_of_a_batch_are_those_of_each_utterance_whatever_stands_behind_
 
 
 def test_features_without_a_form_for_a_batch_are_refused_by_name() -> None:
-    features = made_features("fbank", "per_utterance")
-    features.normalize = print  # type: ignore[assignment]
-    with pytest.raises(InputError, match=r"must be of a kind that asr/features/batched has \(GlobalCMVN, .*; got"):
-        FrontEnd(features)
+    with pytest.raises(InputError, match=r"must be one of Fbank, SlaneyFbank; got SimpleNamespace\.$"):
+        FrontEnd(cast(Features, SimpleNamespace()))
 
 
 # ---- an exported folder

@@ -12,7 +12,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from asr.errors import InputError
-from asr.features.batched.normalization import NORMALIZATIONS
 from asr.features.fbank import FLOOR, INT16_SCALE, PREEMPHASIS, Fbank
 from asr.features.slaney_fbank import FLOOR as SLANEY_FLOOR
 from asr.features.slaney_fbank import PREEMPHASIS as SLANEY_PREEMPHASIS
@@ -35,8 +34,8 @@ class FrontEnd(nn.Module):
 
     def __init__(self, features: Features) -> None:
         super().__init__()
-        self.energies = _batched(ENERGIES, features)
-        self.normalize = _batched(NORMALIZATIONS, features.normalize)
+        self.energies = _energies(features)
+        self.normalize = features.normalize.batched
         self.num_frames = features.num_frames
 
     def forward(self, waveforms: Tensor, sample_counts: Tensor) -> tuple[Tensor, Tensor]:
@@ -130,9 +129,9 @@ PADS: dict[str, Callable[[Tensor, Tensor, int], Tensor]] = {"zeros": _zeros, "re
 ENERGIES: dict[type, Callable[..., nn.Module]] = {Fbank: BatchedFbank, SlaneyFbank: BatchedSlaneyFbank}
 
 
-def _batched(forms: dict[type, Callable[..., nn.Module]], component: object) -> nn.Module:
-    if type(component) not in forms:
-        there = ", ".join(sorted(form.__name__ for form in forms))
-        must = "features that are exported, or computed on a device, must be of a kind that asr/features/batched has"
-        raise InputError(f"{must} ({there}); got {type(component).__name__}.")
-    return forms[type(component)](component)
+def _energies(features: Features) -> nn.Module:
+    if type(features) not in ENERGIES:
+        names = ", ".join(kind.__name__ for kind in ENERGIES)
+        must = f"features that are exported, or computed on a device, must be one of {names}"
+        raise InputError(f"{must}; got {type(features).__name__}.")
+    return ENERGIES[type(features)](features)

@@ -6,7 +6,7 @@ from itertools import islice
 from typing import Annotated
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from asr.errors import InputError
 from asr.settings.rule import Eps, whole
@@ -34,6 +34,11 @@ class GlobalCMVN:
     def __call__(self, features: Tensor) -> Tensor:
         """(T, F) to (T, F)."""
         return (features - self.mean) / self.std
+
+    @property
+    def batched(self) -> nn.Module:
+        """The same for a padded batch."""
+        return BatchedGlobalCMVN(self)
 
     def fit(self, features: Iterable[Tensor]) -> None:
         """Measure mean and standard deviation over the frames of the first `num_utterances` of `features`, (T, F)."""
@@ -65,6 +70,22 @@ class GlobalCMVN:
             raise InputError(f"{FILE} must hold a mean and a std of each bin, finite numbers; it is damaged.") from None
         if self.mean.shape != self.std.shape or bool((self.std <= 0).any()):
             raise InputError(f"{FILE} must hold as many means as stds, and positive ones; it is damaged.")
+
+
+class BatchedGlobalCMVN(nn.Module):
+    """As `GlobalCMVN`: by the training set's."""
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, normalize: GlobalCMVN) -> None:
+        super().__init__()
+        self.register_buffer("mean", normalize.mean)
+        self.register_buffer("std", normalize.std)
+
+    def forward(self, features: Tensor, padding: Tensor) -> Tensor:
+        """(B, T, F), (B, T) to (B, T, F)."""
+        return (features - self.mean) / self.std
 
 
 def _finite(values: list[float]) -> Tensor:

@@ -1,10 +1,12 @@
 """Normalisation by the statistics of an utterance's loud frames."""
 
+import math
 from typing import Annotated
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from asr.features.batched.moments import masked_mean, masked_std
 from asr.settings.rule import Eps, number
 
 
@@ -36,6 +38,11 @@ class LoudFrameCMVN:
         std = (loud - mean).square().mean(dim=0).sqrt()  # five times as fast as torch.std
         return (torch.maximum(features, loud.amin(dim=0)) - mean) / std.clamp(min=self.min_std)
 
+    @property
+    def batched(self) -> nn.Module:
+        """The same for a padded batch."""
+        return BatchedLoudFrameCMVN(self)
+
     def fit(self, features: object) -> None:
         """Nothing is learnt from the training set."""
 
@@ -45,3 +52,20 @@ class LoudFrameCMVN:
 
     def load(self, files: dict[str, bytes]) -> None:
         """Nothing is kept."""
+
+
+class BatchedLoudFrameCMVN(nn.Module):
+    """As `LoudFrameCMVN`: by those of the loud frames, and no bin lower than the lowest of them."""
+
+    def __init__(self, normalize: LoudFrameCMVN) -> None:
+        super().__init__()
+        self.dynamic_range = normalize.dynamic_range
+        self.min_std = normalize.min_std
+
+    def forward(self, features: Tensor, padding: Tensor) -> Tensor:
+        """(B, T, F), (B, T) to (B, T, F)."""
+        level = features.mean(dim=2).masked_fill(padding, -math.inf)  # (B, T)
+        loud = (level >= level.amax(dim=1, keepdim=True) - self.dynamic_range) & ~padding
+        lowest = features.masked_fill(~loud[..., None], math.inf).amin(dim=1, keepdim=True)
+        average = masked_mean(features, loud)
+        return (features.maximum(lowest) - average) / masked_std(features - average, loud, self.min_std)

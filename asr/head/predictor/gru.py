@@ -6,7 +6,7 @@ from asr.interfaces import BLANK_ID
 from asr.settings.rule import Dim, Layers, Probability
 
 
-class GRU(nn.Module):
+class GRUPredictor(nn.Module):
     """Layers of gated recurrent units over embedded tokens: three quarters of an LSTM's weights.
 
     *Source*: the units: Cho et al. 2014, arXiv:1406.1078; their place: Graves 2012, arXiv:1211.3711, section 2.2.

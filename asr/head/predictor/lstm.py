@@ -8,7 +8,7 @@ from asr.kernels.recurrent import step_lstm
 from asr.settings.rule import Dim, Layers, Probability
 
 
-class LSTM(nn.Module):
+class LSTMPredictor(nn.Module):
     """Layers of LSTM cells over embedded tokens.
 
     *Source*: Graves 2012, arXiv:1211.3711, section 2.2. *Differs from the paper*: tokens are embedded.

@@ -5,7 +5,7 @@ from torch import Tensor, nn
 from asr.kernels.dropout import Dropout
 
 
-class PostNorm(nn.Module):
+class PostNormResidual(nn.Module):
     """A residual branch whose sum is normalised: norm(x + sublayer(x)). It needs a long warm-up.
 
     *Source*: Vaswani et al. 2017, arXiv:1706.03762, section 3.1.

@@ -5,7 +5,7 @@ from torch import Tensor, nn
 from asr.kernels.dropout import Dropout
 
 
-class PreNorm(nn.Module):
+class PreNormResidual(nn.Module):
     """A residual branch whose input is normalised: x + sublayer(norm(x)). It trains without care.
 
     *Source*: Xiong et al. 2020, arXiv:2002.04745, figure 1 (b).
