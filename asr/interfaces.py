@@ -376,15 +376,11 @@ class Tunable(NamedTuple):
 
     Args:
         value: that it has.
-        low: its least.
-        high: its largest.
-        step: that a search begins with.
+        trials: values to try, in order; a search begins with the middle one.
     """
 
     value: float
-    low: float
-    high: float
-    step: float
+    trials: tuple[float, ...]
 
 
 class Hotwords(NamedTuple):

@@ -60,14 +60,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 len(words),
                 options.order,
                 thresholds=thresholds,
+                unknown_words=options.spelling is not None,
                 memory=options.memory,
                 advance=lambda number: progress.advance(counting, number),
             )
         writing = progress.add_task("writing", total=sum(int(grams.kept.sum()) for grams in model))
         write(options.output, lambda file: write_arpa(model, words, file, lambda n: progress.advance(writing, n)))
+    if options.spelling is not None:
+        write_spelling(options.spelling, words, ids)
     written = f"{options.output.stat().st_size / 1e6:.1f} MB in " if options.output.is_file() else ""
     took = f"{options.output}: {written}{time.monotonic() - began:.1f} s"
-    lines = [report(text, len(words), model, thresholds), took]
+    unknown = f", and {options.spelling}: how unknown words are spelled" if options.spelling else ""
+    lines = [report(text, len(words), model, thresholds), f"{took}{unknown}"]
     print("\n".join(lines), file=message_stream(options.output))
     return 0
 
@@ -91,6 +95,8 @@ def _parser() -> argparse.ArgumentParser:
     normalizer = f"what hypotheses look like: {', '.join(NORMALIZERS)} (default basic)"
     spelling.add_argument("--normalizer", default="basic", metavar="NAME", help=normalizer)
     spelling.add_argument("--tokens", metavar="MODEL", help="not of words: of the tokens of this model, as it spells")
+    unknown = "write here how words are spelled that the text does not hold; <unk> then stands for all of them"
+    parser.add_argument("--spelling", metavar="ARPA", type=Path, help=unknown)
     memory = "that counting takes (default 1G); the distinct n-grams come on top"
     parser.add_argument("--memory", default="1G", metavar="SIZE", help=memory)
     return parser
@@ -106,6 +112,12 @@ def check_options(options: argparse.Namespace) -> list[int]:
         raise InputError(f"{must}; got {' '.join(map(str, prune))}.")
     options.memory = parse_size(options.memory)
     check_output("--output", options.output, "lm.arpa", inputs=options.texts)
+    if options.spelling is not None:
+        check_output("--spelling", options.spelling, "spelling.arpa", inputs=options.texts)
+        if options.spelling.resolve() == options.output.resolve():
+            raise InputError(f"--spelling must be another file than --output; both are {options.output}.")
+        if options.tokens is not None:
+            raise InputError("--spelling must go with a model of words; --tokens spells all words. Leave one out.")
     return [*prune, *[prune[-1]] * (order - len(prune))]
 
 
@@ -277,6 +289,18 @@ def write(output: Path, content: Callable[[BinaryIO], object]) -> None:
     """Write the model, whole or not at all."""
     with _on_disk(f"{output}: the model must be written there"):
         write_whole(output, content)
+
+
+def write_spelling(output: Path, words: Sequence[str], ids: "Array") -> None:
+    """Write the spelling model of a text, given as `Text.finish` does."""
+    import numpy as np
+
+    from asr.language_model.kneser_ney import SPECIAL, write_arpa
+    from asr.language_model.spelling import estimate_spelling
+
+    counts = np.bincount(ids, minlength=len(words))[len(SPECIAL) :].tolist()
+    model, characters = estimate_spelling(dict(zip(words[len(SPECIAL) :], counts, strict=True)))
+    write(output, lambda file: write_arpa(model, characters, file))
 
 
 def report(text: Text, vocab_size: int, model: "Sequence[NGrams]", thresholds: Sequence[int]) -> str:

@@ -1,10 +1,10 @@
-"""python -m asr.tune MODEL MANIFEST: choose the weights of the search on a dev set, calibrate confidence, keep both."""
+"""python -m asr.tune MODEL MANIFEST...: choose the weights of the search on dev sets, and calibrate confidence."""
 
 import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from asr.cli.command import (
     add_decoding,
@@ -19,29 +19,39 @@ from asr.cli.command import (
     run_command,
 )
 from asr.errors import InputError
+from asr.text.printable import printable
 
 if TYPE_CHECKING:
+    from asr.evaluation.selection import Array, HeldOut
     from asr.evaluation.tuning import Confidence, EncodedUtterance, Values
     from asr.evaluation.word_errors import ErrorCounts
+    from asr.recognition.inference import Inference
     from asr.recognition.recognizer import Recognizer
+
+UNCHANGED = "as it was"  # the search, on a model card
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Tune; the status is 1 if an utterance could not be read, which then counts for nothing."""
     parser = model_parser(
         "tune",
-        "Find LM weight and word insertion bonus on a dev set that was not trained on, calibrate the words' confidence "
-        "there, "
-        "and write both into the model's bundle, with the language model and the other settings of the search.",
+        "Find LM weight and word insertion bonus on dev sets that were not trained on, say what they will bring on "
+        "other speech, calibrate the words' confidence, and write both into the model's bundle, with the language "
+        "model and the other settings of the search.",
         model="a run folder, or a bundle",
     )
-    parser.add_argument("manifest", metavar="MANIFEST", help="JSONL, one utterance a line")
+    parser.add_argument("manifests", metavar="MANIFEST", nargs="+", help="JSONL, one utterance a line; tuned on as one")
+    parser.add_argument(
+        "--attach",
+        choices=("if-certain", "always"),
+        default="if-certain",
+        help="keep language model and weights only where fewer errors are certain on held-out speech (default), or "
+        "always",
+    )
     add_decoding(parser)
     options = parser.parse_args(arguments)
     from asr.checkpoint.bundle import check_replaceable, give_back, read_bundle, replace_bundle
     from asr.checkpoint.load import BUNDLE, bundle_folder, bundle_recognizer, decoder_settings, with_values
-    from asr.data.manifest import read_good_lines
-    from asr.evaluation.tuning import encode
     from asr.text.normalize import get_normalizer
 
     if Path(options.model).suffix == ".ckpt":
@@ -62,50 +72,119 @@ def main(arguments: Sequence[str] | None = None) -> int:
     recognizer = bundle_recognizer(tuned, folder)
     check_used(recognizer, options)
     place(recognizer, options)
-    utterances, errors = read_good_lines(options.manifest)
-    for error in errors:
-        complain(str(error))
-    with audio_progress("running the net", utterances) as advance:
-        dev_set, rejected = encode(recognizer, utterances, how, advance)
-    for rejection in rejected:
-        complain_of(rejection.utterance.id, rejection.reason)
+    dev_sets, num_problems = _read(options.manifests, recognizer, how)
+    dev_set = [encoded for encoded_utterances in dev_sets.values() for encoded in encoded_utterances]
     normalize = get_normalizer(bundle.config["normalizer"])
     if not any(normalize(encoded.utterance.text) for encoded in dev_set):
-        raise InputError(f"{options.manifest}: a dev set must hold texts, and audio that can be read; it holds none.")
-    values = _tune_search(recognizer, dev_set)
-    settings = with_values(settings, values)
+        names = ", ".join(options.manifests)
+        raise InputError(f"{names}: a dev set must hold texts, and audio that can be read; it holds none.")
+    choice = _tune_search(recognizer, dev_sets, options.attach == "always")
+    if choice is None:  # the search stays as the bundle has it
+        tuned, settings = bundle, bundle.config["decode"]
+        recognizer = place(bundle_recognizer(bundle, folder), options)
+    else:
+        settings = with_values(settings, choice.values)
+    values = choice.values if choice else {}
     confidence = _tune_confidence(recognizer, dev_set, values)
+    said = choice.said if choice else UNCHANGED
     replace_bundle(
         folder,
         replace(
             tuned,
             config=tuned.config | {"decode": settings},
             files=bundle.files | confidence.calibration.files(),
-            card=_card(bundle.card, options.manifest, settings["name"], values, confidence),
+            card=_card(bundle.card, options.manifests, f"{settings['name']} search, {said}", confidence),
         ),
         instead_of=bundle,
     )
     print(f"{folder}: written")
-    problems = len(rejected) + len(errors)
-    if problems:
-        complain(f"{problems} of {problems + len(dev_set)} could not be tuned on: see above.")
-    return 1 if problems else 0
+    if num_problems:
+        complain(f"{num_problems} of {num_problems + len(dev_set)} could not be tuned on: see above.")
+    return 1 if num_problems else 0
 
 
-def _tune_search(recognizer: "Recognizer", dev_set: "Sequence[EncodedUtterance]") -> dict[str, float]:
-    """Search for the values that the decoder can tune, if there are any; return them as its settings."""
+def _read(
+    manifests: Sequence[str], recognizer: "Recognizer", how: "Inference"
+) -> "tuple[dict[str, list[EncodedUtterance]], int]":
+    """Run the net over each dev set; return what it gave, and the number of utterances that could not be read."""
+    from asr.data.manifest import read_good_lines
+    from asr.evaluation.tuning import encode
+
+    dev_sets, num_problems = {}, 0
+    for manifest in manifests:
+        utterances, errors = read_good_lines(manifest)
+        for error in errors:
+            complain(str(error))
+        with audio_progress(f"running the net on {Path(manifest).name}", utterances) as advance:
+            dev_sets[manifest], rejected = encode(recognizer, utterances, how, advance)
+        for rejection in rejected:
+            complain_of(rejection.utterance.id, rejection.reason)
+        num_problems += len(errors) + len(rejected)
+    return dev_sets, num_problems
+
+
+class Choice(NamedTuple):
+    """Values of the search that are kept, and what the model card says of them."""
+
+    values: "Values"
+    said: str
+
+
+def _tune_search(
+    recognizer: "Recognizer", dev_sets: "dict[str, list[EncodedUtterance]]", always: bool
+) -> Choice | None:
+    """Search for the values that the decoder can tune, and say what they bring; None: the search stays as it is."""
+    from asr.evaluation.selection import choose, expected_gain, fewest_errors
     from asr.evaluation.tuning import search_values
 
     if not recognizer.decode.tunable:
         print("no language model (--lm): no weights to find")
-        return {}
+        return Choice({}, UNCHANGED)
 
     def on_trial(values: "Values", counts: "ErrorCounts") -> None:
         print(f"{_named(values)}: WER {100 * counts.rate:6.2f} %, {counts.errors} errors", flush=True)
 
-    best = search_values(recognizer, dev_set, on_trial)
-    print(f"taken: {_named(best)}")
-    return best
+    dev_set = [encoded for encoded_utterances in dev_sets.values() for encoded in encoded_utterances]
+    search = search_values(recognizer, dev_set, on_trial)
+    trials = search.trials
+    best, chosen = fewest_errors(trials), choose(trials)
+    if always and not trials.strength[chosen]:
+        chosen = best
+    print(f"fewest errors: {_named(search.values[best])}: {trials.words[best].sum():.0f}")
+    print(
+        f"taken: {_named(search.values[chosen])}: {trials.words[chosen].sum():.0f}, the smallest LM weight within one "
+        "standard error of that"
+    )
+    _print_each(dev_sets, trials.words[0], trials.words[chosen])
+    gain = expected_gain(trials)
+    expected = _spelled_gain(gain)
+    print(f"expected on other such speech, by cross-validation: {expected}")
+    if gain.is_certain or always:
+        return Choice(search.values[chosen], f"{_named(search.values[chosen])}; expected on other speech: {expected}")
+    print(
+        "The gain is within the noise, so the search is not changed. More utterances to tune on may make it certain; "
+        "--attach always keeps these values."
+    )
+    return None
+
+
+def _print_each(dev_sets: "dict[str, list[EncodedUtterance]]", before: "Array", after: "Array") -> None:
+    """Print the errors of each dev set, before and after, where there are several."""
+    end = 0
+    for manifest, encoded in dev_sets.items() if len(dev_sets) > 1 else ():
+        begin, end = end, end + len(encoded)
+        errors = f"{before[begin:end].sum():.0f} errors before, {after[begin:end].sum():.0f} with these"
+        print(f"{printable(manifest)}: {errors}")
+
+
+def _spelled_gain(gain: "HeldOut") -> str:
+    if not gain.before:
+        return "no errors to remove"
+    change = 100 * (gain.after / gain.before - 1)
+    interval = "too few utterances for an interval"
+    if gain.interval is not None:
+        interval = f"95 %: {100 * gain.interval[0]:+.1f} to {100 * gain.interval[1]:+.1f}"
+    return f"{gain.after:.1f} errors instead of {gain.before:.0f}, {change:+.1f} % ({interval})"
 
 
 def _named(values: "Values") -> str:
@@ -127,11 +206,10 @@ def _tune_confidence(recognizer: "Recognizer", dev_set: "Sequence[EncodedUtteran
     return confidence
 
 
-def _card(card: str, manifest: str, search: str, values: "Values", confidence: "Confidence") -> str:
+def _card(card: str, manifests: Sequence[str], search: str, confidence: "Confidence") -> str:
     """Add what was tuned to a model card, in place of what an earlier tuning said."""
-    taken = ", ".join(f"{_spelled(name)} {value:g}" for name, value in values.items()) or "nothing to tune in it"
-    words = f"confidence calibrated on {confidence.num_words} words"
-    told = f"Tuned on {Path(manifest).name}: {search} search, {taken}; {words}."
+    names = ", ".join(Path(manifest).name for manifest in manifests)
+    told = f"Tuned on {names}: {search}; confidence calibrated on {confidence.num_words} words."
     kept = [line for line in card.rstrip().splitlines() if not line.startswith("Tuned on ")]
     return "\n".join([*kept, "", told, ""]).replace("\n\n\n", "\n\n")
 

@@ -22,9 +22,10 @@ from asr.checkpoint.load import load_recognizer
 from asr.cli.command import run_command
 from asr.decode.beam import Beam
 from asr.decode.fusion.lexicon import read_lexicon
-from asr.decode.fusion.shallow_fusion import LARGEST_SCORE, LARGEST_WEIGHT
+from asr.decode.fusion.shallow_fusion import LM_WEIGHTS, WORD_INSERTION_BONUSES
 from asr.decode.greedy import Greedy
 from asr.errors import InputError
+from asr.evaluation.selection import fewest_errors
 from asr.evaluation.tuning import EncodedUtterance, Values, encode, search_values
 from asr.evaluation.word_errors import count_errors, total
 from asr.interfaces import Hypothesis, Tunable
@@ -43,8 +44,8 @@ TEXTS = "data/mini/train.jsonl"
 CONF = default_settings("decode", "beam")
 THEIR_PRUNING = {"beam_threshold": 10.0, "token_threshold": -5.0}  # pyctcdecode's defaults
 TUNABLE = {  # of a language model, whoever searches with it
-    "lm_weight": Tunable(CONF["fusion"]["lm_weight"], 0.0, LARGEST_WEIGHT, 0.4),
-    "word_insertion_bonus": Tunable(CONF["fusion"]["word_insertion_bonus"], -LARGEST_SCORE, LARGEST_SCORE, 1.0),
+    "lm_weight": Tunable(CONF["fusion"]["lm_weight"], LM_WEIGHTS),
+    "word_insertion_bonus": Tunable(CONF["fusion"]["word_insertion_bonus"], WORD_INSERTION_BONUSES),
 }
 NET = "net and reading"
 COLUMNS: dict[str, Callable[[Any], str]] = {
@@ -169,7 +170,8 @@ def make_decoders(
         if made and dev:
             middling = list(made.values())[(len(made) - 1) // 2]
             searching = Recognizer(recognizer.model, middling, recognizer.calibration)
-            values = search_values(searching, dev, lambda values, counts: None)
+            search = search_values(searching, dev, lambda values, counts: None)
+            values = search.values[fewest_errors(search.trials)]
         decoders |= {name: Contender(decoder, values) for name, decoder in made.items()}
     return decoders
 

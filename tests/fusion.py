@@ -121,6 +121,18 @@ class Fusion:
     lexicon: Sequence[str] | None = None
     hotwords: Sequence[str] = ()
     numbers: dict[str, float] = field(default_factory=lambda: dict.fromkeys(NUMBERS, 0.0))
+    spelling: Trigrams | None = None  # of characters
+
+    def settings(self, folder: Path) -> dict[str, Any]:
+        """The settings of the same fusion; its files are written to a folder."""
+        return {
+            **self.numbers,
+            "lm_unit": self.lm_unit,
+            "lm": self.model.write(folder / "lm.arpa") if self.model else None,
+            "spelling": self.spelling.write(folder / "spelling.arpa") if self.spelling else None,
+            "lexicon": write_lines(folder / "lexicon.txt", self.lexicon) if self.lexicon else None,
+            "hotwords": write_lines(folder / "hotwords.txt", self.hotwords) if self.hotwords else None,
+        }
 
     def score(self, tokens: Sequence[int]) -> float | None:
         """What a hypothesis has on top of its best path; None if it may not be."""
@@ -137,8 +149,11 @@ class Fusion:
             score += self.numbers["lm_weight"] * self.model.sentence(names)
         elif self.model is not None:
             score += self.numbers["lm_weight"] * self.model.sentence(words)
-            if self.lexicon is None:
-                score += self.numbers["unknown_score"] * sum(w not in known.union(self.model.words) for w in words)
+            unknown = [word for word in words if word not in known.union(self.model.words)]
+            if self.lexicon is None and self.spelling is None:
+                score += self.numbers["unknown_score"] * len(unknown)
+            elif self.spelling is not None:
+                score += self.numbers["lm_weight"] * sum(map(self.spelling.sentence, unknown)) * (not self.lexicon)
         return score
 
     def covered(self, words: Sequence[str]) -> int:
@@ -164,15 +179,16 @@ class Fusion:
 def drawn_fusion(
     draw: random.Random, pieces: Sequence[str], lm_unit: str | None, lexicon: bool, hotwords: bool
 ) -> Fusion:
-    """A language model (None: none), a lexicon and hotwords at random, and the numbers that weigh them."""
+    """A language model (None: none; "spelled": of words and spelling), a lexicon and hotwords at random, weighed so."""
     names = [piece.replace(" ", "\N{LOWER ONE EIGHTH BLOCK}") for piece in pieces[1:]]
     return Fusion(
         pieces,
         Trigrams(draw.sample(names if lm_unit == "token" else SOME_WORDS, 4), draw) if lm_unit else None,
-        lm_unit or "word",
+        "token" if lm_unit == "token" else "word",
         draw.sample(SOME_WORDS, 5) if lexicon else None,
         draw.sample(PHRASES, 5) if hotwords else (),
         {name: draw.uniform(0, 3) * (-1 if name == "unknown_score" else 1) for name in NUMBERS},
+        Trigrams("ab", draw) if lm_unit == "spelled" else None,  # it has no c
     )
 
 

@@ -75,7 +75,7 @@ def test_a_beam_of_one_without_a_language_model_is_greedy(
 @needs_kenlm
 @pytest.mark.parametrize("hotwords", [False, True], ids=["plain", "hotwords"])
 @pytest.mark.parametrize("lexicon", [False, True], ids=["any words", "lexicon"])
-@pytest.mark.parametrize("lm_unit", [None, "word", "token"])
+@pytest.mark.parametrize("lm_unit", [None, "word", "token", "spelled"])
 @pytest.mark.parametrize("pieces", [LETTERS, SUBWORDS], ids=["letters", "subwords"])
 def test_a_wide_beam_finds_what_enumeration_of_all_paths_does(
     tmp_path: Path, pieces: list[str], lm_unit: str | None, lexicon: bool, hotwords: bool
@@ -83,15 +83,7 @@ def test_a_wide_beam_finds_what_enumeration_of_all_paths_does(
     for seed in range(4):
         draw = random.Random(f"{pieces} {lm_unit} {lexicon} {hotwords} {seed}")
         plain = drawn_fusion(draw, pieces, lm_unit, lexicon, hotwords)
-        model = plain.model
-        search = beam(
-            pieces,
-            **WIDE | plain.numbers,
-            lm=model.write(tmp_path / "lm.arpa") if model else None,
-            lm_unit=plain.lm_unit,
-            lexicon=write_lines(tmp_path / "lexicon.txt", plain.lexicon) if plain.lexicon else None,
-            hotwords=write_lines(tmp_path / "hotwords.txt", plain.hotwords) if hotwords else None,
-        )
+        search = beam(pieces, **WIDE | plain.settings(tmp_path))
         torch.manual_seed(seed)
         log_probs = random_log_probs(5 if len(pieces) < 6 else 4, len(pieces))
         found, expected = decode_one(search, log_probs), plain.rank(log_probs)
@@ -262,6 +254,7 @@ def test_a_prefix_that_is_not_extended_would_not_have_been_kept(
             **WIDE | {"beam_size": beam_size, "beam_threshold": beam_threshold} | numbers,
             unknown_score=draw.uniform(-2, 6),
             lm=Trigrams(draw.sample(SOME_WORDS, 5), draw).write(tmp_path / "lm.arpa"),
+            spelling=Trigrams("ab", draw).write(tmp_path / "spelling.arpa") if seed % 3 == 0 else None,
             lexicon=write_lines(tmp_path / "lexicon.txt", SOME_WORDS) if lexicon else None,
             hotwords=write_lines(tmp_path / "hotwords.txt", draw.sample(PHRASES, 3)) if seed % 2 else None,
         )
@@ -457,3 +450,5 @@ def test_a_search_with_other_values_is_that_of_a_decoder_with_them(tmp_path: Pat
     assert found != plain.search(plain.evidence(log_probs, lengths))
     tokens = beam(LETTERS, **WIDE, lexicon=write_lines(tmp_path / "lexicon.txt", SOME_WORDS), lm=lm)
     assert list(tokens.tunable) == ["lm_weight", "word_insertion_bonus"], "no word is unknown to it"
+    spelled = beam(LETTERS, **WIDE, lm=lm, spelling=Trigrams("ab", random.Random(1)).write(tmp_path / "spelling.arpa"))
+    assert list(spelled.tunable) == ["lm_weight", "word_insertion_bonus"], "unknown words have probabilities"

@@ -46,7 +46,8 @@ def test_names_have_changed_with_format_3(was: dict[str, Any], today: dict[str, 
 def test_up_to_format_3_a_search_had_the_settings_of_its_fusion_itself() -> None:
     today = resolved("decode=joint_beam")["decode"]
     renamed = {"word_insertion_bonus": "word_score"}  # with format 6
-    fusion = {renamed.get(key, key): value for key, value in today["fusion"].items() if key != "name"}
+    new = ("name", "spelling")
+    fusion = {renamed.get(key, key): value for key, value in today["fusion"].items() if key not in new}
     written = {key: value for key, value in today.items() if key != "fusion"} | fusion
     assert of_today({"format": 3, "decode": written}, "config.json") == {"decode": today}
     assert of_today({"format": 3, "decode": {"name": "greedy"}}, "config.json") == {"decode": {"name": "greedy"}}
@@ -83,3 +84,10 @@ def test_a_format_of_later_versions_is_refused_by_its_number(number: object, tmp
     (bundle / "config.json").write_text(json.dumps(config | {"format": number}))
     with pytest.raises(InputError, match=rf"the format of a model must be one of 0 to {FORMAT}, .*; got {number!r}\."):
         load_recognizer(bundle)
+
+
+def test_up_to_format_6_all_unknown_words_had_the_same_score() -> None:
+    today = resolved("decode=beam")["decode"]
+    fusion = {key: value for key, value in today["fusion"].items() if key != "spelling"}
+    assert of_today({"format": 6, "decode": today | {"fusion": fusion}}, "config.json") == {"decode": today}
+    assert of_today({"format": 6, "decode": {"name": "greedy"}}, "config.json") == {"decode": {"name": "greedy"}}

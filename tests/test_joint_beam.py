@@ -25,7 +25,6 @@ from tests.fusion import (
     Pieces,
     drawn_fusion,
     search_settings,
-    write_lines,
 )
 from tests.test_beam import LETTERS, SUBWORDS, needs_kenlm
 from tests.test_ctc import collapse
@@ -106,24 +105,21 @@ class Attention:
 
 @needs_kenlm
 @pytest.mark.parametrize(("lexicon", "hotwords"), [(False, False), (False, True), (True, False)])
-@pytest.mark.parametrize(("pieces", "lm_unit"), [(LETTERS, None), (LETTERS, "word"), (SUBWORDS, "token")])
+@pytest.mark.parametrize(
+    ("pieces", "lm_unit"), [(LETTERS, None), (LETTERS, "word"), (SUBWORDS, "token"), (LETTERS, "spelled")]
+)
 def test_a_wide_search_finds_what_enumeration_of_all_strings_does(
     tmp_path: Path, pieces: list[str], lm_unit: str | None, lexicon: bool, hotwords: bool
 ) -> None:
     pieces = pieces + ["c"] * (VOCAB_SIZE - len(pieces))
     draw = random.Random(f"{pieces} {lm_unit} {lexicon} {hotwords}")
     plain = drawn_fusion(draw, pieces, lm_unit, lexicon, hotwords)
-    model = plain.model
     head = joint_head("pre_norm")
     ctc_weight = draw.choice([0.0, 0.3, 1.0])
     search = joint_beam(
         head,
         pieces,
-        **ALL | plain.numbers,
-        lm=model.write(tmp_path / "lm.arpa") if model else None,
-        lm_unit=plain.lm_unit,
-        lexicon=write_lines(tmp_path / "lexicon.txt", plain.lexicon) if plain.lexicon else None,
-        hotwords=write_lines(tmp_path / "hotwords.txt", plain.hotwords) if hotwords else None,
+        **ALL | plain.settings(tmp_path),
     )
     frames = torch.randn(3, DIM, dtype=torch.float64)
     expected, attention = {}, Attention(head, frames)

@@ -47,8 +47,8 @@ def test_components_that_a_checkpoint_describes_in_an_older_format_are_compared_
     """Up to format 3 a beam search had the settings of its fusion itself; up to format 5 the bonus was a score."""
     old = today("decode=beam")
     if number == 3:
-        named = {"word_insertion_bonus": "word_score"}
-        fusion = {named.get(key, key): value for key, value in old["decode"]["fusion"].items() if key != "name"}
+        named, new = {"word_insertion_bonus": "word_score"}, ("name", "spelling")
+        fusion = {named.get(key, key): value for key, value in old["decode"]["fusion"].items() if key not in new}
         old["decode"] = {key: value for key, value in old["decode"].items() if key != "fusion"} | fusion
     extra = checkpoint_extra(old, {})
     extra["config"]["format"] = number

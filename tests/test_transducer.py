@@ -21,7 +21,7 @@ from asr.interfaces import Encoded
 from asr.kernels.transducer_loss import transducer_loss, transducer_loss_by_torchaudio, transducer_loss_plainly
 from asr.text.normalize import as_written
 from tests.conftest import CONF, resolved
-from tests.fusion import NUMBERS, Fusion, Pieces, Trigrams, search_settings, write_lines
+from tests.fusion import NUMBERS, Fusion, Pieces, Trigrams, search_settings
 from tests.identity import decoded
 
 PREDICTORS = sorted(path.stem for path in (CONF / "head" / "predictor").glob("*.yaml"))
@@ -278,12 +278,12 @@ needs_kenlm = pytest.mark.skipif(find_spec("flashlight") is None, reason="flashl
 
 
 @needs_kenlm
-@pytest.mark.parametrize("fused", ["nothing", "words", "tokens", "lexicon", "hotwords", "all"])
+@pytest.mark.parametrize("fused", ["nothing", "words", "tokens", "spelled", "lexicon", "hotwords", "all"])
 def test_a_wide_beam_finds_what_enumeration_of_all_alignments_does(fused: str, tmp_path: Path) -> None:
     for seed, predictor in enumerate(PREDICTORS):
         draw = random.Random(f"{fused} {seed}")
         names = [piece.replace(" ", "\N{LOWER ONE EIGHTH BLOCK}") for piece in PIECES[1:]]
-        words = {"words": ["a", "b", "ab", "ba"], "tokens": names, "all": ["a", "ab", "ba"]}
+        words = {"words": ["a", "b", "ab", "ba"], "tokens": names, "spelled": ["a", "ba"], "all": ["a", "ab", "ba"]}
         model = Trigrams(words[fused], draw) if fused in words else None
         plain = Fusion(
             PIECES,
@@ -292,11 +292,9 @@ def test_a_wide_beam_finds_what_enumeration_of_all_alignments_does(fused: str, t
             ["a", "ab", "bb"] if fused in ("lexicon", "all") else None,
             ["a b", "ba"] if fused in ("hotwords", "all") else (),
             {name: draw.uniform(0, 2) for name in NUMBERS},
+            Trigrams("ab", draw) if fused == "spelled" else None,
         )
-        settings: dict[str, Any] = {**plain.numbers, "lm_unit": plain.lm_unit}
-        settings["lm"] = model.write(tmp_path / f"{seed}.arpa") if model else None
-        settings["lexicon"] = write_lines(tmp_path / "words", plain.lexicon) if plain.lexicon else None
-        settings["hotwords"] = write_lines(tmp_path / "phrases", plain.hotwords) if plain.hotwords else None
+        settings = plain.settings(tmp_path)
         for max_symbols in (1, FRAMES):
             made, encoder_out, acoustic = small(predictor, max_symbols)
             added = {tokens: plain.score(tokens) for tokens in acoustic}

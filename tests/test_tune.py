@@ -13,8 +13,9 @@ import torch
 from asr.checkpoint.bundle import read_bundle
 from asr.checkpoint.load import load_recognizer
 from asr.data.manifest import Utterance, read_manifest
-from asr.decode.fusion.shallow_fusion import LARGEST_SCORE, LARGEST_WEIGHT
+from asr.decode.fusion.shallow_fusion import LM_WEIGHTS, WORD_INSERTION_BONUSES
 from asr.errors import InputError
+from asr.evaluation.selection import fewest_errors
 from asr.evaluation.tuning import EncodedUtterance, search_values
 from asr.interfaces import Tunable
 from asr.ngram import main as ngram
@@ -24,6 +25,7 @@ from asr.transcribe import main as transcribe
 from asr.tune import main as tune
 from tests.crashing import Killed, dies_at
 
+ALWAYS = ["--attach", "always"]  # for dev sets so small that no gain is certain
 TUNED = ["README.md", "characters.json", "confidence.json", "config.json", "lm.arpa", "weights.safetensors"]
 
 
@@ -61,21 +63,26 @@ def decode_of(bundle: Path) -> dict[str, Any]:
 # The search.
 
 
-TUNABLE = {  # as beam search has them
-    "lm_weight": Tunable(0.5, 0.0, LARGEST_WEIGHT, 0.4),
-    "word_insertion_bonus": Tunable(0.0, -LARGEST_SCORE, LARGEST_SCORE, 1.0),
-}
-
-
 class Weights(NamedTuple):
     """A trial's values."""
 
     lm_weight: float
     word_insertion_bonus: float
+    unknown_score: float = 0.0
 
 
-def stub(errors: Callable[[Weights], int]) -> tuple[Any, list[EncodedUtterance]]:
-    """A recogniser that makes as many errors as told; every utterance is a hundred words."""
+OWN = Weights(0.5, 1.0)
+
+
+def stub(
+    errors: Callable[[Weights], int], own: Weights = OWN, three: bool = False
+) -> tuple[Any, list[EncodedUtterance]]:
+    """A recogniser that makes as many errors as told; the utterance is a hundred words. It has values of its own."""
+    tunable = {
+        "lm_weight": Tunable(own.lm_weight, LM_WEIGHTS),
+        "word_insertion_bonus": Tunable(own.word_insertion_bonus, WORD_INSERTION_BONUSES),
+        **({"unknown_score": Tunable(own.unknown_score, (-4.0, -2.0, 0.0))} if three else {}),
+    }
 
     def search(evidence: int, values: dict[str, float]) -> list[list[int]]:
         """Find a hypothesis of a segment, which is as many wrong words."""
@@ -88,7 +95,7 @@ def stub(errors: Callable[[Weights], int]) -> tuple[Any, list[EncodedUtterance]]
 
     recognizer = SimpleNamespace(
         model=SimpleNamespace(scored_by=str),
-        decode=SimpleNamespace(tunable=TUNABLE),
+        decode=SimpleNamespace(tunable=tunable),
         search=search,
         evidence=lambda encoder_out, lengths: int(lengths),
         text=text,
@@ -97,43 +104,63 @@ def stub(errors: Callable[[Weights], int]) -> tuple[Any, list[EncodedUtterance]]
     return recognizer, [EncodedUtterance(utterance, [Segment(0.0, torch.zeros(2, 3))])]
 
 
-@pytest.mark.parametrize(
-    ("optimum", "found"),
-    [
-        (Weights(0.5, 0.0), Weights(0.5, 0.0)),
-        (Weights(1.4, -0.75), Weights(1.4, -0.75)),
-        (Weights(2.9, 3.5), Weights(2.9, 3.5)),
-        (Weights(0.2, 2.25), Weights(0.2, 2.25)),
-        (Weights(-3.0, 0.0), Weights(0.0, 0.0)),  # a model that harms is not listened to
-        (Weights(9.0, 1.0), Weights(LARGEST_WEIGHT, 1.0)),
-    ],
-)
-def test_the_search_finds_the_least_errors(optimum: Weights, found: Weights) -> None:
-    def errors(weights: Weights) -> int:
-        distance = abs(weights.lm_weight - optimum.lm_weight) + abs(
-            weights.word_insertion_bonus - optimum.word_insertion_bonus
-        )
-        return min(100, round(10 * distance))
-
-    recognizer, dev_set = stub(errors)
-    told: list[Weights] = []
-    best = search_values(recognizer, dev_set, lambda values, counts: told.append(Weights(**values)))
-    # The finest steps are 0.1 and 0.25, on a grid from 0.5 and 0.
-    assert best == pytest.approx(found._asdict(), abs=0.051)
-    assert told[0] == Weights(0.5, 0.0)
-    assert len(set(told)) == len(told), "nothing is tried twice"
+def two_valleys(weights: Weights) -> int:
+    """The deeper one is far from where the search begins, behind a ridge: steps downhill end in the other."""
+    shallow = 10 + 8 * abs(weights.lm_weight - 0.5) + 3 * abs(weights.word_insertion_bonus - 2)
+    deep = 5 + 30 * abs(weights.lm_weight - 2.0) + 10 * abs(weights.word_insertion_bonus + 1)
+    return min(100, round(min(shallow, deep)))
 
 
-@pytest.mark.parametrize("seed", range(10))
-def test_the_search_never_ends_worse_than_it_began_and_always_at_the_same(seed: int) -> None:
-    """On errors without any order."""
+def test_of_two_values_all_combinations_are_tried_once() -> None:
+    seen: list[Weights] = []
+    search = search_values(*stub(two_valleys), lambda values, counts: seen.append(Weights(**values)))
+    assert search.values[fewest_errors(search.trials)] == {"lm_weight": 2.0, "word_insertion_bonus": -1.0}
+    assert [Weights(**values) for values in search.values] == seen
+    assert len(set(seen)) == len(seen) == (len(LM_WEIGHTS) - 1) * len(WORD_INSERTION_BONUSES) + 1
+    assert search.trials.words[:, 0].tolist() == [two_valleys(weights) for weights in seen]
+    assert search.trials.strength.tolist() == [weights.lm_weight for weights in seen]
+    assert search.num_words == 100
+
+
+def test_the_first_trial_is_without_the_language_model() -> None:
+    """All that serves it is 0 then, which is one trial and not one for each bonus."""
+    for three in (False, True):
+        search = search_values(*stub(two_valleys, three=three), lambda values, counts: None)
+        assert set(search.values[0].values()) == {0.0}
+        assert [values["lm_weight"] for values in search.values].count(0.0) == 1
+
+
+@pytest.mark.parametrize("three", [False, True])
+@pytest.mark.parametrize("seed", range(5))
+def test_where_the_search_begins_changes_nothing(seed: int, three: bool) -> None:
+    """On errors without any order: a model that is tuned again, or was given other values, is tuned alike."""
 
     def errors(weights: Weights) -> int:
         return hash((weights, seed)) % 101
 
-    best = search_values(*stub(errors), lambda values, counts: None)
-    assert errors(Weights(**best)) <= errors(Weights(0.5, 0.0))
-    assert search_values(*stub(errors), lambda values, counts: None) == best
+    first, other = (
+        search_values(*stub(errors, own, three), lambda values, counts: None)
+        for own in (Weights(0.5, 1.0, -4.0), Weights(2.0, 4.0, 0.0))
+    )
+    assert first.values == other.values
+    assert first.trials.words.tolist() == other.trials.words.tolist()
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_of_three_values_no_two_can_be_changed_for_the_better(seed: int) -> None:
+    def errors(weights: Weights) -> int:
+        return 0 if weights.lm_weight == 0 else hash((weights, seed)) % 101
+
+    def without_zero(weights: Weights) -> int:
+        return errors(weights) if weights.lm_weight else 100
+
+    search = search_values(*stub(without_zero, three=True), lambda values, counts: None)
+    best = Weights(**search.values[fewest_errors(search.trials)])
+    for weight in LM_WEIGHTS[1:]:
+        for bonus in WORD_INSERTION_BONUSES:
+            assert without_zero(Weights(weight, bonus, best.unknown_score)) >= without_zero(best)
+        for unknown in (-4.0, -2.0, 0.0):
+            assert without_zero(Weights(weight, best.word_insertion_bonus, unknown)) >= without_zero(best)
 
 
 # The command.
@@ -142,14 +169,15 @@ def test_the_search_never_ends_worse_than_it_began_and_always_at_the_same(seed: 
 def test_the_bundle_holds_weights_model_and_calibration_and_uses_them_wherever_it_is(
     bundle: Path, dev: Path, lm: Path, fluent: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert tune([str(bundle), str(dev), "--lm", str(lm), "--beam", "4"]) == 0
+    assert tune([str(bundle), str(dev), "--lm", str(lm), "--beam", "4", *ALWAYS]) == 0
     said = capsys.readouterr().out.splitlines()
     tried = [line for line in said if line.startswith("LM weight ")]
     errors = [int(line.split()[-2]) for line in tried]
     assert len(tried) > 4
     taken = next(line.removeprefix("taken: ") for line in said if line.startswith("taken: "))
     [chosen] = [number for line, number in zip(tried, errors, strict=True) if _weights(line) == _weights(taken)]
-    assert chosen == min(errors) <= errors[0]
+    assert chosen == int(taken.rpartition(": ")[2].split(",")[0])
+    assert min(errors) <= chosen <= errors[0]
     assert any(line.startswith("confidence: ") for line in said)
     assert said[-1] == f"{bundle}: written"
 
@@ -188,17 +216,62 @@ def test_without_lm_confidence_alone_is_tuned(bundle: Path, dev: Path, capsys: p
     assert decode_of(bundle) == before == {"name": "greedy"}
 
 
+def test_a_gain_within_the_noise_attaches_nothing_and_says_so(
+    bundle: Path, dev: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The language model is of texts that have nothing to do with what is said."""
+    before = decode_of(bundle)
+    lm = model_of(tmp_path / "other.arpa", ["zu za", "za zu za", "zo"])
+    assert tune([str(bundle), str(dev), "--lm", str(lm), "--beam", "4"]) == 0
+    said = capsys.readouterr().out
+    assert "expected on other such speech, by cross-validation: " in said
+    assert "The gain is within the noise, so the search is not changed." in said
+    assert sorted(contents(bundle)) == [name for name in TUNED if name != "lm.arpa"]
+    assert decode_of(bundle) == before == {"name": "greedy"}
+    assert "Tuned on valid.jsonl: greedy search, as it was; confidence" in (bundle / "README.md").read_text()
+
+
+def test_of_several_dev_sets_each_is_reported(
+    bundle: Path, dev: Path, lm: Path, fluent: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sets = [str(dev), str(fluent / "test.jsonl")]
+    assert tune([str(bundle), *sets, "--lm", str(lm), "--beam", "4", *ALWAYS]) == 0
+    said = capsys.readouterr().out.splitlines()
+    each = [line for line in said if line.startswith(tuple(f"{path}: " for path in sets))]
+    assert len(each) == 2
+    before, after = (sum(int(line.split()[place]) for line in each) for place in (1, 4))
+    taken = next(line for line in said if line.startswith("taken: "))
+    assert after == int(taken.rpartition(": ")[2].split(",")[0])
+    assert before == int(next(line for line in said if line.startswith("LM weight  0.00")).split()[-2])
+    assert "Tuned on valid.jsonl, test.jsonl: beam search" in (bundle / "README.md").read_text()
+
+
+def test_a_spelling_model_is_kept_with_the_language_model(
+    bundle: Path, dev: Path, tmp_path: Path, fluent: Path
+) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("".join(f"{utterance.text}\n" for utterance in read_manifest(dev)))
+    lm, spelling = tmp_path / "words.arpa", tmp_path / "letters.arpa"
+    assert ngram([str(text), "-o", str(lm), "--spelling", str(spelling), "--order", "2"]) == 0
+    assert tune([str(bundle), str(dev), "--lm", str(lm), "--spelling", str(spelling), "--beam", "4", *ALWAYS]) == 0
+    assert sorted(contents(bundle)) == sorted([*TUNED, "spelling.arpa"])
+    assert (bundle / "spelling.arpa").read_bytes() == spelling.read_bytes()
+    lm.unlink(), spelling.unlink()
+    recognizer = load_recognizer(bundle.rename(tmp_path / "moved"))
+    assert list(recognizer.decode.tunable) == ["lm_weight", "word_insertion_bonus"]
+    assert transcribe([str(tmp_path / "moved"), str(fluent / "test.jsonl")]) == 0
+
+
 def test_tuning_again_starts_from_the_bundles_own_settings_and_another_model_replaces_its(
     bundle: Path, dev: Path, lm: Path, tmp_path: Path
 ) -> None:
-    options = ["--beam", "4"]
-    assert tune([str(bundle), str(dev), "--lm", str(lm), *options]) == 0
+    assert tune([str(bundle), str(dev), "--lm", str(lm), "--beam", "4", *ALWAYS]) == 0
     once = contents(bundle)
-    assert tune([str(bundle), str(dev)]) == 0
+    assert tune([str(bundle), str(dev), *ALWAYS]) == 0
     assert contents(bundle) == once, "the same dev set and model: not a byte changes"
 
     other = model_of(tmp_path / "other.arpa", ["fa fa", "be be be", "fa be"])
-    assert tune([str(bundle), str(dev), "--lm", str(other), "--lm-weight", "0.2"]) == 0
+    assert tune([str(bundle), str(dev), "--lm", str(other), "--lm-weight", "0.2", *ALWAYS]) == 0
     assert (bundle / "lm.arpa").read_bytes() == other.read_bytes()
     assert sorted(contents(bundle)) == TUNED
     assert (bundle / "README.md").read_text().count("Tuned on") == 1
@@ -305,7 +378,7 @@ def test_killed_while_it_writes_the_old_bundle_or_the_new_is_there_and_tuning_ag
     bundle: Path, dev: Path, lm: Path, call: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = sorted(contents(bundle))
-    options = [str(bundle), str(dev), "--lm", str(lm), "--beam", "2"]
+    options = [str(bundle), str(dev), "--lm", str(lm), "--beam", "2", *ALWAYS]
     with dies_at(call, monkeypatch), pytest.raises(Killed):
         tune(options)
     places = [place for place in (bundle, bundle.with_name(".bundle.replaced")) if place.is_dir()]

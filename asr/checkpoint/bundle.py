@@ -29,8 +29,18 @@ WEIGHTS, CONFIG, CARD = "weights.safetensors", "config.json", "README.md"
 FIXED = (WEIGHTS, CONFIG, CARD)  # names in every bundle
 OF_A_BUNDLE = (WEIGHTS, CONFIG)
 OF_FILES = (".nemo", ".ckpt")  # suffixes of models that are files: a folder of such a name is not loaded
-ATTACHED = {"lm": "lm.arpa", "lexicon": "lexicon.txt", "hotwords": "hotwords.txt"}  # files the decoder's settings name
-UNBOUNDED = (WEIGHTS, ATTACHED["lm"], ATTACHED["lexicon"])  # in size; what they hold is checked as it is read
+ATTACHED = {  # files that the decoder's settings name
+    "lm": "lm.arpa",
+    "spelling": "spelling.arpa",
+    "lexicon": "lexicon.txt",
+    "hotwords": "hotwords.txt",
+}
+UNBOUNDED = (
+    WEIGHTS,
+    ATTACHED["lm"],
+    ATTACHED["spelling"],
+    ATTACHED["lexicon"],
+)  # in size; what they hold is checked as it is read
 REPLACED = ".replaced"  # the end of an older bundle's name while it is replaced
 
 
@@ -267,10 +277,12 @@ def check_attachable(config: Mapping[str, Any]) -> None:
     Raises:
         InputError: it is not ARPA, or cannot be read.
     """
-    lm = fusion(config).get("lm")
-    if lm is None:
-        return
-    path = Path(lm)
+    for key in ("lm", "spelling"):
+        if (given := fusion(config).get(key)) is not None:
+            _check_arpa(Path(given))
+
+
+def _check_arpa(path: Path) -> None:
     try:
         with path.open("rb") as file:
             head = file.read(64)

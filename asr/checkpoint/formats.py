@@ -5,7 +5,7 @@ from typing import Any
 
 from asr.errors import InputError, shown
 
-FORMAT = 6  # of what this version writes
+FORMAT = 7  # of what this version writes
 KEY = "format"  # of a config: its number; a config of format 0 has none
 
 
@@ -124,6 +124,15 @@ def _word_insertion_bonus(config: dict[str, Any]) -> dict[str, Any]:
     return config | {"decode": decode | {"fusion": named}}
 
 
+def _no_spelling(config: dict[str, Any]) -> dict[str, Any]:
+    """Up to format 6 all words that a language model does not know had the same score."""
+    decode = config.get("decode")
+    fusion = decode.get("fusion") if isinstance(decode, dict) else None
+    if not isinstance(decode, dict) or not isinstance(fusion, dict):
+        return config
+    return config | {"decode": decode | {"fusion": {"spelling": None} | fusion}}
+
+
 CHANGES: list[Callable[[dict[str, Any]], dict[str, Any]]] = [
     _relative_feed_forward,
     _convolution_group,
@@ -131,4 +140,5 @@ CHANGES: list[Callable[[dict[str, Any]], dict[str, Any]]] = [
     _fusion_part,
     _nothing_behind_a_chunk,
     _word_insertion_bonus,
+    _no_spelling,
 ]  # from format 0, 1, … to the next

@@ -28,7 +28,7 @@ PRECISION_HELP = "of its products (default float32); in others a text may hang o
 SHORTEST_CHUNK = 1.0  # seconds; in less there is no word to be heard
 DECODERS = sorted(file.stem for file in (CONF / "decode").glob("*.yaml"))
 FUSION_OPTIONS = (  # that stand for settings of decode.fusion
-    *("lm", "lm_unit", "lm_weight", "word_insertion_bonus", "unknown_score"),
+    *("lm", "lm_unit", "lm_weight", "word_insertion_bonus", "unknown_score", "spelling"),
     *("lexicon", "hotwords", "hotword_score"),
 )
 
@@ -67,6 +67,7 @@ def add_decoding(parser: argparse.ArgumentParser) -> None:
     search.add_argument("--lm-weight", type=finite, metavar="W", help="factor of its log-probabilities")
     search.add_argument("--word-insertion-bonus", type=finite, metavar="S", help="added for each word")
     search.add_argument("--unknown-score", type=finite, metavar="S", help="added for each word that it does not know")
+    search.add_argument("--spelling", metavar="FILE", help="how unknown words are spelled, by asr.ngram --spelling")
     search.add_argument("--lexicon", metavar="FILE", help="allow its words only: a word a line, or an ARPA file's")
     search.add_argument("--hotwords", metavar="FILE", help="names and terms to be heard more easily, one a line")
     search.add_argument("--hotword-score", type=finite, metavar="S", help="bonus for each of their words")
@@ -101,6 +102,7 @@ def check_used(recognizer: "Recognizer", options: argparse.Namespace) -> None:
         ("lm_weight", "lm", has_lm),
         ("word_insertion_bonus", "lm", has_lm),
         ("unknown_score", "lm", has_lm),
+        ("spelling", "lm", has_lm),
         ("hotword_score", "hotwords", has_hotwords),
     ):
         if not is_there and getattr(options, key, None) is not None:

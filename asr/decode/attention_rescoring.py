@@ -12,7 +12,7 @@ from asr.decode.fusion.shallow_fusion import Bonus, Score, ShallowFusion
 from asr.interfaces import AttentionHead, Head, Hypothesis, Tokenizer, Tunable
 from asr.settings.rule import DECODED_SECONDS, number, whole
 
-LARGEST_WEIGHT = 20.0  # of the attention decoder, that is worth trying
+WEIGHTS = (0.0, 0.3, 0.6, 1.0, 1.5, 2.0, 3.0, 5.0)  # of the attention decoder, that are worth trying
 
 
 class RescoringEvidence(NamedTuple):
@@ -86,7 +86,7 @@ class AttentionRescoring:
     @property
     def tunable(self) -> dict[str, Tunable]:
         """The decoder's weight; weight and word insertion bonus of the language model, if there is one."""
-        return {"attention_weight": Tunable(self.attention_weight, 0.0, LARGEST_WEIGHT, 1.0), **self.beam.tunable}
+        return {"attention_weight": Tunable(self.attention_weight, WEIGHTS), **self.beam.tunable}
 
     @property
     def description(self) -> str:

@@ -88,7 +88,7 @@ class JointBeam:
     @property
     def tunable(self) -> dict[str, Tunable]:
         """CTC's weight; weight and word insertion bonus of the language model, if there is one."""
-        return {"ctc_weight": Tunable(self.ctc_weight, 0.0, 1.0, 0.2), **self.fusion.tunable}
+        return {"ctc_weight": Tunable(self.ctc_weight, (0.1, 0.2, 0.3, 0.5, 0.7, 0.9)), **self.fusion.tunable}
 
     @property
     def description(self) -> str:

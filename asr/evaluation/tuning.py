@@ -2,13 +2,16 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations, product
 
+import numpy as np
 import torch
 
 from asr.data.batch import Rejected
 from asr.data.manifest import Utterance
 from asr.errors import InputError
 from asr.evaluation.calibration import auc
+from asr.evaluation.selection import Trials
 from asr.evaluation.word_errors import ErrorCounts, count_characters, count_errors, right_words, total
 from asr.interfaces import Tunable
 from asr.recognition.confidence import UNCALIBRATED, Calibration, calibrate
@@ -16,7 +19,7 @@ from asr.recognition.inference import Inference
 from asr.recognition.long_form import Segment
 from asr.recognition.recognizer import Recognizer
 
-HALVINGS = 3  # of the steps of a search
+OF_LANGUAGE_MODEL = ("lm_weight", "word_insertion_bonus", "unknown_score")
 
 Values = Mapping[str, float]  # of what a decoder can tune
 
@@ -48,15 +51,32 @@ def encode(
     return dev_set, rejected
 
 
-def search_values(
-    recognizer: Recognizer, dev_set: Sequence[EncodedUtterance], on_trial: Callable[[Values, ErrorCounts], None]
-) -> dict[str, float]:
-    """Find the values with the fewest errors: by steps along each of them, halved where none is an improvement.
-
-    Of values with as many word errors, those with fewer errors in characters are better: a small dev set has many.
+@dataclass(frozen=True, slots=True)
+class Search:
+    """Every combination of values that was tried, and its errors.
 
     Args:
-        recognizer: whose decoder's tunable values are searched for, and whose normaliser counts.
+        values: of each trial; the first is the search without a language model, all else as the recogniser has it.
+        trials: their errors.
+        num_words: of the references.
+    """
+
+    values: Sequence[Values]
+    trials: Trials
+    num_words: int
+
+
+def search_values(
+    recognizer: Recognizer, dev_set: Sequence[EncodedUtterance], on_trial: Callable[[Values, ErrorCounts], None]
+) -> Search:
+    """Try values of what the recogniser's decoder can tune.
+
+    Of two values all combinations of their trials are tried. Of more, all combinations of each two, beside the best
+    values of the others so far, until no pair improves. The trials do not depend on the values that the recogniser
+    has, but for the first one, which shows what tuning gains.
+
+    Args:
+        recognizer: whose normaliser counts.
         dev_set: to count errors on.
         on_trial: called with each trial and its errors.
     """
@@ -64,37 +84,45 @@ def search_values(
     evidence = [
         (encoded.utterance, [_evidence(recognizer, segment) for segment in encoded.segments]) for encoded in dev_set
     ]
-    trials: dict[tuple[float, ...], tuple[int, int]] = {}
+    tried: dict[tuple[float, ...], list[tuple[ErrorCounts, ErrorCounts]]] = {}
 
     def errors(values: tuple[float, ...]) -> tuple[int, int]:
-        if values not in trials:
+        values = _plain(tunable, values)
+        if values not in tried:
             named = dict(zip(tunable, values, strict=True))
             texts = [_texts(recognizer, *pair, named) for pair in evidence]
-            words = total(count_errors(*pair) for pair in texts)
-            trials[values] = words.errors, total(count_characters(*pair) for pair in texts).errors
-            on_trial(named, words)
-        return trials[values]
+            tried[values] = [(count_errors(*pair), count_characters(*pair)) for pair in texts]
+            on_trial(named, total(words for words, _ in tried[values]))
+        words, characters = zip(*tried[values], strict=True)
+        return total(words).errors, total(characters).errors
 
-    best = tuple(number.value for number in tunable.values())
-    errors(best)
-    for halving in range(HALVINGS):
-        improves = True
-        while improves:
-            around = [
-                _moved(best, index, sign * number.step / 2**halving, number)
-                for index, number in enumerate(tunable.values())
-                for sign in (1, -1)
-            ]
-            nearest = min(around, key=errors)
-            improves = errors(nearest) < errors(best)
-            best = nearest if improves else best
-    return dict(zip(tunable, best, strict=True))
+    errors(tuple(0.0 if name == "lm_weight" else number.value for name, number in tunable.items()))
+    best = tuple(number.trials[len(number.trials) // 2] for number in tunable.values())
+    improves = True
+    while improves:
+        before = best
+        for block in combinations(range(len(tunable)), min(2, len(tunable))):
+            best = min(_around(best, block, [*tunable.values()]), key=errors)
+        improves = best != before and len(tunable) > 2
+    counts = np.array([[(words.errors, letters.errors) for words, letters in trial] for trial in tried.values()], float)
+    values = [dict(zip(tunable, trial, strict=True)) for trial in tried]
+    strength = np.array([trial.get("lm_weight", 0.0) for trial in values])
+    num_words = total(words for words, _ in next(iter(tried.values()))).reference_length
+    return Search(values, Trials(counts[..., 0], counts[..., 1], strength), num_words)
 
 
-def _moved(values: tuple[float, ...], index: int, step: float, number: Tunable) -> tuple[float, ...]:
-    """One of the values moved by a step, within its range."""
-    moved = round(min(max(values[index] + step, number.low), number.high), 4)
-    return (*values[:index], moved, *values[index + 1 :])
+def _around(values: tuple[float, ...], block: tuple[int, ...], numbers: Sequence[Tunable]) -> list[tuple[float, ...]]:
+    """All combinations of the trials of a block, beside the other values; these values first, to win among equals."""
+    trials = [numbers[index].trials if index in block else (value,) for index, value in enumerate(values)]
+    return [values, *product(*trials)]
+
+
+def _plain(tunable: Mapping[str, Tunable], values: tuple[float, ...]) -> tuple[float, ...]:
+    """The same values; with a language model of weight 0 those that serve it are 0, so that this is one trial."""
+    named = dict(zip(tunable, values, strict=True))
+    if named.get("lm_weight") != 0:
+        return values
+    return tuple(0.0 if name in OF_LANGUAGE_MODEL else value for name, value in named.items())
 
 
 def _evidence(recognizer: Recognizer, segment: Segment) -> object:

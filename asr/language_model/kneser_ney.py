@@ -53,6 +53,7 @@ def estimate(
     order: int,
     *,
     thresholds: Sequence[int],
+    unknown_words: bool = False,
     memory: int = MEMORY,
     advance: Advance = lambda count: None,
 ) -> list[NGrams]:
@@ -69,6 +70,9 @@ def estimate(
         order: length of the longest n-grams.
         thresholds: (order,) n-grams that occur as often as that or less are pruned; 0 first, then non-decreasing.
             So the contexts and the ends of those that are kept are kept.
+        unknown_words: whether <unk> stands for all words that the text does not hold: it alone gets what the discounts
+            take from the unigrams (KenLM's --interpolate_unigrams 0). Else a uniform distribution does, in which it
+            is one word among the others.
         memory: bytes that counting may take.
         advance: is told how many ids have been counted.
 
@@ -81,9 +85,12 @@ def estimate(
         keys, counts = _tables(blocks, order, vocab_size)
     ends = _ends(keys, vocab_size)
     model: list[NGrams] = []
-    lower = np.full(1, 1 / (vocab_size - 1))  # uniform; <s> is no word to be predicted
+    uniform = 1 / (vocab_size - 1)  # <s> is no word to be predicted
+    lower = np.where(np.arange(vocab_size) == UNK, 1.0, 0.0) if unknown_words else np.full(vocab_size, uniform)
     for number, adjusted in enumerate(_adjusted(keys, counts, ends, vocab_size)):
         discounts = _discounts(adjusted)
+        if unknown_words and number == 0 and discounts and discounts[-1] >= 3:
+            discounts = None  # a word that counts 3 would have nothing left, and gets nothing back
         kept = np.ones(len(adjusted), bool) if number == 0 else counts[number] > thresholds[number]
         taken = np.where(
             kept, np.array([0, *(discounts or FALLBACK)])[np.minimum(adjusted, 3).astype(np.int8)], adjusted
@@ -95,9 +102,10 @@ def estimate(
             np.log10(weights, out=model[-1].backoffs)
         adjusted = adjusted - taken
         adjusted /= totals[contexts]
-        adjusted += weights[contexts] * lower[ends[number]]
+        adjusted += weights[contexts] * (lower[ends[number]] if number else lower)
         lower = adjusted
-        log_probs = np.log10(lower)
+        with np.errstate(divide="ignore"):  # <s>, set below
+            log_probs = np.log10(lower)
         model.append(NGrams(keys[number], log_probs, np.zeros(len(kept)), kept, discounts or FALLBACK, not discounts))
     model[0].log_probs[BOS] = _NO_PROBABILITY
     return model

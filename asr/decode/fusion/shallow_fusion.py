@@ -11,21 +11,25 @@ from asr.decode.fusion.lexicon import Words, writable
 from asr.errors import InputError
 from asr.interfaces import NO_HOTWORDS, Tokenizer, Tunable
 from asr.language_model.kenlm import NgramModel
+from asr.language_model.spelling import SpellingModel
 from asr.settings.rule import TEXT, number, one_of, or_null
 
 Path = Annotated[str | None, or_null(TEXT)]
 Score = Annotated[float, number(-1_000, 1_000)]  # natural logarithm
 Bonus = Annotated[float, number(0, 1_000)]
 
-LARGEST_WEIGHT = 5.0  # of a language model, that is worth trying
-LARGEST_SCORE = 20.0  # of a word, the same
+LM_WEIGHTS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.7, 1.0, 1.5, 2.0)  # that are worth trying
+WORD_INSERTION_BONUSES = (-1.0, 0.0, 1.0, 2.0, 3.0, 4.0)
+UNKNOWN_SCORES = (-10.0, -6.0, -4.0, -2.0, 0.0)
 
 NEVER = -math.inf
+PAID = object()  # how far an unknown word is spelled, where all of them have one score: it was added at once
 WHITE_SPACE = re.compile(r"\s")
 
 # What matters of a hypothesis for the score of what follows it: characters of the word that has begun, "" between
-# words; whether a known word may begin so; the language model's history; hotwords that have begun.
-Context = tuple[str, bool, Any, Matches]
+# words; None while a known word may begin so, then how far the unknown word is spelled; the language model's history;
+# hotwords that have begun.
+Context = tuple[str, Any, Any, Matches]
 
 
 class ShallowFusion:
@@ -43,7 +47,10 @@ class ShallowFusion:
         lm_unit: "word", or "token" for a model made by `asr.ngram --tokens`.
         lm_weight: factor of the language model's log-probability.
         word_insertion_bonus: added for each word, in return for what the language model takes; without one nothing is.
-        unknown_score: added for each word that neither language model, lexicon nor hotwords know (natural logarithm).
+        unknown_score: added for each word that neither language model, lexicon nor hotwords know (natural logarithm);
+            not used where there is a spelling model.
+        spelling: path of a spelling model (`asr.ngram --spelling`): an unknown word has the language model's
+            probability of <unk> times that of its spelling; None: unknown_score stands for the latter.
         lexicon: path of a list of words, a line each, or of an ARPA model, whose words it is; None: any word.
         hotwords: path of a list of phrases, a line each; None: none.
         hotword_score: bonus for each word of a phrase (natural logarithm).
@@ -62,6 +69,7 @@ class ShallowFusion:
         lm_weight: Bonus,
         word_insertion_bonus: Score,
         unknown_score: Score,
+        spelling: Path,
         lexicon: Path,
         hotwords: Path,
         hotword_score: Bonus,
@@ -78,6 +86,10 @@ class ShallowFusion:
         self.lexicon = Words([*writable(lexicon, tokenizer, normalize), *self.phrases.words]) if lexicon else None
         self.lm_weight = lm_weight
         self.word_insertion_bonus = word_insertion_bonus
+        if spelling and self.word_model is None:
+            must = "decode.fusion.spelling must go with a language model of words, for the words that it does not know"
+            raise InputError(f"{must}; got lm={lm}, lm_unit={lm_unit}.")
+        self.spelling = SpellingModel(spelling) if spelling else None
         if self.lexicon is not None:
             self._known, self.unknown_score = self.lexicon, NEVER
         elif self.word_model is not None:
@@ -92,15 +104,15 @@ class ShallowFusion:
 
     @property
     def tunable(self) -> dict[str, Tunable]:
-        """With a language model: its weight, the word insertion bonus, and the score of an unknown word."""
+        """With a language model: its weight, the word insertion bonus, and unknown_score where it is used."""
         if not self.has_model:
             return {}
         tunable = {
-            "lm_weight": Tunable(self.lm_weight, 0.0, LARGEST_WEIGHT, 0.4),
-            "word_insertion_bonus": Tunable(self.word_insertion_bonus, -LARGEST_SCORE, LARGEST_SCORE, 1.0),
+            "lm_weight": Tunable(self.lm_weight, LM_WEIGHTS),
+            "word_insertion_bonus": Tunable(self.word_insertion_bonus, WORD_INSERTION_BONUSES),
         }
-        if self.word_model is not None and self.lexicon is None:
-            tunable["unknown_score"] = Tunable(self.unknown_score, -LARGEST_SCORE, LARGEST_SCORE, 4.0)
+        if self.word_model is not None and self.lexicon is None and self.spelling is None:
+            tunable["unknown_score"] = Tunable(self.unknown_score, UNKNOWN_SCORES)
         return tunable
 
     @property
@@ -126,42 +138,44 @@ class ShallowFusion:
     def start(self) -> Context:
         """Begin a hypothesis."""
         model = self.token_model or self.word_model
-        return "", True, model.start() if model else None, NOWHERE
+        return "", None, model.start() if model else None, NOWHERE
 
     def extend(self, context: Context, token: int) -> tuple[Context, float] | None:
         """Append a token; return the new context and what the hypothesis gains. None: no word begins so."""
-        word, is_open, history, matches = context
+        word, spelled, history, matches = context
         gain = 0.0
         for place, part in enumerate(self._parts[token]):
             if place and word:
-                ended = self._end_word(word, is_open, history, matches)
+                ended = self._end_word(word, spelled, history, matches)
                 if ended is None:
                     return None
                 history, matches, bonus = ended
-                word, is_open, gain = "", True, gain + bonus
+                word, spelled, gain = "", None, gain + bonus
             if not part:
                 continue
             if matches.open or not word:
                 matches, bonus = self.phrases.spell(matches, part, begins_word=not word)
                 gain += bonus
             word += part
-            if (
-                is_open and word not in self._known.beginnings
-            ):  # it has the score of an unknown one as soon as it is one
-                is_open, gain = False, gain + self.unknown_score
+            if spelled is not None:
+                score, spelled = self._spell(spelled, part)
+                gain += score
+            elif word not in self._known.beginnings:  # an unknown word is scored as such as soon as it is one
+                score, spelled = self._spell(None, word)
+                gain += score
         if gain == NEVER:
             return None
         if self.token_model is not None:
             log_prob, history = self.token_model.score(history, self._names[token])
             gain += self.lm_weight * log_prob
-        return (word, is_open, history, matches), gain
+        return (word, spelled, history, matches), gain
 
     def finish(self, context: Context) -> float | None:
         """Say what a hypothesis gains by ending here. None: it ends within a word that is in no lexicon."""
-        word, is_open, history, matches = context
+        word, spelled, history, matches = context
         gain = 0.0
         if word:
-            ended = self._end_word(word, is_open, history, matches)
+            ended = self._end_word(word, spelled, history, matches)
             if ended is None:
                 return None
             history, matches, gain = ended
@@ -170,10 +184,14 @@ class ShallowFusion:
             gain += self.lm_weight * model.end(history)
         return gain - matches.bonus
 
-    def _end_word(self, word: str, is_open: bool, history: Any, matches: Matches) -> tuple[Any, Matches, float] | None:
-        unknown = self.unknown_score if is_open and word not in self._known else 0.0
+    def _end_word(self, word: str, spelled: Any, history: Any, matches: Matches) -> tuple[Any, Matches, float] | None:
+        unknown = 0.0
+        if spelled is None and word not in self._known:
+            unknown, spelled = self._spell(None, word)
         if unknown == NEVER:
             return None
+        if spelled is not None and self.spelling is not None:
+            unknown += self.lm_weight * self.spelling.end(spelled)
         matches, gain = self.phrases.end_word(matches)
         gain += unknown
         if self.has_model:
@@ -182,6 +200,13 @@ class ShallowFusion:
             log_prob, history = self.word_model.score(history, word)
             gain += self.lm_weight * log_prob
         return history, matches, gain
+
+    def _spell(self, spelled: Any, characters: str) -> tuple[float, Any]:
+        """Score further characters of an unknown word, all of them where `spelled` is None; return where it is now."""
+        if self.spelling is None or self.lexicon is not None:
+            return (self.unknown_score if spelled is None else 0.0), PAID
+        log_prob, spelled = self.spelling.extend(self.spelling.start() if spelled is None else spelled, characters)
+        return self.lm_weight * log_prob, spelled
 
 
 def token_name(piece: str) -> str:

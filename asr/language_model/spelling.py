@@ -1,0 +1,70 @@
+"""How probable the spelling of a word is that a language model does not know: an n-gram model over characters."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from asr.errors import InputError
+from asr.language_model.kenlm import NgramModel
+from asr.language_model.kneser_ney import BOS, EOS, SPECIAL, NGrams, estimate
+
+ORDER = 6  # the longest that KenLM reads: five characters of context
+MAX_COUNT = 5  # of a word in the text, to be an example of the words that the text does not hold
+
+
+class SpellingModel:
+    """The probability of a word as a string, character by character, and its end.
+
+    It sums to one over all strings, so that P(<unk> | history) times it is a probability of each unknown word. It is
+    of characters and not of tokens because different tokens may spell the same word.
+
+    Args:
+        path: of an n-gram model whose entries are characters (`asr.ngram --spelling`).
+
+    Raises:
+        InputError: it is not such a file.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._model = NgramModel(path)
+        longer = sorted(entry for entry in self._model.words if len(entry) > 1)
+        if longer:
+            must = f"{path}: the entries of a spelling model must be single characters (asr.ngram --spelling)"
+            raise InputError(f"{must}; got {longer[0]!r}, and {len(longer) - 1} more.")
+
+    def start(self) -> Any:
+        """Begin a word."""
+        return self._model.start()
+
+    def extend(self, state: Any, characters: str) -> tuple[float, Any]:
+        """Return log P(characters | those before), natural logarithm, and the next state."""
+        total = 0.0
+        for character in characters:
+            log_prob, state = self._model.score(state, character)
+            total += log_prob
+        return total, state
+
+    def end(self, state: Any) -> float:
+        """Return log P(the word ends here)."""
+        return self._model.end(state)
+
+
+def estimate_spelling(counts: Mapping[str, int]) -> tuple[list[NGrams], list[str]]:
+    """Estimate a spelling model from the rare words of a text: those that occur MAX_COUNT times or less.
+
+    Words that a text does not hold are like its rare ones, and unlike its frequent ones. Each rare word counts once.
+
+    Args:
+        counts: of each word; where none is rare, all words are taken.
+
+    Returns:
+        The model, and its characters by id, as `write_arpa` wants them.
+    """
+    words = [word for word, count in counts.items() if count <= MAX_COUNT] or list(counts)
+    characters = sorted({character for word in words for character in word})
+    ids = {character: number for number, character in enumerate(characters, start=len(SPECIAL))}
+    spelled = (number for word in words for number in (BOS, *(ids[character] for character in word), EOS))
+    size = len(SPECIAL) + len(characters)
+    model = estimate(np.fromiter(spelled, np.int32), size, ORDER, thresholds=[0] * ORDER)
+    return model, [*SPECIAL, *characters]

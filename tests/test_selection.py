@@ -1,0 +1,96 @@
+"""Which values tuning takes, and whether the gain that it promises comes true."""
+
+import math
+
+import numpy as np
+import pytest
+
+from asr.evaluation.bootstrap import FEWEST
+from asr.evaluation.selection import Array, HeldOut, Trials, choose, expected_gain, fewest_errors
+
+WEIGHTS = np.array([0.0, *np.linspace(0.1, 1.0, 19)])
+
+
+def drawn(rates: Array, num_utterances: int, seed: int) -> Trials:
+    """Errors of 25 words an utterance; trials make most of them in common, as searches of one model do."""
+    generator = np.random.default_rng(seed)
+    hardness = generator.gamma(2.0, 0.5, size=num_utterances)
+    shared = generator.random((num_utterances, 25))
+    own = generator.random((len(rates), num_utterances, 25))
+    both = np.where(generator.random(own.shape) < 0.8, shared, own)
+    words = (both < (rates[:, None] * hardness)[..., None]).sum(axis=2).astype(float)
+    return Trials(words, words, WEIGHTS[: len(rates)])
+
+
+def trials(words: list[list[float]], characters: list[list[float]] | None = None) -> Trials:
+    errors = np.array(words, float)
+    return Trials(errors, np.array(characters or words, float), np.arange(len(words)) / 10)
+
+
+def test_the_fewest_errors_are_in_words_then_in_characters() -> None:
+    assert fewest_errors(trials([[3, 1], [1, 1], [2, 0]], [[9, 9], [5, 5], [5, 4]])) == 2
+
+
+def test_the_weakest_language_model_within_a_standard_error_is_chosen() -> None:
+    """Written plainly: the standard error of a sum of differences is sqrt(N) times their standard deviation."""
+    words = np.random.default_rng(0).poisson(2.0, size=(8, 30)).astype(float)
+    made = Trials(words, words, WEIGHTS[:8])
+    best = min(range(8), key=lambda trial: words[trial].sum())
+    expected = None
+    for trial in range(8):  # from the weakest on
+        differences = [words[trial][u] - words[best][u] for u in range(30)]
+        mean = sum(differences) / 30
+        variance = sum((difference - mean) ** 2 for difference in differences) / 29
+        if expected is None and sum(differences) <= math.sqrt(30 * variance):
+            expected = trial
+    assert choose(made) == expected
+
+
+def test_a_gain_in_every_utterance_is_not_given_up_for_a_weaker_model() -> None:
+    """Where all differences are the same their standard error is 0."""
+    assert choose(trials([[3, 3, 3], [2, 2, 2], [1, 1, 1]])) == 2
+
+
+def test_without_any_difference_there_is_no_gain_to_promise() -> None:
+    """Twenty searches that are equally good: the best of them looks better, and cross-validation sees through it."""
+    flattered, promised, certain = [], [], 0
+    for seed in range(100):
+        made = drawn(np.full(20, 0.1), 60, seed)
+        before = made.words[0].sum()
+        flattered.append(made.words[fewest_errors(made)].sum() / before - 1)
+        gain = expected_gain(made)
+        promised.append(gain.after / gain.before - 1)
+        certain += gain.is_certain
+    assert np.mean(flattered) < -0.06
+    assert abs(np.mean(promised)) < 0.01
+    assert certain <= 3  # of 100; 2.5 are expected of an interval of 95 %
+
+
+def test_a_gain_that_there_is_comes_true_on_other_speech() -> None:
+    """Of values that remove 15 % of the errors at the most: what is promised lies about what other speech shows."""
+    rates = 0.1 * (1 - 0.15 * np.exp(-(((WEIGHTS - 0.4) / 0.25) ** 2)))
+    rates[0] = 0.1
+    promised, came, covered = [], [], 0
+    for seed in range(60):
+        made = drawn(rates, 300, seed)
+        gain = expected_gain(made)
+        true = rates[choose(made)] / rates[0] - 1
+        promised.append(gain.after / gain.before - 1)
+        came.append(true)
+        assert gain.interval is not None
+        covered += gain.interval[0] <= true <= gain.interval[1]
+    assert np.mean(came) < -0.10
+    assert np.mean(promised) == pytest.approx(np.mean(came), abs=0.015)
+    assert covered >= 48  # of 60; 51 were: the interval does not know how the choice itself varies
+
+
+def test_of_too_few_utterances_or_no_errors_nothing_is_promised() -> None:
+    assert expected_gain(trials([[1.0] * (FEWEST - 1), [0.0] * (FEWEST - 1)])).interval is None
+    assert expected_gain(trials([[0.0] * 9, [0.0] * 9])) == HeldOut(0.0, 0.0, None)
+    assert not HeldOut(10.0, 1.0, None).is_certain
+    assert expected_gain(trials([[1.0] * 9, [0.0] * 9])) == HeldOut(9.0, pytest.approx(0.0), (-1.0, -1.0))
+
+
+def test_the_same_dev_set_gives_the_same_promise() -> None:
+    made = drawn(np.linspace(0.1, 0.09, 20), 50, 0)
+    assert expected_gain(made) == expected_gain(made)

@@ -1,0 +1,171 @@
+"""How words are spelled that a language model does not know: probabilities, and what makes them."""
+
+import math
+import random
+from collections import Counter
+from collections.abc import Sequence
+from itertools import product
+from pathlib import Path
+
+import pytest
+import torch
+
+from asr.errors import InputError
+from asr.language_model.kenlm import NgramModel
+from asr.language_model.spelling import MAX_COUNT, SpellingModel
+from asr.ngram import main as ngram
+from tests.fusion import Trigrams, beam
+from tests.test_beam import needs_kenlm
+
+TEXT = ["the cat sat", "the dog sat on the cat", "a cat and a dog sat", "the act", "a tag", "so sad a cog"]
+
+
+def made(folder: Path, text: Sequence[str] = TEXT, *options: str) -> tuple[Path, Path]:
+    """Make both models of a text."""
+    words, spelling = folder / "words.arpa", folder / "spelling.arpa"
+    (folder / "text.txt").write_text("".join(f"{line}\n" for line in text))
+    assert ngram([str(folder / "text.txt"), "-o", str(words), "--spelling", str(spelling), *options]) == 0
+    return words, spelling
+
+
+def entries(arpa: Path, order: int) -> dict[str, float]:
+    """The probabilities of the n-grams of an order."""
+    section = arpa.read_text().partition(f"\\{order}-grams:\n")[2].partition("\n\n")[0]
+    rows = [line.split("\t") for line in section.splitlines()]
+    return {row[1]: 10 ** float(row[0]) for row in rows}
+
+
+def log_prob(model: SpellingModel, word: str) -> float:
+    spelled, state = model.extend(model.start(), word)
+    return spelled + model.end(state)
+
+
+@needs_kenlm
+def test_the_probabilities_of_all_strings_sum_to_one(tmp_path: Path) -> None:
+    """Of all strings of at most eight characters, and of those that are longer, by what they begin with."""
+    _, path = made(tmp_path, ["ab abb ba", "b aab bb", "bab a"])
+    model = SpellingModel(str(path))
+    alphabet = ["a", "b", "?"]  # of which the text has no question mark: it is <unk>
+    short = sum(math.exp(log_prob(model, "".join(word))) for n in range(9) for word in product(alphabet, repeat=n))
+    long = sum(math.exp(model.extend(model.start(), "".join(word))[0]) for word in product(alphabet, repeat=9))
+    assert short + long == pytest.approx(1.0, abs=1e-5)  # KenLM: float32
+    assert short > 0.9
+
+
+@needs_kenlm
+def test_characters_may_come_one_by_one_or_together(tmp_path: Path) -> None:
+    model = SpellingModel(str(made(tmp_path)[1]))
+    whole, _ = model.extend(model.start(), "catnap")
+    first, state = model.extend(model.start(), "ca")
+    second, state = model.extend(state, "t")
+    third, _ = model.extend(state, "nap")
+    assert first + second + third == pytest.approx(whole, abs=1e-6)
+
+
+def test_unknown_words_get_all_that_the_discounts_take_from_the_unigrams(tmp_path: Path) -> None:
+    """A unigram's count is the number of different words before it."""
+    words, _ = made(tmp_path, TEXT, "--order", "2")
+    pairs = {pair for line in TEXT for pair in zip(["<s>", *line.split()], [*line.split(), "</s>"], strict=True)}
+    counts = Counter(second for _, second in pairs)
+    found = entries(words, 1)
+    discounts = (0.5, 1.0, 1.5)  # so little text gives none of its own
+    total = sum(counts.values())
+    for word, count in counts.items():
+        assert found[word] == pytest.approx((count - discounts[min(count, 3) - 1]) / total, rel=1e-4)
+    taken = sum(discounts[min(count, 3) - 1] for count in counts.values())
+    assert found["<unk>"] == pytest.approx(taken / total, rel=1e-4)
+    assert sum(found.values()) - found["<s>"] == pytest.approx(1.0, abs=1e-5)
+
+
+@needs_kenlm
+@pytest.mark.parametrize("order", [2, 3])
+def test_behind_every_history_all_words_and_the_unknown_one_sum_to_one(tmp_path: Path, order: int) -> None:
+    words, _ = made(tmp_path, TEXT, "--order", str(order))
+    model = NgramModel(words)
+    for history in product([*sorted(model.words), "never"], repeat=order - 1):
+        state = model.start()
+        for word in history:
+            _, state = model.score(state, word)
+        total = sum(math.exp(model.score(state, word)[0]) for word in [*model.words, "never"])
+        assert total + math.exp(model.end(state)) == pytest.approx(1.0, abs=1e-5)
+
+
+def test_without_spelling_the_model_is_what_it_was(tmp_path: Path) -> None:
+    made(tmp_path)
+    assert ngram([str(tmp_path / "text.txt"), "-o", str(tmp_path / "plain.arpa")]) == 0
+    unigrams = entries(tmp_path / "plain.arpa", 1)
+    assert unigrams["<unk>"] == min(unigrams[word] for word in unigrams if word != "<s>")
+    assert entries(tmp_path / "words.arpa", 1)["<unk>"] > 3 * unigrams["<unk>"]
+
+
+@needs_kenlm
+def test_unknown_words_are_spelled_like_the_rare_words_of_the_text(tmp_path: Path) -> None:
+    frequent = ["zzz"] * (MAX_COUNT + 1)
+    _, path = made(tmp_path, [" ".join(["abab", *frequent]), " ".join(["abba", *frequent])])
+    model = SpellingModel(str(path))
+    assert "z" not in entries(path, 1)
+    assert log_prob(model, "abab") > log_prob(model, "baab") > log_prob(model, "zzz")
+
+
+@needs_kenlm
+def test_where_no_word_is_rare_all_are_examples(tmp_path: Path) -> None:
+    _, path = made(tmp_path, ["ab ba"] * (MAX_COUNT + 1))
+    assert {"a", "b"} < entries(path, 1).keys()
+
+
+@needs_kenlm
+def test_in_a_language_whose_model_is_known_the_most_probable_words_are_found(tmp_path: Path) -> None:
+    """Whatever the frames hear, they hear all strings of "a", "b" and spaces alike: the language alone decides."""
+    draw = random.Random(1)
+    language, spelling = Trigrams(["a", "ab"], draw), Trigrams("ab", draw)
+    pieces = ["", " ", "a", "b"]
+    search = beam(
+        pieces,
+        lm=language.write(tmp_path / "words.arpa"),
+        spelling=spelling.write(tmp_path / "spelling.arpa"),
+        lm_weight=1.0,
+        word_insertion_bonus=0.0,
+        beam_size=10_000,
+        beam_threshold=math.inf,
+        tokens_per_frame=4,
+        token_threshold=-math.inf,
+    )
+
+    def truth(words: Sequence[str]) -> float:
+        return language.sentence(words) + sum(spelling.sentence(word) for word in words if word not in ("a", "ab"))
+
+    log_probs = torch.zeros(1, 6, len(pieces))
+    [found] = search.search(search.evidence(log_probs, torch.tensor([6])))
+    texts = {"".join(pieces[token] for token in hypothesis.tokens): hypothesis.score for hypothesis in found}
+    assert len(texts) > 100
+    for text, score in texts.items():
+        assert score == pytest.approx(truth(text.split()), abs=1e-4)
+
+
+@needs_kenlm
+def test_a_file_that_is_no_spelling_model_is_one_clear_line(tmp_path: Path) -> None:
+    words, spelling = made(tmp_path)
+    with pytest.raises(InputError, match=r"words\.arpa: the entries of a spelling model must be single characters"):
+        beam(["", " ", "a"], lm=str(words), spelling=str(words))
+    with pytest.raises(InputError, match=r"^decode\.fusion\.spelling must go with a language model of words.*lm=None"):
+        beam(["", " ", "a"], spelling=str(spelling))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--spelling", "TEXT"], r"^--spelling must be another file than what the command reads"),
+        (["--spelling", "OUTPUT"], r"^--spelling must be another file than --output"),
+        (["--spelling", "spelling.arpa", "--tokens", "model"], r"^--spelling must go with a model of words; --tokens"),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused_before_the_work(
+    tmp_path: Path, options: list[str], message: str
+) -> None:
+    (tmp_path / "text.txt").write_text("a b\n")
+    paths = {"TEXT": str(tmp_path / "text.txt"), "OUTPUT": str(tmp_path / "words.arpa")}
+    given = [paths.get(option, option) for option in options]
+    with pytest.raises(InputError, match=message):
+        ngram([paths["TEXT"], "-o", paths["OUTPUT"], *given])
+    assert (tmp_path / "text.txt").read_text() == "a b\n"
+    assert not (tmp_path / "words.arpa").exists()
