@@ -65,6 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.decoding", description=__doc__)
     add_model(parser)
     parser.add_argument("--lm", metavar="FILE", help=f"ARPA over words; the lexicon is its words (trigrams of {TEXTS})")
+    parser.add_argument("--spelling", metavar="FILE", help="of words that the LM does not know (asr.ngram --spelling)")
     parser.add_argument("--dev", metavar="MANIFEST", help="where each decoder's weights are found (else conf's are)")
     parser.add_argument("--beams", type=int, nargs="+", default=[4, 16, 50], metavar="N", help="others get the last")
     results.add_options(parser)
@@ -75,7 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory() as folder:
         lm = given.lm or make_trigrams(folder)
         dev = listen(recognizer, [given.dev]) if given.dev else []
-        decoders = make_decoders(recognizer, lm, given.beams, dev)
+        decoders = make_decoders(recognizer, lm, given.spelling, given.beams, dev)
         compare(recognizer, decoders, given.audio, given.turns).keep(given.output_dir, facts)
     return 0
 
@@ -158,13 +159,13 @@ def wer(recognizer: Recognizer, test_set: Sequence[EncodedUtterance], texts: Seq
 
 
 def make_decoders(
-    recognizer: Recognizer, lm: str, beams: Sequence[int], dev: Sequence[EncodedUtterance]
+    recognizer: Recognizer, lm: str, spelling: str | None, beams: Sequence[int], dev: Sequence[EncodedUtterance]
 ) -> dict[str, Contender]:
     """Make the rows of the table; a language model's weights are found on the dev set, if there is one."""
     greedy = Greedy(Written(), recognizer.model.tokenizer, recognizer.model.normalize)  # type: ignore[arg-type]
     decoders = {"greedy": Contender(greedy, {})}
     decoders |= {f"asr {size}": Contender(ours(recognizer, beam_size=size), {}) for size in beams}
-    for family in families(recognizer, lm, beams):
+    for family in families(recognizer, lm, spelling, beams):
         made: dict[str, Any] = {**enter(family, (InputError,))}
         values: Values = {name: tunable.value for name, tunable in TUNABLE.items()}
         if made and dev:
@@ -176,13 +177,17 @@ def make_decoders(
     return decoders
 
 
-def families(recognizer: Recognizer, lm: str, beams: Sequence[int]) -> Iterator[dict[str, Callable[[], Any]]]:
+def families(
+    recognizer: Recognizer, lm: str, spelling: str | None, beams: Sequence[int]
+) -> Iterator[dict[str, Callable[[], Any]]]:
     """Yield the makers of decoders that have their weights in common."""
     search, last = partial(ours, recognizer, lm=lm), beams[-1]
     yield {
         **{f"asr {size} + LM": partial(search, beam_size=size) for size in beams},
         f"asr {last} + LM, pyctcdecode's pruning": partial(search, beam_size=last, **THEIR_PRUNING),
     }
+    if spelling is not None:
+        yield {f"asr {size} + LM + spelling": partial(search, beam_size=size, spelling=spelling) for size in beams}
     yield {f"asr {size} + LM + lexicon": partial(search, beam_size=size, lexicon=lm) for size in beams}
     yield {
         f"torchaudio {last} + LM + lexicon, {number} tokens": partial(Torchaudio, recognizer, lm, last, number)
