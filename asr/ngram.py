@@ -1,11 +1,8 @@
 """python -m asr.ngram TEXT... -o lm.arpa: build an n-gram language model, with modified Kneser-Ney smoothing."""
 
 import argparse
-import gzip
-import sys
 import tempfile
 import time
-import zlib
 from array import array
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -16,10 +13,10 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from asr.cli.command import complain, progress_bar, run_command
 from asr.cli.table import lay_out
-from asr.data.manifest import read_manifest
+from asr.data.text_lines import text_lines
 from asr.errors import InputError, shown
 from asr.language_model.arpa import LONGEST_WORD
-from asr.system.files import bounded_lines, check_output, message_stream, write_whole
+from asr.system.files import check_output, message_stream, write_whole
 from asr.text.normalize import BY_WORDS, NORMALIZERS, Normalizer, get_normalizer
 
 if TYPE_CHECKING:
@@ -29,9 +26,6 @@ ORDER = 3
 ORDERS = (2, 6)  # shortest and longest that KenLM reads
 UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 MIN_MEMORY = 1 << 20
-LONGEST_LINE = 1 << 28  # bytes: texts of 100 MB in one line are about, text8 for one
-_LINES = 1000  # between two looks at the progress
-MANIFEST = ".jsonl"
 _NAMED = 5  # unspellable lines that are named; the others are only counted
 
 Speller = Callable[[str], list[str]]
@@ -155,7 +149,7 @@ class Text:
 
         ids, end, begin = array("i"), *self._around
         known = self._ids.__getitem__
-        for number, line in _lines(path, advance):
+        for number, line in text_lines(path, advance):
             try:
                 words = self._spell(line)
             except InputError as error:
@@ -243,38 +237,6 @@ def _checked(text: str) -> str:
         if len(word.encode("utf-8", "surrogatepass")) > LONGEST_WORD:
             raise InputError(f"a word must have at most {LONGEST_WORD:,} bytes; got {shown(word)}.")
     return text
-
-
-def _lines(path: str, advance: Callable[[int], object]) -> Iterator[tuple[int, str]]:
-    """Yield number and text of each line of a file, or of each utterance of a manifest.
-
-    Raises:
-        InputError: it cannot be read, or is no text.
-    """
-    if path.endswith(MANIFEST):
-        yield from enumerate((utterance.text for utterance in read_manifest(path)), start=1)
-        return
-    try:
-        with open(sys.stdin.fileno() if path == "-" else path, "rb", closefd=path != "-") as raw:
-            content = gzip.GzipFile(fileobj=raw) if path.endswith(".gz") else raw
-            for number, (where, line) in enumerate(bounded_lines(content.readline, LONGEST_LINE, path), start=1):
-                if number % _LINES == 0 and raw.seekable():
-                    advance(raw.tell())
-                yield number, _decode(line, where)
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise InputError(f"{path}: a .gz file must be whole; {error}.") from None
-    except OSError as error:
-        raise InputError(f"{path}: a text must be a file that can be read; {error.strerror}.") from None
-
-
-def _decode(line: bytes, place: str) -> str:
-    if b"\0" in line:
-        raise InputError(f"{place}: a text must be of characters; this line holds a NUL.")
-    try:
-        return line.decode().removeprefix("\ufeff")  # with which some editors mark UTF-8
-    except UnicodeDecodeError as error:
-        given = f"0x{line[error.start]:02x} ({error.reason})"
-        raise InputError(f"{place}: a text must be UTF-8; got byte {given}.") from None
 
 
 @contextmanager
