@@ -1,0 +1,35 @@
+"""Perplexity of a text under a language model, and how sure it is."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from asr.evaluation.bootstrap import Array, intervals
+
+
+class Perplexity(NamedTuple):
+    """Perplexity per word.
+
+    Args:
+        value: the inverse of the geometric mean of the words' probabilities.
+        interval: of 95 %, by a bootstrap over sentences; None where there are fewer than bootstrap.FEWEST.
+    """
+
+    value: float
+    interval: tuple[float, float] | None
+
+
+def perplexity(log_probs: Array, sentence: Array) -> Perplexity:
+    """Compute the perplexity of a text.
+
+    Args:
+        log_probs: (T,) log10 of the probability of each word that is counted, each </s> included.
+        sentence: (T,) the number of the sentence that it belongs to, from 0.
+    """
+    surprise = np.bincount(sentence, -log_probs).astype(np.float64)  # (sentences,)
+    words = np.bincount(sentence).astype(np.float64)
+    [middle] = intervals(surprise[:, None], words[:, None])
+    value = float(10 ** (surprise.sum() / words.sum()))
+    return Perplexity(value, None if middle is None else (10 ** middle[0], 10 ** middle[1]))
