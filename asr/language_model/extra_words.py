@@ -35,7 +35,8 @@ def add_words(model: Sequence[NGrams], vocab_size: int, number: int, probability
         contexts, words = np.divmod(grams.keys, vocab_size)
         if larger:
             change = 10 ** model[len(larger) - 1].backoffs[contexts] * change[ends]
-        log_probs = np.log10(10**grams.log_probs + change)
+        with np.errstate(divide="ignore"):  # a word that a text of a mixture lacks may have no probability
+            log_probs = np.log10(10**grams.log_probs + change)
         keys = contexts * (vocab_size + number) + words
         larger.append(replace(grams, keys=keys, log_probs=log_probs))
     first = larger[0]
