@@ -22,7 +22,7 @@ The folders, from the lowest layer up; each imports only from those above it:
     settings/        what settings must be, and where the files of conf/ are
     audio/           files to waveforms (S,)
     text/            normalised text, words of tokens, a stranger's text on one line, numbers as they are printed
-    language_model/  n-grams: made, checked, asked
+    language_model/  n-grams: made, mixed, checked, asked
     kernels/         hand-tuned operations, each beside its plain form
     web/             what pages are made of
     augment/ features/ tokenizer/ encoder/ head/ decode/ optimizer/ schedule/

@@ -1,37 +1,34 @@
 """python -m asr.ngram TEXT... -o lm.arpa: build an n-gram language model, with modified Kneser-Ney smoothing."""
 
 import argparse
-import gzip
-import sys
 import tempfile
 import time
-import zlib
 from array import array
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import count
+from itertools import count, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from asr.cli.command import complain, progress_bar, run_command
+from asr.cli.mixture_options import add_mixture, check_mixture
 from asr.cli.table import lay_out
-from asr.data.manifest import read_manifest
-from asr.errors import InputError, shown
-from asr.language_model.arpa import LONGEST_WORD
-from asr.system.files import bounded_lines, check_output, message_stream, write_whole
-from asr.text.normalize import BY_WORDS, NORMALIZERS, Normalizer, get_normalizer
+from asr.data.text_lines import text_lines
+from asr.errors import InputError
+from asr.language_model.arpa import check_lengths
+from asr.system.files import check_output, message_stream, write_whole
+from asr.text.normalize import NORMALIZERS, get_normalizer, word_by_word
 
 if TYPE_CHECKING:
+    from rich.progress import Progress
+
     from asr.language_model.kneser_ney import Array, NGrams
 
 ORDER = 3
 ORDERS = (2, 6)  # shortest and longest that KenLM reads
 UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 MIN_MEMORY = 1 << 20
-LONGEST_LINE = 1 << 28  # bytes: texts of 100 MB in one line are about, text8 for one
-_LINES = 1000  # between two looks at the progress
-MANIFEST = ".jsonl"
 _NAMED = 5  # unspellable lines that are named; the others are only counted
 
 Speller = Callable[[str], list[str]]
@@ -42,38 +39,59 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     thresholds = check_options(options)
     began = time.monotonic()
-    text = Text(_speller(options))
+    text, extra, dev = (Text(spell) for spell in [_speller(options)] * 3)
     with progress_bar() as progress:
-        for path in options.texts:
-            size = 0 if path == "-" or not Path(path).is_file() else Path(path).stat().st_size
-            task = progress.add_task(f"reading {path}, kB", total=size // 1000 or None)
-            text.read(path, lambda read, task=task: progress.update(task, completed=read // 1000))  # type: ignore[misc]
-        if not text.sentences:
-            raise InputError(f"the text must have words; {', '.join(options.texts)}: {text.left_out() or 'no line'}.")
-        from asr.language_model.kneser_ney import estimate, write_arpa
+        ends = _read_all(options, text, extra, dev, progress)
+        from asr.cli.perplexity_table import dev_lines, words_line
+        from asr.language_model.extra_words import extend
+        from asr.language_model.interpolation import mix
+        from asr.language_model.kneser_ney import SPECIAL, write_arpa
+        from asr.language_model.query import DevText
 
         words, ids = text.finish()
-        counting = progress.add_task("counting", total=len(ids))
-        with _on_disk("the temporary folder (see TMPDIR) must have room for the counts"):
-            model = estimate(
-                ids,
-                len(words),
-                options.order,
-                thresholds=thresholds,
-                unknown_words=options.spelling is not None,
-                memory=options.memory,
-                advance=lambda number: progress.advance(counting, number),
-            )
+        parts = [ids[begin:end] for begin, end in pairwise([0, *ends])] if options.interpolate else [ids]
+        models = [_estimate(part, len(words), options, thresholds, progress) for part in parts]
+        of_texts, listed = len(words), extra.finish()[0][len(SPECIAL) :] if options.words else []
+        models, words = extend(models, words, listed, options.words_probability)
+        dev_text = DevText.translate(*dev.finish(), words) if options.dev else None
+        weights, model = mix(models, dev_text) if options.interpolate and dev_text else (None, models[0])
         writing = progress.add_task("writing", total=sum(int(grams.kept.sum()) for grams in model))
         write(options.output, lambda file: write_arpa(model, words, file, lambda n: progress.advance(writing, n)))
     if options.spelling is not None:
-        write_spelling(options.spelling, words, ids)
+        from asr.language_model.spelling import write_spelling
+
+        write(options.spelling, lambda file: write_spelling(words[:of_texts], ids, file))
     written = f"{options.output.stat().st_size / 1e6:.1f} MB in " if options.output.is_file() else ""
     took = f"{options.output}: {written}{time.monotonic() - began:.1f} s"
     unknown = f", and {options.spelling}: how unknown words are spelled" if options.spelling else ""
     lines = [report(text, len(words), model, thresholds), f"{took}{unknown}"]
+    if options.words:
+        lines.append(words_line(options.words, len(listed), len(words) - of_texts, options.words_probability))
+    if dev_text:
+        measured = [] if weights is None else [*zip(options.texts, weights, models, strict=True)]
+        measured.append(("mixture" if measured else options.output.name, None, model))
+        unit = "token" if options.tokens else "word"
+        lines += dev_lines(options.dev, dev_text, measured, of_texts=of_texts if options.words else None, unit=unit)
     print("\n".join(lines), file=message_stream(options.output))
     return 0
+
+
+def _estimate(
+    ids: "Array", vocab_size: int, options: argparse.Namespace, thresholds: Sequence[int], progress: "Progress"
+) -> "Sequence[NGrams]":
+    from asr.language_model.kneser_ney import estimate
+
+    counting = progress.add_task("counting", total=len(ids))
+    with _on_disk("the temporary folder (see TMPDIR) must have room for the counts"):
+        return estimate(
+            ids,
+            vocab_size,
+            options.order,
+            thresholds=thresholds,
+            unknown_words=options.spelling is not None,
+            memory=options.memory,
+            advance=lambda number: progress.advance(counting, number),
+        )
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -99,6 +117,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--spelling", metavar="ARPA", type=Path, help=unknown)
     memory = "that counting takes (default 1G); the distinct n-grams come on top"
     parser.add_argument("--memory", default="1G", metavar="SIZE", help=memory)
+    add_mixture(parser)
     return parser
 
 
@@ -111,13 +130,15 @@ def check_options(options: argparse.Namespace) -> list[int]:
         must = f"--prune must be 0 (all words are kept), then not decrease, and be {order} numbers at most"
         raise InputError(f"{must}; got {' '.join(map(str, prune))}.")
     options.memory = parse_size(options.memory)
-    check_output("--output", options.output, "lm.arpa", inputs=options.texts)
+    inputs = [*options.texts, *filter(None, [options.dev, options.words])]
+    check_output("--output", options.output, "lm.arpa", inputs=inputs)
     if options.spelling is not None:
-        check_output("--spelling", options.spelling, "spelling.arpa", inputs=options.texts)
+        check_output("--spelling", options.spelling, "spelling.arpa", inputs=inputs)
         if options.spelling.resolve() == options.output.resolve():
             raise InputError(f"--spelling must be another file than --output; both are {options.output}.")
         if options.tokens is not None:
             raise InputError("--spelling must go with a model of words; --tokens spells all words. Leave one out.")
+    check_mixture(options)
     return [*prune, *[prune[-1]] * (order - len(prune))]
 
 
@@ -127,6 +148,33 @@ def parse_size(text: str) -> int:
     if not number.isdecimal() or (size := int(number) * UNITS.get(unit, 1)) < MIN_MEMORY:
         raise InputError(f"--memory must be a number of bytes, at least 1M, with K, M or G if any; got {text!r}.")
     return size
+
+
+def _read_all(options: argparse.Namespace, text: "Text", extra: "Text", dev: "Text", progress: "Progress") -> list[int]:
+    """Take up all files; return where the ids of each of the model's texts end among those of all."""
+    named = "each text of a mixture" if options.interpolate else None
+    ends = [_read(text, path, progress, named) for path in options.texts]
+    if not text.sentences:
+        raise InputError(f"the text must have words; {', '.join(options.texts)}: {text.left_out() or 'no line'}.")
+    for beside, path, option in ((extra, options.words, "--words"), (dev, options.dev, "--dev")):
+        if path is not None:
+            _read(beside, path, progress, option)
+    return ends
+
+
+def _read(text: "Text", path: str, progress: "Progress", needs_words: str | None) -> int:
+    """Take a file up; return the number of ids, <s> and </s> included, of all files so far.
+
+    Raises:
+        InputError: it has no words, and `needs_words` names what it is given as.
+    """
+    before = text.sentences
+    size = 0 if path == "-" or not Path(path).is_file() else Path(path).stat().st_size
+    task = progress.add_task(f"reading {path}, kB", total=size // 1000 or None)
+    text.read(path, lambda read: progress.update(task, completed=read // 1000))
+    if needs_words and text.sentences == before:
+        raise InputError(f"{needs_words} must have words; {path} has none. Leave it out.")
+    return text.words + 2 * text.sentences
 
 
 class Text:
@@ -155,7 +203,7 @@ class Text:
 
         ids, end, begin = array("i"), *self._around
         known = self._ids.__getitem__
-        for number, line in _lines(path, advance):
+        for number, line in text_lines(path, advance):
             try:
                 words = self._spell(line)
             except InputError as error:
@@ -210,71 +258,14 @@ class Text:
 
 def _speller(options: argparse.Namespace) -> Speller:
     if options.tokens is None:
-        return _word_by_word(get_normalizer(options.normalizer), _checked)
+        return word_by_word(get_normalizer(options.normalizer), check_lengths)
     from asr.decode.fusion.shallow_fusion import token_name
     from asr.interchange.models import load_recognizer
 
     recognizer = load_recognizer(options.tokens)
-    normal, encode = _word_by_word(recognizer.model.normalize), recognizer.model.tokenizer.encode
+    normal, encode = word_by_word(recognizer.model.normalize), recognizer.model.tokenizer.encode
     spellings = [token_name(piece) for piece in recognizer.model.tokenizer.pieces]
     return lambda line: [spellings[token] for token in encode(" ".join(normal(line)))]
-
-
-def _word_by_word(normalize: Normalizer, check: Callable[[str], str] = str) -> Speller:
-    """Normalise each different word once, which takes a tenth of the time, unless words change beside others."""
-    if normalize not in BY_WORDS:
-        return lambda line: check(normalize(line)).split()
-    known: dict[str, list[str]] = {}
-
-    def spell(line: str) -> list[str]:
-        words: list[str] = []
-        for word in line.split():
-            if (normal := known.get(word)) is None:
-                normal = known[word] = check(normalize(word)).split()
-            words += normal
-        return words
-
-    return spell
-
-
-def _checked(text: str) -> str:
-    """The words of a normalised text, if all are as short as models are read."""
-    for word in text.split():
-        if len(word.encode("utf-8", "surrogatepass")) > LONGEST_WORD:
-            raise InputError(f"a word must have at most {LONGEST_WORD:,} bytes; got {shown(word)}.")
-    return text
-
-
-def _lines(path: str, advance: Callable[[int], object]) -> Iterator[tuple[int, str]]:
-    """Yield number and text of each line of a file, or of each utterance of a manifest.
-
-    Raises:
-        InputError: it cannot be read, or is no text.
-    """
-    if path.endswith(MANIFEST):
-        yield from enumerate((utterance.text for utterance in read_manifest(path)), start=1)
-        return
-    try:
-        with open(sys.stdin.fileno() if path == "-" else path, "rb", closefd=path != "-") as raw:
-            content = gzip.GzipFile(fileobj=raw) if path.endswith(".gz") else raw
-            for number, (where, line) in enumerate(bounded_lines(content.readline, LONGEST_LINE, path), start=1):
-                if number % _LINES == 0 and raw.seekable():
-                    advance(raw.tell())
-                yield number, _decode(line, where)
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise InputError(f"{path}: a .gz file must be whole; {error}.") from None
-    except OSError as error:
-        raise InputError(f"{path}: a text must be a file that can be read; {error.strerror}.") from None
-
-
-def _decode(line: bytes, place: str) -> str:
-    if b"\0" in line:
-        raise InputError(f"{place}: a text must be of characters; this line holds a NUL.")
-    try:
-        return line.decode().removeprefix("\ufeff")  # with which some editors mark UTF-8
-    except UnicodeDecodeError as error:
-        given = f"0x{line[error.start]:02x} ({error.reason})"
-        raise InputError(f"{place}: a text must be UTF-8; got byte {given}.") from None
 
 
 @contextmanager
@@ -291,18 +282,6 @@ def write(output: Path, content: Callable[[BinaryIO], object]) -> None:
         write_whole(output, content)
 
 
-def write_spelling(output: Path, words: Sequence[str], ids: "Array") -> None:
-    """Write the spelling model of a text, given as `Text.finish` does."""
-    import numpy as np
-
-    from asr.language_model.kneser_ney import SPECIAL, write_arpa
-    from asr.language_model.spelling import estimate_spelling
-
-    counts = np.bincount(ids, minlength=len(words))[len(SPECIAL) :].tolist()
-    model, characters = estimate_spelling(dict(zip(words[len(SPECIAL) :], counts, strict=True)))
-    write(output, lambda file: write_arpa(model, characters, file))
-
-
 def report(text: Text, vocab_size: int, model: "Sequence[NGrams]", thresholds: Sequence[int]) -> str:
     """Lay out what the model was made of, a line an order."""
     left_out = f" (left out: {text.left_out()})" if text.left_out() else ""
@@ -310,7 +289,8 @@ def report(text: Text, vocab_size: int, model: "Sequence[NGrams]", thresholds: S
     rows: list[tuple[str, ...]] = [("order", "n-grams", "pruned", "D1", "D2", "D3+")]
     for order, grams in enumerate(model, start=1):
         number, kept = len(grams.kept), int(grams.kept.sum())
-        rows.append((str(order), str(kept), str(number - kept), *(f"{discount:.4f}" for discount in grams.discounts)))
+        of_counts = [str(number - kept), *(f"{discount:.4f}" for discount in grams.discounts)]
+        rows.append((str(order), str(kept), *(of_counts if grams.discounts else ["-"] * 4)))  # a mixture has no counts
     lines += lay_out(rows)
     if orders := [str(order) for order, grams in enumerate(model, start=1) if grams.fallback]:
         lines.append(f"Too little text to estimate discounts of order {', '.join(orders)}: fixed ones were taken.")

@@ -403,7 +403,7 @@ def test_a_line_with_a_word_that_no_model_may_have_is_named_and_left_out(
 
 
 def test_a_text_without_line_ends_is_refused_with_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("asr.ngram.LONGEST_LINE", 100)
+    monkeypatch.setattr("asr.data.text_lines.LONGEST_LINE", 100)
     content = b"one\n" + b"two " * 30
     for name, written in (("text.txt", content), ("text.gz", gzip.compress(content))):
         (tmp_path / name).write_bytes(written)

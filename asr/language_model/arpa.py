@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from typing import BinaryIO
 
-from asr.errors import shown
+from asr.errors import InputError, shown
 
 ARPA_HEAD = b"\\data\\"
 MAX_ORDER = 6  # that KenLM reads
@@ -61,6 +61,18 @@ def read_words(file: BinaryIO, *, only_words: bool = False) -> list[str]:
     if _not_blank(lines):
         raise ValueError(f"line {lines.number} must not be there, behind \\end\\")
     return words
+
+
+def check_lengths(text: str) -> str:
+    """Return a text if all its words are as short as models are read.
+
+    Raises:
+        InputError: naming a word that is longer.
+    """
+    for word in text.split():
+        if len(word.encode("utf-8", "surrogatepass")) > LONGEST_WORD:
+            raise InputError(f"a word must have at most {LONGEST_WORD:,} bytes; got {shown(word)}.")
+    return text
 
 
 class _Lines:

@@ -83,7 +83,7 @@ def estimate(
     with tempfile.TemporaryFile(prefix="asr-ngram-") as file:
         blocks = _count(ids, order, bits, memory, file, advance)
         keys, counts = _tables(blocks, order, vocab_size)
-    ends = _ends(keys, vocab_size)
+    ends = suffixes(keys, vocab_size)
     model: list[NGrams] = []
     uniform = 1 / (vocab_size - 1)  # <s> is no word to be predicted
     lower = np.where(np.arange(vocab_size) == UNK, 1.0, 0.0) if unknown_words else np.full(vocab_size, uniform)
@@ -225,7 +225,7 @@ def _tables(blocks: Iterator[tuple[Array, Array]], order: int, vocab_size: int) 
     return [np.arange(vocab_size), *joined], [unigrams, *summed]
 
 
-def _ends(keys: Sequence[Array], vocab_size: int) -> list[Array]:
+def suffixes(keys: Sequence[Array], vocab_size: int) -> list[Array]:
     """Where each n-gram without its first word is among those of the next lower order; of a unigram 0."""
     ends = [np.zeros(vocab_size, np.int64)]
     for lower, own in pairwise(keys):

@@ -1,13 +1,13 @@
 """How probable the spelling of a word is that a language model does not know: an n-gram model over characters."""
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, BinaryIO
 
 import numpy as np
 
 from asr.errors import InputError
 from asr.language_model.kenlm import NgramModel
-from asr.language_model.kneser_ney import BOS, EOS, SPECIAL, NGrams, estimate
+from asr.language_model.kneser_ney import BOS, EOS, SPECIAL, Array, NGrams, estimate, write_arpa
 
 ORDER = 6  # the longest that KenLM reads: five characters of context
 MAX_COUNT = 5  # of a word in the text, to be an example of the words that the text does not hold
@@ -68,3 +68,15 @@ def estimate_spelling(counts: Mapping[str, int]) -> tuple[list[NGrams], list[str
     size = len(SPECIAL) + len(characters)
     model = estimate(np.fromiter(spelled, np.int32), size, ORDER, thresholds=[0] * ORDER)
     return model, [*SPECIAL, *characters]
+
+
+def write_spelling(words: Sequence[str], ids: Array, file: BinaryIO) -> None:
+    """Write the spelling model of a text as an ARPA file.
+
+    Args:
+        words: of the text, by id, SPECIAL first.
+        ids: of the text.
+        file: to write to.
+    """
+    counts = np.bincount(ids, minlength=len(words))[len(SPECIAL) :].tolist()
+    write_arpa(*estimate_spelling(dict(zip(words[len(SPECIAL) :], counts, strict=True))), file)

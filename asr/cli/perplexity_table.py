@@ -1,0 +1,60 @@
+"""The perplexity of a dev text under language models as a table."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from asr.cli.table import lay_out, short_name
+from asr.evaluation.perplexity import perplexity
+from asr.text.numbers import counted, interval, number, percent
+from asr.text.printable import printable
+
+if TYPE_CHECKING:
+    from asr.language_model.kneser_ney import NGrams
+    from asr.language_model.query import DevText
+
+TITLES = ("model", "weight", "perplexity", "95 % interval", "without unknown", "95 % interval")
+NOTES = (
+    "Perplexity is per {unit}; each </s> counts as one, and an unknown {unit} has the probability of <unk>.",
+    "Intervals: a bootstrap over sentences. -: infinite, for a {unit} without probability, or too few sentences.",
+)
+
+
+def dev_lines(
+    path: str,
+    dev: "DevText",
+    models: "Sequence[tuple[str, float | None, Sequence[NGrams]]]",
+    *,
+    of_texts: int | None = None,
+    unit: str = "word",
+) -> list[str]:
+    """Say how much of a dev text is unknown, and lay the models' perplexities out, a line a model.
+
+    Args:
+        path: of the text.
+        dev: the text.
+        models: in the order of the lines; name, weight if it is part of a mixture, n-grams.
+        of_texts: number of ids that words of the models' texts have; words added from a list follow. None: no list.
+        unit: of the models.
+    """
+    words, unknown = len(dev.known) - dev.num_sentences, int((~dev.known).sum())
+    first = f"{path}: {counted(dev.num_sentences, 'sentence')}, {counted(words, unit)}"
+    first += f", {unknown:,} unknown ({percent(unknown / words, 2)})"
+    if of_texts is not None:
+        added = int((dev.predicted >= of_texts).sum())
+        first += f", {added:,} known by --words alone ({percent(added / words, 2)})"
+    rows: list[tuple[str, ...]] = [TITLES]
+    for name, weight, model in models:
+        log_probs, cells = dev.log_probs(model), []
+        for chosen in (slice(None), dev.known):
+            value, ends = perplexity(log_probs[chosen], dev.sentence[chosen])
+            cells += [number(value), interval(ends, number)]
+        rows.append((short_name(printable(name)), "" if weight is None else f"{weight:.4f}", *cells))
+    if all(weight is None for _, weight, _ in models):
+        rows = [(name, *cells) for name, _, *cells in rows]
+    return [first, *lay_out(rows), *(note.format(unit=unit) for note in NOTES)]
+
+
+def words_line(path: str, listed: int, new: int, probability: float) -> str:
+    """Say how many words of a list the texts lack, which the model now has."""
+    share = f"; they share {probability:g} of the unigrams' probability" if new else ""
+    return f"{path}: {counted(listed, 'word')}, {new:,} of them not in the texts{share}"

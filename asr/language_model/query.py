@@ -1,0 +1,86 @@
+"""What an n-gram model says of a text: the probability of each of its words, all at once."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Self
+
+import numpy as np
+
+from asr.language_model.kneser_ney import BOS, EOS, UNK, Array, NGrams
+
+
+@dataclass(frozen=True, slots=True)
+class DevText:
+    """A text to measure models by, in the ids of their vocabulary.
+
+    Args:
+        ids: (T,) sentences, each BOS, words, EOS; UNK where the vocabulary lacks a word.
+        vocab_size: of the vocabulary.
+    """
+
+    ids: Array
+    vocab_size: int
+
+    @classmethod
+    def translate(cls, words: Sequence[str], ids: Array, vocabulary: Sequence[str]) -> Self:
+        """Take a text with ids of its own, which are places in `words`; SPECIAL are first there and in `vocabulary`."""
+        known = {word: number for number, word in enumerate(vocabulary)}
+        return cls(np.array([known.get(word, UNK) for word in words])[ids], len(vocabulary))
+
+    @property
+    def predicted(self) -> Array:
+        """(N,) The ids that a model predicts: of words, and the </s> of each sentence."""
+        return self.ids[self.ids != BOS]
+
+    @property
+    def known(self) -> Array:
+        """(N,) Whether each predicted id is of the vocabulary."""
+        return self.predicted != UNK
+
+    @property
+    def sentence(self) -> Array:
+        """(N,) The number of the sentence that each predicted id belongs to, from 0."""
+        begins = self.ids == BOS
+        return (np.cumsum(begins) - 1)[~begins]
+
+    @property
+    def num_sentences(self) -> int:
+        """Number of sentences."""
+        return int((self.ids == EOS).sum())
+
+    def log_probs(self, model: Sequence[NGrams]) -> Array:
+        """Return log10 of a model's probability of each predicted id: (N,)."""
+        return log_probs(model, self.ids, self.vocab_size)[self.ids != BOS]
+
+
+def log_probs(model: Sequence[NGrams], ids: Array, vocab_size: int) -> Array:
+    """Return log10 p(word | the words before it in its sentence) at each position of a text.
+
+    *Source*: the back-off recursion of Katz 1987, as ARPA files define it, from the shortest context to the longest:
+    where no longer n-gram is listed, the back-off weight of the longer context is multiplied on.
+
+    Args:
+        model: its n-grams of order 1, 2, and so on.
+        ids: (T,) sentences, each BOS, words, EOS.
+        vocab_size: the model's.
+
+    Returns:
+        (T,) What stands at BOS, which is not predicted, has no meaning.
+    """
+    places = np.asarray(ids, np.int64)  # of the n-gram of the current order that ends at each position; -1: not listed
+    scores = model[0].log_probs[places]
+    for lower, grams in pairwise(model):
+        contexts = np.concatenate([[-1], places[:-1]])
+        places = find(grams.keys, contexts * vocab_size + ids)  # keys are not negative: none after a missing context
+        backed_off = scores + np.where(contexts < 0, 0, lower.backoffs[contexts])
+        scores = np.where(places < 0, backed_off, grams.log_probs[places]) if len(grams.keys) else backed_off
+    return scores
+
+
+def find(keys: Array, wanted: Array) -> Array:
+    """Find keys in a sorted array: the place of each, or -1."""
+    if not len(keys):
+        return np.full(len(wanted), -1)
+    places = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
+    return np.where(keys[places] == wanted, places, -1)
