@@ -57,10 +57,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         weights, model = mix(models, dev_text) if options.interpolate and dev_text else (None, models[0])
         writing = progress.add_task("writing", total=sum(int(grams.kept.sum()) for grams in model))
         write(options.output, lambda file: write_arpa(model, words, file, lambda n: progress.advance(writing, n)))
+    spelled = None
     if options.spelling is not None:
-        from asr.language_model.spelling import write_spelling
+        from asr.language_model.spelling import spelling_log_probs, spelling_of_text
 
-        write(options.spelling, lambda file: write_spelling(words[:of_texts], ids, file))
+        letters, characters = spelling_of_text(words[:of_texts], ids)
+        write(options.spelling, lambda file: write_arpa(letters, characters, file))
+        spelled = spelling_log_probs(letters, characters, dev_text.unknown) if dev_text else None
     written = f"{options.output.stat().st_size / 1e6:.1f} MB in " if options.output.is_file() else ""
     took = f"{options.output}: {written}{time.monotonic() - began:.1f} s"
     unknown = f", and {options.spelling}: how unknown words are spelled" if options.spelling else ""
@@ -71,7 +74,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         measured = [] if weights is None else [*zip(options.texts, weights, models, strict=True)]
         measured.append(("mixture" if measured else options.output.name, None, model))
         unit = "token" if options.tokens else "word"
-        lines += dev_lines(options.dev, dev_text, measured, of_texts=of_texts if options.words else None, unit=unit)
+        listed_from = of_texts if options.words else None
+        lines += dev_lines(options.dev, dev_text, measured, of_texts=listed_from, spelled=spelled, unit=unit)
     print("\n".join(lines), file=message_stream(options.output))
     return 0
 

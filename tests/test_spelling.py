@@ -143,6 +143,28 @@ def test_in_a_language_whose_model_is_known_the_most_probable_words_are_found(tm
 
 
 @needs_kenlm
+def test_the_perplexity_of_a_dev_text_counts_how_its_unknown_words_are_spelled(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    dev = ["the rat sat", "a cot", "the dog", "so sat the act", "a tag and a goat"]
+    (tmp_path / "dev.txt").write_text("".join(f"{line}\n" for line in dev))
+    words, spelling = made(tmp_path, TEXT, "--dev", str(tmp_path / "dev.txt"))
+    said = capsys.readouterr().out
+    model, letters = NgramModel(words), SpellingModel(str(spelling))
+    total, count = 0.0, 0
+    for line in dev:
+        state = model.start()
+        for word in line.split():
+            probability, state = model.score(state, word)
+            total += probability + (0.0 if word in model.words else log_prob(letters, word))
+        total += model.end(state)
+        count += len(line.split()) + 1
+    [row] = [line.split() for line in said.splitlines() if line.startswith("words.arpa ") and "to" in line]
+    assert float(row[1]) == pytest.approx(math.exp(-total / count), rel=0.01)
+    assert "an unknown word has the probability of <unk> times that of its spelling." in said
+
+
+@needs_kenlm
 def test_a_file_that_is_no_spelling_model_is_one_clear_line(tmp_path: Path) -> None:
     words, spelling = made(tmp_path)
     with pytest.raises(InputError, match=r"words\.arpa: the entries of a spelling model must be single characters"):

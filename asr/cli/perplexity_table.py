@@ -9,12 +9,12 @@ from asr.text.numbers import counted, interval, number, percent
 from asr.text.printable import printable
 
 if TYPE_CHECKING:
-    from asr.language_model.kneser_ney import NGrams
+    from asr.language_model.kneser_ney import Array, NGrams
     from asr.language_model.query import DevText
 
 TITLES = ("model", "weight", "perplexity", "95 % interval", "without unknown", "95 % interval")
 NOTES = (
-    "Perplexity is per {unit}; each </s> counts as one, and an unknown {unit} has the probability of <unk>.",
+    "Perplexity is per {unit}; each </s> counts as one, and an unknown {unit} has the probability of {unknown}.",
     "Intervals: a bootstrap over sentences. -: infinite, for a {unit} without probability, or too few sentences.",
 )
 
@@ -25,6 +25,7 @@ def dev_lines(
     models: "Sequence[tuple[str, float | None, Sequence[NGrams]]]",
     *,
     of_texts: int | None = None,
+    spelled: "Array | None" = None,
     unit: str = "word",
 ) -> list[str]:
     """Say how much of a dev text is unknown, and lay the models' perplexities out, a line a model.
@@ -34,6 +35,7 @@ def dev_lines(
         dev: the text.
         models: in the order of the lines; name, weight if it is part of a mixture, n-grams.
         of_texts: number of ids that words of the models' texts have; words added from a list follow. None: no list.
+        spelled: (number of unknown words,) log10 of the probability of their spelling. None: no spelling model.
         unit: of the models.
     """
     words, unknown = len(dev.known) - dev.num_sentences, int((~dev.known).sum())
@@ -45,13 +47,16 @@ def dev_lines(
     rows: list[tuple[str, ...]] = [TITLES]
     for name, weight, model in models:
         log_probs, cells = dev.log_probs(model), []
+        if spelled is not None:
+            log_probs[~dev.known] += spelled
         for chosen in (slice(None), dev.known):
             value, ends = perplexity(log_probs[chosen], dev.sentence[chosen])
             cells += [number(value), interval(ends, number)]
         rows.append((short_name(printable(name)), "" if weight is None else f"{weight:.4f}", *cells))
     if all(weight is None for _, weight, _ in models):
         rows = [(name, *cells) for name, _, *cells in rows]
-    return [first, *lay_out(rows), *(note.format(unit=unit) for note in NOTES)]
+    unknown_is = "<unk>" if spelled is None else "<unk> times that of its spelling"
+    return [first, *lay_out(rows), *(note.format(unit=unit, unknown=unknown_is) for note in NOTES)]
 
 
 def words_line(path: str, listed: int, new: int, probability: float) -> str:

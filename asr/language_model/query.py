@@ -17,16 +17,19 @@ class DevText:
     Args:
         ids: (T,) sentences, each BOS, words, EOS; UNK where the vocabulary lacks a word.
         vocab_size: of the vocabulary.
+        unknown: the words that it lacks, in the order of the text.
     """
 
     ids: Array
     vocab_size: int
+    unknown: Sequence[str] = ()
 
     @classmethod
     def translate(cls, words: Sequence[str], ids: Array, vocabulary: Sequence[str]) -> Self:
         """Take a text with ids of its own, which are places in `words`; SPECIAL are first there and in `vocabulary`."""
         known = {word: number for number, word in enumerate(vocabulary)}
-        return cls(np.array([known.get(word, UNK) for word in words])[ids], len(vocabulary))
+        translated = np.array([known.get(word, UNK) for word in words])[ids]
+        return cls(translated, len(vocabulary), [words[number] for number in ids[translated == UNK]])
 
     @property
     def predicted(self) -> Array:

@@ -1,13 +1,15 @@
 """How probable the spelling of a word is that a language model does not know: an n-gram model over characters."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, BinaryIO
+from itertools import chain
+from typing import Any
 
 import numpy as np
 
 from asr.errors import InputError
 from asr.language_model.kenlm import NgramModel
-from asr.language_model.kneser_ney import BOS, EOS, SPECIAL, Array, NGrams, estimate, write_arpa
+from asr.language_model.kneser_ney import BOS, EOS, SPECIAL, UNK, Array, NGrams, estimate
+from asr.language_model.query import log_probs
 
 ORDER = 6  # the longest that KenLM reads: five characters of context
 MAX_COUNT = 5  # of a word in the text, to be an example of the words that the text does not hold
@@ -70,13 +72,16 @@ def estimate_spelling(counts: Mapping[str, int]) -> tuple[list[NGrams], list[str
     return model, [*SPECIAL, *characters]
 
 
-def write_spelling(words: Sequence[str], ids: Array, file: BinaryIO) -> None:
-    """Write the spelling model of a text as an ARPA file.
-
-    Args:
-        words: of the text, by id, SPECIAL first.
-        ids: of the text.
-        file: to write to.
-    """
+def spelling_of_text(words: Sequence[str], ids: Array) -> tuple[list[NGrams], list[str]]:
+    """Estimate the spelling model of a text, given by its words by id, SPECIAL first, and its ids."""
     counts = np.bincount(ids, minlength=len(words))[len(SPECIAL) :].tolist()
-    write_arpa(*estimate_spelling(dict(zip(words[len(SPECIAL) :], counts, strict=True))), file)
+    return estimate_spelling(dict(zip(words[len(SPECIAL) :], counts, strict=True)))
+
+
+def spelling_log_probs(model: Sequence[NGrams], characters: Sequence[str], words: Sequence[str]) -> Array:
+    """Return log10 of the probability of each word's spelling, its end included: (number of words,)."""
+    known = {character: number for number, character in enumerate(characters)}
+    ids = [(BOS, *(known.get(character, UNK) for character in word), EOS) for word in words]
+    flat = np.fromiter(chain.from_iterable(ids), np.int64)
+    scores = np.where(flat == BOS, 0.0, log_probs(model, flat, len(characters)))
+    return np.bincount(np.repeat(np.arange(len(words)), [len(word) for word in ids]), scores, len(words))
