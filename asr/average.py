@@ -73,6 +73,8 @@ def find_checkpoints(sources: Sequence[Path], best: int | None, last: int | None
     for option, number in (("--best", best), ("--last", last)):
         if number is not None and number < 1:
             raise InputError(f"{option} must be positive; got {number}.")
+    if missing := [str(source) for source in sources if not source.exists()]:
+        raise InputError(f"{missing[0]}: no such checkpoint or run folder.")
     folders = [source for source in sources if source.is_dir()]
     if folders:
         if len(sources) > 1:

@@ -54,7 +54,7 @@ def to_bundle(model: str, output: Path, pad_mode: str, source: str | None) -> No
     from dataclasses import replace
 
     from asr.checkpoint.address import hub_hint, is_address
-    from asr.checkpoint.bundle import replace_bundle
+    from asr.checkpoint.bundle import OF_A_BUNDLE, replace_bundle
     from asr.interchange.hub import download
     from asr.interchange.huggingface.convert import from_huggingface
     from asr.interchange.huggingface.files import is_huggingface
@@ -68,6 +68,8 @@ def to_bundle(model: str, output: Path, pad_mode: str, source: str | None) -> No
     if not path.exists():
         must = f"{path}: there must be a .nemo archive, or a folder of its files or of transformers' files"
         raise InputError(f"{must}; there is nothing.{hub_hint(path)}")
+    if path.is_dir() and all((path / name).is_file() for name in OF_A_BUNDLE):
+        raise InputError(f"{path}: it is a bundle of asr already. To convert it, add --to nemo or --to huggingface.")
     converted = (from_huggingface if is_huggingface(path) else from_nemo)(path, pad_mode)
     card = model_card(output, origin, source, converted)
     replace_bundle(output, replace(converted.bundle, card=card))

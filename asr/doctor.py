@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from asr.data.corpus import Corpus
     from asr.diagnosis.finding import Advance
+    from asr.recognition.recognizer import Recognizer
     from asr.report.diagnosis import Diagnosis
     from asr.run.settings import RunSettings
 
@@ -25,10 +26,13 @@ def doctor(settings: "RunSettings") -> None:
     from asr.data.corpus import prepare_if_absent, read_corpus
     from asr.diagnosis.characters import character_findings
     from asr.diagnosis.examination import Manifests, splits_of
+    from asr.interchange.models import load_recognizer
     from asr.report.diagnosis import Diagnosis
     from asr.run.names import DOCTOR
     from asr.text.normalize import as_written, get_normalizer
 
+    source = settings.doctor.model
+    recognizer = load_recognizer(source) if source is not None else None  # first: examining a corpus may take an hour
     run_dir = settings.folder
     diagnosis = Diagnosis(settings.corpus.name, Path(settings.doctor.report or run_dir / DOCTOR))
     prepare_if_absent(settings.corpus)
@@ -38,7 +42,7 @@ def doctor(settings: "RunSettings") -> None:
         raise manifests.problems[0]
     diagnosis.tell([*manifests.findings(), *character_findings(splits_of(written))])
     corpus = written.normalized(get_normalizer(settings.components["normalizer"]))
-    _examine(settings, corpus, diagnosis)
+    _examine(settings, corpus, diagnosis, recognizer)
     try:
         _forecast(settings, corpus, diagnosis)
     except InputError as error:
@@ -46,7 +50,9 @@ def doctor(settings: "RunSettings") -> None:
     diagnosis.conclude()
 
 
-def _examine(settings: "RunSettings", corpus: "Corpus", diagnosis: "Diagnosis") -> None:
+def _examine(
+    settings: "RunSettings", corpus: "Corpus", diagnosis: "Diagnosis", recognizer: "Recognizer | None"
+) -> None:
     """Examine the corpus, and with a model its texts, under a bar."""
     from asr.cli.command import progress_bar
     from asr.diagnosis.alignment import alignment_findings
@@ -59,8 +65,8 @@ def _examine(settings: "RunSettings", corpus: "Corpus", diagnosis: "Diagnosis") 
 
         examination = examine(corpus, bounds_of(settings), progress)
         findings = examination.findings
-        if (source := settings.doctor.model) is not None:
-            findings = [*findings, *alignment_findings(source, examination.heard, progress)]
+        if recognizer is not None:
+            findings = [*findings, *alignment_findings(recognizer, examination.heard, progress)]
     diagnosis.tell(findings, examination.facts)
 
 

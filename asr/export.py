@@ -68,7 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         runtime = _runtime(options, bundle, on_step)
         parts = written_down(recognizer, on_step)
         programs = all_programs(parts, recognizer, bundle.config)
-        compared = _compared(audio, differences(recognizer, bundle.config, programs, audio, on_step))
+        compared = _compared(audio, differences(recognizer, bundle.config, programs, audio, on_step), options.quantize)
     figures = ""
     if options.quantize is not None:
         made = {"float32": parts, options.quantize: smaller(parts, options.quantize)}
@@ -223,11 +223,15 @@ def _figures(
     return f"{table(rows)}\n\n{options.quantize}: {SMALLER[options.quantize]}. {how}\n"
 
 
-def _compared(audio: "Mapping[str, Tensor]", differences: "Mapping[str, ProgramDifference]") -> str:
+def _compared(
+    audio: "Mapping[str, Tensor]", differences: "Mapping[str, ProgramDifference]", quantize: str | None
+) -> str:
     """Say how the programs were compared with the model, and with what outcome."""
     worst = max(differences.values(), key=lambda difference: difference.largest)
-    how = f"Compared with the model on {len(audio)} recordings, each alone and in a batch of all"
-    return f"{how}: numbers differ by {worst.largest:.1g} at most ({worst.where}), and no text does."
+    what = "Compared" if quantize is None else f"Before they were made {quantize}, compared"
+    how = f"{what} with the model on {len(audio)} recordings, each alone and in a batch of all"
+    said = f"{how}: numbers differ by {worst.largest:.1g} at most ({worst.where}), and no text does."
+    return said if quantize is None else f"{said} As {quantize} both may differ: the table has the WER of each."
 
 
 def _source(options: argparse.Namespace) -> str:

@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 MANIFEST = (".jsonl", ".json")
 
 
+WITH_ALTERNATIVES = ("json", "jsonl")  # formats that have room for several hypotheses
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Transcribe; the status is 1 if a recording could not be read, and the others are transcribed all the same."""
     parser = model_parser("transcribe", "Transcribe audio: to stdout, or to a file each; problems to stderr.")
@@ -55,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return caption(recognizer, options)
     recordings, problems = _find(options.paths)
     recordings = arrange(recordings, options, options.paths)
-    _check_nbest(recognizer, how.nbest)
+    _check_nbest(recognizer, how.nbest, options.format)
     hotwords = _Hotwords(recognizer)
     num_written = 0
     with audio_progress("transcribing", [recording.utterance for recording in recordings]) as advance:
@@ -104,7 +107,10 @@ def _find(paths: Sequence[str]) -> tuple[list[NamedRecording], int]:
     return recordings, problems
 
 
-def _check_nbest(recognizer: "Recognizer", nbest: int) -> None:
+def _check_nbest(recognizer: "Recognizer", nbest: int, form: str) -> None:
+    if nbest > 1 and form not in WITH_ALTERNATIVES:
+        must = f"--nbest must go with --format {' or '.join(WITH_ALTERNATIVES)}"
+        raise InputError(f"{must}; {form} has one text for each recording.")
     if nbest > 1 and recognizer.decode.max_hypotheses == 1:
         must = "--nbest must be 1 with a decoder that finds one hypothesis"
         raise InputError(f"{must} ({recognizer.decode.description}); got {nbest}. Add --beam 16.")

@@ -180,3 +180,9 @@ def test_type_checkers_see_the_installed_package(tmp_path: Path) -> None:
         ["-> asr.recognition.recognizer.Recognizer", "Transcript", "list[asr", "no attribute"], 2
     ):
         assert re.search(rf"use.py:{line}: .*{re.escape(text)}", printed), printed
+
+
+def test_a_decoder_can_be_asked_for_by_its_name(fluent: Path) -> None:
+    assert asr.load_recognizer(fluent / "run", decode="beam").decode.max_hypotheses > 1
+    with pytest.raises(asr.InputError, match=r"^decode must be the name of a decoder, or a mapping"):
+        asr.load_recognizer(fluent / "run", decode=3)  # type: ignore[arg-type]

@@ -286,6 +286,7 @@ def test_a_file_that_cannot_be_read_is_named(run_dir: Path, tmp_path: Path, dama
         (["run/checkpoints/step=25.ckpt", "run/../run/checkpoints/step=25.ckpt"], "must be given once"),
         (["run/bundle"], "must hold validated checkpoints, checkpoints/step=….*holds none"),
         (["nowhere"], "nowhere: no such checkpoint"),
+        (["nowhere", "--last", "2"], "nowhere: no such checkpoint or run folder"),
     ],
 )
 def test_what_was_asked_for_wrongly_is_one_clear_error(

@@ -705,6 +705,12 @@ def test_a_trained_model_makes_as_many_errors_as_it_is_known_to(
     assert (evaluation.counts.errors, evaluation.counts.reference_length) == (errors, words)
 
 
+def test_a_bundle_is_told_how_it_can_be_converted(fluent: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"it is a bundle of asr already\. To convert it, add --to nemo or --to hugg"):
+        main([str(fluent / "run" / "bundle"), "-o", str(tmp_path / "out")])
+    assert not (tmp_path / "out").exists()
+
+
 def test_the_name_of_a_model_on_a_hub_needs_its_scheme(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"there is nothing\. A model on a hub is named hf://nvidia/parakeet\."):
         main(["nvidia/parakeet", "-o", str(tmp_path / "out")])

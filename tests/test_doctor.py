@@ -25,6 +25,7 @@ from asr.diagnosis.sound import MAX_SWAPPED, Sound, measure, speed_findings
 from asr.diagnosis.trial import Steps
 from asr.doctor import doctor
 from asr.errors import InputError
+from asr.interchange.models import load_recognizer
 from tests.browser import browser, visit, wait_until  # noqa: F401
 from tests.conftest import SHARED, TINY, needs_shared, settings_with, tone_corpus
 from tests.tones import SAMPLE_RATE, sentences, speak
@@ -295,11 +296,11 @@ def test_a_model_finds_the_texts_that_were_swapped(fluent: Path) -> None:
     swapped = [replace(utterances[0], text=utterances[1].text), replace(utterances[1], text=utterances[0].text)]
     heard = {"train": [(one, Sound(SAMPLE_RATE)) for one in (*swapped, *utterances[2:])]}
     seconds: list[float] = []
-    (finding,) = alignment_findings(str(fluent / "run"), heard, lambda what, total: seconds.append)
+    (finding,) = alignment_findings(load_recognizer(fluent / "run"), heard, lambda what, total: seconds.append)
     assert {case.utterance.id for case in finding.cases} == {one.id for one in swapped}
     assert sum(seconds) == pytest.approx(sum(one.duration for one in utterances))
     sound = {"train": heard["train"][2:]}
-    assert alignment_findings(str(fluent / "run"), sound, lambda what, total: seconds.append) == []
+    assert alignment_findings(load_recognizer(fluent / "run"), sound, lambda what, total: seconds.append) == []
 
 
 def tone(amplitude: float) -> np.ndarray:
@@ -360,3 +361,11 @@ def test_a_model_that_cannot_be_made_is_told_beside_what_is_wrong_with_the_corpu
 def findings_text(printed: str, kind: str) -> str:
     (text,) = re.findall(rf"^error: {kind}: (.*)$", printed, re.MULTILINE)
     return str(text)
+
+
+def test_a_model_that_is_not_there_is_named_before_the_corpus_is_examined(
+    tones: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("asr.diagnosis.examination.examine", lambda *_: pytest.fail("the corpus was examined"))
+    with pytest.raises(InputError, match=r"^nope: a model must be a run folder, a bundle or a \.ckpt; it does"):
+        doctor(settings_with(*TINY, *tone_corpus(tones), f"run_dir={tmp_path}", "doctor.model=nope"))

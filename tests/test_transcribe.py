@@ -363,7 +363,11 @@ def test_a_short_id_does_not_pass_for_the_name_of_a_file(
         (["--batch-seconds", "0"], r"^--batch-seconds must be positive; got 0\.0\.$"),
         (["--nbest", "0"], r"^--nbest must be positive; got 0\.$"),
         (
-            ["--nbest", "3"],
+            ["--nbest", "3", "--beam", "8"],
+            r"^--nbest must go with --format json or jsonl; txt has one text for each recording\.$",
+        ),
+        (
+            ["--nbest", "3", "--format", "json"],
             r"^--nbest must be 1 with a decoder that finds one hypothesis \(greedy: .*\); got 3\. Add --beam 16\.$",
         ),
         (["--num-workers", "-1"], r"^--num-workers must be a whole number from 0 to 1,024; got -1\.$"),

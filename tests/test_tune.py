@@ -355,7 +355,7 @@ KENLM = b"mmap lm http://kheafield.com/code format version 5\n\0"
         (lambda folder, bundle: [str(bundle), "nowhere.jsonl"], r"^nowhere\.jsonl: no such manifest"),
         (lambda folder, bundle: ["some.ckpt", "DEV"], r"^some\.ckpt: what is tuned must be a bundle, or a run folder"),
         (lambda folder, bundle: [str(folder / "nowhere"), "DEV"], r"a model must be a run folder, a bundle or a"),
-        (beside("notes"), r"bundle: a folder that a bundle replaces must be empty, .*; it holds notes\."),
+        (beside("notes"), r"bundle: a folder that is replaced must be empty, .*; it holds notes\."),
     ],
 )
 def test_what_cannot_be_tuned_is_one_line_before_the_search_and_the_bundle_is_untouched(

@@ -303,7 +303,7 @@ def _check_replaceable(folder: Path, names: Collection[str], always: Collection[
     strange = sorted(entry.name for entry in folder.iterdir() if entry.name not in there & {*names})
     if strange or (there and not {*always} <= there):
         what = ", ".join((strange or sorted(there))[:3])
-        must = f"{folder}: a folder that a bundle replaces must be empty, or hold an older one of the kind alone"
+        must = f"{folder}: a folder that is replaced must be empty, or hold an older one of the kind alone"
         raise InputError(f"{must}; it holds {what}. Give another folder, or move that elsewhere.")
 
 

@@ -68,7 +68,8 @@ def read_good_lines(
     """
     path = Path(path)
     if not path.is_file():
-        raise InputError(f"{path}: no such manifest. Give the path of a JSONL file, one utterance a line.")
+        problem = "it is a folder" if path.is_dir() else "no such manifest"
+        raise InputError(f"{path}: {problem}. Give the path of a JSONL file, one utterance a line.")
     utterances: list[Utterance] = []
     problems: list[InputError] = []
     first_line: dict[str, str] = {}

@@ -5,23 +5,22 @@ import math
 from asr.data.manifest import Utterance
 from asr.diagnosis.finding import Case, Finding, Progress, Severity
 from asr.diagnosis.sound import Heard
-from asr.interchange.models import load_recognizer
 from asr.recognition.aligned_segments import align_utterances, segment_score
 from asr.recognition.inference import INFERENCE
+from asr.recognition.recognizer import Recognizer
 
 MIN_SCORE = -1.0  # as asr.align --min-score
 MOST_HOURS = 1.0  # of audio that the model hears: on a processor it takes minutes
 
 
-def alignment_findings(source: str, heard: Heard, progress: Progress) -> list[Finding]:
+def alignment_findings(recognizer: Recognizer, heard: Heard, progress: Progress) -> list[Finding]:
     """Say which texts do not fit what a model hears.
 
     Args:
-        source: of a trained model with a frame head: a run folder, a bundle, or hf://OWNER/NAME.
+        recognizer: a trained model with a frame head.
         heard: utterances that can be read, by split.
         progress: shows how far it has come, in seconds of audio.
     """
-    recognizer = load_recognizer(source)
     sample = to_align(heard)
     advance = progress("aligning", sum(one.duration for utterances in sample.values() for one in utterances))
     cases: list[tuple[float, Case]] = []

@@ -63,7 +63,9 @@ def _put(parts: dict[str, Any], components: Mapping[str, Any], path: list[str]) 
     into: Any = parts
     for key in path[:-1]:
         into, components = into.setdefault(key, {}), components[key]
-    logger.info("init.from: %s is %s, and not the model's %s", ".".join(path), components[path[-1]], into.get(path[-1]))
+    given, of_model = components[path[-1]], into.get(path[-1])
+    if given != of_model:
+        logger.info("init.from: %s is %s, and not the model's %s", ".".join(path), given, of_model)
     into[path[-1]] = components[path[-1]]
 
 

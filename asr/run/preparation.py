@@ -89,7 +89,8 @@ class Prepared:
         hours = sum(utterance.duration for utterance in corpus.train) / 3600
         name, tokens = type(model.encoder).__name__, model.tokenizer.vocab_size
         logger.info("%s with %s parameters, %d tokens", name, f"{parameters:,}", tokens)
-        logger.info("%d training utterances, %.2f h; %d to validate on", len(corpus.train), hours, len(corpus.valid))
+        manifests = f"{len(corpus.train)} training utterances in the manifests, {hours:.2f} h"
+        logger.info("%s; %d to validate on", manifests, len(corpus.valid))
         corpus.note_conversion(model.features.sample_rate)
         if self.writes:
             origin = asdict(provenance())
