@@ -15,7 +15,7 @@ from torch import nn
 from asr.data.dataset import Augmentation
 from asr.data.recordings import RecordingList
 from asr.errors import InputError, shown
-from asr.interfaces import Decoder, Encoder, Features, Head, OptimizerMaker, Schedule, Tokenizer
+from asr.interfaces import Decoder, Encoder, Features, Head, OptimizerMaker, Schedule, Tokenizer, TokenModel
 from asr.recognition.confidence import UNCALIBRATED, Calibration
 from asr.recognition.model import Model
 from asr.recognition.recognizer import Recognizer
@@ -109,6 +109,11 @@ def build_augmentation(config: Config, sample_rate: int) -> Augmentation:
     return Augmentation(next(iter(stages["plan"]), None), stages["waveform"], stages["features"], recordings)
 
 
+def build_token_model(config: Config, vocab_size: int) -> TokenModel:
+    """Make a neural language model with fresh weights."""
+    return component("token_model", config)(vocab_size)
+
+
 def build_schedule(config: Config) -> Schedule:
     """Make the learning-rate schedule."""
     return component("schedule", config["schedule"])()
@@ -200,9 +205,9 @@ def _find_class(group: str, name: object) -> Callable[..., Any]:
         there = ", ".join(sorted(file.stem for file in folder.glob("[a-z]*.py"))) if folder.is_dir() else "none"
         raise InputError(f"{here}.name must be a file in asr/{group} ({there}); got {name!r}.")
     module = importlib.import_module(f"asr.{here}.{name}")
-    stem = str(name).replace("_", "")
+    stem, group_name = str(name).replace("_", ""), folder.name.replace("_", "")
     for cls in vars(module).values():
-        named_like_file = isinstance(cls, type) and cls.__name__.lower() in (stem, stem + folder.name)
+        named_like_file = isinstance(cls, type) and cls.__name__.lower() in (stem, stem + group_name)
         if named_like_file and cls.__module__ == module.__name__:
             return cls
     raise InputError(f"{here}.name must be a component; asr/{group}/{name}.py holds only parts of one.")
