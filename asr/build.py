@@ -14,8 +14,9 @@ from torch import nn
 
 from asr.data.dataset import Augmentation
 from asr.data.recordings import RecordingList
-from asr.errors import InputError, shown
+from asr.errors import InputError, one_line, shown
 from asr.interfaces import Decoder, Encoder, Features, Head, OptimizerMaker, Schedule, Tokenizer, TokenModel
+from asr.language_model.stored import read_token_model, token_model_file
 from asr.recognition.confidence import UNCALIBRATED, Calibration
 from asr.recognition.model import Model
 from asr.recognition.recognizer import Recognizer
@@ -114,6 +115,31 @@ def build_token_model(config: Config, vocab_size: int) -> TokenModel:
     return component("token_model", config)(vocab_size)
 
 
+def load_token_model(path: str, tokenizer: Tokenizer, setting: str) -> TokenModel:
+    """Read a neural language model that a setting names.
+
+    Args:
+        path: of a run folder, a bundle, or the file in it.
+        tokenizer: of the recogniser, over whose tokens it must be.
+        setting: for errors.
+
+    Raises:
+        InputError: it cannot be read, or is over other tokens.
+    """
+    stored = read_token_model(token_model_file(Path(path)))
+    if stored.pieces != list(tokenizer.pieces):
+        must = f"{setting} must be a language model over the recogniser's own {tokenizer.vocab_size} tokens"
+        raise InputError(f"{must}; {path} is over {len(stored.pieces)} others. Train it with recognizer=MODEL.")
+    with torch.device("meta"):
+        model: Any = build_token_model(stored.settings, tokenizer.vocab_size)
+    try:
+        model.load_state_dict(stored.weights, assign=True)
+    except RuntimeError as error:  # names or shapes that do not fit the settings
+        raise InputError(f"{path}: the weights must fit the settings; {one_line(error)}") from None
+    frozen: TokenModel = model.eval().requires_grad_(False)
+    return frozen
+
+
 def build_schedule(config: Config) -> Schedule:
     """Make the learning-rate schedule."""
     return component("schedule", config["schedule"])()
@@ -144,6 +170,18 @@ def check_components(config: Config) -> None:
         given = f"{num_parameters:,} parameters take {needed / 2**30:.1f} GiB of {there / 2**30:.1f}"
         raise InputError(f"{must}; {given}. Lower encoder.dim or encoder.num_layers.")
     build_augmentation(config, features.sample_rate)
+    build_schedule(config)
+    component("optimizer", config["optimizer"])
+
+
+def check_token_model(config: Config) -> None:
+    """Check the settings of a language model's training before it begins; the net is made without memory.
+
+    Raises:
+        InputError: a setting does not hold.
+    """
+    with torch.device("meta"):
+        build_token_model(config["token_model"], 1)
     build_schedule(config)
     component("optimizer", config["optimizer"])
 

@@ -3,7 +3,7 @@
 import json
 import logging
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -174,10 +174,16 @@ def fitted_files(tokenizer: Tokenizer, features: Features) -> dict[str, bytes]:
     return tokenizer.files() | features.normalize.files()
 
 
-def checkpoint_extra(config: Config, files: Mapping[str, bytes]) -> dict[str, Any]:
-    """Prepare what a Lightning checkpoint keeps under `CHECKPOINT_KEY`, as types that `weights_only` loads."""
+def checkpoint_extra(config: Config, files: Mapping[str, bytes], keys: Sequence[str] = MODEL_KEYS) -> dict[str, Any]:
+    """Prepare what a Lightning checkpoint keeps under `CHECKPOINT_KEY`, as types that `weights_only` loads.
+
+    Args:
+        config: of the training.
+        files: that were learnt, by name.
+        keys: of the config, which a bundle holds.
+    """
     return {
-        "config": {KEY: FORMAT, **model_config(config)},
+        "config": {KEY: FORMAT, **{key: config[key] for key in keys}},
         "files": {name: _to_tensor(content) for name, content in files.items()},
     }
 
@@ -219,7 +225,7 @@ def write_bundle(
             `replace_bundle` cannot.
     """
     bundles = [checkpoint_bundle(checkpoint) for checkpoint in checkpoints]
-    _check_same_weights(checkpoints, bundles)
+    check_same_weights(checkpoints, bundles)
     first, *_ = bundles
     weights, shares = [bundle.weights for bundle in bundles], [1.0] * len(bundles)
     if start is not None:
@@ -253,7 +259,7 @@ def _read_start(source: Path, checkpoint: Path, trained: Bundle) -> dict[str, Te
         InputError: they are none of such a run.
     """
     start = read_model(source)
-    _check_same_weights([checkpoint, source], [trained, start])
+    check_same_weights([checkpoint, source], [trained, start])
     if _pieces(trained) != _pieces(start):
         must = f"{source}: must have the same tokens as {checkpoint}, to be averaged with it"
         raise InputError(f"{must}; it has others. Give what init.from was.")
@@ -266,7 +272,7 @@ def _pieces(bundle: Bundle) -> list[str]:
     return list(tokenizer.pieces)
 
 
-def _check_same_weights(checkpoints: Sequence[Path], bundles: Sequence[Bundle]) -> None:
+def check_same_weights(checkpoints: Sequence[Path], bundles: Sequence[Bundle]) -> None:
     """Check that what is to be averaged has the same names, shapes and types."""
     expected, *others = ({name: _describe(weight) for name, weight in bundle.weights.items()} for bundle in bundles)
     for path, actual in zip(checkpoints[1:], others, strict=True):
@@ -317,8 +323,12 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
     return checkpoint if isinstance(checkpoint, dict) else {}
 
 
-def checkpoint_bundle(path: Path) -> Bundle:
+def checkpoint_bundle(path: Path, check: Callable[[Any, Path], dict[str, Any]] = checked_config) -> Bundle:
     """Read what a bundle is made of from a Lightning checkpoint.
+
+    Args:
+        path: of the checkpoint.
+        check: returns its config in today's format; raises InputError if it is none of the kind.
 
     Raises:
         InputError: it cannot be read, or is not from `asr.train`, or names a file that does not belong in a bundle.
@@ -341,7 +351,7 @@ def checkpoint_bundle(path: Path) -> Bundle:
             raise InputError(f"{path}: a learnt file must have a plain name; got {name!r}.")
     if not weights or not all(isinstance(weight, Tensor) for weight in weights.values()):
         raise InputError(f"{path}: the checkpoint is damaged: its weights must be tensors, and there must be some.")
-    return Bundle(checked_config(config, path), files, weights, card="")
+    return Bundle(check(config, path), files, weights, card="")
 
 
 def _without_files(bundle: Bundle, checkpoint: Path) -> Bundle:
