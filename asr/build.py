@@ -62,6 +62,9 @@ def build_decoder(config: Config, model: Model) -> Decoder:
     """
     make = component("decode", config["decode"])
     check_needs(make, model.head, config)
+    path = make.keywords.get("language_model")
+    if path is not None:
+        make = partial(make, language_model=load_token_model(path, model.tokenizer, "decode.language_model"))
     return make(model.head, model.tokenizer, model.normalize)
 
 
@@ -71,6 +74,9 @@ def check_needs(decoder: "partial[Any]", head: Head, config: Config) -> None:
     Raises:
         InputError: it has not.
     """
+    wrapped = decoder.keywords.get(getattr(decoder.func, "wraps", ""))
+    if wrapped is not None:
+        check_needs(wrapped, head, config)
     for need in decoder.func.needs:  # type: ignore[attr-defined]  # as interfaces.Decoder says
         if getattr(head, need, None) is None:
             must = f"decode={config['decode']['name']} must have a head with a {need}"
@@ -215,8 +221,15 @@ def component(group: str, config: Config, where: str = "") -> partial[Any]:
         wrong = [f"{what}: {', '.join(keys)}" for what, keys in (("missing", missing), ("unknown", unknown)) if keys]
         must = f"{where} ({config['name']}) must set exactly {', '.join(sorted(asked)) or 'nothing'}"
         raise InputError(f"{must}; {'; '.join(wrong)}.")
-    parts = [key for key, value in settings.items() if isinstance(value, Mapping) or (HERE / group / key).is_dir()]
-    nested = {key: component(f"{group}/{key}", settings[key]) for key in parts}
+    wraps = getattr(cls, "wraps", "")  # the part that is a component of this same group, and wraps none itself
+    kinds = {key: f"{group}/{key}" for key, value in settings.items() if isinstance(value, Mapping)}
+    kinds |= {key: f"{group}/{key}" for key in settings if (HERE / group / key).is_dir()}
+    nested = {key: component(kind, settings[key]) for key, kind in kinds.items() if key != wraps}
+    if wraps:
+        inner = settings[wraps]
+        if isinstance(inner, Mapping) and inner.get("name") == config["name"]:
+            raise InputError(f"{where}.{wraps} must not be {config['name']} itself; got another one in it.")
+        nested[wraps] = component(group, inner, f"{where}.{wraps}")
     for key, rule in rules(cls).items():
         rule.check(f"{where}.{key}", settings[key])
     return partial(cls, **settings | nested)

@@ -24,7 +24,7 @@ from asr.checkpoint.bundle import (
     read_exported,
     replace_bundle,
     why_not_loaded,
-    with_fusion,
+    with_attached,
 )
 from asr.checkpoint.formats import FORMAT, KEY
 from asr.checkpoint.saved import kept_checkpoints
@@ -41,6 +41,8 @@ BUNDLE = "bundle"  # its folder in a run folder
 CHECKPOINTS = "checkpoints"
 CHECKPOINT_KEY = "asr"  # of a Lightning checkpoint: the rest of what a bundle holds
 PREFIX = "model."  # of its weights
+RESCORER = "lm_rescoring"  # the decoder that puts the hypotheses of another one in order
+RESCORING = ("language_model", "rescoring_weight", "token_insertion_bonus")  # its settings
 
 
 def load_recognizer(
@@ -145,22 +147,35 @@ def decoder_settings(bundle: Bundle, instead: Mapping[str, Any]) -> dict[str, An
     Settings without a name are of the model's decoder; what a greedy one has no setting for is for the beam search
     beside it.
     """
-    own = bundle.config["decode"]
+    return _settings_instead(bundle.config["decode"], instead)
+
+
+def _settings_instead(own: Mapping[str, Any], instead: Mapping[str, Any]) -> dict[str, Any]:
+    rescoring = {key: value for key, value in instead.items() if key in RESCORING}
+    if (rescoring or "name" in instead) and "first" not in own and instead.get("name", RESCORER) == RESCORER:
+        others = {key: value for key, value in instead.items() if key not in ("name", "first", *rescoring)}
+        first = instead.get("first") or {"name": str(own.get("name")).replace("greedy", "beam")}
+        search = _settings_instead(own, {**others, **first})  # the model's own, with another pass behind it
+        return {**default_settings("decode", RESCORER), **rescoring, "first": search}
     name = own.get("name")
-    if instead.keys() - own.keys() and isinstance(name, str):
+    if "first" not in own and instead.keys() - own.keys() and isinstance(name, str):
         name = name.replace("greedy", "beam")
     name = instead.get("name", name)
     settings = own if name == own.get("name") else default_settings("decode", name)
-    parts = {
-        key: settings[key] | part for key, part in instead.items() if isinstance(part, Mapping) and key in settings
-    }
-    return {**settings, **instead, **parts}
+    given = {key: value for key, value in instead.items() if key in settings or "first" not in settings}
+    parts = {key: settings[key] | part for key, part in given.items() if isinstance(part, Mapping) and key in settings}
+    merged = {**settings, **given, **parts}
+    if of_first := {key: value for key, value in instead.items() if key not in given}:
+        merged["first"] = _settings_instead(settings["first"], of_first)
+    return merged
 
 
 def with_values(settings: Mapping[str, Any], values: Mapping[str, float]) -> dict[str, Any]:
-    """Return a decoder's settings with values of what it can tune: its own, and those of its fusion."""
+    """Return a decoder's settings with values of what it can tune: its own, and those of its first pass and fusion."""
     own = {key: value for key, value in values.items() if key in settings}
     of_fusion = {key: value for key, value in values.items() if key not in settings}
+    if "first" in settings:
+        return {**settings, **own, "first": with_values(settings["first"], of_fusion)}
     return {**settings, **own, **({"fusion": settings["fusion"] | of_fusion} if of_fusion else {})}
 
 
@@ -361,7 +376,7 @@ def _without_files(bundle: Bundle, checkpoint: Path) -> Bundle:
         return bundle
     named = ", ".join(f"{key}={path}" for key, path in files.items())
     logger.warning("%s: its decoder goes without %s; give what it is to have", checkpoint, named)
-    return replace(bundle, config=with_fusion(bundle.config, dict.fromkeys(files)))
+    return replace(bundle, config=with_attached(bundle.config, dict.fromkeys(files)))
 
 
 def _to_tensor(content: bytes) -> Tensor:
