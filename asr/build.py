@@ -16,7 +16,8 @@ from asr.data.dataset import Augmentation
 from asr.data.recordings import RecordingList
 from asr.errors import InputError, one_line, shown
 from asr.interfaces import Decoder, Encoder, Features, Head, OptimizerMaker, Schedule, Tokenizer, TokenModel
-from asr.language_model.stored import read_token_model, token_model_file
+from asr.language_model.stored import is_token_model, read_token_model, token_model_file
+from asr.language_model.token_histories import TokenHistories
 from asr.recognition.confidence import UNCALIBRATED, Calibration
 from asr.recognition.model import Model
 from asr.recognition.recognizer import Recognizer
@@ -62,10 +63,21 @@ def build_decoder(config: Config, model: Model) -> Decoder:
     """
     make = component("decode", config["decode"])
     check_needs(make, model.head, config)
-    path = make.keywords.get("language_model")
-    if path is not None:
-        make = partial(make, language_model=load_token_model(path, model.tokenizer, "decode.language_model"))
-    return make(model.head, model.tokenizer, model.normalize)
+    return _with_token_models(make, model.tokenizer, "decode")(model.head, model.tokenizer, model.normalize)
+
+
+def _with_token_models(make: "partial[Any]", tokenizer: Tokenizer, where: str) -> "partial[Any]":
+    """Read the neural language models that settings of a decoder and of its parts name."""
+    given: dict[str, Any] = {}
+    for key, value in make.keywords.items():
+        name = f"{where}.{key}"
+        if isinstance(value, partial):
+            given[key] = _with_token_models(value, tokenizer, name)
+        elif key == "language_model" and value is not None:
+            given[key] = load_token_model(value, tokenizer, name)
+        elif key == "lm" and value is not None and is_token_model(Path(value)):
+            given[key] = TokenHistories(load_token_model(value, tokenizer, name))
+    return partial(make, **given)
 
 
 def check_needs(decoder: "partial[Any]", head: Head, config: Config) -> None:

@@ -21,7 +21,7 @@ from asr.build import MODEL_KEYS
 from asr.checkpoint.formats import FORMAT, KEY, of_today
 from asr.errors import InputError, one_line
 from asr.language_model.arpa import ARPA_HEAD
-from asr.language_model.stored import read_token_model, token_model_file
+from asr.language_model.stored import is_token_model, read_token_model, token_model_file
 from asr.onnx.names import NETS, ONNX, OPENED
 from asr.system.files import UNFINISHED, real, sync_folder
 from asr.system.learnt import MAX_BYTES, parse_json
@@ -32,7 +32,8 @@ OF_A_BUNDLE = (WEIGHTS, CONFIG)
 OF_FILES = (".nemo", ".ckpt")  # suffixes of models that are files: a folder of such a name is not loaded
 ATTACHED = {"lm": "lm.arpa", "lexicon": "lexicon.txt", "hotwords": "hotwords.txt"}  # which decode.fusion names
 ATTACHED_TO_SEARCH = {"language_model": "language-model.safetensors"}  # which a decoder's own settings name
-ATTACHED_NAMES = (*ATTACHED.values(), *ATTACHED_TO_SEARCH.values())
+NEURAL_LM = "lm.safetensors"  # in the place of ATTACHED["lm"]
+ATTACHED_NAMES = (*ATTACHED.values(), *ATTACHED_TO_SEARCH.values(), NEURAL_LM)
 UNBOUNDED = (
     WEIGHTS,
     ATTACHED["lm"],
@@ -63,15 +64,16 @@ class Bundle:
     @property
     def attached(self) -> dict[str, Path]:
         """The files that the decoder reads, by setting."""
-        files = {key: Path(path) for key, path in fusion(self.config).items() if key in ATTACHED and path is not None}
-        own = self.config["decode"]
-        named = {key: own[key] for key in ATTACHED_TO_SEARCH if own.get(key) is not None}
-        return files | {key: token_model_file(Path(path)) for key, path in named.items()}
+        settings = {key: path for key, path in fusion(self.config).items() if key in ATTACHED}
+        settings |= {key: self.config["decode"].get(key) for key in ATTACHED_TO_SEARCH}
+        paths = {key: Path(path) for key, path in settings.items() if path is not None}
+        neural = {key for key, path in paths.items() if key in ATTACHED_TO_SEARCH or _is_neural(key, path)}
+        return {key: token_model_file(path) if key in neural else path for key, path in paths.items()}
 
     @property
     def names(self) -> set[str]:
         """Of the files in its folder."""
-        return {*FIXED, *self.files, *(attached_name(key) for key in self.attached)}
+        return {*FIXED, *self.files, *(attached_name(key, path) for key, path in self.attached.items())}
 
 
 def read_bundle(folder: Path) -> Bundle:
@@ -139,7 +141,7 @@ def read_config(folder: Path) -> dict[str, Any]:
         if given is None:
             continue
         key = setting.removeprefix("fusion.")
-        name = attached_name(key)
+        name = NEURAL_LM if key == "lm" and given == NEURAL_LM else (ATTACHED | ATTACHED_TO_SEARCH)[key]
         if given != name or not (folder / name).is_file():  # a stranger's bundle reads no file but its own
             raise InputError(f"{folder}: decode.{setting} must be the bundle's own file {name}; got {given!r}.")
         own[key] = str(folder / name)
@@ -148,9 +150,13 @@ def read_config(folder: Path) -> dict[str, Any]:
     return config
 
 
-def attached_name(key: str) -> str:
-    """Name the bundle's file that a setting of the decoder names."""
-    return (ATTACHED | ATTACHED_TO_SEARCH)[key]
+def attached_name(key: str, path: Path) -> str:
+    """Name the bundle's copy of a file that a setting of the decoder names."""
+    return NEURAL_LM if _is_neural(key, path) else (ATTACHED | ATTACHED_TO_SEARCH)[key]
+
+
+def _is_neural(key: str, path: Path) -> bool:
+    return key == "lm" and is_token_model(path)
 
 
 def fusion(config: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -299,6 +305,9 @@ def check_attachable(config: Mapping[str, Any]) -> None:
     if lm is None:
         return
     path = Path(lm)
+    if is_token_model(path):
+        read_token_model(token_model_file(path))
+        return
     try:
         with path.open("rb") as file:
             head = file.read(64)
@@ -333,13 +342,16 @@ def _write_files(folder: Path, bundle: Bundle) -> None:
 
 def write_texts(folder: Path, bundle: Bundle) -> None:
     """Write what a bundle has beside its weights."""
-    config = {KEY: FORMAT, **with_attached(bundle.config, {key: attached_name(key) for key in bundle.attached})}
+    config = {
+        KEY: FORMAT,
+        **with_attached(bundle.config, {key: attached_name(key, path) for key, path in bundle.attached.items()}),
+    }
     (folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     (folder / CARD).write_text(bundle.card, encoding="utf-8")
     for name, content in bundle.files.items():
         (folder / name).write_bytes(content)
     for key, path in bundle.attached.items():
-        shutil.copyfile(path, folder / attached_name(key))
+        shutil.copyfile(path, folder / attached_name(key, path))
 
 
 def _sync(folder: Path) -> None:

@@ -63,7 +63,7 @@ def add_decoding(parser: argparse.ArgumentParser) -> None:
     implied = "the following imply the beam search beside a greedy one"
     search.add_argument("--decode", choices=DECODERS, metavar="NAME", help=f"{names}; {implied}")
     search.add_argument("--beam", type=int, metavar="N", help="hypotheses kept from step to step")
-    search.add_argument("--lm", metavar="FILE", help="n-gram language model: ARPA, or KenLM's binary")
+    search.add_argument("--lm", metavar="FILE", help="language model: ARPA, KenLM's binary, or of asr.train_lm")
     search.add_argument("--lm-unit", choices=("word", "token"), help="token: made by asr.ngram --tokens")
     search.add_argument("--lm-weight", type=finite, metavar="W", help="factor of its log-probabilities")
     search.add_argument("--word-insertion-bonus", type=finite, metavar="S", help="added for each word")

@@ -40,6 +40,11 @@ def write_token_model(
     save_file({name: weight.contiguous() for name, weight in weights.items()}, path, metadata)
 
 
+def is_token_model(path: Path) -> bool:
+    """Tell the path of a neural language model from that of an n-gram model, by its name."""
+    return path.suffix == SUFFIX or path.is_dir()
+
+
 def token_model_file(path: Path) -> Path:
     """Find the file that a path means: itself, or the one in a bundle or a run folder.
 
