@@ -150,8 +150,9 @@ def load_token_model(path: str, tokenizer: Tokenizer, setting: str) -> TokenMode
         raise InputError(f"{must}; {path} is over {len(stored.pieces)} others. Train it with recognizer=MODEL.")
     with torch.device("meta"):
         model: Any = build_token_model(stored.settings, tokenizer.vocab_size)
+    dtypes = {name: weight.dtype for name, weight in model.state_dict().items()}
     try:
-        model.load_state_dict(stored.weights, assign=True)
+        model.load_state_dict({name: w.to(dtypes.get(name)) for name, w in stored.weights.items()}, assign=True)
     except RuntimeError as error:  # names or shapes that do not fit the settings
         raise InputError(f"{path}: the weights must fit the settings; {one_line(error)}") from None
     frozen: TokenModel = model.eval().requires_grad_(False)

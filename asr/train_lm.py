@@ -25,6 +25,7 @@ def train_lm(settings: "LanguageModelSettings") -> float:
     import torch
 
     from asr import build
+    from asr.report.training import leave_report
     from asr.run.language_model import prepare_text
     from asr.run.language_model_outcome import finish_language_model
     from asr.training.callbacks import besides_text_steps
@@ -57,7 +58,9 @@ def train_lm(settings: "LanguageModelSettings") -> float:
     fit(trainer, task, data, prepared.resume, stop)
     if not trainer.is_global_zero:
         return float("nan")
-    return finish_language_model(settings, prepared, trainer.strategy.root_device)["valid"].per_word
+    results = finish_language_model(settings, prepared, trainer.strategy.root_device)
+    leave_report(prepared.run_dir)
+    return results["valid"].per_word
 
 
 def read_config(resolved: Mapping[str, Any], overrides: Sequence[str]) -> "LanguageModelSettings":

@@ -4,6 +4,7 @@ import gzip
 import json
 import math
 import random
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import torch
 import yaml
 from torch import nn
 
-from asr import build
+from asr import build, training_report
 from asr.build import build_tokenizer, load_token_model
 from asr.checkpoint.bundle import read_bundle
 from asr.data.manifest import Utterance, write_manifest
@@ -268,6 +269,20 @@ def test_a_run_leaves_a_bundle_and_the_perplexity_of_each_text_with_its_interval
     valid = Path(yaml.safe_load((trained / "config.yaml").read_text())["text"]["valid"][0])
     again = measure(model, read(valid), settings().bounds, torch.device("cpu"))
     assert again.per_word == pytest.approx(results["valid"]["per_word"], rel=1e-6)
+
+
+def test_the_page_shows_perplexity_and_no_audio(trained: Path, tmp_path: Path) -> None:
+    results = json.loads((trained / "results.json").read_text())
+    html = (trained / "report.html").read_text()
+    for name, result in results.items():
+        assert f"Perplexity per word, {name}" in html
+        assert f"{result['per_word']:.1f}".removesuffix(".0") in html
+    assert "Validation perplexity per word:" in html
+    assert "tokens a second" in html
+    assert "What was recognised" not in html
+    assert "WER" not in re.sub(r"<pre>.*?</pre>", "", html.partition("<main>")[2], flags=re.DOTALL)
+    assert training_report.main([str(trained), "--output", str(tmp_path / "page.html")]) == 0
+    assert (tmp_path / "page.html").read_text() == html
 
 
 def test_a_run_does_not_go_on_with_another_text_or_other_settings(

@@ -83,5 +83,5 @@ def measure(model: TokenModel, sentences: Sentences, bounds: BatchBounds, device
     log_probs = torch.zeros(len(sentences), dtype=torch.float64)
     for indices in sentences.batches(bounds):
         batch = sentences.batch(indices).to(device)
-        log_probs[indices] = text_log_probs(model, batch.tokens, batch.token_lengths).double().cpu()
+        log_probs[indices] = text_log_probs(model, batch.tokens, batch.token_lengths).cpu().double()
     return perplexity(log_probs.tolist(), sentences.num_words.tolist(), int(sentences.lengths.sum()))
