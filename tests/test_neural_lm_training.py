@@ -14,7 +14,8 @@ import torch
 import yaml
 from torch import nn
 
-from asr import build, training_report
+from asr import build, ngram, training_report
+from asr import perplexity as asr_perplexity
 from asr.build import build_tokenizer, load_token_model
 from asr.checkpoint.bundle import read_bundle
 from asr.data.manifest import Utterance, write_manifest
@@ -24,6 +25,7 @@ from asr.data.training_set import RunBounds
 from asr.errors import InputError
 from asr.evaluation.perplexity import measure, perplexity
 from asr.interfaces import BOUNDARY_ID
+from asr.language_model.kenlm import NgramModel
 from asr.run.language_model_settings import read_language_model_settings
 from asr.text.normalize import get_normalizer
 from tests.conftest import ROOT, resolved
@@ -315,6 +317,31 @@ def test_a_setting_that_does_not_hold_is_named(override: str, message: str) -> N
     given = ["text.train=[a]", "text.valid=[a]", f"recognizer={RECOGNIZER}", override]
     with pytest.raises(InputError, match=message):
         read_language_model_settings(resolved(*given, root="train_lm"))
+
+
+def test_perplexity_of_a_neural_and_of_an_ngram_model_are_counted_alike(
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("flashlight.lib.text", reason="the extra lm is not installed")
+    text = tmp_path / "text.txt"
+    text.write_text("\n".join(sentences(30, 9)) + "\n")
+    assert ngram.main([str(text), "--tokens", str(RECOGNIZER), "--order", "2", "-o", str(tmp_path / "lm.arpa")]) == 0
+    capsys.readouterr()
+    for lm in (trained, tmp_path / "lm.arpa"):
+        assert asr_perplexity.main([str(RECOGNIZER), str(lm), str(text)]) == 0
+    neural, by_ngram = (row.split() for row in capsys.readouterr().out.splitlines()[1::2])
+    model = load_token_model(str(trained), tokenizer(), "lm")
+    expected = measure(model, read(text), settings().bounds, torch.device("cpu"))
+    assert float(neural[3]) == pytest.approx(expected.per_word, abs=0.06)
+    asked, total = NgramModel(tmp_path / "lm.arpa"), 0.0
+    for line in text.read_text().splitlines():
+        state = asked.start()
+        for letter in line:
+            log_prob, state = asked.score(state, letter.replace(" ", "\N{LOWER ONE EIGHTH BLOCK}"))
+            total += log_prob
+        total += asked.end(state)
+    units = sum(len(line.split()) + 1 for line in text.read_text().splitlines())
+    assert float(by_ngram[3]) == pytest.approx(math.exp(-total / units), abs=0.06)
 
 
 def test_a_language_model_over_other_tokens_is_refused(trained: Path) -> None:

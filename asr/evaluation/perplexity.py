@@ -10,8 +10,10 @@ import torch
 
 from asr.data.batch_plan import BatchBounds
 from asr.data.text_set import Sentences
+from asr.errors import InputError
 from asr.evaluation.bootstrap import intervals
 from asr.interfaces import TokenModel
+from asr.language_model.kenlm import SPACE, NgramModel
 from asr.language_model.token_scores import text_log_probs
 
 
@@ -85,3 +87,28 @@ def measure(model: TokenModel, sentences: Sentences, bounds: BatchBounds, device
         batch = sentences.batch(indices).to(device)
         log_probs[indices] = text_log_probs(model, batch.tokens, batch.token_lengths).cpu().double()
     return perplexity(log_probs.tolist(), sentences.num_words.tolist(), int(sentences.lengths.sum()))
+
+
+def measure_ngram(model: NgramModel, pieces: Sequence[str], sentences: Sentences) -> Perplexity:
+    """Compute the perplexity that an n-gram model over tokens gives sentences.
+
+    Args:
+        model: made by `asr.ngram --tokens`.
+        pieces: what each token spells.
+        sentences: over these tokens.
+
+    Raises:
+        InputError: the model is over words, or other tokens.
+    """
+    names = [piece.replace(" ", SPACE) for piece in pieces]
+    if len(model.words & set(names)) < len(model.words) / 2:
+        must = "LM must be over the recogniser's tokens, as asr.ngram --tokens makes it"
+        raise InputError(f"{must}; of its {len(model.words)} entries {len(model.words & set(names))} are tokens.")
+    log_probs = []
+    for index in range(len(sentences)):
+        state, total = model.start(), 0.0
+        for token in sentences.batch([index]).tokens[0].tolist():
+            log_prob, state = model.score(state, names[token])
+            total += log_prob
+        log_probs.append(total + model.end(state))
+    return perplexity(log_probs, sentences.num_words.tolist(), int(sentences.lengths.sum()))
