@@ -27,6 +27,7 @@ The folders, from the lowest layer up; each imports only from those above it:
     web/             what pages are made of
     augment/ features/ tokenizer/ encoder/ head/ decode/ optimizer/ schedule/
                      the components: asr/<group>/<name>.py is configured by conf/<group>/<name>.yaml
+    token_model/     a component, too: neural language models over tokens, of the encoder's layers
     data/            manifest lines to utterances, examples, batches (the padding boundary) and each epoch's plan
     recognition/     the model (encoder and head), and with a decoder the recogniser: audio to transcripts
     evaluation/      word errors, how sure they are, what they are made of

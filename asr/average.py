@@ -95,7 +95,7 @@ def _choose(run_dir: Path, best: int | None, last: int | None) -> list[Path]:
     from asr.checkpoint.saved import kept_checkpoints, select
 
     folder = run_dir / CHECKPOINTS
-    validated = [kept for kept in kept_checkpoints(folder) if kept.wer is not None]
+    validated = [kept for kept in kept_checkpoints(folder) if kept.score is not None]
     if not validated:
         must = f"{run_dir}: a run folder must hold validated checkpoints, {CHECKPOINTS}/step=…-wer=….ckpt"
         raise InputError(f"{must}; it holds none. Give checkpoints by their own names.")

@@ -14,8 +14,10 @@ from torch import nn
 
 from asr.data.dataset import Augmentation
 from asr.data.recordings import RecordingList
-from asr.errors import InputError, shown
-from asr.interfaces import Decoder, Encoder, Features, Head, OptimizerMaker, Schedule, Tokenizer
+from asr.errors import InputError, one_line, shown
+from asr.interfaces import Decoder, Encoder, Features, Head, OptimizerMaker, Schedule, Tokenizer, TokenModel
+from asr.language_model.stored import is_token_model, read_token_model, token_model_file
+from asr.language_model.token_histories import TokenHistories
 from asr.recognition.confidence import UNCALIBRATED, Calibration
 from asr.recognition.model import Model
 from asr.recognition.recognizer import Recognizer
@@ -61,7 +63,21 @@ def build_decoder(config: Config, model: Model) -> Decoder:
     """
     make = component("decode", config["decode"])
     check_needs(make, model.head, config)
-    return make(model.head, model.tokenizer, model.normalize)
+    return _with_token_models(make, model.tokenizer, "decode")(model.head, model.tokenizer, model.normalize)
+
+
+def _with_token_models(make: "partial[Any]", tokenizer: Tokenizer, where: str) -> "partial[Any]":
+    """Read the neural language models that settings of a decoder and of its parts name."""
+    given: dict[str, Any] = {}
+    for key, value in make.keywords.items():
+        name = f"{where}.{key}"
+        if isinstance(value, partial):
+            given[key] = _with_token_models(value, tokenizer, name)
+        elif key == "language_model" and value is not None:
+            given[key] = load_token_model(value, tokenizer, name)
+        elif key == "lm" and value is not None and is_token_model(Path(value)):
+            given[key] = TokenHistories(load_token_model(value, tokenizer, name))
+    return partial(make, **given)
 
 
 def check_needs(decoder: "partial[Any]", head: Head, config: Config) -> None:
@@ -70,6 +86,9 @@ def check_needs(decoder: "partial[Any]", head: Head, config: Config) -> None:
     Raises:
         InputError: it has not.
     """
+    wrapped = decoder.keywords.get(getattr(decoder.func, "wraps", ""))
+    if wrapped is not None:
+        check_needs(wrapped, head, config)
     for need in decoder.func.needs:  # type: ignore[attr-defined]  # as interfaces.Decoder says
         if getattr(head, need, None) is None:
             must = f"decode={config['decode']['name']} must have a head with a {need}"
@@ -109,6 +128,37 @@ def build_augmentation(config: Config, sample_rate: int) -> Augmentation:
     return Augmentation(next(iter(stages["plan"]), None), stages["waveform"], stages["features"], recordings)
 
 
+def build_token_model(config: Config, vocab_size: int) -> TokenModel:
+    """Make a neural language model with fresh weights."""
+    return component("token_model", config)(vocab_size)
+
+
+def load_token_model(path: str, tokenizer: Tokenizer, setting: str) -> TokenModel:
+    """Read a neural language model that a setting names.
+
+    Args:
+        path: of a run folder, a bundle, or the file in it.
+        tokenizer: of the recogniser, over whose tokens it must be.
+        setting: for errors.
+
+    Raises:
+        InputError: it cannot be read, or is over other tokens.
+    """
+    stored = read_token_model(token_model_file(Path(path)))
+    if stored.pieces != list(tokenizer.pieces):
+        must = f"{setting} must be a language model over the recogniser's own {tokenizer.vocab_size} tokens"
+        raise InputError(f"{must}; {path} is over {len(stored.pieces)} others. Train it with recognizer=MODEL.")
+    with torch.device("meta"):
+        model: Any = build_token_model(stored.settings, tokenizer.vocab_size)
+    dtypes = {name: weight.dtype for name, weight in model.state_dict().items()}
+    try:
+        model.load_state_dict({name: w.to(dtypes.get(name)) for name, w in stored.weights.items()}, assign=True)
+    except RuntimeError as error:  # names or shapes that do not fit the settings
+        raise InputError(f"{path}: the weights must fit the settings; {one_line(error)}") from None
+    frozen: TokenModel = model.eval().requires_grad_(False)
+    return frozen
+
+
 def build_schedule(config: Config) -> Schedule:
     """Make the learning-rate schedule."""
     return component("schedule", config["schedule"])()
@@ -143,6 +193,18 @@ def check_components(config: Config) -> None:
     component("optimizer", config["optimizer"])
 
 
+def check_token_model(config: Config) -> None:
+    """Check the settings of a language model's training before it begins; the net is made without memory.
+
+    Raises:
+        InputError: a setting does not hold.
+    """
+    with torch.device("meta"):
+        build_token_model(config["token_model"], 1)
+    build_schedule(config)
+    component("optimizer", config["optimizer"])
+
+
 def component(group: str, config: Config, where: str = "") -> partial[Any]:
     """Find the class that a config names, with its settings filled in and the wired arguments still to come.
 
@@ -172,8 +234,15 @@ def component(group: str, config: Config, where: str = "") -> partial[Any]:
         wrong = [f"{what}: {', '.join(keys)}" for what, keys in (("missing", missing), ("unknown", unknown)) if keys]
         must = f"{where} ({config['name']}) must set exactly {', '.join(sorted(asked)) or 'nothing'}"
         raise InputError(f"{must}; {'; '.join(wrong)}.")
-    parts = [key for key, value in settings.items() if isinstance(value, Mapping) or (HERE / group / key).is_dir()]
-    nested = {key: component(f"{group}/{key}", settings[key]) for key in parts}
+    wraps = getattr(cls, "wraps", "")  # the part that is a component of this same group, and wraps none itself
+    kinds = {key: f"{group}/{key}" for key, value in settings.items() if isinstance(value, Mapping)}
+    kinds |= {key: f"{group}/{key}" for key in settings if (HERE / group / key).is_dir()}
+    nested = {key: component(kind, settings[key]) for key, kind in kinds.items() if key != wraps}
+    if wraps:
+        inner = settings[wraps]
+        if isinstance(inner, Mapping) and inner.get("name") == config["name"]:
+            raise InputError(f"{where}.{wraps} must not be {config['name']} itself; got another one in it.")
+        nested[wraps] = component(group, inner, f"{where}.{wraps}")
     for key, rule in rules(cls).items():
         rule.check(f"{where}.{key}", settings[key])
     return partial(cls, **settings | nested)
@@ -200,9 +269,9 @@ def _find_class(group: str, name: object) -> Callable[..., Any]:
         there = ", ".join(sorted(file.stem for file in folder.glob("[a-z]*.py"))) if folder.is_dir() else "none"
         raise InputError(f"{here}.name must be a file in asr/{group} ({there}); got {name!r}.")
     module = importlib.import_module(f"asr.{here}.{name}")
-    stem = str(name).replace("_", "")
+    stem, group_name = str(name).replace("_", ""), folder.name.replace("_", "")
     for cls in vars(module).values():
-        named_like_file = isinstance(cls, type) and cls.__name__.lower() in (stem, stem + folder.name)
+        named_like_file = isinstance(cls, type) and cls.__name__.lower() in (stem, stem + group_name)
         if named_like_file and cls.__module__ == module.__name__:
             return cls
     raise InputError(f"{here}.name must be a component; asr/{group}/{name}.py holds only parts of one.")

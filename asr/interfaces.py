@@ -353,6 +353,26 @@ class AttentionHead(Head, Protocol):
     def frame_head(self) -> FrameHead: ...
 
 
+class TokenModel(Protocol):
+    """A neural language model over a tokenizer's tokens; made with vocab_size V.
+
+    A text begins with a step of BOUNDARY_ID, and BOUNDARY_ID is predicted at its end: it never stands within one.
+    Where a text is cut into calls changes nothing. Tokens that follow a text as padding change nothing of its
+    log_probs; the state after them is of no use.
+    """
+
+    vocab_size: int  # V
+
+    def initial_state(self, batch: int) -> State:
+        """Before BOUNDARY_ID; tensors, batch first, so that hypotheses come and go by indexing."""
+
+    def __call__(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
+        """Tokens (B, U) to log_probs (B, U, V) of the one after each, and the state after all."""
+
+    def join(self, states: Sequence[State]) -> State:
+        """Put states into one batch, in this order, after however many tokens each is."""
+
+
 class Hypothesis(NamedTuple):
     """Recognised tokens of an utterance.
 

@@ -27,6 +27,7 @@ def train(settings: "RunSettings") -> float | None:
     from asr.report.training import leave_report
     from asr.run.outcome import best_wer, check_learnt, finish
     from asr.run.preparation import prepare
+    from asr.training.callbacks import besides_steps
     from asr.training.data_module import SpeechData
     from asr.training.distributed import first_then_all
     from asr.training.fit import fit
@@ -70,7 +71,8 @@ def train(settings: "RunSettings") -> float | None:
         data.waiting,
         prepared.validation_samples(corpus.valid),
     )
-    stop = equip(trainer, settings, prepared, run, task, data)
+    others = besides_steps(settings, prepared, task, data)
+    stop = equip(trainer, settings, prepared, run, data, task.measure, others)
     fit(trainer, task, data, prepared.resume, stop)
 
     if trainer.is_global_zero:

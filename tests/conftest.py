@@ -45,10 +45,10 @@ TINY = [
 needs_shared = pytest.mark.skipif(not SHARED.is_dir(), reason="../shared/data, real recorded speech, is not here")
 
 
-def resolved(*overrides: str) -> dict[str, Any]:
-    """Compose conf/train.yaml with overrides, as a plain dict."""
+def resolved(*overrides: str, root: str = "train") -> dict[str, Any]:
+    """Compose conf/train.yaml, or another root, with overrides, as a plain dict."""
     with initialize_config_dir(str(CONF), version_base="1.3"):
-        config = compose("train", overrides=list(overrides))
+        config = compose(root, overrides=list(overrides))
     return OmegaConf.to_container(config, resolve=True, throw_on_missing=True)  # type: ignore[return-value]
 
 

@@ -23,24 +23,28 @@ SERVER.set_forkserver_preload(
     ]
 )
 PATIENCE = 120  # seconds, for what should take a few
-OF_THE_CLOCK = ("train/audio_seconds_per_second", "train/data_wait")
+OF_THE_CLOCK = ("train/audio_seconds_per_second", "train/data_wait", "train/tokens_per_second")
 
 
 def _train(
     config: dict[str, Any], environment: dict[str, str], output: Path, before: Callable[[], object] | None
 ) -> None:
-    """What `python -m asr.train` does, behind the imports and the composition of the config."""
+    """What `python -m asr.train`, or asr.train_lm, does, behind the imports and the composition of the config."""
     os.environ.update(environment)
     multiprocessing.set_start_method("fork", force=True)  # workers are this process's, as in a training from a shell
     descriptor = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
     from asr.train import train
+    from asr.train_lm import read_config, train_lm
     from asr.training.hydra_command import run_job
 
     if before is not None:
         before()
-    run_job(train, config)
+    if "token_model" in config:
+        run_job(train_lm, config, read=read_config)
+    else:
+        run_job(train, config)
 
 
 def start(

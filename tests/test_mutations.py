@@ -43,6 +43,7 @@ CHOICES = [
     ["head=ctc_attention", "head/residual=post_norm", "decode=attention_rescoring"],
     ["head=transducer", "decode=transducer_beam"],
     ["head=transducer", "head/predictor=lstm"],
+    ["head=transducer", "decode=lm_rescoring", "decode@decode.first=transducer_beam"],
     ["head=transducer", "head/predictor=gru"],
 ]
 SMALL = [

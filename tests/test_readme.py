@@ -23,19 +23,20 @@ def commands(readme: Path) -> list[list[str]]:
 
 
 COMMANDS = [(readme.relative_to(ROOT).as_posix(), command) for readme in READMES for command in commands(readme)]
-EXPERIMENTS = ("asr.train", "asr.plan")  # take overrides
-TRAINING = [(name, command[1:]) for name, command in COMMANDS if command[0] in EXPERIMENTS]
+EXPERIMENTS = {"asr.train": "train", "asr.plan": "train", "asr.train_lm": "train_lm"}  # take overrides of these roots
+TRAINING = [(name, *command) for name, command in COMMANDS if command[0] in EXPERIMENTS]
 OTHERS = sorted({(command[0], word) for _, command in COMMANDS for word in command if command[0] not in EXPERIMENTS})
 
 
-@pytest.mark.parametrize(("readme", "overrides"), TRAINING, ids=str)
-def test_training_commands_compose(readme: str, overrides: list[str]) -> None:
+@pytest.mark.parametrize("training", TRAINING, ids=str)
+def test_training_commands_compose(training: tuple[str, ...]) -> None:
+    _, module, *overrides = training
     if "sweep=[optuna]" in overrides:
         pytest.importorskip("hydra_plugins.hydra_optuna_sweeper", reason="the extra optuna is not installed")
     given = [override.replace("$speaker", "theo") for override in overrides if override != "--multirun"]
     if "--multirun" in overrides:  # the first of its jobs
         given = [override.split(",")[0] for override in given]
-    config = resolved(*given)
+    config = resolved(*given, root=EXPERIMENTS[module])
     assert config["run_dir"].startswith("runs/")
 
 

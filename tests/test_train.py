@@ -126,7 +126,7 @@ def test_the_average_bundle_is_the_mean_of_the_kept_checkpoints(select: str, ton
     average = [f"checkpoint.select={select}", "checkpoint.keep=2"]
     run_dir = run(tmp_path / "run", tones, "trainer.max_epochs=3", *average)
     kept = kept_checkpoints(run_dir / "checkpoints")
-    assert all(one.wer == 1.0 for one in kept), "equally wrong"
+    assert all(one.score == 1.0 for one in kept), "equally wrong"
     states = [torch.load(one.path, weights_only=True)["state_dict"] for one in kept]
     chosen = states[:2] if select == "average_best" else states[-2:]
     bundle = load_file(run_dir / "bundle" / "weights.safetensors")

@@ -21,6 +21,7 @@ from asr.build import MODEL_KEYS
 from asr.checkpoint.formats import FORMAT, KEY, of_today
 from asr.errors import InputError, one_line
 from asr.language_model.arpa import ARPA_HEAD
+from asr.language_model.stored import is_token_model, read_token_model, token_model_file
 from asr.onnx.names import NETS, ONNX, OPENED
 from asr.system.files import UNFINISHED, real, sync_folder
 from asr.system.learnt import MAX_BYTES, parse_json
@@ -29,17 +30,21 @@ WEIGHTS, CONFIG, CARD = "weights.safetensors", "config.json", "README.md"
 FIXED = (WEIGHTS, CONFIG, CARD)  # names in every bundle
 OF_A_BUNDLE = (WEIGHTS, CONFIG)
 OF_FILES = (".nemo", ".ckpt")  # suffixes of models that are files: a folder of such a name is not loaded
-ATTACHED = {  # files that the decoder's settings name
+ATTACHED = {  # files that decode.fusion names
     "lm": "lm.arpa",
     "spelling": "spelling.arpa",
     "lexicon": "lexicon.txt",
     "hotwords": "hotwords.txt",
 }
+ATTACHED_TO_SEARCH = {"language_model": "language-model.safetensors"}  # which a decoder's own settings name
+NEURAL_LM = "lm.safetensors"  # in the place of ATTACHED["lm"]
+ATTACHED_NAMES = (*ATTACHED.values(), *ATTACHED_TO_SEARCH.values(), NEURAL_LM)
 UNBOUNDED = (
     WEIGHTS,
     ATTACHED["lm"],
     ATTACHED["spelling"],
     ATTACHED["lexicon"],
+    *ATTACHED_TO_SEARCH.values(),
 )  # in size; what they hold is checked as it is read
 REPLACED = ".replaced"  # the end of an older bundle's name while it is replaced
 
@@ -65,12 +70,16 @@ class Bundle:
     @property
     def attached(self) -> dict[str, Path]:
         """The files that the decoder reads, by setting."""
-        return {key: Path(path) for key, path in fusion(self.config).items() if key in ATTACHED and path is not None}
+        settings = {key: path for key, path in fusion(self.config).items() if key in ATTACHED}
+        settings |= {key: self.config["decode"].get(key) for key in ATTACHED_TO_SEARCH}
+        paths = {key: Path(path) for key, path in settings.items() if path is not None}
+        neural = {key for key, path in paths.items() if key in ATTACHED_TO_SEARCH or _is_neural(key, path)}
+        return {key: token_model_file(path) if key in neural else path for key, path in paths.items()}
 
     @property
     def names(self) -> set[str]:
         """Of the files in its folder."""
-        return {*FIXED, *self.files, *(ATTACHED[key] for key in self.attached)}
+        return {*FIXED, *self.files, *(attached_name(key, path) for key, path in self.attached.items())}
 
 
 def read_bundle(folder: Path) -> Bundle:
@@ -112,7 +121,7 @@ def _read_texts(folder: Path) -> tuple[dict[str, bytes], str]:
     """Read the files that were learnt, by name, and the model card."""
     try:
         card = (folder / CARD).read_text(encoding="utf-8") if (folder / CARD).is_file() else ""
-        learnt = [file for file in sorted(folder.iterdir()) if file.name not in {*FIXED, *ATTACHED.values()}]
+        learnt = [file for file in sorted(folder.iterdir()) if file.name not in {*FIXED, *ATTACHED_NAMES}]
         files = {file.name: file.read_bytes() for file in learnt if file.is_file() and file.suffix != ONNX}
     except (OSError, ValueError) as error:
         raise InputError(f"{folder}: the bundle is damaged: {one_line(error)}") from None
@@ -132,29 +141,47 @@ def read_config(folder: Path) -> dict[str, Any]:
         raise InputError(f"{folder}: the bundle is damaged: {one_line(error)}") from None
     config = checked_config(config, folder)
     own: dict[str, str] = {}
-    for key, name in ATTACHED.items():
-        given = fusion(config).get(key)
+    named = {**{f"fusion.{key}": fusion(config).get(key) for key in ATTACHED}}
+    named |= {key: config["decode"].get(key) for key in ATTACHED_TO_SEARCH}
+    for setting, given in named.items():
         if given is None:
             continue
+        key = setting.removeprefix("fusion.")
+        name = NEURAL_LM if key == "lm" and given == NEURAL_LM else (ATTACHED | ATTACHED_TO_SEARCH)[key]
         if given != name or not (folder / name).is_file():  # a stranger's bundle reads no file but its own
-            raise InputError(f"{folder}: decode.fusion.{key} must be the bundle's own file {name}; got {given!r}.")
+            raise InputError(f"{folder}: decode.{setting} must be the bundle's own file {name}; got {given!r}.")
         own[key] = str(folder / name)
-    config = with_fusion(config, own)
+    config = with_attached(config, own)
     check_attachable(config)
     return config
 
 
+def attached_name(key: str, path: Path) -> str:
+    """Name the bundle's copy of a file that a setting of the decoder names."""
+    return NEURAL_LM if _is_neural(key, path) else (ATTACHED | ATTACHED_TO_SEARCH)[key]
+
+
+def _is_neural(key: str, path: Path) -> bool:
+    return key == "lm" and is_token_model(path)
+
+
 def fusion(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the settings of the decoder's fusion, where it has one."""
-    settings = config["decode"].get("fusion")
+    """Return the settings of the decoder's fusion, or of that of its first pass, where it has one."""
+    first = config["decode"].get("first")
+    settings = (first if isinstance(first, Mapping) else config["decode"]).get("fusion")
     return settings if isinstance(settings, Mapping) else {}
 
 
-def with_fusion(config: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a config with other settings of the decoder's fusion, if there are any."""
-    if not settings:
-        return dict(config)
-    return {**config, "decode": config["decode"] | {"fusion": {**fusion(config), **settings}}}
+def with_attached(config: Mapping[str, Any], files: Mapping[str, str | None]) -> dict[str, Any]:
+    """Return a config whose decoder names other files, if there are any."""
+    own = {key: path for key, path in files.items() if key in ATTACHED_TO_SEARCH}
+    decode = {**config["decode"], **own}
+    of_fusion = {key: path for key, path in files.items() if key in ATTACHED}
+    if of_fusion and isinstance(decode.get("first"), Mapping):
+        decode["first"] = {**decode["first"], "fusion": {**fusion(config), **of_fusion}}
+    elif of_fusion:
+        decode["fusion"] = {**fusion(config), **of_fusion}
+    return {**config, "decode": decode}
 
 
 def _check_files(folder: Path) -> None:
@@ -270,19 +297,25 @@ def give_back(folder: Path) -> None:
 
 
 def check_attachable(config: Mapping[str, Any]) -> None:
-    """Check that a bundle may hold the language model that the decoder of a config names, if it does.
+    """Check that a bundle may hold the language models that the decoder of a config names, if it does.
 
     KenLM maps its binaries into memory as they are: no format for what may come from a stranger.
 
     Raises:
-        InputError: it is not ARPA, or cannot be read.
+        InputError: an n-gram model is not ARPA, a neural one is none, or one cannot be read.
     """
+    language_model = config["decode"].get("language_model")
+    if language_model is not None:
+        read_token_model(token_model_file(Path(language_model)))
     for key in ("lm", "spelling"):
         if (given := fusion(config).get(key)) is not None:
-            _check_arpa(Path(given))
+            _check_language_model(Path(given))
 
 
-def _check_arpa(path: Path) -> None:
+def _check_language_model(path: Path) -> None:
+    if is_token_model(path):
+        read_token_model(token_model_file(path))
+        return
     try:
         with path.open("rb") as file:
             head = file.read(64)
@@ -317,13 +350,16 @@ def _write_files(folder: Path, bundle: Bundle) -> None:
 
 def write_texts(folder: Path, bundle: Bundle) -> None:
     """Write what a bundle has beside its weights."""
-    config = {KEY: FORMAT, **with_fusion(bundle.config, {key: ATTACHED[key] for key in bundle.attached})}
+    config = {
+        KEY: FORMAT,
+        **with_attached(bundle.config, {key: attached_name(key, path) for key, path in bundle.attached.items()}),
+    }
     (folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     (folder / CARD).write_text(bundle.card, encoding="utf-8")
     for name, content in bundle.files.items():
         (folder / name).write_bytes(content)
     for key, path in bundle.attached.items():
-        shutil.copyfile(path, folder / ATTACHED[key])
+        shutil.copyfile(path, folder / attached_name(key, path))
 
 
 def _sync(folder: Path) -> None:

@@ -3,7 +3,7 @@
 import json
 import logging
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,7 +24,7 @@ from asr.checkpoint.bundle import (
     read_exported,
     replace_bundle,
     why_not_loaded,
-    with_fusion,
+    with_attached,
 )
 from asr.checkpoint.formats import FORMAT, KEY
 from asr.checkpoint.saved import kept_checkpoints
@@ -41,6 +41,8 @@ BUNDLE = "bundle"  # its folder in a run folder
 CHECKPOINTS = "checkpoints"
 CHECKPOINT_KEY = "asr"  # of a Lightning checkpoint: the rest of what a bundle holds
 PREFIX = "model."  # of its weights
+RESCORER = "lm_rescoring"  # the decoder that puts the hypotheses of another one in order
+RESCORING = ("language_model", "rescoring_weight", "token_insertion_bonus")  # its settings
 
 
 def load_recognizer(
@@ -145,22 +147,35 @@ def decoder_settings(bundle: Bundle, instead: Mapping[str, Any]) -> dict[str, An
     Settings without a name are of the model's decoder; what a greedy one has no setting for is for the beam search
     beside it.
     """
-    own = bundle.config["decode"]
+    return _settings_instead(bundle.config["decode"], instead)
+
+
+def _settings_instead(own: Mapping[str, Any], instead: Mapping[str, Any]) -> dict[str, Any]:
+    rescoring = {key: value for key, value in instead.items() if key in RESCORING}
+    if (rescoring or "name" in instead) and "first" not in own and instead.get("name", RESCORER) == RESCORER:
+        others = {key: value for key, value in instead.items() if key not in ("name", "first", *rescoring)}
+        first = instead.get("first") or {"name": str(own.get("name")).replace("greedy", "beam")}
+        search = _settings_instead(own, {**others, **first})  # the model's own, with another pass behind it
+        return {**default_settings("decode", RESCORER), **rescoring, "first": search}
     name = own.get("name")
-    if instead.keys() - own.keys() and isinstance(name, str):
+    if "first" not in own and instead.keys() - own.keys() and isinstance(name, str):
         name = name.replace("greedy", "beam")
     name = instead.get("name", name)
     settings = own if name == own.get("name") else default_settings("decode", name)
-    parts = {
-        key: settings[key] | part for key, part in instead.items() if isinstance(part, Mapping) and key in settings
-    }
-    return {**settings, **instead, **parts}
+    given = {key: value for key, value in instead.items() if key in settings or "first" not in settings}
+    parts = {key: settings[key] | part for key, part in given.items() if isinstance(part, Mapping) and key in settings}
+    merged = {**settings, **given, **parts}
+    if of_first := {key: value for key, value in instead.items() if key not in given}:
+        merged["first"] = _settings_instead(settings["first"], of_first)
+    return merged
 
 
 def with_values(settings: Mapping[str, Any], values: Mapping[str, float]) -> dict[str, Any]:
-    """Return a decoder's settings with values of what it can tune: its own, and those of its fusion."""
+    """Return a decoder's settings with values of what it can tune: its own, and those of its first pass and fusion."""
     own = {key: value for key, value in values.items() if key in settings}
     of_fusion = {key: value for key, value in values.items() if key not in settings}
+    if "first" in settings:
+        return {**settings, **own, "first": with_values(settings["first"], of_fusion)}
     return {**settings, **own, **({"fusion": settings["fusion"] | of_fusion} if of_fusion else {})}
 
 
@@ -174,10 +189,16 @@ def fitted_files(tokenizer: Tokenizer, features: Features) -> dict[str, bytes]:
     return tokenizer.files() | features.normalize.files()
 
 
-def checkpoint_extra(config: Config, files: Mapping[str, bytes]) -> dict[str, Any]:
-    """Prepare what a Lightning checkpoint keeps under `CHECKPOINT_KEY`, as types that `weights_only` loads."""
+def checkpoint_extra(config: Config, files: Mapping[str, bytes], keys: Sequence[str] = MODEL_KEYS) -> dict[str, Any]:
+    """Prepare what a Lightning checkpoint keeps under `CHECKPOINT_KEY`, as types that `weights_only` loads.
+
+    Args:
+        config: of the training.
+        files: that were learnt, by name.
+        keys: of the config, which a bundle holds.
+    """
     return {
-        "config": {KEY: FORMAT, **model_config(config)},
+        "config": {KEY: FORMAT, **{key: config[key] for key in keys}},
         "files": {name: _to_tensor(content) for name, content in files.items()},
     }
 
@@ -219,7 +240,7 @@ def write_bundle(
             `replace_bundle` cannot.
     """
     bundles = [checkpoint_bundle(checkpoint) for checkpoint in checkpoints]
-    _check_same_weights(checkpoints, bundles)
+    check_same_weights(checkpoints, bundles)
     first, *_ = bundles
     weights, shares = [bundle.weights for bundle in bundles], [1.0] * len(bundles)
     if start is not None:
@@ -253,7 +274,7 @@ def _read_start(source: Path, checkpoint: Path, trained: Bundle) -> dict[str, Te
         InputError: they are none of such a run.
     """
     start = read_model(source)
-    _check_same_weights([checkpoint, source], [trained, start])
+    check_same_weights([checkpoint, source], [trained, start])
     if _pieces(trained) != _pieces(start):
         must = f"{source}: must have the same tokens as {checkpoint}, to be averaged with it"
         raise InputError(f"{must}; it has others. Give what init.from was.")
@@ -266,7 +287,7 @@ def _pieces(bundle: Bundle) -> list[str]:
     return list(tokenizer.pieces)
 
 
-def _check_same_weights(checkpoints: Sequence[Path], bundles: Sequence[Bundle]) -> None:
+def check_same_weights(checkpoints: Sequence[Path], bundles: Sequence[Bundle]) -> None:
     """Check that what is to be averaged has the same names, shapes and types."""
     expected, *others = ({name: _describe(weight) for name, weight in bundle.weights.items()} for bundle in bundles)
     for path, actual in zip(checkpoints[1:], others, strict=True):
@@ -317,8 +338,12 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
     return checkpoint if isinstance(checkpoint, dict) else {}
 
 
-def checkpoint_bundle(path: Path) -> Bundle:
+def checkpoint_bundle(path: Path, check: Callable[[Any, Path], dict[str, Any]] = checked_config) -> Bundle:
     """Read what a bundle is made of from a Lightning checkpoint.
+
+    Args:
+        path: of the checkpoint.
+        check: returns its config in today's format; raises InputError if it is none of the kind.
 
     Raises:
         InputError: it cannot be read, or is not from `asr.train`, or names a file that does not belong in a bundle.
@@ -341,7 +366,7 @@ def checkpoint_bundle(path: Path) -> Bundle:
             raise InputError(f"{path}: a learnt file must have a plain name; got {name!r}.")
     if not weights or not all(isinstance(weight, Tensor) for weight in weights.values()):
         raise InputError(f"{path}: the checkpoint is damaged: its weights must be tensors, and there must be some.")
-    return Bundle(checked_config(config, path), files, weights, card="")
+    return Bundle(check(config, path), files, weights, card="")
 
 
 def _without_files(bundle: Bundle, checkpoint: Path) -> Bundle:
@@ -351,7 +376,7 @@ def _without_files(bundle: Bundle, checkpoint: Path) -> Bundle:
         return bundle
     named = ", ".join(f"{key}={path}" for key, path in files.items())
     logger.warning("%s: its decoder goes without %s; give what it is to have", checkpoint, named)
-    return replace(bundle, config=with_fusion(bundle.config, dict.fromkeys(files)))
+    return replace(bundle, config=with_attached(bundle.config, dict.fromkeys(files)))
 
 
 def _to_tensor(content: bytes) -> Tensor:

@@ -12,7 +12,8 @@ from asr.errors import InputError
 DAMAGED = ".damaged"  # is added to the name of a checkpoint that cannot be read
 NEWEST = 2  # checkpoints kept to resume from: the newest, and the one before it, should it be damaged
 SELECTIONS = ("best", "last", "average_best", "average_last")  # of checkpoints, for a bundle
-SIMILAR = 4.0  # times the best WER: what is worse had hardly begun to learn, and is not averaged
+SIMILAR = 4.0  # times the best score: what is worse had hardly begun to learn, and is not averaged
+WER, PERPLEXITY = "wer", "perplexity"  # what validations measure: of recognisers, of language models; less is better
 
 logger = logging.getLogger(__name__)
 
@@ -24,24 +25,24 @@ class SavedCheckpoint:
     Args:
         path: of the file, `step=120.ckpt` or `step=120-wer=0.0397.ckpt`.
         step: optimizer steps done.
-        wer: of the validation at that step, a fraction; None where there was none.
+        score: of the validation at that step: WER, a fraction, or perplexity; None where there was none.
     """
 
     path: Path
     step: int
-    wer: float | None
+    score: float | None
 
 
-def checkpoint_name(step: int, wer: float | None) -> str:
-    """Name the file of a checkpoint."""
-    return f"step={step}.ckpt" if wer is None else f"step={step}-wer={wer:.4f}.ckpt"
+def checkpoint_name(step: int, score: float | None, measure: str = WER) -> str:
+    """Name the file of a checkpoint; `measure` is what the score is, WER or PERPLEXITY."""
+    return f"step={step}.ckpt" if score is None else f"step={step}-{measure}={score:.4f}.ckpt"
 
 
 def kept_checkpoints(folder: Path) -> list[SavedCheckpoint]:
     """List the checkpoints in a folder, oldest first."""
     checkpoints = []
     for path in folder.glob("step=*.ckpt"):
-        if match := re.fullmatch(r"step=(\d+)(?:-wer=(\d+\.\d+))?", path.stem):
+        if match := re.fullmatch(rf"step=(\d+)(?:-(?:{WER}|{PERPLEXITY})=(\d+\.\d+))?", path.stem):
             checkpoints.append(SavedCheckpoint(path, int(match[1]), None if match[2] is None else float(match[2])))
     return sorted(checkpoints, key=lambda checkpoint: (checkpoint.step, checkpoint.path.name))
 
@@ -90,30 +91,30 @@ def select(selection: str, checkpoints: Sequence[SavedCheckpoint], keep: int) ->
     """
     if not checkpoints:
         raise InputError("a run must train at least one step, and leave a checkpoint that is whole; got none.")
-    validated = [checkpoint for checkpoint in checkpoints if checkpoint.wer is not None]
+    validated = [checkpoint for checkpoint in checkpoints if checkpoint.score is not None]
     if selection == "last" or not validated:
         return [checkpoints[-1]]
     if selection == "average_last":
         return validated[-keep:]
-    best = by_wer(validated)[:keep]
+    best = by_score(validated)[:keep]
     if selection == "best":
         return best[:1]
-    return [checkpoint for checkpoint in best if _wer(checkpoint) <= SIMILAR * _wer(best[0])]
+    return [checkpoint for checkpoint in best if _score(checkpoint) <= SIMILAR * _score(best[0])]
 
 
-def by_wer(checkpoints: Sequence[SavedCheckpoint]) -> list[SavedCheckpoint]:
+def by_score(checkpoints: Sequence[SavedCheckpoint]) -> list[SavedCheckpoint]:
     """Sort the validated ones, best first; of equally good ones, the older first."""
-    validated = [checkpoint for checkpoint in checkpoints if checkpoint.wer is not None]
-    return sorted(validated, key=lambda checkpoint: (_wer(checkpoint), checkpoint.step))
+    validated = [checkpoint for checkpoint in checkpoints if checkpoint.score is not None]
+    return sorted(validated, key=lambda checkpoint: (_score(checkpoint), checkpoint.step))
 
 
 def superfluous(selection: str, checkpoints: Sequence[SavedCheckpoint], keep: int) -> list[SavedCheckpoint]:
     """List what needs to be kept neither to resume from nor for the bundle."""
-    validated = [checkpoint for checkpoint in checkpoints if checkpoint.wer is not None]
-    wanted = validated[-keep:] if selection == "average_last" else by_wer(validated)[:keep]
+    validated = [checkpoint for checkpoint in checkpoints if checkpoint.score is not None]
+    wanted = validated[-keep:] if selection == "average_last" else by_score(validated)[:keep]
     return [checkpoint for checkpoint in checkpoints[:-NEWEST] if checkpoint not in wanted]
 
 
-def _wer(checkpoint: SavedCheckpoint) -> float:
-    assert checkpoint.wer is not None
-    return checkpoint.wer
+def _score(checkpoint: SavedCheckpoint) -> float:
+    assert checkpoint.score is not None
+    return checkpoint.score

@@ -31,6 +31,7 @@ FUSION_OPTIONS = (  # that stand for settings of decode.fusion
     *("lm", "lm_unit", "lm_weight", "word_insertion_bonus", "unknown_score", "spelling"),
     *("lexicon", "hotwords", "hotword_score"),
 )
+RESCORING_OPTIONS = ("language_model", "rescoring_weight")  # of decode=lm_rescoring
 
 
 def model_parser(
@@ -62,12 +63,14 @@ def add_decoding(parser: argparse.ArgumentParser) -> None:
     implied = "the following imply the beam search beside a greedy one"
     search.add_argument("--decode", choices=DECODERS, metavar="NAME", help=f"{names}; {implied}")
     search.add_argument("--beam", type=int, metavar="N", help="hypotheses kept from step to step")
-    search.add_argument("--lm", metavar="FILE", help="n-gram language model: ARPA, or KenLM's binary")
+    search.add_argument("--lm", metavar="FILE", help="language model: ARPA, KenLM's binary, or of asr.train_lm")
     search.add_argument("--lm-unit", choices=("word", "token"), help="token: made by asr.ngram --tokens")
     search.add_argument("--lm-weight", type=finite, metavar="W", help="factor of its log-probabilities")
     search.add_argument("--word-insertion-bonus", type=finite, metavar="S", help="added for each word")
     search.add_argument("--unknown-score", type=finite, metavar="S", help="added for each word that it does not know")
     search.add_argument("--spelling", metavar="FILE", help="how unknown words are spelled, by asr.ngram --spelling")
+    search.add_argument("--language-model", metavar="MODEL", help="neural, of asr.train_lm: rescores the hypotheses")
+    search.add_argument("--rescoring-weight", type=finite, metavar="W", help="factor of its log-probabilities")
     search.add_argument("--lexicon", metavar="FILE", help="allow its words only: a word a line, or an ARPA file's")
     search.add_argument("--hotwords", metavar="FILE", help="names and terms to be heard more easily, one a line")
     search.add_argument("--hotword-score", type=finite, metavar="S", help="bonus for each of their words")
@@ -104,6 +107,7 @@ def check_used(recognizer: "Recognizer", options: argparse.Namespace) -> None:
         ("unknown_score", "lm", has_lm),
         ("spelling", "lm", has_lm),
         ("hotword_score", "hotwords", has_hotwords),
+        ("rescoring_weight", "language_model", "rescoring_weight" in decode.tunable),
     ):
         if not is_there and getattr(options, key, None) is not None:
             raise InputError(f"{_named(key)} must go with {_named(needed)}; the model has none of its own.")
@@ -132,7 +136,8 @@ def decoder(options: argparse.Namespace) -> dict[str, Any]:
     """Collect the decoder's settings that were given."""
     fusion = {key: getattr(options, key) for key in FUSION_OPTIONS if getattr(options, key, None) is not None}
     beam = getattr(options, "beam", None)
-    given = fusion if beam is None else {"beam": beam, **fusion}
+    rescoring = {key: getattr(options, key) for key in RESCORING_OPTIONS if getattr(options, key, None) is not None}
+    given = {**({} if beam is None else {"beam": beam}), **rescoring, **fusion}
     name = getattr(options, "decode", None)
     if name and name.endswith("greedy") and given:
         raise InputError(
@@ -144,11 +149,15 @@ def decoder(options: argparse.Namespace) -> dict[str, Any]:
     if given:
         from asr.build import rules_of
 
-        rule_of = {"beam": rules_of("decode", "beam")["beam_size"], **rules_of("decode/fusion", "shallow_fusion")}
+        rule_of = {
+            "beam": rules_of("decode", "beam")["beam_size"],
+            **rules_of("decode", "lm_rescoring"),
+            **rules_of("decode/fusion", "shallow_fusion"),
+        }
         for key, value in given.items():
             rule_of[key].check(_named(key), value)
     settings = {"name": name, "beam_size": beam, "fusion": fusion}
-    return {key: value for key, value in settings.items() if value}
+    return {key: value for key, value in settings.items() if value} | rescoring
 
 
 def inference(options: argparse.Namespace) -> "Inference":

@@ -1,13 +1,16 @@
 """The plan of an epoch: its batches, how large they are, and each rank's share of them."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 
+import torch
 from torch import Tensor
 from torch.utils.data import Sampler
 
 from asr.data.batch_plan import Plan, Texts
 from asr.data.dataset import Item
+from asr.data.position import Position
+from asr.errors import InputError
 
 
 @dataclass(frozen=True)
@@ -97,6 +100,39 @@ class EpochPlan:
             shortest=BatchSize(float(padded[least]), int(sizes[least])),
             longest=BatchSize(float(padded[most]), int(sizes[most])),
         )
+
+
+def plan_stretch(number: int, position: Position, plan: Callable[[Tensor, int, int], Plan]) -> Plan:
+    """Plan the stretch of an epoch that `position` is in, whole: from its first batch on.
+
+    What the earlier stretches of the epoch have seen is left out; the rest is planned for as many ranks as there are
+    now.
+
+    Args:
+        number: of utterances in the training set.
+        position: in the epoch.
+        plan: indices of those that are left, number of ranks and of the stretch to its plan, by places in `left`.
+
+    Raises:
+        InputError: the position is not one of this training set, or fewer utterances are left than ranks.
+    """
+    left = torch.arange(number)
+    for part, share in enumerate(position.shares):
+        if part > 0 and len(left) < share.world_size:
+            given = f"got {len(left)} utterances that are left of epoch {position.epoch + 1}"
+            must = f"each process needs an utterance; {given}, for {share.world_size} processes"
+            raise InputError(f"{must}. Resume with {max(1, len(left))} or fewer.")
+        planned = plan(left, share.world_size, part)
+        planned = replace(planned, order=left[planned.order])
+        if share.batches > len(planned):
+            done = f"got {share.batches} batches done of {len(planned)} in epoch {position.epoch + 1}"
+            must = "a run must be resumed with the data it was begun with"
+            raise InputError(f"{must}; {done}. Take the same manifests.")
+        if part < len(position.shares) - 1:
+            seen = torch.zeros(number, dtype=torch.bool)
+            seen[planned.first_steps(share.batches)] = True
+            left = left[~seen[left]]
+    return planned
 
 
 class EpochSampler(Sampler[list[Item]]):

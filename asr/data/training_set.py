@@ -4,7 +4,7 @@ import logging
 import math
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -13,7 +13,7 @@ from torch import Tensor
 from asr.data.batch import Batch, Example, collate
 from asr.data.batch_plan import Plan, Texts, draw_factors, plan_training
 from asr.data.dataset import Item, Reference, SpeedPerturbation
-from asr.data.epoch_plan import EpochPlan
+from asr.data.epoch_plan import EpochPlan, plan_stretch
 from asr.data.manifest import Utterance
 from asr.data.position import Position, start_of_epoch
 from asr.data.selection import FEWER_TOKENS, TEXT_TOO_LONG, feasible_factors, select
@@ -44,6 +44,25 @@ class RunBounds:
         given = {"trainer.max_epochs": self.max_epochs, "trainer.max_steps": self.max_steps}
         bounds = [f"{name}={bound}" for name, bound in given.items() if (bound or -1) > 0]
         return " or ".join(bounds) + (", whichever comes first" if len(bounds) > 1 else "")
+
+
+def count_steps(num_batches: Callable[[Position], int], position: Position, step: int, bounds: RunBounds) -> int:
+    """Count the optimizer steps of a whole run; the arguments are those of `TrainingSet.total_steps`.
+
+    `num_batches` counts the batches that each rank has in the stretch of an epoch that a position is in.
+    """
+    max_steps = bounds.max_steps if bounds.max_steps and bounds.max_steps > 0 else sys.maxsize
+    if not bounds.max_epochs or bounds.max_epochs < 0:
+        return max_steps
+    begun, first = time.monotonic(), position.epoch
+    while position.epoch < bounds.max_epochs and step < max_steps:
+        step += math.ceil(num_batches(position) / bounds.accumulate) - position.batch // bounds.accumulate
+        position = start_of_epoch(position.epoch + 1, position.world_size)
+        left = bounds.max_epochs - position.epoch
+        seconds = (time.monotonic() - begun) * left
+        if position.epoch == first + 1 and seconds > LONG_SECONDS:
+            logger.info("planning %d more epochs, to count their steps, takes up to %.0f s", left, seconds)
+    return min(step, max_steps)
 
 
 class TrainingSet:
@@ -123,17 +142,21 @@ class TrainingSet:
         factors, kept_speed = draw_factors(self._factors, self._feasible, seed=self.seed, epoch=position.epoch)
         durations = self._durations / factors + self._added_seconds
         padded = self._padded(durations)
-        left = torch.arange(len(self))
-        for part, share in enumerate(position.shares):
-            plan = self._plan(left, durations, padded, position.epoch, share.world_size, part)
-            if share.batches > len(plan):
-                done = f"got {share.batches} batches done of {len(plan)} in epoch {position.epoch + 1}"
-                must = "a run must be resumed with the data it was begun with"
-                raise InputError(f"{must}; {done}. Take the same manifests.")
-            if part < len(position.shares) - 1:
-                seen = torch.zeros(len(self), dtype=torch.bool)
-                seen[plan.first_steps(share.batches)] = True
-                left = left[~seen[left]]
+
+        def plan_part(left: Tensor, world_size: int, part: int) -> Plan:
+            return plan_training(
+                durations[left],
+                self._bounds,
+                self.settings.order,
+                seed=self.seed,
+                epoch=position.epoch,
+                world_size=world_size,
+                part=part,
+                texts=self._texts and self._texts.of(left),
+                padded=padded[left],
+            )
+
+        plan = plan_stretch(len(self), position, plan_part)
         return EpochPlan(position.epoch, plan, durations, padded, factors, kept_speed, self._texts)
 
     def total_steps(self, position: Position, step: int, bounds: RunBounds) -> int:
@@ -147,18 +170,7 @@ class TrainingSet:
             step: optimizer steps done by then.
             bounds: of the run.
         """
-        max_steps = bounds.max_steps if bounds.max_steps and bounds.max_steps > 0 else sys.maxsize
-        if not bounds.max_epochs or bounds.max_epochs < 0:
-            return max_steps
-        begun, first = time.monotonic(), position.epoch
-        while position.epoch < bounds.max_epochs and step < max_steps:
-            step += math.ceil(len(self.epoch(position)) / bounds.accumulate) - position.batch // bounds.accumulate
-            position = start_of_epoch(position.epoch + 1, position.world_size)
-            left = bounds.max_epochs - position.epoch
-            seconds = (time.monotonic() - begun) * left
-            if position.epoch == first + 1 and seconds > LONG_SECONDS:
-                logger.info("planning %d more epochs, to count their steps, takes up to %.0f s", left, seconds)
-        return min(step, max_steps)
+        return count_steps(lambda position: len(self.epoch(position)), position, step, bounds)
 
     def num_frames(self, item: Item) -> int:
         """Count the feature frames that an utterance has at its factor, by the manifest, at most."""
@@ -189,20 +201,3 @@ class TrainingSet:
         """Seconds to which so many are padded."""
         frames = self._frames(seconds)
         return seconds + (self.settings.lengths.of(frames) - frames) * (self.features.hop / self.features.sample_rate)
-
-    def _plan(self, left: Tensor, durations: Tensor, padded: Tensor, epoch: int, world_size: int, part: int) -> Plan:
-        if part > 0 and len(left) < world_size:
-            given = f"got {len(left)} utterances that are left of epoch {epoch + 1}, for {world_size} processes"
-            raise InputError(f"each process needs an utterance; {given}. Resume with {max(1, len(left))} or fewer.")
-        plan = plan_training(
-            durations[left],
-            self._bounds,
-            self.settings.order,
-            seed=self.seed,
-            epoch=epoch,
-            world_size=world_size,
-            part=part,
-            texts=self._texts and self._texts.of(left),
-            padded=padded[left],
-        )
-        return replace(plan, order=left[plan.order])

@@ -214,6 +214,7 @@ class _Search:
                 if hope > floor:
                     longer.append((hope, prefix, token, path + log_prob))
         longer.sort(key=SCORE, reverse=True)
+        self.fusion.read(prefix.context for _, prefix, _, _ in longer)
         for hope, prefix, token, path in longer:
             if hope <= floor:
                 break

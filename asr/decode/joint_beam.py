@@ -168,6 +168,7 @@ class _Search:
         beam = _Beam([empty], torch.tensor([BOUNDARY_ID]), nothing, self.ctc.start(), self.decoder.start(1))
         ended: list[Hypothesis] = []
         while beam.prefixes:
+            self.fusion.read(prefix.context for prefix in beam.prefixes)
             log_probs, cache = self.decoder(beam.last[:, None].to(self.device), self.memory, beam.cache)
             attention = beam.attention[:, None] + log_probs[:, 0].cpu().double()  # (K, V)
             ended += self._end(beam, attention[:, BOUNDARY_ID])

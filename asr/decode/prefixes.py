@@ -57,6 +57,7 @@ def finish(fusion: ShallowFusion, beams: Mapping[Prefix, float]) -> list[Hypothe
     Returns:
         The best first, at least one.
     """
+    fusion.read(prefix.context for prefix in beams)
     closed: list[tuple[float, Prefix]] = []
     for prefix, score in beams.items():
         gain = fusion.finish(prefix.context)

@@ -158,6 +158,7 @@ class _Search:
         values, tokens = log_probs.topk(min(self.settings.tokens_per_frame, log_probs.shape[1] - 1), dim=-1)
         longer: Longer = []
         rows = zip(waiting.items(), values.tolist(), tokens.tolist(), strict=True)
+        self.fusion.read(prefix.context for prefix in waiting)
         for (prefix, path), row_values, row_tokens in rows:
             for value, token in zip(row_values, row_tokens, strict=True):
                 if path + value + prefix.fused + self.gains[token] < floor:

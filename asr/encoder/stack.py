@@ -36,12 +36,17 @@ def run_blocks(
     return x, tapped
 
 
-def check_heads(dim: int, num_heads: int) -> None:
-    """Check that attention heads and sinusoidal positions fit the encoder's dimension.
+def check_heads(dim: int, num_heads: int, where: str = "encoder") -> None:
+    """Check that attention heads and sinusoidal positions fit a net's dimension.
+
+    Args:
+        dim: D.
+        num_heads: H.
+        where: section of the settings that they are of.
 
     Raises:
         InputError: `dim` is odd, or no multiple of `num_heads`.
     """
     if dim % num_heads or dim % 2:
-        must = "encoder.dim must be even and a multiple of encoder.num_heads"
+        must = f"{where}.dim must be even and a multiple of {where}.num_heads"
         raise InputError(f"{must}; got dim={dim}, num_heads={num_heads}.")

@@ -19,7 +19,10 @@ from asr.recognition.inference import Inference
 from asr.recognition.long_form import Segment
 from asr.recognition.recognizer import Recognizer
 
-OF_LANGUAGE_MODEL = ("lm_weight", "word_insertion_bonus", "unknown_score")
+LM_WEIGHTS = {  # of language models; values that mean nothing where the weight is 0
+    "lm_weight": ("word_insertion_bonus", "unknown_score"),
+    "rescoring_weight": ("token_insertion_bonus",),
+}
 
 Values = Mapping[str, float]  # of what a decoder can tune
 
@@ -96,7 +99,7 @@ def search_values(
         words, characters = zip(*tried[values], strict=True)
         return total(words).errors, total(characters).errors
 
-    errors(tuple(0.0 if name == "lm_weight" else number.value for name, number in tunable.items()))
+    errors(tuple(0.0 if name in LM_WEIGHTS else number.value for name, number in tunable.items()))
     best = tuple(number.trials[len(number.trials) // 2] for number in tunable.values())
     improves = True
     while improves:
@@ -106,7 +109,7 @@ def search_values(
         improves = best != before and len(tunable) > 2
     counts = np.array([[(words.errors, letters.errors) for words, letters in trial] for trial in tried.values()], float)
     values = [dict(zip(tunable, trial, strict=True)) for trial in tried]
-    strength = np.array([trial.get("lm_weight", 0.0) for trial in values])
+    strength = np.array([sum(trial.get(name, 0.0) for name in LM_WEIGHTS) for trial in values])
     num_words = total(words for words, _ in next(iter(tried.values()))).reference_length
     return Search(values, Trials(counts[..., 0], counts[..., 1], strength), num_words)
 
@@ -118,11 +121,12 @@ def _around(values: tuple[float, ...], block: tuple[int, ...], numbers: Sequence
 
 
 def _plain(tunable: Mapping[str, Tunable], values: tuple[float, ...]) -> tuple[float, ...]:
-    """The same values; with a language model of weight 0 those that serve it are 0, so that this is one trial."""
+    """The same values; what serves a language model of weight 0 is 0 too, so that this is one trial."""
     named = dict(zip(tunable, values, strict=True))
-    if named.get("lm_weight") != 0:
-        return values
-    return tuple(0.0 if name in OF_LANGUAGE_MODEL else value for name, value in named.items())
+    for weight, served in LM_WEIGHTS.items():
+        if named.get(weight) == 0:
+            named |= {name: 0.0 for name in served if name in named}
+    return tuple(named.values())
 
 
 def _evidence(recognizer: Recognizer, segment: Segment) -> object:

@@ -18,6 +18,7 @@ CONTENTS = struct.Struct("<100x?7xQ")  # of a binary's head: whether it holds it
 UNKNOWN = "<unk>"
 NOT_WORDS = (UNKNOWN, "<s>", "</s>")
 LN_10 = math.log(10)
+SPACE = "\N{LOWER ONE EIGHTH BLOCK}"  # of a token, in a model over tokens: entries have no spaces
 
 
 class NgramModel:

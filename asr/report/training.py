@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 
 from asr.report.curves import Curve, read_curves
+from asr.report.language_model import is_language_model, perplexity_charts, perplexity_tiles, text_facts
 from asr.report.training_charts import charts, missing, smoothing
 from asr.report.training_examples import examples
 from asr.report.training_gains import gains
@@ -89,16 +90,21 @@ def training_page(record: Record) -> str:
     title = f"Training run {record.name}"
     clip = _at(record.settings, "trainer", "gradient_clip_val")
     drawn = charts(record.curves, clip if isinstance(clip, int | float) else None)
+    of_texts = is_language_model(record.settings)
+    headline, about, notes = _headline(record), _facts(record), _notes(record)
+    if of_texts:
+        drawn = [*drawn, *perplexity_charts(record.curves)]
+        headline = [*perplexity_tiles(record.results, record.curves), *_time_tile(record.history)]
+        about, notes = [*text_facts(record.settings), *about], []
     parts = [
         f"<main><header><h1>{escape(title)}</h1>",
-        f'<div class="headline">{"".join(_headline(record))}</div>{facts(_facts(record))}</header>',
+        f'<div class="headline">{"".join(headline)}</div>{facts(about)}</header>',
         f"<section><h2>What it gained</h2>{_gains(record)}</section>" if record.comparisons else "",
         "<section><h2>Curves</h2>",
-        f'<p class="note">{escape(" ".join(notes))}</p>' if (notes := _notes(record)) else "",
+        f'<p class="note">{escape(" ".join(notes))}</p>' if notes else "",
         f'<div class="charts">{"".join(drawn)}</div></section>',
-        "<section><h2>What was recognised on the way</h2>",
-        examples(record.examples),
-        "</section><section><h2>Warnings, and what was left out</h2>",
+        "" if of_texts else f"<section><h2>What was recognised on the way</h2>{examples(record.examples)}</section>",
+        "<section><h2>Warnings, and what was left out</h2>",
         _warnings(record),
         "</section><section><h2>Settings</h2>",
         _config(record),
@@ -119,9 +125,13 @@ def _headline(record: Record) -> list[str]:
         heard = f"about {number(round(history.passes * hours, 1))} h"
         times = f"{number(round(history.passes, 2))} times {number(round(hours, 2))} h"
         tiles.append(figure("audio", "Audio heard", heard, [times]))
-    if history.wall_seconds is not None:
-        tiles.append(figure("time", "Time", duration(history.wall_seconds), [_starts(history)]))
-    return tiles
+    return [*tiles, *_time_tile(history)]
+
+
+def _time_tile(history: History) -> list[str]:
+    if history.wall_seconds is None:
+        return []
+    return [figure("time", "Time", duration(history.wall_seconds), [_starts(history)])]
 
 
 def _test_tiles(results: Mapping[str, Mapping[str, Any]]) -> list[str]:

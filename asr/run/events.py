@@ -75,12 +75,14 @@ class Validated:
     Args:
         step: optimizer steps done; 0 for the model that the run starts from.
         loss: per token.
-        wer: a fraction; None where the references have no word.
+        wer: a fraction; None where the references have no word, and of a language model.
+        perplexity: of a language model, per word.
     """
 
     step: int
     loss: float
     wer: float | None
+    perplexity: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from textwrap import indent
 from typing import TYPE_CHECKING, Any
 
 from asr.checkpoint.load import BUNDLE, CHECKPOINTS, load_recognizer, write_bundle
-from asr.checkpoint.saved import by_wer, damage, kept_checkpoints, select
+from asr.checkpoint.saved import by_score, damage, kept_checkpoints, select
 from asr.data.manifest import Utterance
 from asr.errors import InputError
 from asr.evaluation.result import Evaluation, evaluate
@@ -82,8 +82,8 @@ def check_learnt(results: Mapping[str, Evaluation], max_wer: float) -> None:
 
 def best_wer(run_dir: Path) -> float | None:
     """The lowest WER of the validations whose checkpoints were kept."""
-    best = by_wer(kept_checkpoints(run_dir / CHECKPOINTS))
-    return best[0].wer if best else None
+    best = by_score(kept_checkpoints(run_dir / CHECKPOINTS))
+    return best[0].score if best else None
 
 
 def make_bundle(run_dir: Path, settings: RunSettings, start: "Initialization | None") -> Path:
@@ -98,7 +98,7 @@ def make_bundle(run_dir: Path, settings: RunSettings, start: "Initialization | N
         else:
             logger.warning("%s is damaged (%s), and left out of the bundle", checkpoint.path, reason)
     chosen = select(settings.checkpoint.select, checkpoints, settings.checkpoint.keep)
-    best = by_wer(checkpoints)
+    best = by_score(checkpoints)
     start_event = read_history(run_dir / EVENTS).latest
     card = _CARD.format(
         name=run_dir.name,
@@ -108,7 +108,7 @@ def make_bundle(run_dir: Path, settings: RunSettings, start: "Initialization | N
         sample_rate=components["features"]["sample_rate"],
         select=settings.checkpoint.select,
         checkpoints=", ".join(checkpoint.path.stem for checkpoint in chosen),
-        wer=percent(best[0].wer, 2) if best else "not measured",
+        wer=percent(best[0].score, 2) if best else "not measured",
         start=start.source if start else "nothing: weights at random",
         origin="".join(f"| {what} | {_cell(text)} |\n" for what, text in _origin(start_event).items() if text),
     )

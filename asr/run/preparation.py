@@ -1,9 +1,9 @@
 """How a run starts: its folder, its corpus, what is learnt before training, and where an earlier start stopped."""
 
 import logging
-import secrets
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,7 @@ from asr.run.events import EventsFile, Started
 from asr.run.initialization import Initialization, start_of
 from asr.run.names import EXAMPLES, FAULTS
 from asr.run.provenance import provenance
-from asr.run.resume import Resume, Run, changes, check_allowed, find_resume, run_settings
+from asr.run.resume import Resume, Run, begun_or_resumed, changes, check_allowed, find_resume, run_settings
 from asr.run.settings import RunSettings
 from asr.run.validation_samples import SamplesFile, choose_samples
 from asr.text.normalize import get_normalizer
@@ -106,11 +106,8 @@ class Prepared:
             training_set: whose epochs it goes through.
             bounds: where it ends.
         """
-        resume = self.resume
-        if resume and not self.changed:
-            return Run(self.settings, resume.run.total_steps, resume.run.id)
-        total_steps = training_set.total_steps(self.position, self.step, bounds)
-        return Run(self.settings, total_steps, resume.run.id if resume else secrets.token_hex(8))
+        count = partial(training_set.total_steps, self.position, self.step, bounds)
+        return begun_or_resumed(self.settings, self.resume, self.changed, count)
 
     def validation_samples(self, utterances: "Sequence[Utterance]") -> SamplesFile:
         """Open the file of how the validations recognise a few utterances; what will be done again is cut."""

@@ -2,7 +2,8 @@
 
 import hashlib
 import logging
-from collections.abc import Mapping, Sequence
+import secrets
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -80,6 +81,22 @@ class Resume:
     run: Run
 
 
+def begun_or_resumed(
+    settings: dict[str, Any], resume: Resume | None, changed: bool, total_steps: Callable[[], int]
+) -> Run:
+    """Return what every checkpoint tells of a run; one that is resumed stays the same one.
+
+    Args:
+        settings: that its results are a function of.
+        resume: the checkpoint to resume from; None in a new run.
+        changed: whether it is resumed under other settings.
+        total_steps: counts its optimizer steps.
+    """
+    if resume and not changed:
+        return Run(settings, resume.run.total_steps, resume.run.id)
+    return Run(settings, total_steps(), resume.run.id if resume else secrets.token_hex(8))
+
+
 def find_resume(checkpoints: Path) -> Resume | None:
     """Find the newest whole checkpoint in a folder; None in a new run.
 
@@ -122,9 +139,14 @@ def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, str]:
     The version of asr that began the run may have had other settings of no component: one that it lacked had its
     default, one that this version lacks is ignored. Its components are those of `find_resume`, in today's form.
     """
+    return changes_but_for(FREE, _in_the_settings_of_today(old), new)
+
+
+def changes_but_for(free: Sequence[str], old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, str]:
+    """Map each setting that has changed, is not in `free`, and is not compared by content, to `key: old -> new`."""
     by_content = (*old["manifests"], *new["manifests"])  # and not by the path that a setting of this name holds
-    changed = differences(_in_the_settings_of_today(old), new)
-    return {key: change for key, change in changed.items() if not _under(key, (*FREE, *by_content))}
+    changed = differences(old, new)
+    return {key: change for key, change in changed.items() if not _under(key, (*free, *by_content))}
 
 
 def _in_the_settings_of_today(settings: Mapping[str, Any]) -> dict[str, Any]:

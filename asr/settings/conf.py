@@ -34,5 +34,9 @@ def default_settings(group: str, name: str) -> dict[str, Any]:
     one_of(*names(group)).check(f"{group}.name", name)
     settings: dict[str, Any] = yaml.safe_load((CONF / group / f"{name}.yaml").read_text(encoding="utf-8"))
     chosen = [entry for entry in settings.pop("defaults", []) if isinstance(entry, dict)]
-    parts = {key: default_settings(f"{group}/{key}", part) for entry in chosen for key, part in entry.items()}
+    parts: dict[str, dict[str, Any]] = {}
+    for key, part in (item for entry in chosen for item in entry.items()):
+        # "/decode@first: beam" is a component of another group, or of the same one
+        of_group, _, absolute = key.rpartition("@")
+        parts[absolute] = default_settings(of_group.removeprefix("/") or f"{group}/{key}", part)
     return {**settings, **{key: part | settings.get(key, {}) for key, part in parts.items()}}

@@ -1,17 +1,22 @@
 """Optional training callbacks, except checkpointing."""
 
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import lightning.pytorch as pl
 from lightning.pytorch.callbacks import EMAWeightAveraging, LambdaCallback
 
+from asr.checkpoint.saved import PERPLEXITY
 from asr.training.blank import StuckAtBlank
 from asr.training.early_stopping import Patience
 from asr.training.lightning_internals import validate
+from asr.training.memory_check import LargestBatchFirst
 from asr.training.profile import Profile
 from asr.training.step_callbacks import step_callbacks
 
 if TYPE_CHECKING:
+    from asr.data.text_set import TextBatch
+    from asr.run.language_model_settings import LanguageModelSettings
     from asr.run.preparation import Prepared
     from asr.run.settings import RunSettings
     from asr.training.data_module import SpeechData
@@ -35,7 +40,24 @@ def besides_steps(
     if settings.ema.decay is not None:
         callbacks.append(EMAWeightAveraging(decay=settings.ema.decay))
     if settings.early_stopping.patience is not None:
-        callbacks.append(Patience(settings.early_stopping.patience))
+        callbacks.append(Patience(settings.early_stopping.patience, task.measure))
     if settings.debug.profile_batches is not None:
         callbacks.append(Profile(prepared.run_dir, settings.debug.profile_batches))
+    return callbacks
+
+
+def besides_text_steps(
+    settings: "LanguageModelSettings", largest: "Callable[[], Sequence[TextBatch]]"
+) -> list[pl.Callback]:
+    """Make the callbacks of a language model's training, in the order in which they are called.
+
+    Args:
+        settings: of the run.
+        largest: makes this process's share of the largest batches.
+    """
+    callbacks: list[pl.Callback] = [LargestBatchFirst(largest)]
+    if settings.ema.decay is not None:
+        callbacks.append(EMAWeightAveraging(decay=settings.ema.decay))
+    if settings.early_stopping.patience is not None:
+        callbacks.append(Patience(settings.early_stopping.patience, PERPLEXITY))
     return callbacks

@@ -19,7 +19,7 @@ from asr.training.signals import Stopped, StopRequest
 
 if TYPE_CHECKING:
     from asr.run.settings import CheckpointSettings
-    from asr.training.task import RecognitionTask
+    from asr.training.tasks import TrainingTask
 
 
 class Saving(pl.callbacks.Checkpoint):
@@ -35,6 +35,7 @@ class Saving(pl.callbacks.Checkpoint):
         position_at: (epoch, batches done in it, utterances skipped in it) to the position.
         stop: whether a signal has asked to stop.
         settings: when checkpoints are written, and which are stored.
+        measure: what a validation measures, which chooses checkpoints: `valid/<measure>` is logged.
     """
 
     def __init__(
@@ -44,6 +45,7 @@ class Saving(pl.callbacks.Checkpoint):
         position_at: Callable[[int, int, int], Position],
         stop: StopRequest,
         settings: "CheckpointSettings",
+        measure: str,
     ) -> None:
         self._folder = folder
         self._run = run
@@ -53,6 +55,7 @@ class Saving(pl.callbacks.Checkpoint):
         self._every_seconds = 60 * settings.every_minutes
         self._select = settings.select
         self._keep = settings.keep
+        self._measure = measure
         self._step = 0  # of the newest checkpoint
         self._batches = 0  # of its epoch, done
         self._time = time.monotonic()
@@ -80,12 +83,12 @@ class Saving(pl.callbacks.Checkpoint):
             raise Stopped(signum)
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Lightning's hook: the weights that were validated, with their WER; those of the start are kept elsewhere."""
+        """Lightning's hook: validated weights are saved with their score; those of the start are kept elsewhere."""
         if trainer.global_step == 0:
             return
-        wer = float(trainer.callback_metrics["valid/wer"])
+        score = float(trainer.callback_metrics[f"valid/{self._measure}"])
         done = batches_begun(trainer)
-        self._save(trainer, done, wer if math.isfinite(wer) else None)  # inf: no word was to be recognised
+        self._save(trainer, done, score if math.isfinite(score) else None)  # inf: no word was to be recognised
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Lightning's hook: an epoch without validation, which may be the last one."""
@@ -119,11 +122,11 @@ class Saving(pl.callbacks.Checkpoint):
         signum, any_overdue = trainer.strategy.reduce(mine, reduce_op="max").tolist()
         return signum, bool(any_overdue)
 
-    def _save(self, trainer: pl.Trainer, batches: int, wer: float | None) -> None:
+    def _save(self, trainer: pl.Trainer, batches: int, score: float | None) -> None:
         """Write the checkpoint of this step, behind so many batches; remove those that are needed no longer."""
-        cast("RecognitionTask", trainer.lightning_module).settle()  # what is saved is sound
+        cast("TrainingTask", trainer.lightning_module).settle()  # what is saved is sound
         self._step, self._time, self._batches = trainer.global_step, time.monotonic(), batches
-        path = self._folder / checkpoint_name(trainer.global_step, wer)
+        path = self._folder / checkpoint_name(trainer.global_step, score, self._measure)
         problem = None
         if trainer.is_global_zero:
             state = full_checkpoint(trainer)

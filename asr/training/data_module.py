@@ -3,7 +3,6 @@
 import logging
 import signal
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -14,8 +13,9 @@ from torch.utils.data import DataLoader, Sampler
 from asr.data.batch import Batch, collate
 from asr.data.batch_plan import BatchSampler, plan_evaluation
 from asr.data.dataset import Augmentation, Item, SpeechDataset
-from asr.data.epoch_plan import EpochPlan, EpochSampler
-from asr.data.position import Position, Share, start_of_epoch
+from asr.data.epoch_plan import EpochSampler
+from asr.data.epochs import Epochs
+from asr.data.position import Position
 from asr.data.seeds import derive_seed
 from asr.data.training_set import TrainingSet
 from asr.data.waveforms import WaveformBatch, WaveformFeatures, collate_waveforms, without_features
@@ -61,7 +61,7 @@ class SpeechData(pl.LightningDataModule):
             count = f"{len(ids)} of {training_set.num_given} training utterances"
             logger.warning("dropped %s: %s (%s)", count, reason, listed(ids))
         self.waiting = Stopwatch()
-        self._training_set, self._position, self._num_workers = training_set, position, num_workers
+        self._training_set, self._num_workers = training_set, num_workers
         features, reference = training_set.features, training_set.reference
         if reference.views > 1 and not augmentation.features:
             what = "are alike but for dropout, since no augmentation masks features; add augment=[..., spec_augment]"
@@ -77,14 +77,14 @@ class SpeechData(pl.LightningDataModule):
             logger.info("training batches are padded to few lengths: data.lengths_per_doubling=%d", per_doubling)
         self._train = SpeechDataset(training_set.utterances, of_waveform, reference, augmentation, training_set.seed)
         self._valid = SpeechDataset(valid, features, reference.for_evaluation())
-        self._planned: tuple[Position, EpochPlan] | None = None  # the last plan; several ask for the same
+        self._epochs = Epochs(training_set.epoch, len(training_set), position)
 
     def train_dataloader(self) -> DataLoader[Batch]:
         """Lightning's hook, called each epoch; the loader begins where the run does, or is resumed."""
         assert self.trainer is not None
-        position = self._stretch(self.trainer.current_epoch)
-        plan = self._plan(position)
-        if plan.kept_speed and plan.epoch == self._position.epoch:  # said once
+        position = self._epochs.stretch(self.trainer.current_epoch, self.trainer.world_size)
+        plan = self._epochs.plan(position)
+        if plan.kept_speed and plan.epoch == self._epochs.begin.epoch:  # said once
             what = "keep speed 1.0, since at the factor drawn their frames would be too few, or their batch too long"
             logger.info("epoch %d: %d of %d utterances %s", plan.epoch + 1, plan.kept_speed, len(self._train), what)
         sampler = EpochSampler(plan, self.trainer.global_rank, position.batch)
@@ -122,22 +122,14 @@ class SpeechData(pl.LightningDataModule):
             batch: those included that were done before the run was resumed, with as many ranks.
             skipped: utterances of the epoch that could not be read so far, over all ranks.
         """
-        position = self._stretch(epoch)
-        if batch == len(self._plan(position)):
-            return start_of_epoch(epoch + 1, position.world_size)
-        shares = (*position.shares[:-1], Share(position.world_size, batch))
-        return Position(epoch, shares, skipped)
+        assert self.trainer is not None
+        return self._epochs.position_at(epoch, self.trainer.world_size, batch, skipped)
 
     @property
     def epochs_done(self) -> float:
         """Passes over the training set that are done; of the present one, what its batches done are of it."""
         assert self.trainer is not None
-        epoch, batches = self.trainer.current_epoch, batches_begun(self.trainer)
-        if batches == 0:
-            return float(epoch)
-        plan = self._plan(self._stretch(epoch))
-        share = len(plan.plan.order) / len(self._training_set)  # of the epoch, since there are as many ranks
-        return epoch + 1 - share * (1 - batches / len(plan))
+        return self._epochs.done(self.trainer.current_epoch, self.trainer.world_size, batches_begun(self.trainer))
 
     def worst_batches(self) -> list[Batch]:
         """Make up this rank's part of the largest steps of the epoch that the run begins in, as many as every rank's.
@@ -145,23 +137,10 @@ class SpeechData(pl.LightningDataModule):
         Sizes and texts are those of the plan, the features are noise: no audio is read.
         """
         assert self.trainer is not None
-        plan = self._plan(self._stretch(self._position.epoch))
+        plan = self._epochs.plan(self._epochs.stretch(self._epochs.begin.epoch, self.trainer.world_size))
         noise = torch.Generator().manual_seed(derive_seed(self._training_set.seed, "worst batches"))
         steps = [plan.items(step, self.trainer.global_rank) for step in plan.largest()]
         return [self._training_set.made_up(items, noise) for items in steps]
-
-    def _stretch(self, epoch: int) -> Position:
-        """Tell where this run begins in an epoch, with the trainer's number of ranks."""
-        assert self.trainer is not None
-        if self._position.epoch == epoch:
-            return self._position.on(self.trainer.world_size)
-        return start_of_epoch(epoch, self.trainer.world_size)
-
-    def _plan(self, position: Position) -> EpochPlan:
-        stretch = replace(position, shares=(*position.shares[:-1], Share(position.world_size, 0)), skipped=0)
-        if self._planned is None or self._planned[0] != stretch:
-            self._planned = (stretch, self._training_set.epoch(position))
-        return self._planned[1]
 
     def _loader(
         self,

@@ -1,21 +1,18 @@
 """Training to the end of a run, or until something stops it, which is said in the user's words."""
 
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import lightning.pytorch as pl
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 
-from asr.data.batch_plan import LESS_MEMORY
 from asr.errors import InputError, is_out_of_memory
-from asr.training.data_module import SpeechData
 from asr.training.distributed import is_lost_connection, report_lost_connection, stop_others, take_leave
-from asr.training.memory_check import describe
 from asr.training.signals import Stopped, StopRequest
-from asr.training.task import RecognitionTask
 
 if TYPE_CHECKING:
     from asr.run.resume import Resume
+    from asr.training.tasks import TrainingTask
 
 LOST_WORKER = (ConnectionError, EOFError, FileNotFoundError)  # beside torch's own error
 
@@ -23,7 +20,11 @@ logger = logging.getLogger(__name__)
 
 
 def fit(
-    trainer: pl.Trainer, task: RecognitionTask, data: SpeechData, resume: "Resume | None", stop: StopRequest
+    trainer: pl.Trainer,
+    task: "TrainingTask",
+    data: pl.LightningDataModule,
+    resume: "Resume | None",
+    stop: StopRequest,
 ) -> None:
     """Train from the beginning, or from where an earlier start stopped.
 
@@ -41,7 +42,7 @@ def fit(
     if resume:
         _say_where(trainer, resume)
     try:
-        trainer.fit(task, data, ckpt_path=resume.path if resume else None, weights_only=True)
+        trainer.fit(cast(pl.LightningModule, task), data, ckpt_path=resume.path if resume else None, weights_only=True)
         take_leave()
     except Stopped:
         if not stop.at_once:  # then the others know
@@ -55,8 +56,7 @@ def fit(
         if stop.at_once:  # in the middle of whatever it was
             raise Stopped(stop.signum) from None
         if is_out_of_memory(error):
-            batch = describe(task.batch, task.model.features) if task.batch else "one that does not"
-            raise InputError(f"a batch must fit into memory; got {batch}. {LESS_MEMORY}.") from None
+            raise InputError(task.too_large()) from None
         if "DataLoader worker" in str(error) or is_lost_worker(error):
             reason = (str(error) or type(error).__name__).splitlines()[0]
             what = f"a process that reads audio has died: {reason}"

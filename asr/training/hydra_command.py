@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
     from asr.run.settings import RunSettings
 
-Command = Callable[["RunSettings"], float | None]  # returns what a sweep minimises, if anything
+Command = Callable[[Any], float | None]  # of a run's settings; returns what a sweep minimises, if anything
+Reader = Callable[[Mapping[str, Any], Sequence[str]], Any]  # config and overrides to a run's settings, checked
 
 LONGEST_NAME = 100  # of a folder named by overrides
 SWEEP_PACKAGES = {  # files of conf/sweep/: the package that each needs, and our extra that installs it
@@ -34,10 +35,34 @@ SWEEP_PACKAGES = {  # files of conf/sweep/: the package that each needs, and our
 logger = logging.getLogger(__name__)
 
 
-def experiment_command(command: Command) -> Callable[[], None]:
+def read_experiment(resolved: Mapping[str, Any], overrides: Sequence[str]) -> "RunSettings":
+    """Read and check the settings of conf/train.yaml.
+
+    Args:
+        resolved: the config.
+        overrides: of the command line, which made the config: they stand against a model that it starts from.
+
+    Raises:
+        InputError: a setting does not hold.
+    """
+    from asr.build import check_components
+    from asr.run.initialization import with_parts
+    from asr.run.settings import read_run_settings
+
+    settings = with_parts(read_run_settings(resolved), overrides)
+    check_components(settings.components)
+    return settings
+
+
+def experiment_command(command: Command, root: str = "train", read: Reader = read_experiment) -> Callable[[], None]:
     """Make a program of a function of run settings: composed from conf/ and the command line by Hydra.
 
     What the user got wrong is one line and exit status 1. What the command returns is for Hydra's sweepers.
+
+    Args:
+        command: the function.
+        root: file of conf/ that names the others.
+        read: reads its settings.
     """
 
     failed: list[str] = []  # jobs of a --multirun
@@ -47,11 +72,11 @@ def experiment_command(command: Command) -> Callable[[], None]:
         from omegaconf import OmegaConf
 
         resolved: dict[str, Any] = OmegaConf.to_container(composed, resolve=True, throw_on_missing=True)  # type: ignore[assignment]
-        return run_job(partial(_in_own_folder, command, failed), resolved, HydraConfig.get().overrides.task)
+        return run_job(partial(_in_own_folder, command, failed), resolved, HydraConfig.get().overrides.task, read)
 
     def program() -> None:
         if {"-h", "--help"} & set(sys.argv[1:]):
-            print(help_text(command))
+            print(help_text(command, root))
             return
         try:
             check_sweep_packages(sys.argv[1:])
@@ -61,7 +86,7 @@ def experiment_command(command: Command) -> Callable[[], None]:
         keep_memory()
         import hydra
 
-        hydra.main(version_base="1.3", config_path=str(CONF), config_name="train")(main)()
+        hydra.main(version_base="1.3", config_path=str(CONF), config_name=root)(main)()
         gc.freeze()  # Python would look through all of Lightning for garbage before it ends, for most of a second
         if failed:
             sys.exit(1)
@@ -84,25 +109,32 @@ def check_sweep_packages(arguments: Sequence[str]) -> None:
                 raise InputError(f"sweep=[{name}] needs {package}: pip install 'asr[{extra}]'.") from None
 
 
-def help_text(command: Command) -> str:
+def help_text(command: Command, root: str) -> str:
     """Say what the command does, which files of conf/ are there to be chosen, and the settings with their comments."""
+    settings = (CONF / f"{root}.yaml").read_text(encoding="utf-8").strip()
+    chosen = set(re.findall(r"^  - (\w+): ", settings, re.MULTILINE))
     groups: dict[str, list[str]] = {}
     for path in sorted(CONF.glob("*/**/*.yaml")):
-        groups.setdefault(path.parent.relative_to(CONF).as_posix(), []).append(path.stem)
+        if path.relative_to(CONF).parts[0] in chosen:
+            groups.setdefault(path.parent.relative_to(CONF).as_posix(), []).append(path.stem)
     return HELP.format(
         about=(sys.modules[command.__module__].__doc__ or "").strip(),
+        example="encoder=transformer say, or gives a setting, encoder.num_layers=8 say"
+        if "encoder" in chosen
+        else "token_model=lstm say, or gives a setting, token_model.num_layers=2 say",
         groups="\n".join(f"  {group}: {', '.join(names)}" for group, names in groups.items()),
-        settings=(CONF / "train.yaml").read_text(encoding="utf-8").strip(),
+        root=root,
+        settings=settings,
     )
 
 
 HELP = """{about}
 
-An override chooses a file of conf/, encoder=transformer say, or gives a setting, encoder.num_layers=8 say. The files:
+An override chooses a file of conf/, {example}. The files:
 
 {groups}
 
-conf/train.yaml says which of them are taken without an override, and the settings that are of no component:
+conf/{root}.yaml says which of them are taken without an override, and the settings that are of no component:
 
 {settings}
 
@@ -110,7 +142,9 @@ With --cfg job all settings are printed as the overrides leave them, and nothing
 """
 
 
-def run_job(command: Command, resolved: Mapping[str, Any], overrides: Sequence[str] = ()) -> float | None:
+def run_job(
+    command: Command, resolved: Mapping[str, Any], overrides: Sequence[str] = (), read: Reader = read_experiment
+) -> float | None:
     """Read the settings and run a command.
 
     An error of the user is one line and exit status 1; a signal is exit status 128 + its number.
@@ -118,16 +152,12 @@ def run_job(command: Command, resolved: Mapping[str, Any], overrides: Sequence[s
     Args:
         command: what to run.
         resolved: the config.
-        overrides: of the command line, which made the config: they stand against a model that it starts from.
+        overrides: of the command line, which made the config.
+        read: reads the settings.
     """
-    from asr.build import check_components
-    from asr.run.initialization import with_parts
-    from asr.run.settings import read_run_settings
-
     start_log()
     try:
-        settings = with_parts(read_run_settings(resolved), overrides)
-        check_components(settings.components)
+        settings = read(resolved, overrides)
         return command(settings)
     except InputError as error:
         logger.error("error: %s", error)
@@ -156,7 +186,7 @@ def start_log() -> None:
     ours.setLevel(logging.INFO)
 
 
-def _in_own_folder(command: Command, failed: list[str], settings: "RunSettings") -> float | None:
+def _in_own_folder(command: Command, failed: list[str], settings: Any) -> float | None:
     """Give each job of a `--multirun` a folder of its own in `run_dir`: named by its overrides, or by its number.
 
     A job that fails does not keep the next one from its turn; it is added to `failed`.

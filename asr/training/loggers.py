@@ -14,10 +14,10 @@ from asr.run.names import METRICS
 from asr.training.metrics import MetricsFile
 
 if TYPE_CHECKING:
-    from asr.run.settings import RunSettings
+    from asr.training.trainer import AnyRunSettings
 
 
-def make_loggers(settings: "RunSettings", run_dir: Path, run_id: str, step: int) -> list[Logger]:
+def make_loggers(settings: "AnyRunSettings", run_dir: Path, run_id: str, step: int) -> list[Logger]:
     """Make the loggers of a run.
 
     Args:

@@ -10,6 +10,7 @@ from lightning_utilities.core.apply_func import apply_to_collection
 from torch import Tensor
 
 from asr.data.batch import Batch
+from asr.data.text_set import TextBatch
 from asr.interfaces import Features
 
 logger = logging.getLogger(__name__)
@@ -25,7 +26,7 @@ class LargestBatchFirst(pl.callbacks.Callback):
         largest: makes this process's share of them; the same number of batches on every process.
     """
 
-    def __init__(self, largest: Callable[[], Sequence[Batch]]) -> None:
+    def __init__(self, largest: Callable[[], Sequence[Batch | TextBatch]]) -> None:
         self._largest = largest
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: Any) -> None:

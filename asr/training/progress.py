@@ -5,18 +5,23 @@ import math
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import lightning.pytorch as pl
 from lightning.pytorch.callbacks import Callback, RichProgressBar
 
+from asr.checkpoint.saved import WER
 from asr.run.events import EventsFile, Progress, Validated
 from asr.text.numbers import percent
 from asr.training.lightning_internals import batches_begun
 
+if TYPE_CHECKING:
+    from asr.training.tasks import TrainingTask
+
 logger = logging.getLogger(__name__)
 
 LINE_SECONDS = 30  # between two lines within an epoch
+AUDIO, TOKENS = "train/audio_seconds_per_second", "train/tokens_per_second"  # one of both is logged
 
 
 def progress_callbacks(run_dir: Path) -> list[Callback]:
@@ -26,7 +31,7 @@ def progress_callbacks(run_dir: Path) -> list[Callback]:
 
 
 class Bar(RichProgressBar):
-    """A bar for each epoch, with loss, speed and the last validation's WER."""
+    """A bar for each epoch, with loss, speed and the last validation's score."""
 
     def _get_train_description(self, current_epoch: int) -> str:
         return f"epoch {current_epoch + 1}"
@@ -34,9 +39,11 @@ class Bar(RichProgressBar):
     def get_metrics(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> dict[str, Any]:
         """Lightning's hook; names that leave room for the bar."""
         metrics: dict[str, Any] = dict(super().get_metrics(trainer, pl_module))
-        shown = {"loss": metrics.get("train/loss"), "audio s/s": metrics.get("train/audio_seconds_per_second")}
-        if "valid/wer" in metrics:
-            shown["valid WER"] = percent(metrics["valid/wer"])
+        shown = {"loss": metrics.get("train/loss"), "audio s/s": metrics.get(AUDIO), "tokens/s": metrics.get(TOKENS)}
+        measure = cast("TrainingTask", pl_module).measure
+        if f"valid/{measure}" in metrics:
+            name, value = scored(measure, metrics[f"valid/{measure}"])
+            shown[f"valid {name}"] = value
         return {name: value for name, value in shown.items() if value is not None}
 
 
@@ -61,9 +68,10 @@ class LogLines(Callback):
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Lightning's hook; before the first step there is no epoch whose line would tell of it."""
-        loss, wer = (float(trainer.callback_metrics[name]) for name in ("valid/loss", "valid/wer"))
         if trainer.is_global_zero:
-            self._events.append(Validated(trainer.global_step, loss, wer if math.isfinite(wer) else None))
+            measure, loss, score = _measured(trainer)
+            finite = score if math.isfinite(score) else None
+            self._events.append(Validated(trainer.global_step, loss, **{"wer": None, measure: finite}))
         if trainer.global_step == 0:
             logger.info("before the first step: %s", _validation(trainer))
         else:
@@ -81,14 +89,26 @@ class LogLines(Callback):
             batch, num_batches = batches_begun(trainer), int(trainer.num_training_batches)
             progress = Progress(trainer.global_step, trainer.current_epoch + 1, batch, num_batches)
             where = "done" if done else f"batch {batch} of {num_batches}"
-            loss, speed = metrics["train/loss"], metrics["train/audio_seconds_per_second"]
-            text = f"train loss {loss:.3f} at this step, {speed:.0f} s of audio a second"
+            speed = f"{metrics[AUDIO]:.0f} s of audio" if AUDIO in metrics else f"{metrics[TOKENS]:.0f} tokens"
+            text = f"train loss {metrics['train/loss']:.3f} at this step, {speed} a second"
             if validated:
                 text += f"; {_validation(trainer)}"
             logger.info("epoch %d %s, step %d: %s", progress.epoch, where, progress.step, text)
             self._events.append(progress)
 
 
+def scored(measure: str, score: float, digits: int = 1) -> tuple[str, str]:
+    """Say what validations measured: its name, and its value."""
+    return ("WER", percent(score, digits)) if measure == WER else (f"{measure} per word", f"{score:.{digits}f}")
+
+
 def _validation(trainer: pl.Trainer) -> str:
-    loss, wer = (float(trainer.callback_metrics[name]) for name in ("valid/loss", "valid/wer"))
-    return f"valid loss {loss:.3f}, WER {percent(wer)}"
+    measure, loss, score = _measured(trainer)
+    return f"valid loss {loss:.3f}, {' '.join(scored(measure, score))}"
+
+
+def _measured(trainer: pl.Trainer) -> tuple[str, float, float]:
+    """What the last validation measured: its name, the loss, and its value."""
+    measure = cast("TrainingTask", trainer.lightning_module).measure
+    loss, score = (float(trainer.callback_metrics[f"valid/{name}"]) for name in ("loss", measure))
+    return measure, loss, score

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import lightning.pytorch as pl
 import torch
@@ -14,7 +14,9 @@ from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
 
 from asr.checkpoint.load import CHECKPOINT_KEY
+from asr.checkpoint.saved import WER
 from asr.data.batch import Batch, Rejected
+from asr.data.batch_plan import LESS_MEMORY
 from asr.data.seeds import derive_seed
 from asr.evaluation.word_errors import ErrorCounts, count_errors, total
 from asr.interfaces import BLANK_ID, Encoded, Moment, Schedule
@@ -23,6 +25,7 @@ from asr.recognition.recognizer import Recognizer
 from asr.run.validation_samples import SamplesFile, ValidationSample
 from asr.text.printable import listed
 from asr.training.distributed import fail_together, gather
+from asr.training.memory_check import describe
 from asr.training.step_sums import StepBatches, StepRecord, StepSums, on_device, wait_for
 from asr.training.stopwatch import Stopwatch
 
@@ -68,6 +71,8 @@ class RecognitionTask(pl.LightningModule):
         samples: which utterances are followed from validation to validation, and where they are kept.
     """
 
+    measure: ClassVar[str] = WER
+
     def __init__(
         self,
         recognizer: Recognizer,
@@ -100,6 +105,11 @@ class RecognitionTask(pl.LightningModule):
         self._unsettled: list[StepRecord] = []
         self._valid = _ValidationSums()
         self._last_step_time = time.monotonic()
+
+    def too_large(self) -> str:
+        """Say that the batch in the works does not fit into memory, and what to do."""
+        batch = describe(self.batch, self.model.features) if self.batch else "one that does not"
+        return f"a batch must fit into memory; got {batch}. {LESS_MEMORY}."
 
     def configure_optimizers(self) -> Any:
         """Lightning's hook; the schedule moves with every step."""

@@ -12,7 +12,6 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from asr.checkpoint.load import CHECKPOINTS
 from asr.errors import InputError
 from asr.settings.read import as_mapping
-from asr.training.callbacks import besides_steps
 from asr.training.checkpointing import Saving
 from asr.training.lightning_internals import replace_signal_handlers
 from asr.training.loggers import chosen_loggers, make_loggers
@@ -20,14 +19,17 @@ from asr.training.progress import progress_callbacks
 from asr.training.signals import StopRequest
 
 if TYPE_CHECKING:
+    from asr.run.language_model import PreparedText
+    from asr.run.language_model_settings import LanguageModelSettings
     from asr.run.preparation import Prepared
     from asr.run.resume import Run
     from asr.run.settings import RunSettings
-    from asr.training.data_module import SpeechData
-    from asr.training.task import RecognitionTask
+    from asr.training.tasks import TrainingData
+
+    AnyRunSettings = RunSettings | LanguageModelSettings
 
 
-def make_trainer(settings: "RunSettings") -> pl.Trainer:
+def make_trainer(settings: "AnyRunSettings") -> pl.Trainer:
     """Make the trainer, which tells the number of processes and the device; `equip` gives it the rest.
 
     Raises:
@@ -77,11 +79,12 @@ def make_trainer(settings: "RunSettings") -> pl.Trainer:
 
 def equip(
     trainer: pl.Trainer,
-    settings: "RunSettings",
-    prepared: "Prepared",
+    settings: "AnyRunSettings",
+    prepared: "Prepared | PreparedText",
     run: "Run",
-    task: "RecognitionTask",
-    data: "SpeechData",
+    data: "TrainingData",
+    measure: str,
+    others: list[pl.Callback],
 ) -> StopRequest:
     """Give the trainer its loggers, what happens besides the steps, in this order, and our way with signals.
 
@@ -90,8 +93,9 @@ def equip(
         settings: of the run.
         prepared: of the run.
         run: that the checkpoints are of.
-        task: that it will train.
         data: that it will train on.
+        measure: of the validations, which chooses checkpoints.
+        others: callbacks, except checkpointing.
 
     Returns:
         Whether a signal has asked to stop, once it has.
@@ -99,8 +103,7 @@ def equip(
     step = prepared.resume.step if prepared.resume else 0
     trainer.loggers = make_loggers(settings, prepared.run_dir, run.id, step)
     stop = StopRequest(speaks=trainer.is_global_zero)
-    saving = Saving(prepared.run_dir / CHECKPOINTS, run, data.position_at, stop, settings.checkpoint)
-    others = besides_steps(settings, prepared, task, data)
+    saving = Saving(prepared.run_dir / CHECKPOINTS, run, data.position_at, stop, settings.checkpoint, measure)
     trainer.callbacks += [*others, saving]  # type: ignore[attr-defined]  # what it saves is behind all others
     replace_signal_handlers(trainer, stop.listen, stop.give_back)
     return stop

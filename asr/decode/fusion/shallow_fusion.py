@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from copy import copy
 from typing import Annotated, Any
 
@@ -12,6 +12,7 @@ from asr.errors import InputError
 from asr.interfaces import NO_HOTWORDS, Tokenizer, Tunable
 from asr.language_model.kenlm import NgramModel
 from asr.language_model.spelling import SpellingModel
+from asr.language_model.token_histories import TokenHistories
 from asr.settings.rule import TEXT, number, one_of, or_null
 
 Path = Annotated[str | None, or_null(TEXT)]
@@ -43,8 +44,8 @@ class ShallowFusion:
     Args:
         tokenizer: says what tokens spell.
         normalize: as texts are normalised that the hotwords have to fit.
-        lm: path of an n-gram language model, ARPA or KenLM's binary; None: none.
-        lm_unit: "word", or "token" for a model made by `asr.ngram --tokens`.
+        lm: path of an n-gram language model, ARPA or KenLM's binary, or of a neural one; None: none.
+        lm_unit: "word", or "token" for a model made by `asr.ngram --tokens`; a neural one is over tokens.
         lm_weight: factor of the language model's log-probability.
         word_insertion_bonus: added for each word, in return for what the language model takes; without one nothing is.
         unknown_score: added for each word that neither language model, lexicon nor hotwords know (natural logarithm);
@@ -64,7 +65,7 @@ class ShallowFusion:
         tokenizer: Tokenizer,
         normalize: Callable[[str], str],
         *,
-        lm: Path,
+        lm: Annotated[str | TokenHistories | None, or_null(TEXT)],
         lm_unit: Annotated[str, one_of("word", "token")],
         lm_weight: Bonus,
         word_insertion_bonus: Score,
@@ -74,12 +75,14 @@ class ShallowFusion:
         hotwords: Path,
         hotword_score: Bonus,
     ) -> None:
-        model = NgramModel(lm) if lm else None
+        model = NgramModel(lm) if isinstance(lm, str) else None
         if model is not None:
             _check_spelling(model, str(lm), lm_unit, tokenizer, normalize)
-        self._names = [token_name(piece) for piece in tokenizer.pieces]
+        self._neural = None if isinstance(lm, str) else lm  # which asr.build has read
+        names = [token_name(piece) for piece in tokenizer.pieces]
+        self._names: Sequence[Any] = names if self._neural is None else range(tokenizer.vocab_size)
         self._parts = [WHITE_SPACE.split(piece) for piece in tokenizer.pieces]  # of a word, and of those that follow it
-        self.token_model = model if lm_unit == "token" else None
+        self.token_model: Any = self._neural or (model if lm_unit == "token" else None)
         self.word_model = model if lm_unit == "word" else None
         self.hotwords = read_phrases(hotwords, tokenizer, normalize) if hotwords else NO_HOTWORDS
         self.phrases = Phrases(self.hotwords.phrases, hotword_score)
@@ -88,7 +91,8 @@ class ShallowFusion:
         self.word_insertion_bonus = word_insertion_bonus
         if spelling and self.word_model is None:
             must = "decode.fusion.spelling must go with a language model of words, for the words that it does not know"
-            raise InputError(f"{must}; got lm={lm}, lm_unit={lm_unit}.")
+            given = "a neural model" if self._neural is not None else lm
+            raise InputError(f"{must}; got lm={given}, lm_unit={lm_unit}.")
         self.spelling = SpellingModel(spelling) if spelling else None
         if self.lexicon is not None:
             self._known, self.unknown_score = self.lexicon, NEVER
@@ -139,6 +143,11 @@ class ShallowFusion:
         """Begin a hypothesis."""
         model = self.token_model or self.word_model
         return "", None, model.start() if model else None, NOWHERE
+
+    def read(self, contexts: Iterable[Context]) -> None:
+        """Have a neural language model read what is new of these, in one batch, before they are extended or ended."""
+        if self._neural is not None:
+            self._neural.read(history for _, _, history, _ in contexts)
 
     def extend(self, context: Context, token: int) -> tuple[Context, float] | None:
         """Append a token; return the new context and what the hypothesis gains. None: no word begins so."""

@@ -1,0 +1,61 @@
+"""Bundles of neural language models: of checkpoints of their training."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from asr.build import build_tokenizer
+from asr.checkpoint.bundle import CARD, CONFIG, FIXED, OF_A_BUNDLE, WEIGHTS, Bundle, replace_folder
+from asr.checkpoint.formats import FORMAT, KEY, of_today
+from asr.checkpoint.load import average, check_same_weights, checkpoint_bundle
+from asr.errors import InputError
+from asr.language_model.stored import write_token_model
+
+LANGUAGE_MODEL_KEYS = ("normalizer", "tokenizer", "token_model")  # of a config: what a bundle holds
+
+
+def checked_language_model(config: Any, where: Path) -> dict[str, Any]:
+    """Return a language model's config in today's format, if it has its keys.
+
+    Raises:
+        InputError: it has not.
+    """
+    if not isinstance(config, dict) or not all(key in config for key in LANGUAGE_MODEL_KEYS):
+        must = f"{where}: a language model's config must have the keys {', '.join(LANGUAGE_MODEL_KEYS)}"
+        raise InputError(f"{must}. Give a checkpoint of asr.train_lm.")
+    return of_today(config, where)
+
+
+def write_language_model(folder: Path, checkpoints: Sequence[Path], card: str) -> None:
+    """Write the bundle of a checkpoint, or of the mean of several; an older one is replaced as a whole.
+
+    It holds weights.safetensors, which alone is enough for a search (`asr.language_model.stored`), config.json, the
+    tokenizer's files, and README.md.
+
+    Args:
+        folder: where.
+        checkpoints: of one run of asr.train_lm.
+        card: text of the model card.
+
+    Raises:
+        InputError: a checkpoint cannot be read, or `replace_folder` cannot.
+    """
+    bundles = [checkpoint_bundle(checkpoint, checked_language_model) for checkpoint in checkpoints]
+    check_same_weights(checkpoints, bundles)
+    first, *_ = bundles
+    weights = average([bundle.weights for bundle in bundles], [1.0] * len(bundles))
+    model = Bundle(first.config, first.files, weights, card)
+    replace_folder(folder, [*FIXED, *first.files], OF_A_BUNDLE, lambda unfinished: _write(unfinished, model))
+
+
+def _write(folder: Path, model: Bundle) -> None:
+    folder.mkdir(parents=True)
+    tokenizer = build_tokenizer(model.config)
+    tokenizer.load(model.files)
+    write_token_model(folder / WEIGHTS, model.config["token_model"], tokenizer.pieces, model.weights)
+    (folder / WEIGHTS).chmod(0o644)  # safetensors makes it private
+    (folder / CONFIG).write_text(json.dumps({KEY: FORMAT, **model.config}, indent=2) + "\n", encoding="utf-8")
+    (folder / CARD).write_text(model.card, encoding="utf-8")
+    for name, content in model.files.items():
+        (folder / name).write_bytes(content)

@@ -1,0 +1,206 @@
+"""Texts as tokens, and the batches in which an epoch goes through them."""
+
+import hashlib
+import logging
+from array import array
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from asr.data.batch import change_tensors
+from asr.data.batch_plan import BatchBounds, BatchOrder, Plan, plan_evaluation, plan_training
+from asr.data.epoch_plan import EpochPlan, plan_stretch
+from asr.data.position import Position
+from asr.data.text_lines import text_lines
+from asr.data.training_set import RunBounds, count_steps
+from asr.errors import InputError
+from asr.interfaces import Tokenizer
+from asr.settings.rule import PATH, list_of, number, whole
+from asr.text.printable import listed
+
+FILES = "of files of text or manifests, such as [text.txt]"
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class TextSettings:
+    """Which texts a language model learns, and in which batches.
+
+    Args:
+        train: files of a sentence a line, also .gz, or manifests, to train on.
+        valid: the same, to validate on.
+        test: the same, to report the perplexity of at the end.
+        batch_tokens: longest sentence, its end included, times number of sentences, at most.
+        max_sentences: number of sentences in a batch, at most.
+        jitter: batches by which a sentence's place among all, sorted by length, moves at most.
+    """
+
+    train: Annotated[list[str], list_of(PATH, f"{FILES}, at least one", least=1)]
+    valid: Annotated[list[str], list_of(PATH, f"{FILES}, at least one", least=1)]
+    test: Annotated[list[str], list_of(PATH, FILES)]
+    batch_tokens: Annotated[int, whole(1)]
+    max_sentences: Annotated[int, whole(1)]
+    jitter: Annotated[float, number(0)]
+
+    @property
+    def bounds(self) -> BatchBounds:
+        """Of a batch, in which a token counts as a second does of audio."""
+        return BatchBounds(self.batch_tokens, self.max_sentences)
+
+
+@dataclass(frozen=True, slots=True)
+class TextBatch:
+    """Sentences padded to the longest. Shapes: tokens (B, U), token_lengths (B,), num_words (B,)."""
+
+    tokens: Tensor
+    token_lengths: Tensor
+    num_words: Tensor
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def to(self, device: torch.device | str) -> "TextBatch":
+        """Move the tensors."""
+        return change_tensors(self, lambda tensor: tensor.to(device))
+
+
+@dataclass(frozen=True)
+class Sentences:
+    """Texts as tokens.
+
+    Args:
+        tokens: of all, one text behind another, (T,) int32.
+        starts: where each begins in them, and where the last one ends, (N + 1,).
+        num_words: of each, (N,).
+        unspelled: places of lines that the tokenizer cannot spell.
+        empty: lines without a word.
+    """
+
+    tokens: Tensor
+    starts: Tensor
+    num_words: Tensor
+    unspelled: Sequence[str] = ()
+    empty: int = 0
+
+    def __len__(self) -> int:
+        return len(self.num_words)
+
+    @property
+    def lengths(self) -> Tensor:
+        """Tokens of each, the end included, (N,)."""
+        return self.starts.diff() + 1
+
+    @property
+    def fingerprint(self) -> str:
+        """What tells these texts from others, wherever their files lie."""
+        digest = hashlib.sha256(self.tokens.numpy().tobytes())
+        digest.update(self.starts.numpy().tobytes())
+        return f"{len(self)} sentences, sha256 {digest.hexdigest()[:16]}"
+
+    def batch(self, indices: Sequence[int]) -> TextBatch:
+        """Pad some of them to a batch."""
+        texts = [self.tokens[self.starts[index] : self.starts[index + 1]].long() for index in indices]
+        lengths = torch.tensor([len(text) for text in texts], dtype=torch.int64)
+        tokens = pad_sequence(texts, batch_first=True) if texts else torch.zeros(0, 0, dtype=torch.int64)
+        return TextBatch(tokens, lengths, self.num_words[list(indices)])
+
+    def batches(self, bounds: BatchBounds, rank: int = 0, world_size: int = 1) -> list[list[int]]:
+        """Plan one rank's share of a pass that sees each of them once."""
+        return plan_evaluation(self.lengths.tolist(), bounds, rank=rank, world_size=world_size)
+
+    def only(self, kept: Tensor) -> "Sentences":
+        """Return those whose indices are given, in this order."""
+        texts = [self.tokens[self.starts[index] : self.starts[index + 1]] for index in kept.tolist()]
+        ends = torch.tensor([0, *(len(text) for text in texts)]).cumsum(0)
+        tokens = torch.cat([self.tokens[:0], *texts])
+        return Sentences(tokens, ends, self.num_words[kept], self.unspelled, self.empty)
+
+
+def read_sentences(
+    paths: Iterable[Path], normalize: Callable[[str], str], tokenizer: Tokenizer, setting: str
+) -> Sentences:
+    """Read texts, normalise and tokenise them; what is left out is logged.
+
+    Args:
+        paths: of files.
+        normalize: as the recogniser's texts are.
+        tokenizer: the recogniser's.
+        setting: that names the files.
+
+    Raises:
+        InputError: a file cannot be read, or nothing is left.
+    """
+    tokens, ends, words, unspelled, empty = array("i"), [0], [], [], 0
+    for path in paths:
+        for line_number, line in text_lines(str(path), lambda read: None):
+            text = normalize(line)
+            if not text:
+                empty += 1
+                continue
+            try:
+                tokens.extend(tokenizer.encode(text))
+            except InputError:
+                unspelled.append(f"{path}:{line_number}")
+                continue
+            ends.append(len(tokens))
+            words.append(len(text.split()))
+    if unspelled:
+        what = f"lines with what the tokenizer cannot spell are left out ({listed(unspelled)})"
+        logger.warning("%s: %d of %d %s", setting, len(unspelled), len(unspelled) + len(words), what)
+    if not words:
+        raise InputError(f"{setting} must hold a sentence that the tokenizer can spell; got {empty} empty lines.")
+    flat = torch.frombuffer(tokens, dtype=torch.int32)
+    return Sentences(flat, torch.tensor(ends), torch.tensor(words), unspelled, empty)
+
+
+class TextSet:
+    """Sentences to train on, and the batches of each epoch.
+
+    Args:
+        sentences: to choose from; those that no batch can hold are dropped.
+        settings: bounds and order of the batches.
+        seed: of the plans.
+
+    Raises:
+        InputError: nothing is left to train on.
+    """
+
+    def __init__(self, sentences: Sentences, settings: TextSettings, seed: int) -> None:
+        self._bounds, self._seed = settings.bounds, seed
+        self._order = BatchOrder(settings.jitter, 0)
+        fits = (sentences.lengths <= settings.batch_tokens).nonzero()[:, 0]
+        self.num_dropped = len(sentences) - len(fits)
+        if not len(fits):
+            must = "text.batch_tokens must be enough for the shortest sentence and its end"
+            raise InputError(f"{must}, {int(sentences.lengths.min())}; got {settings.batch_tokens}.")
+        self.sentences = sentences.only(fits) if self.num_dropped else sentences
+        self._lengths = self.sentences.lengths.double()
+
+    def __len__(self) -> int:
+        return len(self.sentences)
+
+    def epoch(self, position: Position) -> EpochPlan:
+        """Plan the stretch of an epoch that `position` is in, whole: from its first batch on.
+
+        Raises:
+            InputError: the position is not one of this set, or fewer sentences are left than ranks.
+        """
+
+        def plan_part(left: Tensor, world_size: int, part: int) -> Plan:
+            lengths, epoch = self._lengths[left], position.epoch
+            return plan_training(
+                lengths, self._bounds, self._order, seed=self._seed, epoch=epoch, world_size=world_size, part=part
+            )
+
+        plan = plan_stretch(len(self), position, plan_part)
+        return EpochPlan(position.epoch, plan, self._lengths, self._lengths, torch.ones_like(self._lengths), 0)
+
+    def total_steps(self, position: Position, step: int, bounds: RunBounds) -> int:
+        """Count the optimizer steps of a whole run: those done, and those of all epochs from a position on."""
+        return count_steps(lambda position: len(self.epoch(position)), position, step, bounds)

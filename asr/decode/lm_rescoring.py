@@ -1,0 +1,144 @@
+"""The n-best hypotheses of another search, put in order with a neural language model."""
+
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
+
+from asr.decode.fusion.shallow_fusion import Bonus, Score
+from asr.interfaces import Decoder, Head, Hypothesis, Tokenizer, TokenModel, Tunable
+from asr.language_model.token_scores import text_log_probs
+from asr.settings.rule import TEXT, or_null
+
+AT_ONCE = 2**16  # tokens of a batch of hypotheses, padding included: log_probs of 1,024 tokens are 256 MiB
+TOKENS = 512  # of a hypothesis at once: the state goes on behind them
+
+Scores = dict[tuple[int, ...], float]  # of the hypotheses of an utterance: log p(tokens, end)
+
+WEIGHTS = (0.0, 0.05, 0.1, 0.2, 0.3, 0.4, 0.6, 0.8)  # of the language model, that are worth trying
+TOKEN_INSERTION_BONUSES = (-0.5, 0.0, 0.5, 1.0, 1.5)
+
+
+class RescoredEvidence(NamedTuple):
+    """What is searched in of an utterance.
+
+    Args:
+        first: evidence of the first pass.
+        scores: of hypotheses that were scored: other weights mostly find the same ones.
+        device: to score on.
+    """
+
+    first: Any
+    scores: Scores
+    device: torch.device
+
+
+class LMRescoring:
+    """Two passes: a beam search finds hypotheses, and a language model over tokens scores each, all in one batch.
+
+    A score is the search's, its fusion included, plus `rescoring_weight` times log p(tokens, end), plus
+    `token_insertion_bonus` for each token. Without a language model it is the search's.
+
+    Args:
+        head: as the first pass needs it.
+        tokenizer: says what tokens spell.
+        normalize: as texts are normalised that the hotwords have to fit.
+        language_model: path of one that asr.train_lm has trained over the tokenizer's tokens; None: none.
+        rescoring_weight: factor of its log-probability.
+        token_insertion_bonus: added for each token, in return for what the language model takes.
+        first: makes the search of the first pass.
+    """
+
+    streaming = None  # hypotheses are put in order when all are found
+    needs: tuple[str, ...] = ()  # beyond those of the first pass
+    wraps = "first"  # a setting that is a component of this same group
+
+    def __init__(
+        self,
+        head: Head,
+        tokenizer: Tokenizer,
+        normalize: Callable[[str], str],
+        *,
+        language_model: Annotated[TokenModel | None, or_null(TEXT)],
+        rescoring_weight: Bonus,
+        token_insertion_bonus: Score,
+        first: Callable[[Head, Tokenizer, Callable[[str], str]], Decoder],
+    ) -> None:
+        self.first = first(head, tokenizer, normalize)
+        self.language_model = language_model
+        self.rescoring_weight = rescoring_weight
+        self.token_insertion_bonus = token_insertion_bonus
+        self.needs = self.first.needs
+        self.max_seconds = self.first.max_seconds
+        self.max_hypotheses = self.first.max_hypotheses
+        self.hotwords = self.first.hotwords
+
+    @property
+    def tunable(self) -> dict[str, Tunable]:
+        """Weight and token insertion bonus of the language model, if there is one; what the first pass can tune."""
+        own = {
+            "rescoring_weight": Tunable(self.rescoring_weight, WEIGHTS),
+            "token_insertion_bonus": Tunable(self.token_insertion_bonus, TOKEN_INSERTION_BONUSES),
+        }
+        return {**(own if self.language_model is not None else {}), **self.first.tunable}
+
+    @property
+    def description(self) -> str:
+        """The search, and what puts its hypotheses in order."""
+        if self.language_model is None:
+            return self.first.description
+        return f"{self.first.description}, rescored by a neural language model, weight {self.rescoring_weight:g}"
+
+    def evidence(self, encoder_out: Tensor, lengths: Tensor) -> list[RescoredEvidence]:
+        """Take up what the first pass needs, utterance by utterance."""
+        return [RescoredEvidence(first, {}, encoder_out.device) for first in self.first.evidence(encoder_out, lengths)]
+
+    def search(self, evidence: list[RescoredEvidence], **values: float) -> list[list[Hypothesis]]:
+        """Find the first pass's hypotheses, and put them in order.
+
+        Args:
+            evidence: see there.
+            values: of what is tunable, instead of its own.
+        """
+        found = self.first.search([utterance.first for utterance in evidence], **values)
+        if self.language_model is None or not found:
+            return found
+        weight = values.get("rescoring_weight", self.rescoring_weight)
+        bonus = values.get("token_insertion_bonus", self.token_insertion_bonus)
+        self._score(self.language_model, evidence, found)
+        ordered = []
+        for utterance, hypotheses in zip(evidence, found, strict=True):
+            gains = [weight * utterance.scores[tuple(each.tokens)] + bonus * len(each.tokens) for each in hypotheses]
+            pairs = zip(hypotheses, gains, strict=True)
+            rescored = [hypothesis._replace(score=hypothesis.score + gain) for hypothesis, gain in pairs]
+            ordered.append(sorted(rescored, key=lambda hypothesis: hypothesis.score, reverse=True))
+        return ordered
+
+    @staticmethod
+    def _score(model: TokenModel, evidence: Sequence[RescoredEvidence], found: list[list[Hypothesis]]) -> None:
+        """Fill in the scores of hypotheses of a batch of utterances, the longest first; each is scored once."""
+        missing: list[tuple[tuple[int, ...], Scores]] = []
+        for utterance, hypotheses in zip(evidence, found, strict=True):
+            texts = dict.fromkeys(tuple(hypothesis.tokens) for hypothesis in hypotheses)
+            missing += [(text, utterance.scores) for text in texts if text not in utterance.scores]
+        missing.sort(key=lambda pair: len(pair[0]), reverse=True)
+        device = evidence[0].device
+        if isinstance(model, nn.Module):
+            model.to(device)
+        while missing:
+            number = max(1, AT_ONCE // (min(len(missing[0][0]), TOKENS) + 1))
+            batch, missing = missing[:number], missing[number:]
+            log_probs = hypothesis_log_probs(model, [text for text, _ in batch], device)
+            for (text, scores), log_prob in zip(batch, log_probs, strict=True):
+                scores[text] = log_prob
+
+
+@torch.no_grad()
+def hypothesis_log_probs(model: TokenModel, texts: Sequence[Sequence[int]], device: torch.device) -> list[float]:
+    """Compute log p(tokens, end) of each text, natural logarithm, in one padded batch."""
+    tokens = pad_sequence([torch.tensor(text, dtype=torch.int64) for text in texts], batch_first=True).to(device)
+    lengths = torch.tensor([len(text) for text in texts], device=device)
+    scores: list[float] = text_log_probs(model, tokens, lengths, TOKENS).cpu().tolist()
+    return scores

@@ -1,0 +1,80 @@
+"""A neural language model as one file: safetensors whose metadata hold the net's settings and what its tokens spell."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from asr.errors import InputError, one_line
+from asr.system.learnt import parse_json
+
+SUFFIX = ".safetensors"
+METADATA = "token_model"  # key
+IN_A_RUN = ("weights.safetensors", "bundle/weights.safetensors")  # where it lies in a bundle, and in a run folder
+
+
+class StoredTokenModel(NamedTuple):
+    """What a token model is made of.
+
+    Args:
+        settings: of the component, name included.
+        pieces: what each of its tokens spells.
+        weights: by name.
+    """
+
+    settings: dict[str, Any]
+    pieces: list[str]
+    weights: dict[str, Tensor]
+
+
+def write_token_model(
+    path: Path, settings: Mapping[str, Any], pieces: Sequence[str], weights: Mapping[str, Tensor]
+) -> None:
+    """Write one; the same model gives the same bytes."""
+    content = {"settings": dict(settings), "pieces": list(pieces)}
+    metadata = {METADATA: json.dumps(content, ensure_ascii=False, sort_keys=True)}
+    save_file({name: weight.contiguous() for name, weight in weights.items()}, path, metadata)
+
+
+def is_token_model(path: Path) -> bool:
+    """Tell the path of a neural language model from that of an n-gram model, by its name."""
+    return path.suffix == SUFFIX or path.is_dir()
+
+
+def token_model_file(path: Path) -> Path:
+    """Find the file that a path means: itself, or the one in a bundle or a run folder.
+
+    Raises:
+        InputError: there is none.
+    """
+    files = [path / name for name in IN_A_RUN] if path.is_dir() else [path]
+    for file in files:
+        if file.is_file():
+            return file
+    must = f"{path}: a neural language model must be a run folder of asr.train_lm, its bundle, or a {SUFFIX} file"
+    raise InputError(f"{must}; {'it holds no bundle' if path.is_dir() else 'it does not exist'}.")
+
+
+def read_token_model(path: Path) -> StoredTokenModel:
+    """Read one.
+
+    Raises:
+        InputError: it is damaged, or no token model.
+    """
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  no mapping
+    except (OSError, ValueError, SafetensorError) as error:
+        raise InputError(f"{path}: a neural language model must be safetensors; {one_line(error)}.") from None
+    content = parse_json(metadata.get(METADATA, "null").encode(), f"{path}: its metadata")
+    match content:
+        case {"settings": {"name": str()} as settings, "pieces": [*pieces]} if all(
+            isinstance(piece, str) for piece in pieces
+        ):
+            return StoredTokenModel(settings, pieces, weights)
+    raise InputError(f"{path}: must be a neural language model of asr.train_lm; its metadata tell of none.")

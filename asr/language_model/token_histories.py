@@ -1,0 +1,72 @@
+"""A neural language model asked as an n-gram model is, token by token, and for many hypotheses at once."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+
+from asr.interfaces import BOUNDARY_ID, State, TokenModel
+
+
+class TokenHistory:
+    """What a hypothesis has written: the state before its last token; once that is read, the state behind it.
+
+    Args:
+        state: before the token, batch of 1.
+        token: the last one.
+    """
+
+    __slots__ = ("log_probs", "state", "token")
+
+    def __init__(self, state: State, token: int) -> None:
+        self.state, self.token = state, token
+        self.log_probs: Sequence[float] | None = None  # of the next token, once this one is read
+
+
+class TokenHistories:
+    """A neural language model for a beam search; its histories live as long as the hypotheses.
+
+    It computes where its weights lie: on the processor, as the search does.
+
+    Args:
+        model: over the recogniser's tokens.
+    """
+
+    def __init__(self, model: TokenModel) -> None:
+        self._model = model
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "TokenHistories":
+        """Copies of a recogniser share the model: nothing changes it."""
+        return self
+
+    def start(self) -> TokenHistory:
+        """Begin a text."""
+        return TokenHistory(self._model.initial_state(1), BOUNDARY_ID)
+
+    def score(self, history: TokenHistory, token: int) -> tuple[float, TokenHistory]:
+        """Ask for log p(token | history), natural logarithm, and the history behind the token."""
+        return self._log_probs(history)[token], TokenHistory(history.state, token)
+
+    def end(self, history: TokenHistory) -> float:
+        """Ask for log p(end | history)."""
+        return self._log_probs(history)[BOUNDARY_ID]
+
+    @torch.no_grad()
+    def read(self, histories: Iterable[TokenHistory]) -> None:
+        """Read the last tokens of those histories that are new, in one batch."""
+        new = [history for history in dict.fromkeys(histories) if history.log_probs is None]
+        if not new:
+            return
+        tokens = torch.tensor([[history.token] for history in new])
+        log_probs, states = self._model(tokens, self._model.join([history.state for history in new]))
+        rows = log_probs[:, 0].tolist()
+        for number, (history, row) in enumerate(zip(new, rows, strict=True)):
+            history.log_probs = row
+            # A copy: a part of the batch's tensor would keep all of it.
+            history.state = {name: value[number : number + 1].clone() for name, value in states.items()}
+
+    def _log_probs(self, history: TokenHistory) -> Sequence[float]:
+        if history.log_probs is None:
+            self.read([history])
+        assert history.log_probs is not None
+        return history.log_probs

@@ -1,0 +1,31 @@
+"""Log-probabilities of whole texts by a neural language model, a batch at once."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from asr.interfaces import BOUNDARY_ID, TokenModel
+from asr.lengths import padding_mask
+
+
+def text_log_probs(model: TokenModel, tokens: Tensor, token_lengths: Tensor, at_once: int | None = None) -> Tensor:
+    """Compute log p(tokens, end) of each text, natural logarithm.
+
+    Args:
+        model: a language model.
+        tokens: (B, U), whatever stands in the padding.
+        token_lengths: (B,).
+        at_once: tokens of a text that go through the net at once, which bounds memory; None: all of them.
+
+    Returns:
+        (B,).
+    """
+    padding = padding_mask(token_lengths, tokens.shape[1])
+    padded = F.pad(tokens.masked_fill(padding, BOUNDARY_ID), (1, 1), value=BOUNDARY_ID)  # (B, U + 2)
+    state, parts = model.initial_state(len(tokens)), []
+    size = at_once or padded.shape[1]
+    for given, targets in zip(padded[:, :-1].split(size, dim=1), padded[:, 1:].split(size, dim=1), strict=True):
+        log_probs, state = model(given, state)
+        parts.append(log_probs.gather(2, targets[:, :, None])[:, :, 0])
+    of_targets = torch.cat(parts, dim=1).masked_fill(padding_mask(token_lengths + 1, tokens.shape[1] + 1), 0.0)
+    return of_targets.sum(dim=1)

@@ -1,0 +1,129 @@
+"""How a language model's run starts: its folder, its texts as tokens, and where an earlier start stopped."""
+
+import hashlib
+import logging
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from asr.build import build_tokenizer
+from asr.checkpoint.language_model import LANGUAGE_MODEL_KEYS
+from asr.checkpoint.load import CHECKPOINTS, checkpoint_extra, read_model
+from asr.data.position import Position, start_of_epoch
+from asr.data.text_set import Sentences, TextSet, read_sentences
+from asr.interchange.hub import path_of
+from asr.run import folder
+from asr.run.language_model_settings import LanguageModelSettings
+from asr.run.provenance import provenance
+from asr.run.resume import Resume, Run, begun_or_resumed, changes_but_for, check_allowed, find_resume
+from asr.text.normalize import get_normalizer
+
+if TYPE_CHECKING:
+    from asr.data.training_set import RunBounds
+    from asr.interfaces import Tokenizer, TokenModel
+
+# Settings that change nothing that is computed; of the texts the tokens are compared, not the place.
+FREE = (
+    *("run_dir", "resume", "checkpoint", "logger", "recognizer", "text.train", "text.valid", "text.test"),
+    *("trainer.devices", "trainer.num_nodes", "trainer.strategy", "trainer.log_every_n_steps"),
+)
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class PreparedText:
+    """What there must be before a language model can be made.
+
+    Args:
+        run_dir: the run folder.
+        tokenizer: the recogniser's.
+        train: what to train on.
+        valid: what to validate on.
+        tests: what to report the perplexity of at the end, by the file's name.
+        extra: what a checkpoint keeps beside the weights.
+        position: in the training data.
+        settings: what must stay the same for the run to be resumed.
+        resume: the checkpoint to resume from; None in a new run.
+        changed: whether the run is resumed under other settings.
+    """
+
+    run_dir: Path
+    tokenizer: "Tokenizer"
+    train: TextSet
+    valid: Sentences
+    tests: dict[str, Sentences]
+    extra: dict[str, Any]
+    position: Position
+    settings: dict[str, Any]
+    resume: Resume | None
+    changed: bool
+
+    def run(self, bounds: "RunBounds") -> Run:
+        """Return what every checkpoint tells of the run, which ends at these bounds."""
+        step = self.resume.step if self.resume else 0
+        count = partial(self.train.total_steps, self.position, step, bounds)
+        return begun_or_resumed(self.settings, self.resume, self.changed, count)
+
+    def describe(self, model: "TokenModel", num_parameters: int) -> None:
+        """Say what is trained, and on what."""
+        name, sentences = type(model).__name__, self.train.sentences
+        logger.info("%s with %s parameters, %d tokens", name, f"{num_parameters:,}", model.vocab_size)
+        words, tokens = int(sentences.num_words.sum()), int(sentences.lengths.sum())
+        size = f"{words:,} words, {tokens:,} tokens with the ends"
+        logger.info("%d training sentences: %s; %d to validate on", len(sentences), size, len(self.valid))
+        if self.train.num_dropped:
+            logger.warning("dropped %d sentences that are longer than text.batch_tokens", self.train.num_dropped)
+        for what, line in vars_of_provenance().items():
+            logger.info("%s: %s", what, line)
+
+
+def vars_of_provenance() -> dict[str, str]:
+    """Command, code, libraries and machine, each as a line."""
+    origin = provenance()
+    return {name: getattr(origin, name) for name in ("command", "code", "libraries", "machine")}
+
+
+def prepare_text(settings: LanguageModelSettings, rank: int, world_size: int) -> PreparedText:
+    """Enter the run folder, and read the texts.
+
+    Args:
+        settings: of the run.
+        rank: of this process.
+        world_size: number of processes.
+
+    Raises:
+        InputError: recogniser, texts, folder, or what lies in it do not allow the run.
+    """
+    run_dir, first = settings.folder, rank == 0
+    recognizer = read_model(path_of(settings.recognizer))
+    tokenizer = build_tokenizer(recognizer.config)
+    tokenizer.load(recognizer.files)
+    normalize = get_normalizer(recognizer.config["normalizer"])
+    read = partial(read_sentences, normalize=normalize, tokenizer=tokenizer)
+    train, valid = (
+        read(map(Path, paths), setting=setting)
+        for setting, paths in (("text.train", settings.text.train), ("text.valid", settings.text.valid))
+    )
+    tests = {Path(path).stem: read([Path(path)], setting="text.test") for path in settings.text.test} if first else {}
+    if first:
+        folder.open_run_dir(run_dir)
+    resume = find_resume(run_dir / CHECKPOINTS)
+    if resume is None and first:
+        folder.begin_anew(run_dir)
+    compared = {
+        **settings.resolved,
+        "world_size": world_size,
+        "manifests": {"train": train.fingerprint, "valid": valid.fingerprint},
+        "fitted": {name: hashlib.sha256(file).hexdigest()[:16] for name, file in tokenizer.files().items()},
+    }
+    changed = changes_but_for(FREE, resume.run.settings, compared) if resume else {}
+    if first:
+        check_allowed(changed, run_dir, settings.resume.allow)
+        folder.save_config(run_dir, settings.resolved)
+    position = resume.position.on(world_size) if resume else start_of_epoch(0, world_size)
+    of_bundle = {**recognizer.config, "token_model": settings.components["token_model"]}
+    extra = checkpoint_extra(of_bundle, tokenizer.files(), LANGUAGE_MODEL_KEYS)
+    train_set = TextSet(train, settings.text, settings.seed)
+    return PreparedText(run_dir, tokenizer, train_set, valid, tests, extra, position, compared, resume, bool(changed))

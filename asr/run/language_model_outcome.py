@@ -1,0 +1,70 @@
+"""What a language model's run ends with: its bundle, and the perplexity per word of its texts."""
+
+import json
+import logging
+from typing import Any
+
+from asr.build import load_token_model
+from asr.checkpoint.language_model import write_language_model
+from asr.checkpoint.load import BUNDLE, CHECKPOINTS
+from asr.checkpoint.saved import damage, kept_checkpoints, select
+from asr.evaluation.text_perplexity import TextPerplexity, measure
+from asr.run.language_model import PreparedText, vars_of_provenance
+from asr.run.language_model_settings import LanguageModelSettings
+from asr.run.names import RESULTS
+from asr.system.files import write_whole_text
+from asr.text.printable import printable
+
+_CARD = """# {name}
+
+A neural language model over the tokens of a recogniser, trained by `python -m asr.train_lm`.
+
+| | |
+|---|---|
+| net | {net} |
+| recogniser | {recognizer} |
+| trained on | {words:,} words |
+| weights | {select} of the run: {checkpoints} |
+{origin}
+"""
+
+logger = logging.getLogger(__name__)
+
+
+def finish_language_model(
+    settings: LanguageModelSettings, prepared: PreparedText, device: Any
+) -> dict[str, TextPerplexity]:
+    """Write the bundle, and measure its perplexity on the texts that were validated and tested on.
+
+    Args:
+        settings: of the run.
+        prepared: of the run.
+        device: to compute on.
+    """
+    run_dir, checkpoints = prepared.run_dir, []
+    for checkpoint in kept_checkpoints(run_dir / CHECKPOINTS):
+        if (reason := damage(checkpoint.path)) is None:
+            checkpoints.append(checkpoint)
+        else:
+            logger.warning("%s is damaged (%s), and left out of the bundle", checkpoint.path, reason)
+    chosen = select(settings.checkpoint.select, checkpoints, settings.checkpoint.keep)
+    origin = {what: line for what, line in vars_of_provenance().items() if what != "command"}
+    card = _CARD.format(
+        name=run_dir.name,
+        net=settings.components["token_model"]["name"],
+        recognizer=printable(settings.recognizer),
+        words=int(prepared.train.sentences.num_words.sum()),
+        select=settings.checkpoint.select,
+        checkpoints=", ".join(checkpoint.path.stem for checkpoint in chosen),
+        origin="".join(f"| {what} | {printable(line)} |\n" for what, line in origin.items()),
+    )
+    write_language_model(run_dir / BUNDLE, [checkpoint.path for checkpoint in chosen], card)
+    logger.info("bundle written to %s", run_dir / BUNDLE)
+    model: Any = load_token_model(str(run_dir / BUNDLE), prepared.tokenizer, "run_dir")
+    texts = {"valid": prepared.valid, **prepared.tests}
+    results = {name: measure(model.to(device), text, settings.text.bounds, device) for name, text in texts.items()}
+    for name, result in results.items():
+        logger.info("%s: %s", name, result.summary())
+    content = {name: result.as_dict() for name, result in results.items()}
+    write_whole_text(run_dir / RESULTS, json.dumps(content, indent=2) + "\n")
+    return results

@@ -1,0 +1,75 @@
+"""The settings of a language model's training: conf/train_lm.yaml with its overrides, read once."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+from asr.build import check_token_model
+from asr.data.text_set import TextSettings
+from asr.errors import InputError
+from asr.run.settings import CheckpointSettings, EarlyStoppingSettings, EmaSettings, ResumeSettings, TrainerSettings
+from asr.settings.read import REST, as_mapping, read
+from asr.settings.rule import PATH, TEXT, THREADS, whole
+
+COMPONENTS = ("token_model", "optimizer", "schedule")
+
+
+@dataclass(frozen=True)
+class LanguageModelSettings:
+    """All settings of a run.
+
+    Args:
+        text: section.
+        components: the sections of the components, by name; only asr.build opens them.
+        recognizer: whose normaliser and tokenizer spell the texts.
+        seed: of everything random.
+        run_dir: folder of the run.
+        num_threads: of the training process on a CPU.
+        checkpoint: section.
+        resume: section.
+        ema: section.
+        early_stopping: section.
+        trainer: section.
+    """
+
+    text: TextSettings
+    components: Annotated[Mapping[str, Any], REST]
+    recognizer: Annotated[str, TEXT]
+    seed: Annotated[int, whole(0, 2**32 - 1)]
+    run_dir: Annotated[str, PATH]
+    num_threads: Annotated[int, THREADS]
+    checkpoint: CheckpointSettings
+    resume: ResumeSettings
+    ema: EmaSettings
+    early_stopping: EarlyStoppingSettings
+    trainer: TrainerSettings
+
+    def __post_init__(self) -> None:
+        missing = [name for name in COMPONENTS if name not in self.components]
+        unknown = [str(name) for name in self.components if name not in (*COMPONENTS, "logger")]
+        if missing or unknown:
+            must = "a config must set each section of conf/train_lm.yaml, and no other"
+            given = f"missing: {', '.join(missing) or 'none'}, unknown: {', '.join(unknown) or 'none'}"
+            raise InputError(f"{must}; {given}.")
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the run."""
+        return Path(self.run_dir)
+
+    @property
+    def resolved(self) -> dict[str, Any]:
+        """These settings as the plain mapping that they were read from."""
+        return as_mapping(self)
+
+
+def read_language_model_settings(resolved: Mapping[str, Any], overrides: Sequence[str] = ()) -> LanguageModelSettings:
+    """Read and check the resolved config of a run.
+
+    Raises:
+        InputError: naming the first setting that is absent, unknown or wrong.
+    """
+    settings = read(LanguageModelSettings, resolved)
+    check_token_model(settings.components)
+    return settings

@@ -1,0 +1,1 @@
+"""Neural language models over the tokens of a recogniser."""

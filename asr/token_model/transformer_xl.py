@@ -1,0 +1,119 @@
+"""The Transformer-XL as a language model."""
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from asr.encoder.conformer import FeedForward
+from asr.encoder.residual.pre_norm import PreNorm
+from asr.encoder.stack import check_heads
+from asr.encoder.transformer_xl import MemoryAttention, TransformerXLBlock
+from asr.interfaces import State
+from asr.kernels.dropout import Dropout
+from asr.kernels.positions import sinusoids
+from asr.settings.rule import Dim, Heads, Layers, Probability, above, whole
+from asr.token_model.output import TiedEmbedding
+
+
+class TransformerXLTokenModel(nn.Module):
+    """Blocks of self-attention over the last tokens, which go through a text segment by segment.
+
+    A token attends to itself and to the `memory` tokens before it, of its segment or of earlier ones; a block is given
+    what it was given of those, without gradient. So where a text is cut changes no output, and each block sees
+    `memory` tokens further back.
+
+    *Source*: Dai et al. 2019, arXiv:1901.02860, section 3.
+
+    *Differs from the paper*: each token sees equally many others, as in the authors' own code with `same_length`;
+    LayerNorm stands before a sub-layer; `u` and `v` are each layer's own; the softmax is not adaptive.
+
+    Args:
+        vocab_size: V.
+        dim: D.
+        num_layers: L.
+        num_heads: attention heads; must divide D.
+        feed_forward_factor: inner dimension of the feed-forward sub-layer, as a multiple of D.
+        dropout: of each residual branch, of the feed-forward activation, of the attention weights, of the embedding
+            and of the last block's output.
+        segment: tokens that are computed at once, and through which the gradient flows.
+        memory: tokens before a token that it sees.
+    """
+
+    def __init__(
+        self,
+        vocab_size: int,
+        *,
+        dim: Dim,
+        num_layers: Layers,
+        num_heads: Heads,
+        feed_forward_factor: Annotated[float, above(0, 64)],
+        dropout: Probability,
+        segment: Annotated[int, whole(1, 100_000)],
+        memory: Annotated[int, whole(1, 100_000)],
+    ) -> None:
+        super().__init__()
+        check_heads(dim, num_heads, "token_model")
+        self.vocab_size = vocab_size
+        self.segment = segment
+        self.memory = memory
+        self.embedding = TiedEmbedding(vocab_size, dim)
+        self.dropout = Dropout(dropout)
+        self.blocks = nn.ModuleList(
+            TransformerXLBlock(
+                dim,
+                MemoryAttention(dim, num_heads, dropout),
+                FeedForward(dim, round(feed_forward_factor * dim), dropout, nn.ReLU(), bias=True),
+                dropout,
+                PreNorm(),
+            )
+            for _ in range(num_layers)
+        )
+        self.norm_output = PreNorm.last(dim)
+
+    def initial_state(self, batch: int) -> State:
+        """What each block was given of the last M tokens, (B, L, M, D), and how many of those there are, (B,)."""
+        weight = self.embedding.weight
+        given = weight.new_zeros(batch, len(self.blocks), 0, weight.shape[1])
+        return {"given": given, "lengths": torch.zeros(batch, dtype=torch.int64, device=weight.device)}
+
+    def forward(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
+        """(B, U) to log_probs (B, U, V) of each one's next, and the state after them."""
+        log_probs = []
+        for part in tokens.split(self.segment, dim=1):
+            out, state = self._step(part, state)
+            log_probs.append(out)
+        return torch.cat(log_probs, dim=1), state
+
+    def _step(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
+        """Go through the blocks with a segment."""
+        before, lengths = state["given"], state["lengths"]
+        queries, remembered = tokens.shape[1], before.shape[2]
+        x = self.dropout(self.embedding(tokens))  # (B, Q, D)
+        distances = torch.arange(remembered + queries - 1, -queries, -1, device=x.device)
+        positions = sinusoids(distances, x.shape[2]).to(x.dtype)  # (2 Q + M - 1, D)
+        hidden = self._hidden(queries, remembered, lengths)
+        given = []
+        for block, memory in zip(self.blocks, before.unbind(dim=1), strict=True):
+            given.append(x.detach())
+            x = block(x, memory, positions, hidden)
+        log_probs = self.embedding.log_probs(self.dropout(self.norm_output(x)))
+        kept = torch.cat([before, torch.stack(given, dim=1)], dim=2)  # (B, L, M + Q, D)
+        kept = kept[:, :, max(0, kept.shape[2] - self.memory) :]
+        return log_probs, {"given": kept, "lengths": (lengths + queries).clamp(max=self.memory)}
+
+    def _hidden(self, queries: int, remembered: int, lengths: Tensor) -> Tensor:
+        """What a token must not see: later ones, those too far back, and where there is none, (B, Q, M + Q)."""
+        key = torch.arange(remembered + queries, device=lengths.device)
+        query = key[remembered:, None]
+        unseen = (key > query) | (key < query - self.memory)  # (Q, M + Q)
+        return unseen | (key < remembered - lengths[:, None, None])
+
+    @staticmethod
+    def join(states: Sequence[State]) -> State:
+        """Put states into one batch, in this order; the shorter memories begin with zeros, which are not seen."""
+        longest = max(state["given"].shape[2] for state in states)
+        given = [F.pad(state["given"], (0, 0, longest - state["given"].shape[2], 0)) for state in states]
+        return {"given": torch.cat(given), "lengths": torch.cat([state["lengths"] for state in states])}

@@ -1,0 +1,191 @@
+"""Neural language models: against their equations in plain loops, cut anywhere, in any batch."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from asr.build import build_token_model
+from asr.errors import InputError
+from asr.interfaces import BOUNDARY_ID, TokenModel
+from asr.settings.conf import default_settings, names
+from tests.test_attention import encoding
+
+V = 11
+SMALL = {
+    "lstm": {"embedding_dim": 6, "dim": 10, "num_layers": 2, "dropout": 0.0},
+    "transformer_xl": {"dim": 8, "num_layers": 2, "num_heads": 2, "dropout": 0.0, "segment": 3, "memory": 5},
+}
+
+
+def small(name: str, **changes: Any) -> Any:
+    """The model of conf/token_model/<name>.yaml, but small, in float64, every parameter away from where it starts."""
+    config = default_settings("token_model", name) | SMALL[name] | changes
+    model: Any = build_token_model(config, V)
+    model = model.double().eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += 0.3 * torch.randn_like(parameter)
+    return model
+
+
+def texts(batch: int, tokens: int) -> Tensor:
+    """Random tokens (B, U) behind the boundary that begins each text."""
+    drawn = torch.randint(1, V, (batch, tokens - 1))
+    return torch.nn.functional.pad(drawn, (1, 0), value=BOUNDARY_ID)
+
+
+def whole(model: TokenModel, tokens: Tensor) -> Tensor:
+    return model(tokens, model.initial_state(len(tokens)))[0]
+
+
+@pytest.fixture(params=names("token_model"))
+def model(request: pytest.FixtureRequest) -> Any:
+    return small(request.param)
+
+
+@pytest.fixture(autouse=True)
+def _in_float64() -> Any:
+    """Positions are encoded in the default type; vectorised and scalar sines in float32 differ by their last bit."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(before)
+
+
+def test_probabilities_sum_to_one(model: Any) -> None:
+    log_probs = whole(model, texts(3, 14))
+    assert log_probs.shape == (3, 14, V)
+    torch.testing.assert_close(log_probs.exp().sum(dim=-1), torch.ones(3, 14), rtol=0, atol=1e-12)
+
+
+@torch.no_grad()
+def test_the_probabilities_of_all_texts_sum_to_one(model: Any) -> None:
+    """Of two tokens at most, and of all longer ones by the beginning that they share."""
+    first = whole(model, torch.tensor([[BOUNDARY_ID]]))[0, 0].exp()
+    total = first[BOUNDARY_ID]
+    for one in range(1, V):
+        second = whole(model, torch.tensor([[BOUNDARY_ID, one]]))[0, 1].exp()
+        total = total + first[one] * second.sum()
+    assert float(total) == pytest.approx(1, abs=1e-12)
+
+
+@pytest.mark.parametrize("lengths", [[1] * 17, [4, 6, 7], [16, 1], [5, 0, 12]], ids=str)
+def test_segment_by_segment_equals_the_whole(model: Any, lengths: list[int]) -> None:
+    """A dozen tokens are more than the Transformer-XL's memory of 5."""
+    tokens, state, parts = texts(3, 17), model.initial_state(3), []
+    for part in tokens.split(lengths, dim=1):
+        if part.shape[1]:
+            log_probs, state = model(part, state)
+            parts.append(log_probs)
+    torch.testing.assert_close(torch.cat(parts, dim=1), whole(model, tokens), rtol=0, atol=1e-10)
+
+
+def test_a_token_changes_nothing_before_it_and_padding_nothing_at_all(model: Any) -> None:
+    short, long = texts(1, 6), texts(1, 13)
+    padded = torch.cat([torch.nn.functional.pad(short, (0, 7), value=3), long])
+    together = whole(model, padded)
+    torch.testing.assert_close(together[:1, :6], whole(model, short), rtol=0, atol=1e-10)
+    torch.testing.assert_close(together[1:], whole(model, long), rtol=0, atol=1e-10)
+
+
+def test_hypotheses_of_any_lengths_go_on_in_one_batch_and_part_by_indexing(model: Any) -> None:
+    tokens = [texts(1, length) for length in (1, 4, 9, 2)]
+    states = [model(text, model.initial_state(1))[1] for text in tokens]
+    nexts = torch.tensor([[4], [7], [1], [1]])
+    log_probs, joined = model(nexts, model.join(states))
+    order = [2, 0, 3, 3]
+    chosen = {name: values[order] for name, values in joined.items()}
+    again, _ = model(nexts[order] + 1, chosen)
+    for row, (text, token) in enumerate(zip(tokens, nexts, strict=True)):
+        alone = whole(model, torch.cat([text, token[None]], dim=1))[:, -1]
+        torch.testing.assert_close(log_probs[row : row + 1, 0], alone, rtol=0, atol=1e-10)
+    for row, index in enumerate(order):
+        text = torch.cat([tokens[index], nexts[index : index + 1], nexts[index : index + 1] + 1], dim=1)
+        torch.testing.assert_close(again[row : row + 1, 0], whole(model, text)[:, -1], rtol=0, atol=1e-10)
+
+
+def attention_by_loops(attention: Any, x: Tensor, memory: int) -> Tensor:
+    """arXiv:1901.02860, section 3.3, of one text (U, D): a token sees itself and `memory` before it, term by term."""
+    dim, heads = x.shape[1], attention.num_heads
+    size = dim // heads
+    query, key, value = attention.qkv(x).split(dim, dim=-1)
+    rows = []
+    for i in range(len(x)):
+        mixed = []
+        for h in range(heads):
+            head = slice(h * size, (h + 1) * size)
+            u, v = attention.u[h, 0], attention.v[h, 0]
+            scores, seen = [], range(max(0, i - memory), i + 1)
+            for j in seen:
+                r = attention.position(torch.tensor(encoding(i - j, dim)))[head]
+                q, k = query[i, head], key[j, head]
+                scores.append((q @ k + q @ r + u @ k + v @ r) / math.sqrt(size))
+            weights = torch.stack(scores).softmax(dim=0)
+            mixed.append(sum(weight * value[j, head] for weight, j in zip(weights, seen, strict=True)))
+        rows.append(torch.cat(mixed))
+    return attention.output(torch.stack(rows))
+
+
+def test_the_transformer_xl_is_its_equations() -> None:
+    model = small("transformer_xl")
+    tokens = texts(1, 12)
+    x = model.embedding.weight[tokens[0]] * math.sqrt(8)
+    for block in model.blocks:
+        x = x + attention_by_loops(block.attention, block.norm_attention(x), model.memory)
+        x = x + block.feed_forward(block.norm_feed_forward(x))
+    logits = model.norm_output(x) @ model.embedding.weight.T + model.embedding.bias
+    torch.testing.assert_close(whole(model, tokens)[0], logits.log_softmax(dim=-1), rtol=0, atol=1e-10)
+
+
+def test_the_gradient_of_the_transformer_xl_ends_where_its_segment_begins() -> None:
+    """Section 3.2: what is remembered of earlier segments has none."""
+    model = small("transformer_xl", segment=4, memory=4)
+    tokens = torch.tensor([[BOUNDARY_ID, 1, 2, 3, 4, 5, 6, 7]])
+    whole(model, tokens)[0, 7, 9].backward()
+    of_embedding = model.blocks[0].attention.qkv.weight.grad
+    expected = model.state_dict()
+    again = small("transformer_xl", segment=4, memory=4)
+    again.load_state_dict(expected)
+    with torch.no_grad():
+        _, state = again(tokens[:, :4], again.initial_state(1))
+    again(tokens[:, 4:], state)[0][0, 3, 9].backward()
+    torch.testing.assert_close(of_embedding, again.blocks[0].attention.qkv.weight.grad, rtol=0, atol=1e-10)
+
+
+def test_the_lstm_is_its_equations() -> None:
+    """One layer, gate by gate."""
+    model = small("lstm", num_layers=1)
+    tokens = texts(1, 7)
+    weight_x, weight_h, bias_x, bias_h = model.cells.all_weights[0]
+    output, cell, rows = torch.zeros(10), torch.zeros(10), []
+    for token in tokens[0]:
+        x = model.embedding.weight[token] * math.sqrt(6)
+        i, f, g, o = (weight_x @ x + bias_x + weight_h @ output + bias_h).chunk(4)
+        cell = f.sigmoid() * cell + i.sigmoid() * g.tanh()
+        output = o.sigmoid() * cell.tanh()
+        rows.append(model.embedding.weight @ model.project(output) + model.embedding.bias)
+    torch.testing.assert_close(whole(model, tokens)[0], torch.stack(rows).log_softmax(dim=-1), rtol=0, atol=1e-10)
+
+
+def test_dropout_is_of_training_alone() -> None:
+    for name in names("token_model"):
+        model = small(name, dropout=0.5)
+        tokens = texts(2, 9)
+        assert torch.equal(whole(model, tokens), whole(model, tokens))
+        model.train()
+        assert not torch.equal(whole(model, tokens), whole(model, tokens))
+
+
+def test_heads_must_divide_the_dimension() -> None:
+    must = r"token_model\.dim must be even and a multiple of token_model\.num_heads; got dim=8, num_heads=3\."
+    with pytest.raises(InputError, match=must):
+        small("transformer_xl", num_heads=3)
+
+
+def test_another_files_class_is_none(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"token_model\.name must be a component; asr/token_model/output\.py"):
+        build_token_model({"name": "output"}, V)

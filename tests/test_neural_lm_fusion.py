@@ -1,0 +1,136 @@
+"""Shallow fusion with a neural language model, in each beam: exact, batched by frame, chunk by chunk."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from asr.build import build_decoder, build_features, build_model, build_tokenizer
+from asr.checkpoint.bundle import read_bundle, replace_bundle
+from asr.checkpoint.load import load_recognizer
+from asr.language_model.token_histories import TokenHistories
+from asr.settings.conf import default_settings
+from tests.conftest import ROOT, TINY, resolved
+from tests.test_neural_lm_rescoring import MODELS, alone, stored, token_model
+
+WEIGHT = 0.8
+WIDE = {  # nothing is left out
+    "beam": {"beam_size": 10_000, "beam_threshold": 1000.0, "tokens_per_frame": 100, "token_threshold": -1000.0},
+    "joint_beam": {"beam_size": 10_000, "beam_threshold": 1000.0, "tokens_per_step": 100},
+    "transducer_beam": {"beam_size": 10_000, "beam_threshold": 1000.0, "tokens_per_frame": 100, "max_symbols": 2},
+}
+HEADS = {"beam": "ctc", "joint_beam": "ctc_attention", "transducer_beam": "transducer"}
+
+
+def net(name: str) -> tuple[dict[str, Any], Any]:
+    """Config and model of a tiny net that the beam can search, of the tokens a, b, c and a space."""
+    small = [*TINY, f"head={HEADS[name]}", f"decode={name}", "features/normalize=utterance_cmvn"]
+    config = resolved(*small, "encoder.dim=16")
+    tokenizer, features = build_tokenizer(config), build_features(config)
+    tokenizer.fit(["abc "])
+    return config, build_model(config, tokenizer, features).eval()
+
+
+def decoder(config: dict[str, Any], model: Any, lm: str | None, **settings: Any) -> Any:
+    fusion = config["decode"]["fusion"] | {"lm": lm, "lm_weight": WEIGHT, "word_insertion_bonus": 0.0}
+    return build_decoder(config | {"decode": config["decode"] | settings | {"fusion": fusion}}, model)
+
+
+def scores(decode: Any, encoder_out: torch.Tensor) -> list[dict[tuple[int, ...], float]]:
+    lengths = torch.tensor([encoder_out.shape[1], encoder_out.shape[1] - 1])
+    with torch.inference_mode():
+        found = decode.search(decode.evidence(encoder_out, lengths))
+    return [{tuple(each.tokens): each.score for each in hypotheses} for hypotheses in found]
+
+
+@pytest.mark.parametrize("lm", MODELS)
+@pytest.mark.parametrize("name", WIDE)
+def test_every_hypothesis_scores_what_the_language_model_says_of_it_alone(name: str, lm: str, tmp_path: Path) -> None:
+    config, model = net(name)
+    language_model = token_model(lm, model.tokenizer.vocab_size)
+    path = stored(tmp_path / "lm.safetensors", language_model, list(model.tokenizer.pieces), lm)
+    encoder_out = torch.randn(2, 3, model.encoder.output_dim)
+    without = scores(decoder(config, model, None, **WIDE[name]), encoder_out)
+    together = scores(decoder(config, model, path, **WIDE[name]), encoder_out)
+    for acoustic, fused in zip(without, together, strict=True):
+        assert fused.keys() == acoustic.keys()
+        assert len(fused) > 5
+        expected = {text: score + WEIGHT * alone(language_model, list(text)) for text, score in acoustic.items()}
+        assert fused == pytest.approx(expected, abs=1e-3)
+        assert max(fused, key=fused.__getitem__) == max(expected, key=expected.__getitem__)
+
+
+class Counting(nn.Module):
+    """A language model that counts its calls."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.model, self.calls, self.rows = model, 0, 0
+        self.vocab_size, self.initial_state, self.join = model.vocab_size, model.initial_state, model.join
+
+    def forward(self, tokens: Any, state: Any) -> Any:
+        self.calls += 1
+        self.rows += len(tokens)
+        return self.model(tokens, state)
+
+
+def test_a_frame_costs_one_call_at_most_and_a_hypothesis_one_row(tmp_path: Path) -> None:
+    config, model = net("beam")
+    language_model = token_model("lstm", model.tokenizer.vocab_size)
+    path = stored(tmp_path / "lm.safetensors", language_model, list(model.tokenizer.pieces))
+    decode = decoder(config, model, path)
+    counting = Counting(language_model)
+    decode.fusion.token_model._model = counting
+    frames, read = 30, []
+    with torch.inference_mode():
+        evidence = decode.evidence(torch.randn(1, frames, 16), torch.tensor([frames]))
+        decode.search(evidence)
+        assert 0 < counting.calls <= frames + 1, "the last of them for the ends"
+        assert counting.rows > counting.calls
+        read.append(counting.rows)
+        histories = TokenHistories(counting)
+        start = histories.start()
+        _, one = histories.score(start, 2)
+        _, same = histories.score(start, 2)
+        histories.read([one, one, same, start])
+    assert counting.rows - read[0] == 1 + 2, "a history is read once; another object is another one"
+
+
+@pytest.mark.parametrize("lm", MODELS)
+def test_chunk_by_chunk_is_the_whole(lm: str, tmp_path: Path) -> None:
+    config, model = net("beam")
+    language_model = token_model(lm, model.tokenizer.vocab_size)
+    path = stored(tmp_path / "lm.safetensors", language_model, list(model.tokenizer.pieces), lm)
+    decode = decoder(config, model, path)
+    encoder_out = torch.randn(2, 40, 16)
+    with torch.inference_mode():
+        whole = decode.search(decode.evidence(encoder_out, torch.tensor([40, 40])))
+        states = [decode.initial_state(), decode.initial_state()]
+        for chunk in encoder_out.split([7, 1, 20, 12], dim=1):
+            found, states = decode.step(chunk, torch.full((2,), chunk.shape[1]), states)
+    for streamed, at_once in zip(found, whole, strict=True):
+        assert streamed[0].tokens == at_once[0].tokens
+        assert streamed[0].score == pytest.approx(at_once[0].score, abs=1e-3)
+        final = streamed[0].num_final
+        assert all(each.tokens[:final] == streamed[0].tokens[:final] for each in streamed)
+
+
+def test_a_bundle_carries_it(tmp_path: Path) -> None:
+    bundle = read_bundle(ROOT / "tests" / "bundles" / "format-6")
+    pieces = list(load_recognizer(ROOT / "tests" / "bundles" / "format-6").model.tokenizer.pieces)
+    path = stored(tmp_path / "other.safetensors", token_model(vocab_size=len(pieces)), pieces)
+    decode = default_settings("decode", "beam")
+    decode["fusion"]["lm"] = path
+    replace_bundle(tmp_path / "bundle", replace(bundle, config=bundle.config | {"decode": decode}))
+    assert (tmp_path / "bundle" / "lm.safetensors").read_bytes() == Path(path).read_bytes()
+    config = json.loads((tmp_path / "bundle" / "config.json").read_text())
+    assert config["decode"]["fusion"]["lm"] == "lm.safetensors"
+    Path(path).unlink()
+    recognizer = load_recognizer(tmp_path / "bundle")
+    assert recognizer.decode.description == "beam search, 16 hypotheses, language model, weight 0.3"
+    assert set(recognizer.decode.tunable) == {"lm_weight", "word_insertion_bonus"}
+    assert recognizer.transcribe(torch.randn(16_000) * 0.1, sample_rate=16_000).text is not None

@@ -1,0 +1,295 @@
+"""n-best rescoring by a neural language model: each hypothesis gets what it gets alone, whatever is beside it."""
+
+import json
+import random
+import shutil
+from pathlib import Path
+from types import MappingProxyType, SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from asr import tune
+from asr.build import build_decoder, build_features, build_model, build_token_model, build_tokenizer
+from asr.checkpoint.bundle import read_bundle
+from asr.checkpoint.load import decoder_settings, load_recognizer, with_values
+from asr.decode import lm_rescoring
+from asr.decode.lm_rescoring import LMRescoring, hypothesis_log_probs
+from asr.errors import InputError
+from asr.interfaces import BOUNDARY_ID, Hypothesis, Tunable
+from asr.language_model.stored import write_token_model
+from asr.settings.conf import default_settings
+from asr.transcribe import main as transcribe
+from tests.conftest import TINY, resolved
+
+MODELS = {
+    "lstm": {"embedding_dim": 8, "dim": 12, "num_layers": 2, "dropout": 0.0},
+    "transformer_xl": {"dim": 8, "num_layers": 2, "num_heads": 2, "dropout": 0.0, "segment": 4, "memory": 6},
+}
+V = 8
+
+
+def token_model(name: str = "lstm", vocab_size: int = V, sharpness: float = 1.0) -> Any:
+    settings = default_settings("token_model", name) | MODELS[name]
+    model: Any = build_token_model(settings, vocab_size)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += sharpness * torch.randn_like(parameter)
+    return model.eval()
+
+
+def stored(path: Path, model: Any, pieces: list[str], name: str = "lstm") -> str:
+    settings = default_settings("token_model", name) | MODELS[name]
+    write_token_model(path, settings, pieces, model.state_dict())
+    return str(path)
+
+
+def alone(model: Any, text: list[int]) -> float:
+    """log p(text, end), token by token, one text, no padding."""
+    state, given, total = model.initial_state(1), BOUNDARY_ID, 0.0
+    for token in [*text, BOUNDARY_ID]:
+        with torch.no_grad():
+            log_probs, state = model(torch.tensor([[given]]), state)
+        total += float(log_probs[0, 0, token])
+        given = token
+    return total
+
+
+def some_texts(number: int, longest: int) -> list[list[int]]:
+    dice = random.Random(number)
+    return [[dice.randint(1, V - 1) for _ in range(dice.randint(0, longest))] for _ in range(number)]
+
+
+class Found:
+    """A first pass that has found its hypotheses already: they are its evidence."""
+
+    needs = ()
+    max_seconds = 7.0
+    max_hypotheses = 5
+    hotwords = ((), {})
+    description = "a search"
+    tunable = MappingProxyType({"beta": Tunable(1.0, (0.0, 0.5, 1.0, 1.5, 2.0))})
+
+    def __init__(self, *wired: Any) -> None:
+        self.values: dict[str, float] = {}
+
+    def evidence(self, encoder_out: Any, lengths: Any) -> list[list[Hypothesis]]:
+        return encoder_out.hypotheses
+
+    def search(self, evidence: list[list[Hypothesis]], **values: float) -> list[list[Hypothesis]]:
+        self.values = values
+        return evidence
+
+
+class Frames:
+    """As much of encoder_out as a first pass of that kind asks for."""
+
+    device = torch.device("cpu")
+
+    def __init__(self, hypotheses: list[list[Hypothesis]]) -> None:
+        self.hypotheses = hypotheses
+
+
+def rescoring(model: Any, weight: float = 0.7, bonus: float = 0.2) -> Any:
+    settings = {"language_model": model, "rescoring_weight": weight, "token_insertion_bonus": bonus, "first": Found}
+    return LMRescoring(None, None, str, **settings)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def found() -> list[list[Hypothesis]]:
+    texts = some_texts(17, 15)
+    scores = torch.randn(17).tolist()
+    all_of_them = [Hypothesis(text, score) for text, score in zip(texts, scores, strict=True)]
+    return [all_of_them[:9], all_of_them[9:10], [Hypothesis([], -1.0)], all_of_them[10:]]
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("at_once", [lm_rescoring.AT_ONCE, 20], ids=["one batch", "several batches"])
+def test_rescoring_equals_scoring_each_hypothesis_alone(
+    name: str, at_once: int, found: list[list[Hypothesis]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lm_rescoring, "AT_ONCE", at_once)
+    monkeypatch.setattr(lm_rescoring, "TOKENS", 6)  # a long hypothesis is cut
+    model = token_model(name).double()
+    decode = rescoring(model)
+    for before, after in zip(found, decode.search(decode.evidence(Frames(found), None)), strict=True):
+        expected = sorted(
+            ((each.score + 0.7 * alone(model, each.tokens) + 0.2 * len(each.tokens), each.tokens) for each in before),
+            reverse=True,
+        )
+        assert [each.tokens for each in after] == [tokens for _, tokens in expected]
+        assert [each.score for each in after] == pytest.approx([score for score, _ in expected], abs=1e-10)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_hypothesis_scores_the_same_in_float32_in_any_company(name: str) -> None:
+    model, texts = token_model(name), some_texts(12, 40)
+    together = hypothesis_log_probs(model, texts, torch.device("cpu"))
+    assert together == pytest.approx([alone(model, text) for text in texts], abs=1e-3, rel=1e-5)
+
+
+def test_each_text_of_an_utterance_is_scored_once_whatever_the_weights(found: list[list[Hypothesis]]) -> None:
+    class Counting(nn.Module):
+        def __init__(self, model: Any) -> None:
+            super().__init__()
+            self.model, self.rows = model, 0
+
+        def initial_state(self, batch: int) -> Any:
+            return self.model.initial_state(batch)
+
+        def forward(self, tokens: Any, state: Any) -> Any:
+            self.rows += len(tokens)
+            return self.model(tokens, state)
+
+    model = Counting(token_model())
+    decode = rescoring(model)
+    evidence = decode.evidence(Frames(found), None)
+    first = decode.search(evidence)
+    different = sum(len({tuple(each.tokens) for each in hypotheses}) for hypotheses in found)
+    assert model.rows == different
+    again = decode.search(evidence, rescoring_weight=0.0, token_insertion_bonus=0.0, beta=1.5)
+    assert model.rows == different
+    assert decode.first.values["beta"] == 1.5, "what the first pass can tune"
+    assert [[each.score for each in some] for some in again] == [
+        sorted((each.score for each in some), reverse=True) for some in found
+    ]
+    assert first != again
+
+
+def test_it_can_tune_its_own_and_what_the_first_pass_can(found: list[list[Hypothesis]]) -> None:
+    decode = rescoring(token_model())
+    assert list(decode.tunable) == ["rescoring_weight", "token_insertion_bonus", "beta"]
+    without = rescoring(None)
+    assert list(without.tunable) == ["beta"]
+    assert without.search(without.evidence(Frames(found), None)) == found
+    assert (decode.max_seconds, decode.max_hypotheses, decode.streaming) == (7.0, 5, None)
+
+
+# Settings
+
+
+def recognizer_with(folder: Path, head: str = "ctc", first: str = "beam") -> tuple[dict[str, Any], Any]:
+    """Config and model of a tiny net, and the path of a language model over its tokens in `folder`."""
+    overrides = [*TINY, f"head={head}", "decode=lm_rescoring", f"decode@decode.first={first}"]
+    config = resolved(*overrides, "features/normalize=utterance_cmvn")
+    tokenizer, features = build_tokenizer(config), build_features(config)
+    tokenizer.fit(["abcdef "])
+    path = stored(folder / "lm.safetensors", token_model(), list(tokenizer.pieces))
+    config["decode"]["language_model"] = path
+    return config, build_model(config, tokenizer, features).eval()
+
+
+@pytest.mark.parametrize(
+    ("head", "first"), [("ctc", "beam"), ("transducer", "transducer_beam"), ("ctc_attention", "joint_beam")]
+)
+def test_the_hypotheses_of_each_beam_are_rescored(head: str, first: str, tmp_path: Path) -> None:
+    config, model = recognizer_with(tmp_path, head, first)
+    decode = build_decoder(config, model)
+    assert "rescored by a neural language model, weight 0.3" in decode.description
+    encoder_out, lengths = torch.randn(2, 12, model.encoder.output_dim), torch.tensor([12, 7])
+    with torch.inference_mode():
+        evidence = decode.evidence(encoder_out, lengths)
+        by_search = decode.search(evidence, rescoring_weight=0.0)
+        by_both = decode.search(evidence, rescoring_weight=2.0)
+    language_model: Any = decode.language_model  # type: ignore[attr-defined]
+    for before, after in zip(by_search, by_both, strict=True):
+        scores = {tuple(each.tokens): each.score for each in before}
+        assert scores.keys() == {tuple(each.tokens) for each in after}
+        for each in after:
+            expected = scores[tuple(each.tokens)] + 2.0 * alone(language_model, each.tokens)
+            assert each.score == pytest.approx(expected, abs=1e-3)
+
+
+def test_what_the_first_pass_needs_is_checked() -> None:
+    config = resolved(*TINY, "head=ctc", "decode=lm_rescoring", "decode@decode.first=transducer_beam")
+    tokenizer, features = build_tokenizer(config), build_features(config)
+    tokenizer.fit(["abc"])
+    model = build_model(config, tokenizer, features)
+    with pytest.raises(InputError, match="must have a head with a joiner; head=ctc has none"):
+        build_decoder(config, model)
+    config["decode"]["first"] = dict(config["decode"])
+    with pytest.raises(InputError, match=r"decode\.first must not be lm_rescoring itself; got another one in it\."):
+        build_decoder(config, model)
+
+
+def test_the_settings_are_those_that_hydra_composes() -> None:
+    assert default_settings("decode", "lm_rescoring") == resolved("head=ctc", "decode=lm_rescoring")["decode"]
+
+
+def test_settings_of_a_search_go_where_they_belong() -> None:
+    bundle: Any = SimpleNamespace(config={"decode": default_settings("decode", "beam") | {"beam_size": 5}})
+    given = {"language_model": "lm", "rescoring_weight": 0.0, "beam_size": 9, "fusion": {"lm_weight": 2.0}}
+    settings = decoder_settings(bundle, given)
+    assert (settings["name"], settings["language_model"], settings["rescoring_weight"]) == ("lm_rescoring", "lm", 0.0)
+    assert (settings["first"]["name"], settings["first"]["beam_size"]) == ("beam", 9)
+    assert settings["first"]["fusion"] == default_settings("decode/fusion", "shallow_fusion") | {"lm_weight": 2.0}
+    assert decoder_settings(bundle, {"name": "lm_rescoring"})["first"]["beam_size"] == 5
+    bundle.config = {"decode": settings}
+    again = decoder_settings(bundle, {"rescoring_weight": 0.5, "beam_size": 3})
+    assert (again["rescoring_weight"], again["first"]["beam_size"], again["language_model"]) == (0.5, 3, "lm")
+    assert decoder_settings(bundle, {"name": "greedy"}) == {"name": "greedy"}
+    bundle.config = {"decode": {"name": "transducer_greedy", "max_symbols": 3}}
+    assert decoder_settings(bundle, {"language_model": "lm"})["first"]["name"] == "transducer_beam"
+    tuned = with_values(settings, {"rescoring_weight": 1.0, "lm_weight": 0.1})
+    assert (tuned["rescoring_weight"], tuned["first"]["fusion"]["lm_weight"]) == (1.0, 0.1)
+
+
+# A recogniser with one
+
+
+@pytest.mark.timeout(300)
+def test_tuning_puts_the_language_model_into_the_bundle(fluent: Path, tmp_path: Path, capsys: Any) -> None:
+    folder = tmp_path / "copied"
+    shutil.copytree(fluent / "run" / "bundle", folder)
+    pieces = list(load_recognizer(folder).model.tokenizer.pieces)
+    path = stored(tmp_path / "lm.safetensors", token_model(vocab_size=len(pieces)), pieces)
+    assert (
+        tune.main(
+            [str(folder), str(fluent / "valid.jsonl"), "--language-model", path, "--beam", "4", "--attach", "always"]
+        )
+        == 0
+    )
+    assert "rescoring weight" in capsys.readouterr().out
+    decode = json.loads((folder / "config.json").read_text())["decode"]
+    assert (decode["name"], decode["language_model"]) == ("lm_rescoring", "language-model.safetensors")
+    assert (folder / "language-model.safetensors").read_bytes() == Path(path).read_bytes()
+    Path(path).unlink()
+    recognizer = load_recognizer(folder)
+    assert "rescored by a neural language model" in recognizer.decode.description
+    assert transcribe([str(folder), str(fluent / "test.jsonl"), "--nbest", "2", "--format", "jsonl"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 60
+    decode["language_model"] = "/etc/passwd"
+    config = json.loads((folder / "config.json").read_text()) | {"decode": decode}
+    (folder / "config.json").write_text(json.dumps(config))
+    own = "decode.language_model must be the bundle's own file language-model.safetensors; got '/etc/passwd'"
+    with pytest.raises(InputError, match=own):
+        read_bundle(folder)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, r"a neural language model must be a run folder of asr\.train_lm, its bundle, .*; it does not exist\."),
+        (b"what is this", "a neural language model must be safetensors; "),
+        ("no metadata", r"must be a neural language model of asr\.train_lm; its metadata tell of none\."),
+        ("other weights", "the weights must fit the settings; "),
+    ],
+)
+def test_a_file_that_is_no_language_model_is_refused_in_a_line(content: Any, message: str, tmp_path: Path) -> None:
+    config, model = recognizer_with(tmp_path)
+    path = Path(config["decode"]["language_model"])
+    if content is None:
+        path.unlink()
+    elif isinstance(content, bytes):
+        path.write_bytes(content)
+    elif content == "other weights":
+        stored(path, token_model("transformer_xl"), list(model.tokenizer.pieces))
+    else:
+        from safetensors.torch import save_file
+
+        save_file({"x": torch.zeros(1)}, path)
+    with pytest.raises(InputError, match=message) as refused:
+        build_decoder(config, model)
+    assert "\n" not in str(refused.value)

@@ -1,0 +1,352 @@
+"""Training of neural language models: what is read, planned, summed over ranks, resumed and reported."""
+
+import gzip
+import json
+import math
+import random
+import re
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from torch import nn
+
+from asr import build, ngram, training_report
+from asr import perplexity as asr_perplexity
+from asr.build import build_tokenizer, load_token_model
+from asr.checkpoint.bundle import read_bundle
+from asr.data.manifest import Utterance, write_manifest
+from asr.data.position import Position, Share, start_of_epoch
+from asr.data.text_set import Sentences, TextSet, TextSettings, read_sentences
+from asr.data.training_set import RunBounds
+from asr.errors import InputError
+from asr.evaluation.text_perplexity import measure, text_perplexity
+from asr.interfaces import BOUNDARY_ID
+from asr.language_model.kenlm import NgramModel
+from asr.run.language_model_settings import read_language_model_settings
+from asr.text.normalize import get_normalizer
+from tests.conftest import ROOT, resolved
+from tests.processes import bundle, finish, kill, metrics, resumptions, start, steps_logged, wait_for
+from tests.tones import sentences
+
+RECOGNIZER = ROOT / "tests" / "bundles" / "format-6"  # spells a to f and spaces
+SMALL = {
+    "lstm": ["token_model=lstm", "token_model.embedding_dim=12", "token_model.dim=16"],
+    "transformer_xl": ["token_model=transformer_xl", "token_model.dim=16", "token_model.num_layers=2"],
+}
+EVERY_STEPS = 3
+RUN = [
+    f"recognizer={RECOGNIZER}",
+    *("text.batch_tokens=90", "trainer.max_epochs=4", "trainer.accelerator=cpu", "trainer.log_every_n_steps=1"),
+    *("trainer.accumulate_grad_batches=2", "schedule.warmup_steps=4", "ema.decay=0.9", "early_stopping.patience=8"),
+    *(f"checkpoint.every_steps={EVERY_STEPS}", "checkpoint.select=average_last"),
+]
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Overrides that name texts to train on, to validate on and to test on."""
+    folder = tmp_path_factory.mktemp("texts")
+    for name, count, seed in (("train", 160, 1), ("valid", 20, 2), ("test", 20, 3)):
+        (folder / f"{name}.txt").write_text("\n".join(sentences(count, seed)) + "\n")
+    return [f"text.{name}=[{folder / name}.txt]" for name in ("train", "valid", "test")]
+
+
+def config(run_dir: Path, *overrides: str) -> dict[str, Any]:
+    return resolved(*RUN, f"run_dir={run_dir}", *overrides, root="train_lm")
+
+
+def tokenizer() -> Any:
+    recognizer = read_bundle(RECOGNIZER)
+    made = build_tokenizer(recognizer.config)
+    made.load(recognizer.files)
+    return made
+
+
+def read(*paths: Path) -> Sentences:
+    return read_sentences(paths, get_normalizer("as_written"), tokenizer(), "text.train")
+
+
+def settings(**changes: Any) -> TextSettings:
+    return TextSettings(["a"], ["a"], [], **({"batch_tokens": 40, "max_sentences": 8, "jitter": 2.0} | changes))
+
+
+# What is read
+
+
+def test_texts_are_lines_compressed_or_not_or_those_of_a_manifest(tmp_path: Path) -> None:
+    (tmp_path / "plain.txt").write_text("abc de\n\nfa\n")
+    with gzip.open(tmp_path / "small.gz", "wt") as file:
+        file.write("bad\n")
+    write_manifest(tmp_path / "manifest.jsonl", [Utterance(str(tmp_path / "x.wav"), 1.0, "cafe bed", "x")])
+    found = read(tmp_path / "plain.txt", tmp_path / "small.gz", tmp_path / "manifest.jsonl")
+    spelled = [tokenizer().decode(found.batch([index]).tokens[0].tolist()) for index in range(len(found))]
+    assert spelled == ["abc de", "fa", "bad", "cafe bed"]
+    assert found.num_words.tolist() == [2, 1, 1, 2]
+    assert found.lengths.tolist() == [7, 3, 4, 9], "the end is a token"
+    assert found.empty == 1
+
+
+def test_a_line_that_cannot_be_spelled_is_left_out_counted_and_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "text.txt").write_text("abc\nxyz\nfed\n")
+    assert len(read(tmp_path / "text.txt")) == 2
+    what = "1 of 3 lines with what the tokenizer cannot spell are left out"
+    assert caplog.messages == [f"text.train: {what} ({tmp_path / 'text.txt'}:2)"]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"xyz\n", "text.train must hold a sentence that the tokenizer can spell; got 0 empty lines."),
+        (b"abc\n\xff\xfe\n", r"text.txt:2: a text must be UTF-8; got byte 0xff \(invalid start byte\)."),
+        (None, "text.txt: a text must be a file that can be read; No such file or directory."),
+    ],
+)
+def test_a_text_that_is_none_is_one_line(content: bytes | None, message: str, tmp_path: Path) -> None:
+    if content is not None:
+        (tmp_path / "text.txt").write_bytes(content)
+    with pytest.raises(InputError, match=message):
+        read(tmp_path / "text.txt")
+
+
+# What is planned
+
+
+@pytest.fixture
+def text_set(tmp_path: Path) -> TextSet:
+    (tmp_path / "text.txt").write_text("\n".join(sentences(101, 5, (1, 9))))
+    return TextSet(read(tmp_path / "text.txt"), settings(), seed=3)
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3])
+def test_an_epoch_holds_each_sentence_once_in_batches_within_the_bounds(text_set: TextSet, world_size: int) -> None:
+    lengths, seen = text_set.sentences.lengths, []
+    for epoch in (0, 1):
+        plan = text_set.epoch(start_of_epoch(epoch, world_size))
+        batches = [
+            [item.position for item in plan.items(step, rank)]
+            for step in range(len(plan))
+            for rank in range(world_size)
+        ]
+        assert sorted(index for batch in batches for index in batch) == list(range(len(text_set)))
+        assert all(batch and len(batch) <= 8 for batch in batches)
+        assert all(len(batch) * int(lengths[batch].max()) <= 40 for batch in batches)
+        again = text_set.epoch(start_of_epoch(epoch, world_size))
+        assert torch.equal(plan.plan.order, again.plan.order)
+        seen.append(plan.plan.order.tolist())
+    assert seen[0] != seen[1]
+
+
+def test_the_rest_of_an_epoch_is_planned_for_another_number_of_processes(text_set: TextSet) -> None:
+    first = text_set.epoch(start_of_epoch(2, 2))
+    done = {item.position for step in range(3) for rank in (0, 1) for item in first.items(step, rank)}
+    rest = text_set.epoch(Position(2, (Share(2, 3), Share(3, 0))))
+    assert sorted([*done, *rest.plan.order.tolist()]) == list(range(len(text_set)))
+    steps = text_set.total_steps(Position(2, (Share(2, 3), Share(3, 0))), 10, RunBounds(3, -1, 1))
+    assert steps == 10 + len(rest)
+
+
+def test_a_sentence_that_no_batch_can_hold_is_dropped_and_counted(tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("abc def abc\nab\ncd\n")
+    dropped = TextSet(read(tmp_path / "text.txt"), settings(batch_tokens=11), seed=0)
+    assert (len(dropped), dropped.num_dropped) == (2, 1)
+    with pytest.raises(InputError, match=r"text\.batch_tokens must be enough for the shortest .* its end, 3; got 2\."):
+        TextSet(read(tmp_path / "text.txt"), settings(batch_tokens=2), seed=0)
+
+
+# What is measured
+
+
+def test_perplexity_is_the_mean_over_words_and_ends_and_lies_in_its_interval() -> None:
+    log_probs, words = [-3.0, -8.5, -2.0, -6.0, -7.5, -1.0], [2, 4, 1, 3, 5, 1]
+    result = text_perplexity(log_probs, words, 40)
+    assert result.per_word == pytest.approx(math.exp(28 / (16 + 6)))
+    assert result.interval is not None
+    assert result.interval[0] < result.per_word < result.interval[1]
+    draws = random.Random(0)
+    resampled = []
+    for _ in range(4000):
+        drawn = draws.choices(list(zip(log_probs, words, strict=True)), k=6)
+        resampled.append(math.exp(-sum(p for p, _ in drawn) / sum(n + 1 for _, n in drawn)))
+    resampled.sort()
+    assert result.interval == pytest.approx((resampled[100], resampled[3900]), rel=0.02)
+    assert text_perplexity(log_probs[:4], words[:4], 40).interval is None, "of four sentences nothing can be said"
+
+
+def test_perplexity_does_not_depend_on_the_batches(text_set: TextSet) -> None:
+    model: Any = build.build_token_model(resolved(*SMALL["transformer_xl"], root="train_lm")["token_model"], 8)
+    model.eval()
+    device = torch.device("cpu")
+    alone, together = (
+        measure(model, text_set.sentences, settings(batch_tokens=size, max_sentences=99).bounds, device)
+        for size in (1, 2000)
+    )
+    assert alone.per_word == pytest.approx(together.per_word, rel=1e-6)
+    by_hand = 0.0
+    for index in range(len(text_set)):
+        tokens = text_set.sentences.batch([index]).tokens
+        begun = nn.functional.pad(tokens, (1, 0), value=BOUNDARY_ID)
+        with torch.no_grad():
+            log_probs, _ = model(begun, model.initial_state(1))
+        targets = [*tokens[0].tolist(), BOUNDARY_ID]
+        by_hand += sum(float(log_probs[0, place, token]) for place, token in enumerate(targets))
+    assert alone.log_prob == pytest.approx(by_hand, rel=1e-5)
+
+
+# What is trained
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("name", SMALL)
+def test_a_run_killed_at_random_moments_ends_with_the_bits_of_one_that_was_not(
+    name: str, texts: list[str], tmp_path: Path
+) -> None:
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    assert finish(start(config(whole, *SMALL[name], *texts), tmp_path / "whole.log")) == 0
+    moments = random.Random(name)
+    for _ in range(3):
+        done = steps_logged(parts) + moments.randint(2, 6)
+        running = start(config(parts, *SMALL[name], *texts), tmp_path / "parts.log")
+        assert wait_for(lambda done=done: steps_logged(parts) > done, running), (tmp_path / "parts.log").read_text()
+        time.sleep(moments.uniform(0, 0.05))
+        kill(running)
+    assert finish(start(config(parts, *SMALL[name], *texts), tmp_path / "parts.log")) == 0
+    assert bundle(parts) == bundle(whole)
+    assert metrics(parts) == metrics(whole)
+    assert (parts / "results.json").read_text() == (whole / "results.json").read_text()
+    assert any(batch > 1 for _, batch in resumptions(parts)), "a restart must be in mid-epoch, too"
+
+
+@pytest.fixture(scope="module")
+def trained(texts: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run on two processes."""
+    folder = tmp_path_factory.mktemp("trained")
+    two = ["trainer.strategy=ddp", "trainer.devices=2", "ema.decay=null"]
+    log = folder / "log"
+    assert finish(start(config(folder / "run", *SMALL["lstm"], *texts, *two), log, world_size=2)) == 0, log.read_text()
+    return folder / "run"
+
+
+def test_two_processes_take_the_steps_of_one_on_the_same_batches(trained: Path, texts: list[str]) -> None:
+    """Gradients are of the sum over ranks and accumulated batches, over the number of its tokens: step by step anew."""
+    read_config = read_language_model_settings(yaml.safe_load((trained / "config.yaml").read_text()))
+    train = read_sentences(map(Path, read_config.text.train), get_normalizer("as_written"), tokenizer(), "text.train")
+    plan = TextSet(train, read_config.text, read_config.seed).epoch(start_of_epoch(0, 2))
+    torch.manual_seed(read_config.seed)
+    model: Any = build.build_token_model(read_config.components["token_model"], 8)
+    model.eval()  # of the first step the losses are compared, with dropout they are others
+    losses, tokens = 0.0, 0
+    for step in (0, 1):
+        for rank in (0, 1):
+            batch = train.batch([item.position for item in plan.items(step, rank)])
+            begun = nn.functional.pad(batch.tokens, (1, 0), value=BOUNDARY_ID)
+            with torch.no_grad():
+                log_probs, _ = model(begun, model.initial_state(len(batch)))
+            for row, length in enumerate(batch.token_lengths.tolist()):
+                targets = [*batch.tokens[row, :length].tolist(), BOUNDARY_ID]
+                losses -= sum(float(log_probs[row, place, token]) for place, token in enumerate(targets))
+                tokens += length + 1
+    logged = float(metrics(trained)[0]["train/loss"])
+    assert logged == pytest.approx(losses / tokens, rel=0.1), "but for dropout"
+
+
+def test_a_run_leaves_a_bundle_and_the_perplexity_of_each_text_with_its_interval(trained: Path) -> None:
+    names = ["README.md", "characters.json", "config.json", "weights.safetensors"]
+    assert sorted(path.name for path in (trained / "bundle").iterdir()) == names
+    stored = json.loads((trained / "bundle" / "config.json").read_text())
+    assert stored.keys() == {"format", "normalizer", "tokenizer", "token_model"}
+    results = json.loads((trained / "results.json").read_text())
+    assert results.keys() == {"valid", "test"}
+    for result in results.values():
+        assert result["interval"][0] < result["per_word"] < result["interval"][1]
+    rows = [row for row in metrics(trained) if row["valid/perplexity"]]
+    assert len(rows) == 4, "one of each epoch, over both ranks"
+    assert float(rows[0]["valid/perplexity"]) > float(rows[-1]["valid/perplexity"]), "it learns"
+    model = load_token_model(str(trained), tokenizer(), "lm")
+    valid = Path(yaml.safe_load((trained / "config.yaml").read_text())["text"]["valid"][0])
+    again = measure(model, read(valid), settings().bounds, torch.device("cpu"))
+    assert again.per_word == pytest.approx(results["valid"]["per_word"], rel=1e-6)
+
+
+def test_the_page_shows_perplexity_and_no_audio(trained: Path, tmp_path: Path) -> None:
+    results = json.loads((trained / "results.json").read_text())
+    html = (trained / "report.html").read_text()
+    for name, result in results.items():
+        assert f"Perplexity per word, {name}" in html
+        assert f"{result['per_word']:.1f}".removesuffix(".0") in html
+    assert "Validation perplexity per word:" in html
+    assert "tokens a second" in html
+    assert "What was recognised" not in html
+    assert "WER" not in re.sub(r"<pre>.*?</pre>", "", html.partition("<main>")[2], flags=re.DOTALL)
+    assert training_report.main([str(trained), "--output", str(tmp_path / "page.html")]) == 0
+    assert (tmp_path / "page.html").read_text() == html
+
+
+def test_a_run_does_not_go_on_with_another_text_or_other_settings(
+    trained: Path, texts: list[str], tmp_path: Path
+) -> None:
+    text = tmp_path / "other.txt"
+    text.write_text("abc\n" * 20)
+    two = ["trainer.strategy=ddp", "trainer.devices=2", "ema.decay=null", "resume.allow=[world_size]"]
+    for override, difference in (
+        (f"text.train=[{text}]", "manifests.train: '160 sentences, sha256"),
+        ("seed=4", "seed: 0 -> 4"),
+        ("token_model.dropout=0.1", "token_model.dropout: 0.3 -> 0.1"),
+    ):
+        log = tmp_path / "log"
+        assert finish(start(config(trained, *SMALL["lstm"], *texts, *two, override), log)) == 1
+        assert f"Different: {difference}" in log.read_text()
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("text.train=[]", r"text\.train must be a list, of files of text or manifests, .*, at least one; got \[\]\."),
+        ("text.batch_tokens=0", r"text\.batch_tokens must be a whole number from 1 to 1,000,000,000; got 0\."),
+        ("token_model.dim=0", r"token_model\.dim must be a whole number from 1 to 65,536; got 0\."),
+        ("recognizer=MUST_BE_GIVEN", r"recognizer must be given: it has no default here\. Add recognizer=\.\.\."),
+        ("+encoder.dim=3", r"a config must set each section of conf/train_lm\.yaml, .* unknown: encoder\."),
+    ],
+)
+def test_a_setting_that_does_not_hold_is_named(override: str, message: str) -> None:
+    given = ["text.train=[a]", "text.valid=[a]", f"recognizer={RECOGNIZER}", override]
+    with pytest.raises(InputError, match=message):
+        read_language_model_settings(resolved(*given, root="train_lm"))
+
+
+def test_perplexity_of_a_neural_and_of_an_ngram_model_are_counted_alike(
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("flashlight.lib.text", reason="the extra lm is not installed")
+    text = tmp_path / "text.txt"
+    text.write_text("\n".join(sentences(30, 9)) + "\n")
+    assert ngram.main([str(text), "--tokens", str(RECOGNIZER), "--order", "2", "-o", str(tmp_path / "lm.arpa")]) == 0
+    capsys.readouterr()
+    for lm in (trained, tmp_path / "lm.arpa"):
+        assert asr_perplexity.main([str(RECOGNIZER), str(lm), str(text)]) == 0
+    neural, by_ngram = (row.split() for row in capsys.readouterr().out.splitlines()[1::2])
+    model = load_token_model(str(trained), tokenizer(), "lm")
+    expected = measure(model, read(text), settings().bounds, torch.device("cpu"))
+    assert float(neural[3]) == pytest.approx(expected.per_word, abs=0.06)
+    asked, total = NgramModel(tmp_path / "lm.arpa"), 0.0
+    for line in text.read_text().splitlines():
+        state = asked.start()
+        for letter in line:
+            log_prob, state = asked.score(state, letter.replace(" ", "\N{LOWER ONE EIGHTH BLOCK}"))
+            total += log_prob
+        total += asked.end(state)
+    units = sum(len(line.split()) + 1 for line in text.read_text().splitlines())
+    assert float(by_ngram[3]) == pytest.approx(math.exp(-total / units), abs=0.06)
+
+
+def test_a_language_model_over_other_tokens_is_refused(trained: Path) -> None:
+    other = build_tokenizer({"tokenizer": {"name": "char"}})
+    other.fit(["abc"])
+    must = r"lm must be a language model over the recogniser's own 4 tokens; .* is over 8 others\."
+    with pytest.raises(InputError, match=must):
+        load_token_model(str(trained), other, "lm")
