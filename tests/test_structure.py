@@ -290,7 +290,7 @@ def sections(cls: type) -> Iterator[type]:
 
 
 @pytest.mark.parametrize(
-    "cls", {*sections(RunSettings), *sections(LanguageModelSettings)}, ids=lambda cls: cls.__name__
+    "cls", dict.fromkeys([*sections(RunSettings), *sections(LanguageModelSettings)]), ids=lambda cls: cls.__name__
 )
 def test_each_setting_is_documented_and_has_a_rule(cls: type) -> None:
     documented = set(re.findall(r"^ +(\w+): ", inspect.getdoc(cls) or "", re.MULTILINE))
