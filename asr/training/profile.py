@@ -1,6 +1,7 @@
 """debug=profile: what a few optimizer steps spend their time on, by operation and by part of the net."""
 
 import logging
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -40,6 +41,8 @@ class Profile(pl.Callback):
         """Lightning's hook."""
         if not trainer.is_global_zero:
             return
+        if pl_module.device.type != "cuda":  # else it reports, as an error, that it found no GPU
+            os.environ.setdefault("KINETO_LOG_LEVEL", "99")
         activities = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * (pl_module.device.type == "cuda")
         steps = schedule(wait=WARM_UP - 1, warmup=1, active=self._num_batches, repeat=1)
         self._names = RegisterRecordFunction(pl_module)
