@@ -27,6 +27,7 @@ from asr.training.data_module import SpeechData
 from benchmarks.features import NUM_MEL_BINS, SAMPLE_RATE, composed, kaldi
 
 SPEEDS = (0.9, 1.0, 1.1)
+BUCKETS = 10  # of utterances of about one length, for lhotse, which wants one at least in each
 
 
 class Corpus(NamedTuple):
@@ -135,7 +136,8 @@ class Lhotse:
     def __iter__(self) -> Iterator[int]:
         from lhotse.dataset import DynamicBucketingSampler
 
-        sampler = DynamicBucketingSampler(self.cuts, max_duration=self.batch_seconds, num_buckets=10)
+        num_buckets = min(BUCKETS, len(self.cuts))
+        sampler = DynamicBucketingSampler(self.cuts, max_duration=self.batch_seconds, num_buckets=num_buckets)
         for batch in DataLoader(self.dataset, sampler=sampler, batch_size=None, num_workers=1):
             yield int(batch["supervisions"]["num_frames"].sum())
 

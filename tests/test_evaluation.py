@@ -174,7 +174,7 @@ def test_what_could_not_be_scored_is_named_even_if_the_report_cannot_be_written(
 LINE = {"id": "1", "audio_filepath": "1.wav", "duration": 1.0, "text": "a"}
 BAD: dict[str, tuple[str | bytes, str]] = {
     "not there": ("", "no such manifest"),
-    "a folder": ("", "no such manifest"),
+    "a folder": ("", "it is a folder"),
     "empty": ("", "must hold at least one utterance; it is empty"),
     "not JSON": ("hello", "each line must be one JSON object"),
     "a list": ("[1]", "each line must be one JSON object; got list"),

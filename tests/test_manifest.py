@@ -158,6 +158,6 @@ def test_a_manifest_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "m.jsonl").symlink_to("/proc/self/mem")  # a file, which cannot be read from its beginning
     with pytest.raises(InputError, match=r"m\.jsonl: must be a manifest that can be read; Input/output error"):
         read_good_lines(tmp_path / "m.jsonl")
-    for nowhere in (tmp_path / "gone.jsonl", tmp_path):
-        with pytest.raises(InputError, match="no such manifest"):
+    for nowhere, problem in ((tmp_path / "gone.jsonl", "no such manifest"), (tmp_path, "it is a folder")):
+        with pytest.raises(InputError, match=problem):
             read_good_lines(nowhere)

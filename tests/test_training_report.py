@@ -300,7 +300,7 @@ def test_of_a_run_that_was_begun_before_there_were_events_the_page_says_so(run_d
     for name in ("config.yaml", "metrics.csv", "examples.jsonl", "train.log", "results.json"):
         shutil.copy(run_dir / name, tmp_path)
     page = page_of(tmp_path)
-    assert "There is no events.jsonl, or it tells of no start: what train.log says is not on this page." in page
+    assert "events.jsonl does not record how this run started; see train.log." in page
     assert tables(page).keys() == tables(page_of(run_dir)).keys()
     tell(tmp_path, (0, replace(START, step=20)))
     assert "events.jsonl begins at step 20: what was before it, only train.log tells." in page_of(tmp_path)
@@ -332,7 +332,7 @@ HEADER = "step,epoch,train/loss,train/grad_norm,valid/wer,valid/loss\r\n"
             {"examples.jsonl": '{"step": 1, "epoch": 1, "id": [], "reference": "a", "hypothesis": "a"}'},
             "There is no examples.jsonl",
         ),
-        ({"train.log": "a log\n"}, "There is no events.jsonl"),
+        ({"train.log": "a log\n"}, "events.jsonl does not record how"),
         ({"events.jsonl": "not events\n"}, "Damaged lines of events.jsonl, which are left out: 1."),
     ],
 )

@@ -222,7 +222,7 @@ def _warnings(record: Record) -> str:
         lines.append(f"… and {len(warnings) - MOST_WARNINGS:,} more, in {LOG}")
     notes = []
     if history.first is None:
-        notes.append(f"There is no {EVENTS}, or it tells of no start: what {LOG} says is not on this page.")
+        notes.append(f"{EVENTS} does not record how this run started; see {LOG}.")
     elif history.first.step:
         notes.append(f"{EVENTS} begins at step {history.first.step:,}: what was before it, only {LOG} tells.")
     if history.damaged:

@@ -2,7 +2,7 @@
 
 import hashlib
 import logging
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -75,14 +75,8 @@ class PreparedText:
         logger.info("%d training sentences: %s; %d to validate on", len(sentences), size, len(self.valid))
         if self.train.num_dropped:
             logger.warning("dropped %d sentences that are longer than text.batch_tokens", self.train.num_dropped)
-        for what, line in vars_of_provenance().items():
+        for what, line in asdict(provenance()).items():
             logger.info("%s: %s", what, line)
-
-
-def vars_of_provenance() -> dict[str, str]:
-    """Command, code, libraries and machine, each as a line."""
-    origin = provenance()
-    return {name: getattr(origin, name) for name in ("command", "code", "libraries", "machine")}
 
 
 def prepare_text(settings: LanguageModelSettings, rank: int, world_size: int) -> PreparedText:

@@ -2,6 +2,7 @@
 
 import json
 import logging
+from dataclasses import asdict
 from typing import Any
 
 from asr.build import load_token_model
@@ -9,9 +10,10 @@ from asr.checkpoint.language_model import write_language_model
 from asr.checkpoint.load import BUNDLE, CHECKPOINTS
 from asr.checkpoint.saved import damage, kept_checkpoints, select
 from asr.evaluation.text_perplexity import TextPerplexity, measure
-from asr.run.language_model import PreparedText, vars_of_provenance
+from asr.run.language_model import PreparedText
 from asr.run.language_model_settings import LanguageModelSettings
 from asr.run.names import RESULTS
+from asr.run.provenance import provenance
 from asr.system.files import write_whole_text
 from asr.text.printable import printable
 
@@ -48,7 +50,7 @@ def finish_language_model(
         else:
             logger.warning("%s is damaged (%s), and left out of the bundle", checkpoint.path, reason)
     chosen = select(settings.checkpoint.select, checkpoints, settings.checkpoint.keep)
-    origin = {what: line for what, line in vars_of_provenance().items() if what != "command"}
+    origin = {what: line for what, line in asdict(provenance()).items() if what != "command"}
     card = _CARD.format(
         name=run_dir.name,
         net=settings.components["token_model"]["name"],
