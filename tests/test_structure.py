@@ -27,7 +27,7 @@ LAYERS = [
     ["errors"],
     ["lengths", "system"],
     ["settings"],
-    ["interfaces"],
+    ["interfaces", "storage"],
     ["audio", "text", "language_model", "kernels"],
     ["web"],
     ["augment", "decode", "encoder", "features", "head", "optimizer", "schedule", "tokenizer"],
