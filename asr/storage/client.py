@@ -11,6 +11,7 @@ import asyncio
 import logging
 import re
 import threading
+import time
 from collections.abc import Coroutine, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -28,8 +29,15 @@ REQUEST_BYTES = 16 << 20  # in one request, at most: it must end within timeout_
 CONCURRENT_REQUESTS = 32  # of a process
 MAX_HTTP_STORES = 64  # signed URLs need one each
 NUM_RETRIES = 10_000  # time bounds them, not their number
+FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.1, 15.0  # before a request is repeated; doubled each time
 SLACK_SECONDS = 10.0  # beyond what obstore should take at most, before a request is given up
 MODIFIED = "modified "  # begins the version of an object of a server without ETags
+
+REASONS = {  # marks in obstore's messages, and what they mean
+    "TimedOut": "no answer within timeout_seconds",
+    "IncompleteBody": "the answer ended early",
+    "dns error": "the name of the host cannot be resolved",
+}
 
 logger = logging.getLogger(__name__)
 
@@ -83,6 +91,10 @@ class Fetched(NamedTuple):
     info: ObjectInfo
 
 
+class _Incomplete(Exception):  # noqa: N818
+    """Fewer bytes came than were announced."""
+
+
 class _Place(NamedTuple):
     """A store as obstore has it, and an object in it."""
 
@@ -133,14 +145,14 @@ class Client:
                 cause = f"no answer within {limit:.0f} seconds"
             except FileNotFoundError as error:
                 cause = _cause(error, "no such object")
-            except (self._obstore.exceptions.BaseError, OSError, ValueError) as error:
+            except (_Incomplete, self._obstore.exceptions.BaseError, OSError, ValueError) as error:
                 cause = _cause(error)
             raise StoreError(f"{printable_url(request.url)}: {cause}.") from None
 
     def _asked(self, request: Request, settings: StorageSettings) -> Coroutine[Any, Any, Any]:
         place = self._place(request.url, settings)
         if isinstance(request, Get):
-            return self._get(request, place)
+            return self._get(request, place, settings)
         if isinstance(request, Head):
             return self._head(request, place)
         if isinstance(request, List):
@@ -149,25 +161,42 @@ class Client:
 
     # ---- the four requests
 
-    async def _get(self, request: Get, place: _Place) -> Fetched:
-        whole = bucket(request.url) in self._whole_only
+    async def _get(self, request: Get, place: _Place, settings: StorageSettings) -> Fetched:
+        """Get a range; what obstore does not retry is retried here: bodies that end early of servers without ETags."""
+        deadline, pause = time.monotonic() + settings.retry_seconds, FIRST_PAUSE_SECONDS
+        while True:
+            try:
+                return await self._get_once(request, place)
+            except (_Incomplete, self._obstore.exceptions.GenericError) as error:
+                if time.monotonic() + pause > deadline or "status code: 4" in str(error):
+                    raise
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, MAX_PAUSE_SECONDS)
+
+    async def _get_once(self, request: Get, place: _Place) -> Fetched:
+        host = bucket(request.url)
         try:
-            result = await self._result(request, place, whole)
+            result = await self._result(request, place, host in self._whole_only)
         except self._obstore.exceptions.NotSupportedError:  # answered with 200, and all of the object
-            self._whole_only.add(bucket(request.url))
-            logger.warning("%s answers requests for byte ranges with whole objects", bucket(request.url))
-            whole = True
-            result = await self._result(request, place, whole)
+            self._whole_only.add(host)
+            logger.warning("%s answers requests for byte ranges with whole objects", host.rpartition("@")[2])
+            result = await self._result(request, place, whole=True)
         except self._obstore.exceptions.PreconditionError:
             raise _changed(request.url, f"it no longer has the version {request.etag}") from None
+        except self._obstore.exceptions.GenericError as error:
+            if "status code: 416" not in str(error):
+                raise
+            return _past_the_end(request, await self._head(Head(request.url), place))
         info = _info(result.meta)
         check_version(request.url, request.etag, info)
-        if whole:
+        if host in self._whole_only:
             content = await _slice_of(result, request.start, request.stop)
         else:
             content = bytes(await result.bytes_async())
-        stop = min(request.stop, max(info.size, request.start)) if request.is_open else request.stop
-        check_length(request.url, request.start, stop, info, len(content))
+        if len(content) < min(request.stop, info.size) - request.start:
+            raise _Incomplete(f"the store sent {len(content)} bytes of {request.stop - request.start}")
+        if not request.is_open:
+            check_end(request.url, request.stop, info)
         return Fetched(content, info)
 
     async def _result(self, request: Get, place: _Place, whole: bool) -> GetResult:
@@ -261,18 +290,22 @@ def check_version(url: str, wanted: str | None, info: ObjectInfo) -> None:
         raise _changed(url, f"its version was {wanted} and now is {info.etag}")
 
 
-def check_length(url: str, start: int, stop: int, info: ObjectInfo, got: int) -> None:
-    """Check that all bytes of a range came: past the end of an object a store sends fewer, without an error.
+def check_end(url: str, stop: int, info: ObjectInfo) -> None:
+    """Check that an object has a byte range: past its end a store sends fewer bytes, without an error.
 
     Raises:
-        StoreError: they did not.
+        StoreError: it is shorter.
     """
-    if got == stop - start:
-        return
-    named = f"{printable_url(url)}: bytes {start} to {stop}"
     if info.size < stop:
-        raise StoreError(f"{named} must be there; it has {info.size} bytes. It is truncated, or another file.")
-    raise StoreError(f"{named} must come whole; the store sent {got} of {stop - start}.")
+        must = f"{printable_url(url)}: must have at least {stop} bytes; it has {info.size}"
+        raise StoreError(f"{must}. It is truncated, or not the file that was indexed.")
+
+
+def _past_the_end(request: Get, info: ObjectInfo) -> Fetched:
+    check_version(request.url, request.etag, info)
+    if not request.is_open:
+        check_end(request.url, request.stop, info)
+    return Fetched(b"", info)
 
 
 def _changed(url: str, how: str) -> StoreError:
@@ -282,26 +315,31 @@ def _changed(url: str, how: str) -> StoreError:
 
 def _cause(error: Exception, otherwise: str = "") -> str:
     """Say in one line why a request failed, without what may be secret: URLs with queries, bodies with keys."""
-    text = str(error).partition("Debug source:")[0]
+    text, _, details = str(error).partition("Debug source:")
     status = re.search(r"status code: (\d{3} ?[A-Za-z -]*)", text)
-    code, message = (re.search(rf"<{tag}>([^<]*)</{tag}>", text) for tag in ("Code", "Message"))
     if status:
-        parts = [status[1].strip(), *(part[1] for part in (code, message) if part)]
-        cause = ", ".join(parts)
+        answered = (re.search(rf"<{tag}>([^<]*)</{tag}>", text) for tag in ("Code", "Message"))
+        cause = ", ".join([status[1].strip(), *(part[1] for part in answered if part)])
     elif otherwise:
         cause = otherwise
     else:
         cause = re.sub(r"\w+://\S+", lambda url: printable_url(url[0]), text.rpartition(" - ")[2])
-    return one_line(unquote(cause)).rstrip(".") + _advice(text)
+        cause = re.sub(r"^(Generic \w+ error: |HTTP error: )*", "", cause)
+        reasons = [reason for mark, reason in REASONS.items() if mark in details]
+        reasons += re.findall(r'message: "([^"]*)"', details)
+        cause += f" ({reasons[0]})" if reasons else ""
+    retries = re.search(r"after (\d+) retries", text)
+    cause = one_line(unquote(cause)).rstrip(".") + (f", after {retries[1]} retries" if retries else "")
+    return cause + _advice(text)
 
 
 def _advice(text: str) -> str:
     """What to do about frequent causes."""
-    if "169.254.169.254" in text or "metadata.google" in text:
+    if any(mark in text for mark in ("169.254.169.254", "metadata.google", "Missing AccessKeyId")):
         keys = "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
-        return f". There are no credentials: set {keys}, or AWS_SKIP_SIGNATURE=true for a public bucket"
+        return f". Set {keys}, or AWS_SKIP_SIGNATURE=true for a public bucket"
     if "ExpiredToken" in text:
-        return ". Renew the credentials, and start the command again: it resumes"
+        return ". Renew the credentials, and start the command again"
     if "LOCATION" in text or "AuthorizationHeaderMalformed" in text:
         return ". Set AWS_REGION to the bucket's region"
     return ""

@@ -36,15 +36,10 @@ class _Helper:
 
     def __init__(self) -> None:
         ours, theirs = socket.socketpair()
-        code = (
-            f"import sys; sys.path[:] = {sys.path!r}\nfrom asr.storage.session import serve\nserve({theirs.fileno()})"
-        )
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", code],
-            pass_fds=[theirs.fileno()],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-        )
+        code = "import sys; sys.path[:] = {!r}\nfrom asr.storage.session import serve\nserve({})"
+        command = [sys.executable, "-c", code.format(sys.path, theirs.fileno())]
+        null = subprocess.DEVNULL
+        self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=null, stdout=null)
         theirs.close()
         self._connection = Connection(ours.detach())
         self._in_use = threading.Lock()

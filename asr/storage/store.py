@@ -11,9 +11,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import BinaryIO
 
 from asr.errors import StoreError, one_line
+from asr.storage.byte_range import ByteRange
 from asr.storage.client import (
     MODIFIED,
     REQUEST_BYTES,
@@ -23,27 +24,15 @@ from asr.storage.client import (
     List,
     ObjectInfo,
     Put,
-    check_length,
+    check_end,
     check_version,
 )
+from asr.storage.cache import range_cache
 from asr.storage.location import is_url
-from asr.storage.session import ask
+from asr.storage.session import ask, current_settings
 from asr.system.files import write_whole as write_whole_file
 
 MERGE_GAP = 1 << 16  # bytes between two ranges that are cheaper fetched than left out: a millisecond
-
-
-class ByteRange(NamedTuple):
-    """Bytes `start` to `start + num_bytes` of a file; with `etag`, only if it still has that version."""
-
-    path: str
-    start: int
-    num_bytes: int
-    etag: str | None = None
-
-    @property
-    def stop(self) -> int:
-        return self.start + self.num_bytes
 
 
 def size_and_etag(path: str) -> ObjectInfo:
@@ -88,7 +77,15 @@ def read_ranges(ranges: Sequence[ByteRange]) -> list[bytes]:
             must = f"{wanted.path}: a byte range must not be negative"
             raise StoreError(f"{must}; got {wanted.num_bytes} bytes from {wanted.start}.")
     contents = {wanted: _read_local(wanted) for wanted in ranges if not is_url(wanted.path)}
-    contents |= _fetch([wanted for wanted in dict.fromkeys(ranges) if is_url(wanted.path)])
+    remote = [wanted for wanted in dict.fromkeys(ranges) if is_url(wanted.path)]
+    cache = range_cache(current_settings()) if remote else None
+    if cache is None:
+        contents |= _fetch(remote)
+    else:
+        contents |= cache.get(remote)
+        fetched = _fetch([wanted for wanted in remote if wanted not in contents])
+        cache.put(fetched)
+        contents |= fetched
     return [contents[wanted] for wanted in ranges]
 
 
@@ -98,8 +95,9 @@ def read_whole(path: str, *, etag: str | None = None) -> bytes:
     Raises:
         StoreError: as for `read_range`.
     """
-    if not is_url(path):
-        return read_range(path, 0, size_and_etag(path).size, etag=etag)
+    if not is_url(path) or current_settings().cache_dir is not None:
+        size, version = size_and_etag(path)
+        return read_range(path, 0, size, etag=etag or version)
     first: Fetched
     [first] = ask([Get(path, 0, REQUEST_BYTES, etag, is_open=True)])
     size, version = first.info
@@ -149,7 +147,8 @@ def download(path: str, target: Path) -> None:
 
     def write(file: BinaryIO) -> None:
         for start in range(0, size, step):
-            file.write(read_range(path, start, min(step, size - start), etag=version))
+            wanted = ByteRange(path, start, min(step, size - start), version)
+            file.write((_fetch([wanted]) if is_url(path) else {wanted: _read_local(wanted)})[wanted])
 
     write_whole_file(target, write)
 
@@ -221,13 +220,13 @@ def _read_local(wanted: ByteRange) -> bytes:
     with _opened(wanted.path) as descriptor:
         info = _local_info(descriptor)
         check_version(wanted.path, wanted.etag, info)
-        content = os.pread(descriptor, wanted.num_bytes, wanted.start)
-        while 0 < len(content) < wanted.num_bytes:  # Linux reads 2 GiB at a time
+        check_end(wanted.path, wanted.stop, info)
+        content = b""
+        while len(content) < wanted.num_bytes:  # Linux reads at most 2 GiB at a time
             more = os.pread(descriptor, wanted.num_bytes - len(content), wanted.start + len(content))
             if not more:
-                break
-            content += more
-        check_length(wanted.path, wanted.start, wanted.stop, info, len(content))
+                raise StoreError(f"{wanted.path}: must not become shorter while it is read.")
+            content = content + more if content else more
         return content
 
 
