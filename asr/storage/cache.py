@@ -1,14 +1,15 @@
 """Byte ranges of objects on a local disk, shared by processes: what was fetched once is not fetched again.
 
-A range is a file, named by a hash of its URL, version and place, that begins with a digest of all this and its content:
-a file that is truncated or damaged is fetched again. Files are written under another name and renamed, so that a process
-may be killed at any moment. Nothing here raises: without the cache a run is slower, not wrong.
+A range is a file, named by a hash of its URL, version and place. It begins with a digest of these and of its content:
+a file that is truncated or damaged is fetched again. Files are written under another name and renamed, so that a
+process may be killed at any moment. Nothing here raises: without the cache a run is slower, not wrong.
 """
 
 import functools
 import hashlib
 import logging
 import os
+import threading
 import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -63,19 +64,19 @@ class RangeCache:
         try:
             with path.open("rb", buffering=0) as file:
                 stored = file.read(DIGEST_BYTES + wanted.num_bytes + 1)
-                os.utime(file.fileno())  # when it was last used
-        except OSError:
-            return None
-        content = stored[DIGEST_BYTES:]
-        if len(content) == wanted.num_bytes and stored[:DIGEST_BYTES] == _digest(wanted, content):
-            return content
-        path.unlink(missing_ok=True)
+            content = stored[DIGEST_BYTES:]
+            if len(content) == wanted.num_bytes and stored[:DIGEST_BYTES] == _digest(wanted, content):
+                os.utime(path)  # when it was last used
+                return content
+            path.unlink()
+        except OSError:  # it is not there, or others have removed it
+            pass
         return None
 
     def _write(self, fetched: ByteRange, content: bytes) -> None:
         path = self._path(fetched)
         path.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = path.with_name(f".{path.name}.{os.getpid()}{UNFINISHED}")
+        unfinished = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}{UNFINISHED}")
         try:
             with unfinished.open("wb", buffering=0) as file:
                 for part in (_digest(fetched, content), content):

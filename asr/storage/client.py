@@ -62,13 +62,13 @@ class Get(NamedTuple):
     is_open: bool = False
 
 
-class Head(NamedTuple):
+class Stat(NamedTuple):
     """Ask for an object's size and version."""
 
     url: str
 
 
-class List(NamedTuple):
+class Listing(NamedTuple):
     """Ask for the objects below a URL."""
 
     url: str
@@ -81,7 +81,7 @@ class Put(NamedTuple):
     content: bytes | Path
 
 
-Request = Get | Head | List | Put
+Request = Get | Stat | Listing | Put
 
 
 class Fetched(NamedTuple):
@@ -119,7 +119,7 @@ class Client:
         """Answer requests, as many at once as CONCURRENT_REQUESTS.
 
         Returns:
-            One answer each: Fetched for Get, ObjectInfo for Head, a list of (URL, size) for List, None for Put.
+            One answer each: Fetched for Get, ObjectInfo for Stat, a list of (URL, size) for Listing, None for Put.
 
         Raises:
             StoreError: of the first that failed.
@@ -153,9 +153,9 @@ class Client:
         place = self._place(request.url, settings)
         if isinstance(request, Get):
             return self._get(request, place, settings)
-        if isinstance(request, Head):
+        if isinstance(request, Stat):
             return self._head(request, place)
-        if isinstance(request, List):
+        if isinstance(request, Listing):
             return self._list(request, place)
         return self._put(request, place)
 
@@ -186,7 +186,7 @@ class Client:
         except self._obstore.exceptions.GenericError as error:
             if "status code: 416" not in str(error):
                 raise
-            return _past_the_end(request, await self._head(Head(request.url), place))
+            return _past_the_end(request, await self._head(Stat(request.url), place))
         info = _info(result.meta)
         check_version(request.url, request.etag, info)
         if host in self._whole_only:
@@ -205,13 +205,13 @@ class Client:
             options["if_match"] = request.etag
         return await self._obstore.get_async(place.store, place.path, options=options)  # type: ignore[arg-type]
 
-    async def _head(self, request: Head, place: _Place) -> ObjectInfo:
+    async def _head(self, request: Stat, place: _Place) -> ObjectInfo:
         if scheme(request.url) in HTTP and "?" in request.url:  # a signature is for GET alone
             result = await self._obstore.get_async(place.store, place.path)
             return _info(result.meta)
         return _info(await self._obstore.head_async(place.store, place.path))
 
-    async def _list(self, request: List, place: _Place) -> list[tuple[str, int]]:
+    async def _list(self, request: Listing, place: _Place) -> list[tuple[str, int]]:
         if scheme(request.url) in HTTP:
             raise StoreError(f"{printable_url(request.url)}: a web server's files cannot be listed; name each.")
         root = f"{scheme(request.url)}://{bucket(request.url)}/"

@@ -15,19 +15,19 @@ from typing import BinaryIO
 
 from asr.errors import StoreError, one_line
 from asr.storage.byte_range import ByteRange
+from asr.storage.cache import range_cache
 from asr.storage.client import (
     MODIFIED,
     REQUEST_BYTES,
     Fetched,
     Get,
-    Head,
-    List,
+    Stat,
+    Listing,
     ObjectInfo,
     Put,
     check_end,
     check_version,
 )
-from asr.storage.cache import range_cache
 from asr.storage.location import is_url
 from asr.storage.session import ask, current_settings
 from asr.system.files import write_whole as write_whole_file
@@ -45,7 +45,7 @@ def size_and_etag(path: str) -> ObjectInfo:
         StoreError: there is no such file, or its store cannot be read.
     """
     if is_url(path):
-        [info] = ask([Head(path)])
+        [info] = ask([Stat(path)])
         return info
     with _opened(path) as descriptor:
         return _local_info(descriptor)
@@ -107,12 +107,12 @@ def read_whole(path: str, *, etag: str | None = None) -> bytes:
 
 
 def list_prefix(url: str) -> list[tuple[str, int]]:
-    """List the objects below a URL as pairs of URL and size in bytes, sorted.
+    """Listing the objects below a URL as pairs of URL and size in bytes, sorted.
 
     Raises:
         StoreError: they cannot be listed.
     """
-    [objects] = ask([List(url)])
+    [objects] = ask([Listing(url)])
     return objects
 
 
