@@ -8,6 +8,7 @@ import fcntl
 import hashlib
 import logging
 import os
+import tempfile
 import time
 from array import array
 from collections.abc import Callable, Iterator
@@ -19,7 +20,9 @@ import numpy as np
 from asr.data.index import Index, open_index, record_batches, write_index
 from asr.data.manifest import Utterance, manifest_lines, parse_object, parse_utterance, read_manifest
 from asr.data.utterances import Part, Utterances
-from asr.errors import InputError
+from asr.errors import InputError, StoreError
+from asr.storage.location import file_name, folder_of, is_url, join, printable_url
+from asr.storage.store import download, size_and_etag
 from asr.system.files import NO_ROOM, write_whole
 
 INDEX_SUFFIX = ".arrow"
@@ -47,15 +50,19 @@ class IndexCache:
     def __init__(self, folder: str | Path | None = None) -> None:
         self.folder = default_folder() if folder is None else Path(folder)
 
-    def utterances(self, path: Path) -> Utterances:
+    def utterances(self, path: str | Path) -> Utterances:
         """Open a manifest, or an index, as columns.
+
+        Args:
+            path: or URL.
 
         Raises:
             InputError: naming file and line, for what is not an utterance, a repeated id, or an empty manifest.
+            StoreError: what a URL names cannot be read.
         """
-        if path.suffix == INDEX_SUFFIX:
-            return Utterances([Part(open_index(path), str(path.parent))])
-        return Utterances([Part(self._index(path), str(path.parent))])
+        path = os.fspath(path)
+        index = fetched_index(path) if path.endswith(INDEX_SUFFIX) else self._index(Path(path))
+        return Utterances([Part(index, folder_of(path))])
 
     def numbers(self, key: str, compute: Callable[[], np.ndarray]) -> np.ndarray:
         """Return what `compute` returns, computed once: later from the disk, mapped into memory.
@@ -155,6 +162,35 @@ def _content_digest(manifest: Path) -> str:
         for _ in manifest_lines(manifest):  # raises the error that says what is wrong
             break
         raise
+
+
+def fetched_index(path: str) -> Index:
+    """Open an index; that of a URL is copied to this machine first, into a file that has no name any more.
+
+    Raises:
+        InputError: the file is not a whole index.
+        StoreError: it cannot be read.
+    """
+    if not is_url(path):
+        return open_index(Path(path))
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder, file_name(path))
+        download(path, copy)
+        return open_index(copy)
+
+
+def check_shards(index: Index, folder: str) -> None:
+    """Check that the shards of an index are there, with the sizes that it gives.
+
+    Raises:
+        StoreError: naming the first that is not.
+    """
+    for shard, size in index.shards.items():
+        path = join(folder, shard)
+        actual, _ = size_and_etag(path)
+        if actual != size:
+            must = f"{printable_url(path)}: a shard must have the size that its index gives, {size:,} bytes"
+            raise StoreError(f"{must}; it has {actual:,}. The index belongs to other shards, or the shard is damaged.")
 
 
 def spread(number: int) -> list[int]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import repeat
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -17,6 +17,13 @@ from asr.system.files import bounded_lines, real, write_whole
 REQUIRED_KEYS = ("audio_filepath", "duration", "text")
 MAX_SECONDS = 1e9  # 30 years: more is a mistake
 LONGEST_LINE = 32_000_000  # characters: NAME.utterances.jsonl takes about 100 for a word, and a day has 250,000 of them
+
+
+class Extent(NamedTuple):
+    """Bytes `start` to `start + num_bytes` of a file."""
+
+    start: int
+    num_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +37,8 @@ class Utterance:
         id: unique within a manifest; the augmentation of an utterance is a function of it.
         offset: where the stretch starts in the file, in seconds; None means that the utterance is the whole file.
         speaker: who speaks, if known.
+        extent: in a shard: the bytes of `audio_filepath` that hold the utterance's audio, and nothing else, so that
+            `offset` says only where it was in the recording; None: the file is an audio file.
     """
 
     audio_filepath: str
@@ -38,6 +47,7 @@ class Utterance:
     id: str
     offset: float | None = None
     speaker: str | None = None
+    extent: Extent | None = None
 
 
 def read_manifest(path: str | Path) -> list[Utterance]:
