@@ -21,10 +21,10 @@ from asr.storage.client import (
     REQUEST_BYTES,
     Fetched,
     Get,
-    Stat,
     Listing,
     ObjectInfo,
     Put,
+    Stat,
     check_end,
     check_version,
 )
@@ -107,7 +107,7 @@ def read_whole(path: str, *, etag: str | None = None) -> bytes:
 
 
 def list_prefix(url: str) -> list[tuple[str, int]]:
-    """Listing the objects below a URL as pairs of URL and size in bytes, sorted.
+    """List the objects below a URL as pairs of URL and size in bytes, sorted.
 
     Raises:
         StoreError: they cannot be listed.
