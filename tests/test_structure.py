@@ -302,9 +302,9 @@ def test_each_setting_is_documented_and_has_a_rule(cls: type) -> None:
 def test_settings_read_from_a_config_give_the_config_back() -> None:
     for overrides in (["corpus=digits"], ["trainer=ddp", "+trainer.benchmark=true"], ["logger=[wandb]"]):
         config = resolved(*overrides)
-        assert read_run_settings(config).resolved == {"corpus": {"how_to_prepare": None} | config["corpus"]} | {
-            key: value for key, value in config.items() if key != "corpus"
-        }
+        assert read_run_settings(config).resolved == {
+            "corpus": {"how_to_prepare": None, "temperature": 1.0} | config["corpus"]
+        } | {key: value for key, value in config.items() if key != "corpus"}
 
 
 def test_every_component_has_a_config_and_no_config_is_left_over() -> None:

@@ -7,18 +7,20 @@ import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import PurePath
 
 from asr.data.dataset import Reference, load_utterance
+from asr.data.index import INDEX
 from asr.data.index_cache import check_shards
+from asr.data.mixture import repeats
 from asr.data.settings import TESTS, CorpusSettings
 from asr.data.token_counts import count_tokens
-from asr.data.utterances import Utterances
+from asr.data.utterances import Utterances, with_known_ids
 from asr.errors import AudioError, InputError
 from asr.settings.conf import default_settings, names
-from asr.storage.location import file_name, is_url
+from asr.storage.location import file_name, folder_of, is_url, printable_url
 from asr.system.processes import die_with_parent
 from asr.text.normalize import Normalizer
 
@@ -102,6 +104,7 @@ def read_corpus(settings: CorpusSettings, normalize: Normalizer, read: Callable[
 
     Raises:
         InputError: a manifest is not there or not right, or two test manifests have the same name.
+        StoreError: what a URL names cannot be read.
     """
     paths = [path for split in TESTS for path in settings.manifests(split)]
     names = [_stem(path) for path in paths]
@@ -157,16 +160,29 @@ def _check_declared(settings: CorpusSettings, how: str, absent: str) -> None:
 
 
 def _stem(path: str) -> str:
-    """Return the name of a manifest, without folder and suffix."""
-    return PurePath(file_name(path)).stem
+    """Return the name of a manifest without folder and suffix, or of the folder of an index.arrow."""
+    is_index = file_name(path) == INDEX
+    return file_name(folder_of(path)) if is_index else PurePath(file_name(path)).stem
 
 
 def _read_all(settings: CorpusSettings, split: str, read: Callable[[str], Utterances]) -> Utterances:
     """Read the manifests of one split as one."""
-    several = [read(path) for path in settings.manifests(split)]
-    utterances = Utterances.joined(several)
-    if len(several) > 1:
-        repeated = len(utterances) - len({hash(name) for name in utterances.ids})
-        if repeated:
-            raise InputError(f"corpus.{split}: ids must be unique over its manifests; {repeated} are in more than one.")
-    return utterances
+    weighted = settings.weighted(split)
+    paths = [manifest.path for manifest in weighted]
+    if twice := [path for place, path in enumerate(paths) if path in paths[:place]]:
+        must = f"corpus.{split} must name each manifest once; got {printable_url(twice[0])} twice"
+        raise InputError(f"{must}. Give it a weight of 2 to train on it twice.")
+    parts = [part for path in paths for part in read(path).parts]
+    means = [1.0] * len(parts)
+    if split == "train":
+        hours = [Utterances([part]).hours for part in parts]
+        means = repeats(hours, [manifest.weight for manifest in weighted], settings.temperature)
+    names = [_stem(path) for path in paths]
+    names = [name if names.count(name) == 1 else f"{name}-{place}" for place, name in enumerate(names)]
+    shared = with_known_ids(parts)
+    return Utterances(
+        [
+            replace(part, name=name, repeats=mean, prefix=f"{name}:" if place in shared else "")
+            for place, (part, name, mean) in enumerate(zip(parts, names, means, strict=True))
+        ]
+    )

@@ -20,6 +20,7 @@ FORMAT = b"asr.index"  # key of the file's metadata
 FORMAT_NUMBER = b"1"
 SHARDS = b"asr.index.shards"  # key of the file's metadata: JSON, see `Index`
 SOURCE = b"asr.index.source"  # key of the file's metadata: hash of what the index was made from
+INDEX = "index.arrow"  # name of the index of a folder of shards
 BATCH_ROWS = 16_384  # of each record batch but the last: the batch of a row is a division
 
 # Text columns are bytes: names of files may hold bytes that are not UTF-8, which Arrow's strings cannot.

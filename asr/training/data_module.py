@@ -77,7 +77,7 @@ class SpeechData(pl.LightningDataModule):
             logger.info("training batches are padded to few lengths: data.lengths_per_doubling=%d", per_doubling)
         self._train = SpeechDataset(training_set.utterances, of_waveform, reference, augmentation, training_set.seed)
         self._valid = SpeechDataset(valid, features, reference.for_evaluation())
-        self._epochs = Epochs(training_set.epoch, len(training_set), position)
+        self._epochs = Epochs(training_set.epoch, len(training_set.mixture), position)
 
     def train_dataloader(self) -> DataLoader[Batch]:
         """Lightning's hook, called each epoch; the loader begins where the run does, or is resumed."""
