@@ -21,7 +21,15 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from asr.errors import InputError, StoreError
-from asr.storage.client import CONCURRENT_REQUESTS, SLACK_SECONDS, Client, Request, time_limit
+from asr.storage.client import (
+    CONCURRENT_REQUESTS,
+    SLACK_SECONDS,
+    Client,
+    Environment,
+    Request,
+    store_environment,
+    time_limit,
+)
 from asr.storage.settings import StorageSettings
 
 HELPERS = 3  # that may end before a request fails
@@ -32,9 +40,14 @@ logger = logging.getLogger(__name__)
 
 
 class _Helper:
-    """A process that makes requests for this one."""
+    """A process that makes requests for this one.
 
-    def __init__(self) -> None:
+    Args:
+        environment: what stores take endpoints and credentials from.
+    """
+
+    def __init__(self, environment: Environment) -> None:
+        self.environment = environment
         ours, theirs = socket.socketpair()
         code = "import sys; sys.path[:] = {!r}\nfrom asr.storage.session import serve\nserve({})"
         command = [sys.executable, "-c", code.format(sys.path, theirs.fileno())]
@@ -120,7 +133,7 @@ def ask(requests: Sequence[Request]) -> list[Any]:
 
 
 def close() -> None:
-    """End the helper, if there is one; the next request starts another, which sees the environment as it then is."""
+    """End the helper, if there is one; the next request starts another."""
     if isinstance(_session.access, _Helper):
         _session.access.end()
         _session.access = None
@@ -128,6 +141,9 @@ def close() -> None:
 
 def _access() -> Client | _Helper:
     with _session.lock:
+        environment = store_environment()
+        if isinstance(_session.access, _Helper) and _session.access.environment != environment:
+            close()
         if _session.access is None:
             try:
                 import obstore  # noqa: F401  its threads begin with the first request
@@ -135,7 +151,7 @@ def _access() -> Client | _Helper:
                 must = "s3:// and https:// need the package obstore"
                 raise InputError(f"{must}; it is not installed. Run: pip install '.[s3]'") from None
             is_child = multiprocessing.parent_process() is not None
-            _session.access = Client() if is_child and _session.can_hold_client else _Helper()
+            _session.access = Client() if is_child and _session.can_hold_client else _Helper(environment)
         return _session.access
 
 
