@@ -2,14 +2,15 @@
 
 import io
 import json
-import math
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import repeat
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+import orjson
 
 from asr.errors import InputError, shown
 from asr.storage.location import folder_of, is_url, join, plain, printable_url
@@ -19,6 +20,13 @@ from asr.system.files import bounded_lines, real, write_whole
 REQUIRED_KEYS = ("audio_filepath", "duration", "text")
 MAX_SECONDS = 1e9  # 30 years: more is a mistake
 LONGEST_LINE = 32_000_000  # characters: NAME.utterances.jsonl takes about 100 for a word, and a day has 250,000 of them
+
+
+class Extent(NamedTuple):
+    """Bytes `start` to `start + num_bytes` of a file."""
+
+    start: int
+    num_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +40,8 @@ class Utterance:
         id: unique within a manifest; the augmentation of an utterance is a function of it.
         offset: where the stretch starts in the file, in seconds; None means that the utterance is the whole file.
         speaker: who speaks, if known.
+        extent: in a shard: the bytes of `audio_filepath` that hold the utterance's audio, and nothing else, so that
+            `offset` says only where it was in the recording; None: the file is an audio file.
     """
 
     audio_filepath: str
@@ -40,6 +50,7 @@ class Utterance:
     id: str
     offset: float | None = None
     speaker: str | None = None
+    extent: Extent | None = None
 
 
 def read_manifest(path: str | Path) -> list[Utterance]:
@@ -70,13 +81,10 @@ def read_good_lines(
         InputError: there is no such manifest, or no line in it.
     """
     path = plain(path)
-    if not is_url(path) and not os.path.isfile(path):
-        problem = "it is a folder" if os.path.isdir(path) else "no such manifest"
-        raise InputError(f"{path}: {problem}. Give the path of a JSONL file, one utterance a line.")
     utterances: list[Utterance] = []
     problems: list[InputError] = []
     first_line: dict[str, str] = {}
-    for where, line in named_lines(path, "a manifest"):
+    for where, line in manifest_lines(path):
         try:
             utterance = parse_utterance(parse_object(line, where), where, folder_of(path), required)
             if utterance.id in first_line:
@@ -87,9 +95,25 @@ def read_good_lines(
             continue
         first_line[utterance.id] = where
         utterances.append(utterance)
-    if not utterances and not problems:
-        raise InputError(f"{printable_url(path)}: a manifest must hold at least one utterance; it is empty.")
     return utterances, problems
+
+
+def manifest_lines(path: str) -> Iterator[tuple[str, str]]:
+    """Read the lines of a manifest that are not blank, each with its place (`file:line`).
+
+    Raises:
+        InputError: there is no such manifest, it cannot be read, or it is empty.
+        StoreError: what a URL names cannot be read.
+    """
+    if not is_url(path) and not os.path.isfile(path):
+        problem = "it is a folder" if os.path.isdir(path) else "no such manifest"
+        raise InputError(f"{path}: {problem}. Give the path of a JSONL file, one utterance a line.")
+    empty = True
+    for where, line in named_lines(path, "a manifest"):
+        empty = False
+        yield where, line
+    if empty:
+        raise InputError(f"{printable_url(path)}: a manifest must hold at least one utterance; it is empty.")
 
 
 def write_manifest(
@@ -147,6 +171,14 @@ def parse_object(line: str, where: str) -> dict[str, Any]:
         InputError: naming the place, for a line that is not one JSON object.
     """
     try:
+        entry = orjson.loads(line)
+        if type(entry) is dict and not any(type(value) is float and abs(value) >= 2**63 for value in entry.values()):
+            return entry
+    except orjson.JSONDecodeError:
+        pass
+    # json reads what orjson does not (NaN, half a surrogate pair), keeps the digits of larger integers, which may be
+    # ids, and says at which character a line is wrong.
+    try:
         entry = json.loads(line)
     except json.JSONDecodeError as error:
         must = f"{where}: each line must be one JSON object"
@@ -160,21 +192,24 @@ def parse_object(line: str, where: str) -> dict[str, Any]:
 
 
 def parse_utterance(
-    entry: dict[str, Any], where: str, folder: str | Path, required: Sequence[str] = REQUIRED_KEYS
+    entry: dict[str, Any],
+    where: str,
+    folder: str | Path | None,
+    required: Sequence[str] = REQUIRED_KEYS,
 ) -> Utterance:
-    """Make an utterance of what a line holds.
+    """Make an utterance from the keys of a line.
 
     Args:
-        entry: its keys; others than ours are left alone.
-        where: its place, for errors.
-        folder: path or URL that relative audio paths are relative to.
-        required: keys it must have.
+        entry: the keys; those that are not ours are ignored.
+        where: place of the line, for errors.
+        folder: path or URL that relative audio paths are relative to; None: the path stays as written.
+        required: keys the line must have.
 
     Raises:
         InputError: it is not one.
     """
-    missing = [key for key in required if key not in entry]
-    if missing:
+    if not all(key in entry for key in required):
+        missing = [key for key in required if key not in entry]
         raise InputError(f"{where}: must have the keys {', '.join(required)}; missing {', '.join(missing)}.")
     if "text" not in required and entry.get("text") is None:
         entry = entry | {"text": ""}
@@ -191,25 +226,21 @@ def parse_utterance(
             raise InputError(f"{where}: {key} must be a string or a number; got {shown(value)}.")
     utterance_id = str(utterance_id)
     speaker = None if speaker is None else str(speaker)
-    texts = {"audio_filepath": audio_filepath, "text": entry["text"], "id": utterance_id, "speaker": speaker or ""}
-    for key, value in texts.items():
-        check_unicode(value, f"{where}: {key}")
-    named = f"(id {utterance_id!r})"
-    duration = _number(entry["duration"], f"{where}: duration", named)
-    if duration <= 0:
-        raise InputError(f"{where}: duration must be positive; got {entry['duration']!r} {named}.")
+    texts = (("audio_filepath", audio_filepath), ("text", entry["text"]), ("id", utterance_id), ("speaker", speaker))
+    for key, value in texts:
+        if value and not value.isascii():
+            check_unicode(value, f"{where}: {key}")
+    duration = _seconds(entry["duration"])
+    if duration is None or duration <= 0:
+        must = "a number of seconds" if duration is None else "positive"
+        raise InputError(f"{where}: duration must be {must}; got {shown(entry['duration'])} (id {utterance_id!r}).")
     if offset is not None:
-        offset = _number(offset, f"{where}: offset", named)
-        if offset < 0:
-            raise InputError(f"{where}: offset must not be negative; got {offset!r} {named}.")
-    return Utterance(
-        audio_filepath=join(str(folder), audio_filepath),
-        duration=duration,
-        text=entry["text"],
-        id=utterance_id,
-        offset=offset,
-        speaker=speaker,
-    )
+        given, offset = offset, _seconds(offset)
+        if offset is None or offset < 0:
+            must = "be a number of seconds" if offset is None else "not be negative"
+            raise InputError(f"{where}: offset must {must}; got {shown(given)} (id {utterance_id!r}).")
+    path = audio_filepath if folder is None else join(str(folder), audio_filepath)
+    return Utterance(path, duration, entry["text"], utterance_id, offset, speaker)
 
 
 def check_unicode(text: str, what: str) -> None:
@@ -222,12 +253,11 @@ def check_unicode(text: str, what: str) -> None:
         raise InputError(f"{what} must be Unicode text; it holds half a surrogate pair: {shown(text)}.")
 
 
-def _number(value: Any, what: str, named: str) -> float:
-    """A finite number of seconds, or the error that says it is none."""
-    number = float(value) if isinstance(value, float) or (type(value) is int and abs(value) < MAX_SECONDS) else math.nan
-    if not abs(number) < MAX_SECONDS:
-        raise InputError(f"{what} must be a number of seconds; got {shown(value)} {named}.")
-    return number
+def _seconds(value: Any) -> float | None:
+    """A finite number of seconds; None: the value is not one."""
+    if type(value) is float or type(value) is int:  # True is not a number of seconds
+        return float(value) if abs(value) < MAX_SECONDS else None
+    return None
 
 
 def _to_line(utterance: Utterance, folder: Path) -> dict[str, Any]:

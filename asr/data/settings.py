@@ -61,6 +61,8 @@ class DataSettings:
         plan: choice and batches of utterances.
         features_on: cpu: features are computed one by one in the processes that read audio; device: by batch, where
             the net is.
+        index_dir: folder that keeps the indexes of manifests and the counts of their tokens, for all processes and
+            runs; None: asr/index in the user's cache, $XDG_CACHE_HOME or ~/.cache.
         num_workers: processes that read audio beside the training process; 0: the training process reads it.
         max_dropped_fraction: share of the training utterances that may be dropped because the encoder has fewer frames
             than their text has tokens.
@@ -69,6 +71,7 @@ class DataSettings:
 
     plan: Annotated[PlanSettings, INLINE]
     features_on: Annotated[str, one_of("cpu", "device")]
+    index_dir: Annotated[str | None, or_null(PATH)]
     num_workers: Annotated[int, WORKERS]
     max_dropped_fraction: Annotated[float, FRACTION]
     max_bad_fraction: Annotated[float, FRACTION]
