@@ -16,8 +16,7 @@ from omegaconf import OmegaConf
 
 from asr.run.settings import RunSettings, read_run_settings
 from asr.storage import session
-from asr.storage.settings import StorageSettings
-from tests.storing import S3, FaultyProxy, faulty, moto
+from tests.storing import S3, FaultyProxy, faulty, moto, storage
 from tests.tones import sentences, write_corpus
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -175,9 +174,9 @@ def s3(s3_proxy: FaultyProxy, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fault
     """The proxy, at which s3:// is found; it makes no faults unless told to."""
     for name, value in S3(s3_proxy.port).environment.items():
         monkeypatch.setenv(name, value)
-    session.configure(StorageSettings(retry_seconds=20, timeout_seconds=5))
+    session.configure(storage())
     yield s3_proxy
     if s3_proxy.ignored_ranges:
         session.close()  # which has noted it
-    session.configure(StorageSettings())
+    session.configure(None)
     s3_proxy.reset()

@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
+from asr.storage.settings import StorageSettings
+
 SERVE = """
 import logging, sys
 from moto.server import ThreadedMotoServer
@@ -22,6 +24,11 @@ server.start()
 print(server.get_host_and_port()[1], flush=True)
 sys.stdin.read()
 """
+
+
+def storage(retry_seconds: float = 20.0, timeout_seconds: float = 5.0, cache_dir: str | None = None) -> StorageSettings:
+    """Settings for a store that is near."""
+    return StorageSettings(cache_dir, 1.0, retry_seconds, timeout_seconds)
 
 
 @dataclass

@@ -17,9 +17,8 @@ import pytest
 from asr.errors import AudioError, InputError, StoreError
 from asr.storage import client, session, store
 from asr.storage.location import absolute, folder_of, is_url, join, printable_url
-from asr.storage.settings import StorageSettings
 from asr.storage.store import ByteRange, read_range, read_ranges, read_whole, size_and_etag, write_whole
-from tests.storing import FaultyProxy
+from tests.storing import FaultyProxy, storage
 
 CONTENT = random.Random(0).randbytes(200_000)
 SECRET = "X-Amz-Signature=5ec2e7"  # of a signed URL
@@ -163,14 +162,14 @@ def test_a_body_of_a_server_without_etags_that_ends_early_is_fetched_again(s3: F
 
 @pytest.mark.parametrize("fault", HANGING)
 def test_a_server_that_hangs_is_asked_again(s3: FaultyProxy, url: str, fault: str) -> None:
-    session.configure(StorageSettings(retry_seconds=20, timeout_seconds=1))
+    session.configure(storage(retry_seconds=20, timeout_seconds=1))
     s3.faults.append(fault)
     assert read_range(url, 5, 1000) == CONTENT[5:1005]
 
 
 @pytest.mark.parametrize("fault", [*(fault for fault in PASSING if fault != "ignore_range"), *HANGING])
 def test_a_fault_that_stays_is_one_line_that_names_object_and_cause(s3: FaultyProxy, url: str, fault: str) -> None:
-    session.configure(StorageSettings(retry_seconds=1, timeout_seconds=0.5))
+    session.configure(storage(retry_seconds=1, timeout_seconds=0.5))
     s3.forever = fault
     with pytest.raises(StoreError) as caught:
         read_range(url, 5, 1000)
@@ -188,7 +187,7 @@ def test_a_fault_that_stays_is_one_line_that_names_object_and_cause(s3: FaultyPr
 
 
 def test_a_server_that_is_not_there_is_one_line() -> None:
-    session.configure(StorageSettings(retry_seconds=0.5, timeout_seconds=0.5))
+    session.configure(storage(retry_seconds=0.5, timeout_seconds=0.5))
     with socket.create_server(("127.0.0.1", 0)) as closed:
         port = closed.getsockname()[1]
     with pytest.raises(StoreError, match="Connection refused"):
@@ -202,7 +201,7 @@ def test_a_request_that_obstore_would_wait_for_is_given_up(
     monkeypatch.setattr(client, "time_limit", lambda request, settings: 0.5)
     s3.forever = "hang"
     with pytest.raises(StoreError, match="no answer within 0 seconds"):
-        client.Client().run([client.Get(url, 0, 10)], StorageSettings())
+        client.Client().run([client.Get(url, 0, 10)], storage())
 
 
 @pytest.mark.parametrize("fault", ["slow_down", "reset"])
@@ -280,11 +279,11 @@ def test_a_server_that_ignores_ranges_is_read_exactly_and_noted_once(
     version = size_and_etag(url).etag
     reader = client.Client()
     for start, stop in ((0, 10), (150_000, 150_010), (199_990, 200_000)):
-        [fetched] = reader.run([client.Get(url, start, stop, version)], StorageSettings())
+        [fetched] = reader.run([client.Get(url, start, stop, version)], storage())
         assert fetched.content == CONTENT[start:stop]
     assert len([record for record in caplog.records if "whole objects" in record.message]) == 1
     with pytest.raises(StoreError, match="must have at least"):
-        reader.run([client.Get(url, 199_990, 200_001, version)], StorageSettings())
+        reader.run([client.Get(url, 199_990, 200_001, version)], storage())
 
 
 def test_the_helper_is_started_again_where_someone_ends_it(url: str) -> None:
@@ -307,7 +306,7 @@ def test_an_absent_package_is_an_error_that_says_how_to_install_it(monkeypatch: 
 
 @pytest.mark.parametrize("fault", ["slow_down", "hang", "expired", "cut"])
 def test_no_message_has_a_signature_or_a_password(s3: FaultyProxy, url: str, fault: str) -> None:
-    session.configure(StorageSettings(retry_seconds=0.5, timeout_seconds=0.3))
+    session.configure(storage(retry_seconds=0.5, timeout_seconds=0.3))
     s3.forever = fault
     web = url.replace("s3://", f"http://user:5ec2e7@127.0.0.1:{s3.port}/") + "?" + SECRET
     with pytest.raises(StoreError) as caught:

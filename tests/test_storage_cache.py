@@ -15,10 +15,9 @@ import pytest
 from asr.storage import session
 from asr.storage.byte_range import ByteRange
 from asr.storage.cache import ABANDONED_SECONDS, MIN_FILES, NUM_FOLDERS, RangeCache, range_cache
-from asr.storage.settings import StorageSettings
 from asr.storage.store import read_range, read_ranges, read_whole, size_and_etag, write_whole
 from asr.system.files import UNFINISHED
-from tests.storing import FaultyProxy
+from tests.storing import FaultyProxy, storage
 
 CONTENT = random.Random(0).randbytes(100_000)
 URL = "s3://bucket/cached"
@@ -27,7 +26,7 @@ URL = "s3://bucket/cached"
 @pytest.fixture
 def cached(s3: FaultyProxy, tmp_path: Path) -> Iterator[FaultyProxy]:
     """An object of CONTENT at URL; what is read of it is kept in the folder `cache`."""
-    session.configure(StorageSettings(str(tmp_path / "cache"), 1.0, retry_seconds=5, timeout_seconds=2))
+    session.configure(storage(5, 2, str(tmp_path / "cache")))
     range_cache.cache_clear()
     write_whole(URL, CONTENT)
     s3.requests.clear()
@@ -143,7 +142,7 @@ def test_a_folder_that_cannot_be_made_is_one_warning(
 ) -> None:
     (tmp_path / "file").touch()
     place = tmp_path / "file" / "x" if what == "in a file" else tmp_path / "file"
-    session.configure(StorageSettings(str(place), 1.0))
+    session.configure(storage(cache_dir=str(place)))
     caplog.set_level(logging.WARNING, logger="asr")
     for _ in range(2):
         assert read_ranges(places(size_and_etag(URL).etag)) == expected()

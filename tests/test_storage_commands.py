@@ -17,11 +17,10 @@ from asr.errors import AudioError, InputError, StoreError
 from asr.evaluate import main as evaluate
 from asr.evaluation.utterances import read_scored
 from asr.storage import session
-from asr.storage.settings import StorageSettings
 from asr.storage.store import write_whole
 from asr.transcribe import main as transcribe
 from tests.conftest import ROOT
-from tests.storing import FaultyProxy
+from tests.storing import FaultyProxy, storage
 from tests.tones import SAMPLE_RATE, speak
 
 BUNDLE = str(ROOT / "tests" / "bundles" / "format-7")
@@ -180,7 +179,7 @@ def test_a_command_ends_in_one_line_where_credentials_expire(
 
 
 def test_the_wait_for_a_store_is_what_was_configured(s3: FaultyProxy) -> None:
-    session.configure(StorageSettings(retry_seconds=0, timeout_seconds=5))
+    session.configure(storage(retry_seconds=0, timeout_seconds=5))
     s3.forever = "slow_down"
     with pytest.raises(StoreError, match="SlowDown"):
         read_manifest("s3://bucket/x.jsonl")

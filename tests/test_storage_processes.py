@@ -17,10 +17,9 @@ from torch.utils.data import DataLoader, Dataset
 
 from asr.errors import StoreError
 from asr.storage import session
-from asr.storage.settings import StorageSettings
 from asr.storage.store import read_range, write_whole
 from tests.conftest import ROOT
-from tests.storing import FaultyProxy
+from tests.storing import FaultyProxy, storage
 
 CONTENT = random.Random(0).randbytes(50_000)
 URL = "s3://bucket/shared"
@@ -68,7 +67,7 @@ def test_loading_processes_read_where_faults_are_many(s3: FaultyProxy) -> None:
 
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_a_failure_in_a_loading_process_is_one_line(s3: FaultyProxy, num_workers: int) -> None:
-    session.configure(StorageSettings(retry_seconds=0.5, timeout_seconds=0.5))
+    session.configure(storage(retry_seconds=0.5, timeout_seconds=0.5))
     s3.forever = "slow_down"
     context = "fork" if num_workers else None
     with pytest.raises(StoreError) as caught:

@@ -16,7 +16,6 @@ import pytest
 
 from asr.errors import StoreError
 from asr.storage import session
-from asr.storage.settings import StorageSettings
 from asr.storage.store import (
     ByteRange,
     download,
@@ -27,6 +26,7 @@ from asr.storage.store import (
     size_and_etag,
     write_whole,
 )
+from tests.storing import storage
 
 RCLONE = Path(sys.executable).with_name("rclone")
 CONTENT = random.Random(0).randbytes(7_000_000)
@@ -58,9 +58,9 @@ def bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         variables |= {"AWS_SECRET_ACCESS_KEY": "SECRET", "AWS_REGION": "us-east-1"}
         for name, value in variables.items():
             monkeypatch.setenv(name, value)
-        session.configure(StorageSettings(retry_seconds=5, timeout_seconds=5))
+        session.configure(storage(retry_seconds=5, timeout_seconds=5))
         yield tmp_path / "bucket"
-        session.configure(StorageSettings())
+        session.configure(None)
         session.close()
         server.kill()
 

@@ -30,7 +30,7 @@ from asr.storage.client import (
     store_environment,
     time_limit,
 )
-from asr.storage.settings import StorageSettings
+from asr.storage.settings import StorageSettings, default_storage
 
 HELPERS = 3  # that may end before a request fails
 PARENT_SECONDS = 1.0  # between two looks at whether the parent of a helper is still there
@@ -92,27 +92,33 @@ class _Session:
     """What this process reaches stores by.
 
     Args:
-        settings: how long to wait for them, and where to keep what was fetched.
+        settings: how long to wait for them, and where to keep what was fetched; None: the defaults.
         can_hold_client: obstore has not been used in a process that this one was forked from.
     """
 
-    def __init__(self, settings: StorageSettings, can_hold_client: bool) -> None:
+    def __init__(self, settings: StorageSettings | None, can_hold_client: bool) -> None:
         self.settings = settings
         self.can_hold_client = can_hold_client
         self.lock = threading.Lock()
         self.access: Client | _Helper | None = None
 
 
-_session = _Session(StorageSettings(), can_hold_client=True)
+_session = _Session(None, can_hold_client=True)
 
 
-def configure(settings: StorageSettings) -> None:
-    """Set how stores are waited for, and where fetched bytes are kept, in this process and those forked from it."""
+def configure(settings: StorageSettings | None) -> None:
+    """Set how stores are waited for, and where fetched bytes are kept, in this process and those forked from it.
+
+    Args:
+        settings: of stores; None: the defaults.
+    """
     _session.settings = settings
 
 
 def current_settings() -> StorageSettings:
     """Return what `configure` has set, or the defaults."""
+    if _session.settings is None:
+        _session.settings = default_storage()
     return _session.settings
 
 
@@ -125,7 +131,7 @@ def ask(requests: Sequence[Request]) -> list[Any]:
     """
     for _ in range(HELPERS):
         try:
-            return _access().run(requests, _session.settings)
+            return _access().run(requests, current_settings())
         except (EOFError, OSError):  # someone has ended the helper; each request may be repeated
             logger.warning("the process that reads object stores has ended; another one is started")
             close()
