@@ -9,14 +9,16 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
+from pathlib import PurePath
 
 from asr.data.dataset import Reference, load_utterance
+from asr.data.index_cache import check_shards
 from asr.data.settings import TESTS, CorpusSettings
 from asr.data.token_counts import count_tokens
 from asr.data.utterances import Utterances
 from asr.errors import AudioError, InputError
 from asr.settings.conf import default_settings, names
+from asr.storage.location import file_name, is_url
 from asr.system.processes import die_with_parent
 from asr.text.normalize import Normalizer
 
@@ -57,15 +59,20 @@ class Corpus:
         return Corpus(self.train.normalized(normalize), self.valid.normalized(normalize), tests, also_tests)
 
     def check_audio(self) -> None:
-        """Check that every audio file is there, before an epoch finds out.
+        """Check that every audio file and shard is there, before an epoch finds out; files at URLs are not checked.
 
         Raises:
             InputError: naming one, and how many are not.
+            StoreError: a shard is not there, or is not that of its index.
         """
         paths: dict[str, str] = {}
         for utterances in (self.train, self.valid, *self.all_tests.values()):
-            paths.update(zip(utterances.audio_paths(), utterances.ids, strict=True))
-        absent = [path for path in paths if not os.path.isfile(path)]
+            for part in utterances.split():
+                index, folder = part.parts[0].index, part.parts[0].folder
+                check_shards(index, folder)
+                if not index.shards:
+                    paths.update(zip(part.audio_paths(), part.ids, strict=True))
+        absent = [path for path in paths if not is_url(path) and not os.path.isfile(path)]
         if absent:
             more = f" and {len(absent) - 1} more of {len(paths)} files" if len(absent) > 1 else ""
             raise InputError(f"{absent[0]}: audio file not found (id {paths[absent[0]]!r}){more}.")
@@ -85,7 +92,7 @@ class Corpus:
             count_tokens(utterances, reference, split)
 
 
-def read_corpus(settings: CorpusSettings, normalize: Normalizer, read: Callable[[Path], Utterances]) -> Corpus:
+def read_corpus(settings: CorpusSettings, normalize: Normalizer, read: Callable[[str], Utterances]) -> Corpus:
     """Read the manifests of a corpus and normalise their texts: from here on there is no other text.
 
     Args:
@@ -97,11 +104,11 @@ def read_corpus(settings: CorpusSettings, normalize: Normalizer, read: Callable[
         InputError: a manifest is not there or not right, or two test manifests have the same name.
     """
     paths = [path for split in TESTS for path in settings.manifests(split)]
-    names = [path.stem for path in paths]
-    if repeated := [path.name for path in paths if names.count(path.stem) > 1]:
+    names = [_stem(path) for path in paths]
+    if repeated := [file_name(path) for path in paths if names.count(_stem(path)) > 1]:
         must = "corpus.test and corpus.also_test must name manifests of different file names"
         raise InputError(f"{must}; got {repeated[0]} twice.")
-    tests, also_tests = ({path.stem: read(path) for path in settings.manifests(split)} for split in TESTS)
+    tests, also_tests = ({_stem(path): read(path) for path in settings.manifests(split)} for split in TESTS)
     train, valid = (_read_all(settings, split, read) for split in ("train", "valid"))
     return Corpus(train, valid, tests, also_tests).normalized(normalize)
 
@@ -113,10 +120,10 @@ def prepare_if_absent(settings: CorpusSettings) -> None:
         InputError: the corpus is absent and cannot be made here; what to do about it.
     """
     manifests = [path for split in ("train", "valid", *TESTS) for path in settings.manifests(split)]
-    absent = [path for path in manifests if not path.is_file()]
+    absent = [path for path in manifests if not is_url(path) and not os.path.isfile(path)]
     if not absent:
         return
-    there = [path for path in manifests if path.is_file()]
+    there = [path for path in manifests if path not in absent]
     if there:
         must = f"corpus {settings.name}: its manifests must all be there, or none of them; {absent[0]} is not"
         raise InputError(f"{must}, and {there[0]} is. Correct the name in corpus.train, .valid, .test or .also_test.")
@@ -136,7 +143,7 @@ def prepare_if_absent(settings: CorpusSettings) -> None:
         raise InputError(f"corpus {settings.name}: {module} ended with status {made.returncode}; its message is above.")
 
 
-def _check_declared(settings: CorpusSettings, how: str, absent: Path) -> None:
+def _check_declared(settings: CorpusSettings, how: str, absent: str) -> None:
     """Check that `prepare` was not left over from another corpus, whose audio and texts it would make.
 
     Raises:
@@ -149,7 +156,12 @@ def _check_declared(settings: CorpusSettings, how: str, absent: Path) -> None:
         raise InputError(f"{must}. Give corpus.prepare=null, and manifests that are there: {absent} is not.")
 
 
-def _read_all(settings: CorpusSettings, split: str, read: Callable[[Path], Utterances]) -> Utterances:
+def _stem(path: str) -> str:
+    """Return the name of a manifest, without folder and suffix."""
+    return PurePath(file_name(path)).stem
+
+
+def _read_all(settings: CorpusSettings, split: str, read: Callable[[str], Utterances]) -> Utterances:
     """Read the manifests of one split as one."""
     several = [read(path) for path in settings.manifests(split)]
     utterances = Utterances.joined(several)

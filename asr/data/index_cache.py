@@ -21,8 +21,8 @@ from asr.data.index import Index, open_index, record_batches, write_index
 from asr.data.manifest import Utterance, manifest_lines, parse_object, parse_utterance, read_manifest
 from asr.data.utterances import Part, Utterances
 from asr.errors import InputError, StoreError
-from asr.storage.location import file_name, folder_of, is_url, join, printable_url
-from asr.storage.store import download, size_and_etag
+from asr.storage.location import file_name, folder_of, is_url, join, plain, printable_url, without_query
+from asr.storage.store import download, read_whole, size_and_etag
 from asr.system.files import NO_ROOM, write_whole
 
 INDEX_SUFFIX = ".arrow"
@@ -60,8 +60,8 @@ class IndexCache:
             InputError: naming file and line, for what is not an utterance, a repeated id, or an empty manifest.
             StoreError: what a URL names cannot be read.
         """
-        path = os.fspath(path)
-        index = fetched_index(path) if path.endswith(INDEX_SUFFIX) else self._index(Path(path))
+        path = plain(path)
+        index = fetched_index(path) if without_query(path).endswith(INDEX_SUFFIX) else self._index(path)
         return Utterances([Part(index, folder_of(path))])
 
     def numbers(self, key: str, compute: Callable[[], np.ndarray]) -> np.ndarray:
@@ -88,7 +88,7 @@ class IndexCache:
             return self.numbers(key, compute)
         return stored
 
-    def _index(self, manifest: Path) -> Index:
+    def _index(self, manifest: str) -> Index:
         source = _content_digest(manifest)
         path = self.folder / f"{source}{INDEX_SUFFIX}"
 
@@ -140,7 +140,7 @@ def _locked(path: Path) -> Iterator[None]:
         yield
 
 
-def _rows(manifest: Path) -> Iterator[Utterance]:
+def _rows(manifest: str) -> Iterator[Utterance]:
     """Yield the utterances of a manifest, audio paths as written; progress is logged."""
     hashes, announced = array("q"), time.monotonic()
     for number, (where, line) in enumerate(manifest_lines(manifest), start=1):
@@ -148,15 +148,17 @@ def _rows(manifest: Path) -> Iterator[Utterance]:
         hashes.append(hash(utterance.id))
         if number % 10_000 == 0 and time.monotonic() - announced > LONG_SECONDS:
             announced = time.monotonic()
-            logger.info("indexing %s: %s utterances so far", manifest, f"{number:,}")
+            logger.info("indexing %s: %s utterances so far", printable_url(manifest), f"{number:,}")
         yield utterance
     if len(np.unique(np.frombuffer(hashes, dtype=np.int64))) < len(hashes):
         read_manifest(manifest)  # raises the error that names both lines, unless only the hashes are equal
 
 
-def _content_digest(manifest: Path) -> str:
+def _content_digest(manifest: str) -> str:
+    if is_url(manifest):
+        return _shortened(hashlib.sha256(read_whole(manifest)).hexdigest())
     try:
-        with manifest.open("rb") as file:
+        with open(manifest, "rb") as file:
             return _shortened(hashlib.file_digest(file, "sha256").hexdigest())
     except OSError:
         for _ in manifest_lines(manifest):  # raises the error that says what is wrong

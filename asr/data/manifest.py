@@ -5,7 +5,7 @@ import json
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import repeat
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -42,6 +42,7 @@ class Utterance:
         speaker: who speaks, if known.
         extent: in a shard: the bytes of `audio_filepath` that hold the utterance's audio, and nothing else, so that
             `offset` says only where it was in the recording; None: the file is an audio file.
+        content: of the audio file, or of the extent, if it has been read already.
     """
 
     audio_filepath: str
@@ -51,6 +52,7 @@ class Utterance:
     offset: float | None = None
     speaker: str | None = None
     extent: Extent | None = None
+    content: bytes | None = field(default=None, repr=False)
 
 
 def read_manifest(path: str | Path) -> list[Utterance]:

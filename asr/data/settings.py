@@ -1,7 +1,6 @@
 """The sections `corpus` and `data` of the settings of a run."""
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated
 
 from asr.data.batch_plan import BatchBounds, BatchOrder
@@ -9,6 +8,7 @@ from asr.data.padded_lengths import PaddedLengths
 from asr.data.selection import SelectionBounds
 from asr.settings.read import INLINE
 from asr.settings.rule import FRACTION, MANIFESTS, PATH, TEXT, WORKERS, list_of, one_of, or_null
+from asr.storage.location import join, plain
 from asr.storage.settings import StorageSettings
 
 TESTS = ("test", "also_test")
@@ -38,10 +38,10 @@ class CorpusSettings:
     prepare: Annotated[str | None, or_null(TEXT)]
     how_to_prepare: Annotated[str | None, or_null(TEXT)] = None
 
-    def manifests(self, split: str) -> list[Path]:
-        """Return the paths of a split's manifests: train, valid, test or also_test."""
+    def manifests(self, split: str) -> list[str]:
+        """Return the paths or URLs of a split's manifests: train, valid, test or also_test."""
         names: list[str] = getattr(self, split)
-        return [Path(self.dir, name) for name in names]
+        return [plain(join(self.dir, name)) for name in names]
 
 
 @dataclass(frozen=True)

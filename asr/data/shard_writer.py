@@ -6,11 +6,12 @@ import logging
 import os
 import tarfile
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
 import numpy as np
 import soundfile
@@ -24,9 +25,11 @@ from asr.data.utterances import Part, Utterances
 from asr.errors import InputError, StoreError
 from asr.storage.location import file_name, is_url, join, printable_url
 from asr.storage.store import list_prefix, read_range, read_whole, write_whole
+from asr.system.files import UNFINISHED, remove_unfinished
 
 BLOCK = tarfile.BLOCKSIZE
-READ_BYTES = 1 << 23
+READ_BYTES = 1 << 23  # of a shard, compared at once with what was written
+MAX_FLAC_RATE = 655_350  # Hz: a header has 20 bits for tens of them
 INDEX = "index.arrow"
 
 logger = logging.getLogger(__name__)
@@ -49,7 +52,7 @@ class ShardSettings:
 class ShardWriter:
     """Writes shards into a folder, or below a URL, one after another; each is there whole or not at all.
 
-    Started again with the same manifest it continues after the last complete shard.
+    Started again with the same manifest it continues after the last complete shard, which its index marks.
 
     Args:
         output: folder or URL.
@@ -99,6 +102,7 @@ class ShardWriter:
         folder = Path(self._output)
         try:
             folder.mkdir(parents=True, exist_ok=True)
+            remove_unfinished(folder)
             return {file.name for file in folder.iterdir()}
         except OSError as error:
             must = "--output must be a folder that can be written to, or a URL"
@@ -113,9 +117,16 @@ class ShardWriter:
         check_shards(index, self._output)
         return index
 
+    @contextmanager
+    def _temporary(self, name: str) -> Iterator[BinaryIO]:
+        """Open a temporary file: in the output folder, where there is room, or the system's if the output is a URL."""
+        folder = None if is_url(self._output) else self._output
+        with tempfile.NamedTemporaryFile(dir=folder, prefix=f".{name}-", suffix=UNFINISHED) as file:
+            yield cast(BinaryIO, file)
+
     def _write_shard(self, name: str, utterances: Utterances, first: int) -> Index:
         shard, rows = f"{name}.tar", []
-        with tempfile.NamedTemporaryFile(dir=self._temporary(), prefix=f".{name}-", suffix=".unfinished") as file:
+        with self._temporary(shard) as file:
             for row in range(first, len(utterances)):
                 utterance = utterances[row]
                 content, suffix = self._content(utterance)
@@ -145,14 +156,10 @@ class ShardWriter:
         return encoded_audio(waveform, sample_rate, self._settings.opus)
 
     def _put(self, name: str, write: Callable[[BinaryIO], object]) -> None:
-        with tempfile.NamedTemporaryFile(dir=self._temporary(), prefix=f".{name}-", suffix=".unfinished") as file:
-            write(file)  # type: ignore[arg-type]
+        with self._temporary(name) as file:
+            write(file)
             file.flush()
             write_whole(join(self._output, name), Path(file.name))
-
-    def _temporary(self) -> str | None:
-        """Return the folder of temporary files: where there is room for the output, or the system's."""
-        return None if is_url(self._output) else self._output
 
     def _verify(self, shard: str, copy: Path, size: int) -> None:
         """Read a shard back and compare it with the copy it was written from."""
@@ -177,10 +184,12 @@ def encoded_audio(waveform: Tensor, sample_rate: int, opus: bool) -> tuple[bytes
         soundfile.write(file, samples, sample_rate, format="OGG", subtype="OPUS")
         return file.getvalue(), ".opus"
     for bits in (16, 24):
-        integers = samples.astype(np.float64) * 2 ** (bits - 1)
-        if (integers == np.rint(integers)).all() and integers.min() >= -(2 ** (bits - 1)) and sample_rate < 655_350:
-            left = (np.rint(integers).astype(np.int64) << (32 - bits)).astype(np.int32)
-            soundfile.write(file, left, sample_rate, format="FLAC", subtype=f"PCM_{bits}")
+        full_scale = 2 ** (bits - 1)
+        integers = samples.astype(np.float64) * full_scale
+        in_range = integers.min() >= -full_scale and integers.max() < full_scale
+        if in_range and (integers == np.rint(integers)).all() and sample_rate <= MAX_FLAC_RATE:
+            as_32_bits = (integers * 2 ** (32 - bits)).astype(np.int32)
+            soundfile.write(file, as_32_bits, sample_rate, format="FLAC", subtype=f"PCM_{bits}")
             return file.getvalue(), ".flac"
     soundfile.write(file, samples, sample_rate, format="WAV", subtype="FLOAT")
     return file.getvalue(), ".wav"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -15,6 +14,7 @@ from torch import Tensor
 
 from asr.data.index import Index, decoded, record_batches
 from asr.data.manifest import Utterance
+from asr.storage.location import join
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class Utterances(Sequence[Utterance]):
 
     def _made(self, part: Part, written: Utterance) -> Utterance:
         text = written.text if self._normalize is None else self._normalize(written.text)
-        return replace(written, audio_filepath=os.path.join(part.folder, written.audio_filepath), text=text)
+        return replace(written, audio_filepath=join(part.folder, written.audio_filepath), text=text)
 
     def select(self, positions: np.ndarray) -> Utterances:
         """Return the utterances at these positions, ascending, (M,) int64."""
@@ -118,10 +118,10 @@ class Utterances(Sequence[Utterance]):
 
     def audio_paths(self) -> Iterator[str]:
         """Yield where the audio of each is."""
-        for part in self._split():
-            yield from (os.path.join(part.parts[0].folder, path) for path in part.values("audio_filepath"))
+        for part in self.split():
+            yield from (join(part.parts[0].folder, path) for path in part.values("audio_filepath"))
 
-    def _split(self) -> Iterator[Utterances]:
+    def split(self) -> Iterator[Utterances]:
         """Yield the utterances of each part."""
         first = 0
         for part, end in zip(self.parts, self._ends, strict=True):
@@ -143,17 +143,17 @@ class Utterances(Sequence[Utterance]):
                 yield from (change(decoded(value)) for value in column.to_pylist())
 
     @property
-    def texts(self) -> Column:
+    def texts(self) -> TextColumn:
         """The text of each, normalised."""
-        return Column(self, "text")
+        return TextColumn(self, "text")
 
     @property
-    def ids(self) -> Column:
+    def ids(self) -> TextColumn:
         """The id of each."""
-        return Column(self, "id")
+        return TextColumn(self, "id")
 
 
-class Column(Sequence[str]):
+class TextColumn(Sequence[str]):
     """A text column of utterances; nothing is read before it is asked for.
 
     Args:
