@@ -16,8 +16,9 @@ import pytest
 
 from asr.errors import AudioError, InputError, StoreError
 from asr.storage import client, session, store
-from asr.storage.location import absolute, folder_of, is_url, join, printable_url
+from asr.storage.location import absolute, folder_of, is_url, join, printable_url, without_secrets
 from asr.storage.store import ByteRange, read_range, read_ranges, read_whole, size_and_etag, write_whole
+from asr.training.hydra_command import run_job
 from tests.storing import FaultyProxy, storage
 
 CONTENT = random.Random(0).randbytes(200_000)
@@ -313,6 +314,21 @@ def test_no_message_has_a_signature_or_a_password(s3: FaultyProxy, url: str, fau
         read_whole(web)
     assert "5ec2e7" not in str(caught.value)
     assert str(caught.value).startswith(f"http://127.0.0.1:{s3.port}/")
+
+
+def test_a_command_line_is_logged_without_signatures() -> None:
+    command = (
+        f"asr.train 'corpus.train=[https://u:5ec2e7@h/a.jsonl?{SECRET},s3://b/x?y]' run_dir=x https://h/b?{SECRET}"
+    )
+    assert without_secrets(command) == "asr.train 'corpus.train=[https://h/a.jsonl,s3://b/x?y]' run_dir=x https://h/b"
+
+
+def test_a_training_refuses_settings_that_config_yaml_must_not_keep(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        run_job(lambda settings: None, {"corpus": {"train": [f"https://h/a.jsonl?{SECRET}"]}})
+    error = capsys.readouterr().err
+    assert "a setting must not hold a URL with a query or a password" in error
+    assert "5ec2e7" not in error
 
 
 # ---- names

@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 
 import asr
+from asr.storage.location import without_secrets
 
 LIBRARIES = ("torch", "torchaudio", "lightning", "hydra-core", "sentencepiece")
 GIT_SECONDS = 10  # that git may take

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from asr.errors import InputError, StoreError
 from asr.settings.conf import CONF
+from asr.storage.location import without_secrets
 from asr.system.files import NO_ROOM
 from asr.system.processes import INTERRUPTED, keep_memory, spin_briefly
 from asr.text.printable import LineFormatter
