@@ -33,8 +33,10 @@ def plan(settings: "RunSettings") -> None:
     from asr.run.folder import fitted_front_end
     from asr.run.initialization import start_of
     from asr.run.preparation import training_counts
+    from asr.storage.session import configure
     from asr.text.normalize import get_normalizer
 
+    configure(settings.data.storage)
     prepare_if_absent(settings.corpus)
     torch.manual_seed(settings.seed)
     cache = IndexCache(settings.data.index_dir)

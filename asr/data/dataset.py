@@ -19,7 +19,7 @@ from asr.errors import AudioError
 from asr.interfaces import FeatureAugment, Features, WaveformAugment
 from asr.lengths import Lengths
 from asr.storage.byte_range import ByteRange
-from asr.storage.location import is_url
+from asr.storage.location import is_url, printable_url
 from asr.storage.store import read_ranges, read_whole
 
 DURATION_TOLERANCE_SECONDS = 0.1  # by which a manifest's duration may be off, beside 1 % of it
@@ -248,4 +248,4 @@ def is_as_long(utterance: Utterance, actual: float) -> bool:
 def _check_duration(utterance: Utterance, actual: float) -> None:
     if not is_as_long(utterance, actual):
         given = f"the manifest says {utterance.duration:.2f} s, the audio has {actual:.2f} s (id {utterance.id!r})"
-        raise AudioError(f"{utterance.audio_filepath}: duration must be that of the audio; {given}.")
+        raise AudioError(f"{printable_url(utterance.audio_filepath)}: duration must be that of the audio; {given}.")

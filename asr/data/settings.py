@@ -10,6 +10,7 @@ from asr.settings.read import INLINE
 from asr.settings.rule import FRACTION, MANIFESTS, PATH, TEXT, WORKERS, Rule, above, list_of, number, one_of, or_null
 from asr.storage.location import join, plain
 from asr.storage.patterns import expanded
+from asr.storage.settings import StorageSettings
 
 TESTS = ("test", "also_test")
 
@@ -104,6 +105,7 @@ class DataSettings:
         index_dir: folder that keeps the indexes of manifests and the counts of their tokens, for all processes and
             runs; None: asr/index in the user's cache, $XDG_CACHE_HOME or ~/.cache.
         num_workers: processes that read audio beside the training process; 0: the training process reads it.
+        storage: waiting for object stores, and their cache.
         max_dropped_fraction: share of the training utterances that may be dropped because the encoder has fewer frames
             than their text has tokens.
         max_bad_fraction: share of an epoch's utterances that may turn out unreadable before training stops.
@@ -113,5 +115,6 @@ class DataSettings:
     features_on: Annotated[str, one_of("cpu", "device")]
     index_dir: Annotated[str | None, or_null(PATH)]
     num_workers: Annotated[int, WORKERS]
+    storage: Annotated[StorageSettings, INLINE]
     max_dropped_fraction: Annotated[float, FRACTION]
     max_bad_fraction: Annotated[float, FRACTION]
