@@ -41,6 +41,7 @@ def plan(settings: "RunSettings") -> None:
     torch.manual_seed(settings.seed)
     cache = IndexCache(settings.data.index_dir)
     corpus = read_corpus(settings.corpus, get_normalizer(settings.components["normalizer"]), cache.utterances)
+    corpus.check_shards()
     corpus.check_audio()
     tokenizer, features = fitted_front_end(settings, corpus, False, start_of(settings.init))
     model = build.build_model(settings.components, tokenizer, features)

@@ -5,7 +5,7 @@ import logging
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -61,23 +61,32 @@ class Corpus:
         return Corpus(self.train.normalized(normalize), self.valid.normalized(normalize), tests, also_tests)
 
     def check_audio(self) -> None:
-        """Check that every audio file and shard is there, before an epoch finds out; files at URLs are not checked.
+        """Check that every audio file is there, before an epoch finds out; files at URLs are not checked.
 
         Raises:
             InputError: naming one, and how many are not.
-            StoreError: a shard is not there, or is not that of its index.
         """
         paths: dict[str, str] = {}
-        for utterances in (self.train, self.valid, *self.all_tests.values()):
-            for part in utterances.split():
-                index, folder = part.parts[0].index, part.parts[0].folder
-                check_shards(index, folder)
-                if not index.shards:
-                    paths.update(zip(part.audio_paths(), part.ids, strict=True))
+        for part in self._parts():
+            if not part.parts[0].index.shards:
+                paths.update(zip(part.audio_paths(), part.ids, strict=True))
         absent = [path for path in paths if not is_url(path) and not os.path.isfile(path)]
         if absent:
             more = f" and {len(absent) - 1} more of {len(paths)} files" if len(absent) > 1 else ""
             raise InputError(f"{absent[0]}: audio file not found (id {paths[absent[0]]!r}){more}.")
+
+    def check_shards(self) -> None:
+        """Check that every shard is there and that of its index; from then on no other version is read.
+
+        Raises:
+            StoreError: one is not.
+        """
+        for part in self._parts():
+            check_shards(part.parts[0].index, part.parts[0].folder)
+
+    def _parts(self) -> Iterator[Utterances]:
+        for utterances in (self.train, self.valid, *self.all_tests.values()):
+            yield from utterances.split()
 
     def note_conversion(self, sample_rate: int) -> None:
         """Read an utterance, so that a conversion is noted here: processes that read audio keep quiet."""

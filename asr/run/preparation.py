@@ -155,6 +155,7 @@ def prepare(settings: RunSettings, rank: int, world_size: int) -> Prepared:
         folder.open_run_dir(run_dir)
     cache = IndexCache(settings.data.index_dir)
     corpus = read_corpus(settings.corpus, get_normalizer(components["normalizer"]), cache.utterances)
+    corpus.check_shards()
     resume = find_resume(run_dir / CHECKPOINTS)
     if resume is None and first:
         corpus.check_audio()  # a resumed run skips what has disappeared, as it would have done
