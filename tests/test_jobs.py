@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +15,7 @@ import torch
 
 from asr.data.batch_plan import BatchBounds
 from asr.errors import AudioError
-from asr.interfaces import Encoded, Hypothesis, Tap
+from asr.interfaces import Encoded, Hypothesis, Taps
 from asr.recognition.chunks import ChunkBounds
 from asr.recognition.inference import Inference
 from asr.recognition.recognizer import Recognizer
@@ -53,7 +53,7 @@ class Gate:
         self.batches: list[int] = []
         net = recognizer.model.encoder.forward
 
-        def forward(features: torch.Tensor, lengths: torch.Tensor, taps: Mapping[int, Tap]) -> Encoded:
+        def forward(features: torch.Tensor, lengths: torch.Tensor, taps: Taps) -> Encoded:
             self.batches.append(len(features))
             self.reached.set()
             assert self.open.wait(PATIENCE)
