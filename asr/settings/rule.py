@@ -136,6 +136,7 @@ Dim = Annotated[int, whole(1, 65_536)]  # channels
 Layers = Annotated[int, whole(1, 1_000)]
 Heads = Annotated[int, whole(1, 1_024)]
 Probability = Annotated[float, PROBABILITY]  # of dropout
+Fraction = Annotated[float, FRACTION]
 Eps = Annotated[float, above(0, 1)]
 KernelSize = Annotated[int, odd(1_001)]  # of a convolution, in frames
 Bias = Annotated[bool, SWITCH]  # of linear layers and convolutions
