@@ -1,7 +1,7 @@
 """The Conformer encoder."""
 
 from collections.abc import Callable
-from typing import Annotated, Any, cast
+from typing import Any, cast
 
 from torch import Tensor, nn
 
@@ -9,7 +9,7 @@ from asr.encoder.stack import check_heads, run_blocks
 from asr.interfaces import NO_TAPS, ActivationMaker, Attention, Convolution, Encoded, NormMaker, Taps
 from asr.kernels.dropout import Dropout
 from asr.lengths import padding_mask
-from asr.settings.rule import Bias, Dim, Heads, Layers, Probability, above
+from asr.settings.rule import Bias, Dim, FeedForwardFactor, Heads, Layers, Probability
 
 
 class Conformer(nn.Module):
@@ -41,7 +41,7 @@ class Conformer(nn.Module):
         dim: Dim,
         num_layers: Layers,
         num_heads: Heads,
-        feed_forward_factor: Annotated[float, above(0, 64)],
+        feed_forward_factor: FeedForwardFactor,
         feed_forward_bias: Bias,
         dropout: Probability,
         subsampling: Callable[[int, int], Any],

@@ -24,7 +24,7 @@ from asr.interfaces import (
 )
 from asr.kernels.positions import sinusoids
 from asr.lengths import padding_mask
-from asr.settings.rule import Bias, Dim, Heads, Layers, Probability, above, list_of, or_null, whole
+from asr.settings.rule import Bias, Dim, FeedForwardFactor, Heads, Layers, Probability, list_of, or_null, whole
 
 Frames = whole(0, 100_000)
 RightFrames = whole(0, 1_000)  # what waits for so many is no stream; a step computes as many again
@@ -139,7 +139,7 @@ class ConformerStreaming(nn.Module):
         dim: Dim,
         num_layers: Layers,
         num_heads: Heads,
-        feed_forward_factor: Annotated[float, above(0, 64)],
+        feed_forward_factor: FeedForwardFactor,
         feed_forward_bias: Bias,
         dropout: Probability,
         chunk_frames: Annotated[int | None, ChunkFrames],

@@ -1,7 +1,7 @@
 """The Transformer encoder."""
 
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +12,7 @@ from asr.kernels.attention import attend
 from asr.kernels.dropout import Dropout
 from asr.kernels.positions import sinusoids
 from asr.lengths import padding_mask
-from asr.settings.rule import Dim, Heads, Layers, Probability, above
+from asr.settings.rule import Dim, FeedForwardFactor, Heads, Layers, Probability
 
 
 class Transformer(nn.Module):
@@ -41,7 +41,7 @@ class Transformer(nn.Module):
         dim: Dim,
         num_layers: Layers,
         num_heads: Heads,
-        feed_forward_factor: Annotated[float, above(0, 64)],
+        feed_forward_factor: FeedForwardFactor,
         dropout: Probability,
         subsampling: Callable[[int, int], Any],
         activation: ActivationMaker,

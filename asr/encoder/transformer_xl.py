@@ -15,7 +15,7 @@ from asr.kernels.dropout import Dropout
 from asr.kernels.positions import sinusoids
 from asr.kernels.relative_attention import Projections, attend
 from asr.lengths import padding_mask
-from asr.settings.rule import Dim, Heads, Layers, Probability, above, whole
+from asr.settings.rule import Dim, FeedForwardFactor, Heads, Layers, Probability, whole
 
 Frames = Annotated[int, whole(0, 100_000)]
 
@@ -54,7 +54,7 @@ class TransformerXL(nn.Module):
         dim: Dim,
         num_layers: Layers,
         num_heads: Heads,
-        feed_forward_factor: Annotated[float, above(0, 64)],
+        feed_forward_factor: FeedForwardFactor,
         dropout: Probability,
         segment: Annotated[int, whole(1, 100_000)],
         training_memory: Frames,
