@@ -26,7 +26,7 @@ _work: tuple[Utterances, Reference, str]  # of `_encode`, in processes that are 
 
 
 class TokenCounts(NamedTuple):
-    """Of each utterance, (N,) int64.
+    """Of each utterance, (N,) int32.
 
     Args:
         num_tokens: tokens of its text.
@@ -68,7 +68,7 @@ def stored_counts(utterances: Utterances, reference: Reference, cache: IndexCach
 
 
 def _split(counts: np.ndarray) -> TokenCounts:
-    num_tokens, min_frames = torch.from_numpy(np.asarray(counts).astype(np.int64))
+    num_tokens, min_frames = torch.from_numpy(counts)
     return TokenCounts(num_tokens, min_frames)
 
 
