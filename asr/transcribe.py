@@ -35,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "paths",
         metavar="PATH",
         nargs="+",
-        help="path or URL: audio file, folder of them, manifest (.jsonl, .json), index (.arrow); - with --stream: stdin",
+        help="path or URL: audio, folder of it, manifest (.jsonl, .json), index (.arrow); - with --stream: stdin",
     )
     add_output(parser, default="txt")
     parser.add_argument("--nbest", type=int, default=1, metavar="N", help="alternatives, in json and jsonl (default 1)")
