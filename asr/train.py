@@ -56,7 +56,7 @@ def train(settings: "RunSettings") -> float | None:
     check_dropped(training_set.dropped, training_set.num_given, settings.data.max_dropped_fraction)
     if settings.debug.same_utterances:
         corpus = corpus.only(training_set.utterances)
-    prepared.describe(model, corpus)
+    prepared.describe(model, corpus, training_set)
     loading = settings.data.num_workers, settings.data.features_on
     data = SpeechData(training_set, corpus.valid, augmentation, position, *loading)
     run = prepared.run(training_set, settings.trainer.bounds)
