@@ -282,7 +282,10 @@ class Predictor(Protocol):
 
 
 class JointNetwork(Protocol):
-    """What a transducer joins a frame and the tokens before by: what each gives, (..., J), to logits (..., V)."""
+    """Joins a frame and the tokens before it: what each gives, (..., J), to logits (..., V).
+
+    Where durations are predicted too, their logits follow those of the tokens: (..., V + number of durations).
+    """
 
     def __call__(self, frames: Tensor, tokens: Tensor) -> Tensor: ...
     def of_frames(self, encoder_out: Tensor) -> Tensor: ...
@@ -294,6 +297,17 @@ class TransducerHead(Head, Protocol):
 
     predictor: Predictor
     joiner: JointNetwork
+
+
+class DurationHead(Head, Protocol):
+    """A transducer whose joiner predicts a duration with each token and each blank.
+
+    The joiner has another name than `TransducerHead`'s, so that no search takes logits of durations for tokens'.
+    """
+
+    predictor: Predictor
+    duration_joiner: JointNetwork
+    durations: tuple[int, ...]  # in encoder frames; a blank of duration 0 is impossible
 
 
 class Span(NamedTuple):

@@ -5,7 +5,7 @@ from typing import Any
 
 from asr.errors import InputError, shown
 
-FORMAT = 7  # of what this version writes
+FORMAT = 8  # of what this version writes
 KEY = "format"  # of a config: its number; a config of format 0 has none
 
 
@@ -133,6 +133,14 @@ def _no_spelling(config: dict[str, Any]) -> dict[str, Any]:
     return config | {"decode": decode | {"fusion": {"spelling": None} | fusion}}
 
 
+def _joint_activation(config: dict[str, Any]) -> dict[str, Any]:
+    """Up to format 7 a transducer's joiner had no other activation than tanh."""
+    head = config.get("head")
+    if not isinstance(head, dict) or head.get("name") != "transducer":
+        return config
+    return config | {"head": {"joint_activation": "tanh"} | head}
+
+
 CHANGES: list[Callable[[dict[str, Any]], dict[str, Any]]] = [
     _relative_feed_forward,
     _convolution_group,
@@ -141,4 +149,5 @@ CHANGES: list[Callable[[dict[str, Any]], dict[str, Any]]] = [
     _nothing_behind_a_chunk,
     _word_insertion_bonus,
     _no_spelling,
+    _joint_activation,
 ]  # from format 0, 1, … to the next
