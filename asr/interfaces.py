@@ -393,9 +393,11 @@ class Hypothesis(NamedTuple):
     Args:
         tokens: without blanks.
         score: as the decoder ranks hypotheses (natural logarithm).
-        frames: that spell each token; None: as the frame head aligns them.
+        frames: that spell each token; None: as the frame head aligns them. Of a stream, they are counted from its
+            beginning.
         confidences: of each token, from 0 to 1; None: as the frame head's entropy tells.
         num_final: of a stream: tokens that change no more.
+        has_ends: whether frames last as long as their tokens sound; False: they tell where a token is written.
     """
 
     tokens: list[int]
@@ -403,6 +405,7 @@ class Hypothesis(NamedTuple):
     frames: list[Span] | None = None
     confidences: list[float] | None = None
     num_final: int = 0
+    has_ends: bool = False
 
 
 class Tunable(NamedTuple):
