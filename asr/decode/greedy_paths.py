@@ -124,7 +124,9 @@ def continued(
     for number, (state, added, length) in enumerate(zip(states, written, lengths.tolist(), strict=True)):
         frames = [Span(state.num_frames + start, state.num_frames + end) for start, end in added.frames]
         before = state.written
-        after = WrittenTokens(before.tokens + added.tokens, before.frames + frames, before.confidences + added.confidences)
+        after = WrittenTokens(
+            before.tokens + added.tokens, before.frames + frames, before.confidences + added.confidences
+        )
         own = Place(*(rows[number : number + 1].clone() for rows in place))
         new.append(GreedyPath(after, state.num_frames + length, own))
     return new
@@ -143,7 +145,9 @@ def decide(state: GreedyPath, tokens: list[int]) -> GreedyPath:
 
 def forget(state: GreedyPath, num_tokens: int) -> GreedyPath:
     """Leave out the first tokens; the prediction network remembers them."""
-    return state._replace(written=WrittenTokens(*(values[num_tokens:] for values in state.written)))
+    tokens, frames, confidences = state.written
+    rest = WrittenTokens(tokens[num_tokens:], frames[num_tokens:], confidences[num_tokens:])
+    return state._replace(written=rest)
 
 
 def settled(state: GreedyPath) -> GreedyPath:

@@ -1,6 +1,6 @@
 """Beam search of a token-and-duration transducer, with shallow fusion."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Annotated, cast
 
 import torch
@@ -18,8 +18,8 @@ class TDTBeam:
     """Search for the tokens that score highest over all their paths, with language model, lexicon and hotwords.
 
     Prefixes wait at the frame that their durations lead to; frames are visited in order. Paths that reach a frame with
-    the same tokens are summed. A path ends where a blank or a token leads to the end of the frames or beyond it, so the
-    probabilities of all texts add up to one.
+    the same tokens are summed. A path ends where a blank or a token leads to the end of the frames or beyond it, as in
+    greedy search; the loss knows only paths that a blank ends there exactly.
 
     *Source*: Xu et al. 2023, arXiv:2304.06795, section 3.4; the search within a frame: Saon et al. 2020,
     "Alignment-length synchronous decoding for RNN transducer", section 2.2 (time-synchronous decoding).
@@ -122,6 +122,8 @@ class _Search:
         self.best = max((score(*pair) for beams in self.waiting.values() for pair in beams.items()), default=NEVER)
         here = self._best_of(here)
         for count in range(self.settings.max_symbols + 1):
+            if not here:
+                break
             logits = self.joiner(frame, self.reader(here))
             logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
             of_tokens, of_durations = logits.split([logits.shape[1] - len(self.durations), len(self.durations)], dim=1)
@@ -132,8 +134,6 @@ class _Search:
             if count == self.settings.max_symbols:
                 break
             here = self._best_of(self._write(number, here, of_tokens, rows))
-            if not here:
-                break
 
     def _pass(self, number: int, prefix: Prefix, paths: Paths, blank: float, of_durations: list[float]) -> None:
         """Leave a frame by a blank of each duration."""

@@ -14,7 +14,6 @@ from asr.interfaces import BLANK_ID, Head, Hypothesis, Span, Tokenizer, Transduc
 from asr.settings.rule import whole
 
 
-
 class TransducerBeam:
     """Search for the tokens that score highest over all their paths, with language model, lexicon and hotwords.
 

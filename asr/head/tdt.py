@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from asr.head.ctc import CTC
-from asr.head.joint_network import JointActivation, Joiner, joint_logits
+from asr.head.joint_network import Joiner, JointActivation, joint_logits
 from asr.head.transducer import CTCWeight
 from asr.interfaces import NO_TAPS, Encoded, Predictor
 from asr.kernels.tdt_loss import tdt_loss

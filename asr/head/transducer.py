@@ -6,7 +6,7 @@ from typing import Annotated
 from torch import Tensor, nn
 
 from asr.head.ctc import CTC
-from asr.head.joint_network import JointActivation, Joiner, joint_logits
+from asr.head.joint_network import Joiner, JointActivation, joint_logits
 from asr.interfaces import NO_TAPS, Encoded, Predictor
 from asr.kernels.transducer_loss import transducer_loss
 from asr.lengths import Lengths

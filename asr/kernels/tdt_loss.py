@@ -72,8 +72,8 @@ class _TDTLoss(torch.autograd.Function):
         token = of_tokens.gather(3, following)[..., 0] - total - sigma
         duration = of_durations.log_softmax(dim=-1)  # (B, T', U + 1, D)
         widest = torch.promote_types(dtype, exact(logits.device))
-        tables = (table.to(widest) for table in (blank, token, duration))
-        log_prob, posteriors = _paths(*tables, lengths, token_lengths, durations)
+        blank, token, duration = blank.to(widest), token.to(widest), duration.to(widest)
+        log_prob, posteriors = _paths(blank, token, duration, lengths, token_lengths, durations)
         ctx.save_for_backward(logits, following, total, *(table.to(dtype) for table in posteriors))
         ctx.num_tokens = num_tokens
         columns = padding_mask(token_lengths + 1, logits.shape[2])
@@ -81,7 +81,7 @@ class _TDTLoss(torch.autograd.Function):
         return torch.where(log_prob > NEVER / 2, -log_prob, math.inf).to(dtype)
 
     @staticmethod
-    @once_differentiable  # type: ignore[misc]
+    @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         logits, following, total, blank, token, duration = ctx.saved_tensors
         visited = (blank + token)[..., None]  # (B, T', U + 1, 1)
