@@ -21,7 +21,9 @@ from asr.recognition import timing
 from asr.recognition.alignment import token_spans
 from asr.recognition.cached_stream import CachedStream, advance
 from asr.recognition.captions import Captions
+from asr.recognition.chunks import ChunkBounds
 from asr.recognition.feature_stream import Remainder, stream_features
+from asr.recognition.inference import Inference
 from asr.recognition.look_back_stream import LookBackStream, look_back_together
 from asr.recognition.recognizer import Recognizer
 from asr.recognition.stream_settings import StreamSettings
@@ -102,7 +104,7 @@ def transducer(name: str = "transducer") -> Recognizer:
         scale = 4.0 / logits.std(dim=0)
         joiner.output.bias.sub_(logits.mean(dim=0)).mul_(scale)
         joiner.output.weight.mul_(scale[:, None])
-        joiner.output.bias[BLANK_ID] += 10.0 if name == "transducer" else 6.0
+        joiner.output.bias[BLANK_ID] += 10.0 if name == "transducer" else 5.0
         joiner.output.bias[recognizer.model.tokenizer.pieces.index(" ")] += 5.0
     return recognizer
 
@@ -550,3 +552,33 @@ print(words)
     minute, hour, words = map(int, run.stdout.split())
     assert hour < minute + 8 * 1024, "KiB"
     assert words > 3600
+
+
+@pytest.mark.parametrize("name", ["transducer alone", "tdt alone"])
+def test_a_long_recording_is_cut_where_a_transducer_without_ctc_writes_nothing(name: str) -> None:
+    """Its tokens hang on frames alone here, so that a segment that begins anew writes what one pass writes there."""
+    recognizer = transducer(name)
+    with torch.no_grad():
+        joiner_of(recognizer).of_tokens.weight.zero_()
+    recognizer.model.float()
+    waveform = speech(40.0, 8, torch.float32)
+    chunks = Inference(chunks=ChunkBounds(4.8, 1.2))  # both are multiples of the encoder's own chunks
+    transcript = recognizer.transcribe(waveform, chunks, sample_rate=RATE)
+    expected = whole(recognizer, waveform)
+    assert transcript.text.replace(" ", "") == expected.replace(" ", "")
+    assert len(expected.replace(" ", "")) > 12
+    starts = [word.start for word in transcript.words]
+    assert starts == sorted(starts)
+    assert all(0 <= word.start < word.end <= 40.0 for word in transcript.words)
+    assert all(0 < word.confidence < 1 for word in transcript.words)
+
+
+def test_a_net_that_gives_no_numbers_is_reported_without_a_frame_head_too() -> None:
+    recognizer = transducer("tdt alone")
+    with torch.no_grad():
+        next(recognizer.model.encoder.parameters()).fill_(math.nan)
+    recognizer.model.float()
+    with pytest.raises(InputError, match="NaN"):
+        recognizer.transcribe(speech(1.0, 1, torch.float32), sample_rate=RATE)
+    with pytest.raises(InputError, match="NaN"):
+        Stream(recognizer).feed(speech(2.0, 1, torch.float32))
