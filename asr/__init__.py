@@ -20,6 +20,7 @@ The folders, from the lowest layer up; each imports only from those above it:
 
     system/          files, processes
     settings/        what settings must be, and where the files of conf/ are
+    storage/         files by path or URL: object stores, their cache on a local disk
     audio/           files to waveforms (S,)
     text/            normalised text, words of tokens, a stranger's text on one line, numbers as they are printed
     language_model/  n-grams: made, mixed, checked, asked

@@ -26,6 +26,18 @@ class TruncatedError(AudioError):
     """A file of which a part is missing, or damaged."""
 
 
+class StoreError(Exception):
+    """An object store, or what it holds, failed: the message is one line and names the object and the cause.
+
+    It is no AudioError, which would skip an utterance because of the state of a network, and no InputError, which
+    would count as the fault of one file; it ends a run. Commands print it as one line and exit with status 1.
+    """
+
+    def __init__(self, message: str) -> None:
+        # torch raises an exception of a loading process again with the traceback as its message: the last line is ours
+        super().__init__(message.rstrip().rpartition("StoreError: ")[2])
+
+
 def is_out_of_memory(error: BaseException) -> bool:
     """Tell whether an exception says that memory was not enough, on whatever device."""
     texts = ("can't allocate memory", "out of memory", "ALLOC_FAILED", "std::bad_alloc")  # torch's, a RuntimeError

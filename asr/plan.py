@@ -16,8 +16,8 @@ from asr.training.hydra_command import experiment_command
 if TYPE_CHECKING:
     from asr.data.batch_plan import BatchBounds
     from asr.data.epoch_plan import BatchSize, EpochPlan
-    from asr.data.manifest import Utterance
     from asr.data.training_set import TrainingSet
+    from asr.data.utterances import Utterances
     from asr.run.settings import RunSettings
 
 
@@ -27,22 +27,25 @@ def plan(settings: "RunSettings") -> None:
 
     from asr import build
     from asr.data.corpus import prepare_if_absent, read_corpus
+    from asr.data.index_cache import IndexCache
     from asr.data.position import start_of_epoch
     from asr.data.training_set import TrainingSet
     from asr.run.folder import fitted_front_end
     from asr.run.initialization import start_of
+    from asr.run.preparation import training_counts
     from asr.text.normalize import get_normalizer
 
     prepare_if_absent(settings.corpus)
     torch.manual_seed(settings.seed)
-    corpus = read_corpus(settings.corpus, get_normalizer(settings.components["normalizer"]))
+    cache = IndexCache(settings.data.index_dir)
+    corpus = read_corpus(settings.corpus, get_normalizer(settings.components["normalizer"]), cache.utterances)
     corpus.check_audio()
     tokenizer, features = fitted_front_end(settings, corpus, False, start_of(settings.init))
     model = build.build_model(settings.components, tokenizer, features)
-    corpus.check_coverage(tokenizer)
+    counts = training_counts(settings, corpus, model)
     augmentation = build.build_augmentation(settings.components, features.sample_rate)
     of_plan = augmentation.speed, settings.seed, settings.data.plan, augmentation.max_added_seconds
-    training_set = TrainingSet(corpus.train, features, model.reference, *of_plan)
+    training_set = TrainingSet(corpus.train, features, model.reference, *of_plan, counts)
     if settings.debug.same_utterances:
         corpus = corpus.only(training_set.utterances)
     processes, why = settings.trainer.num_processes()
@@ -60,10 +63,10 @@ def plan(settings: "RunSettings") -> None:
 
 def _selection(training_set: "TrainingSet") -> str:
     """Say how many utterances there are to train on, and which were dropped, why."""
-    hours = sum(utterance.duration for utterance in training_set.utterances) / 3600
+    hours = training_set.utterances.hours
     lines = [f"{len(training_set)} of {training_set.num_given} training utterances, {hours:.2f} h"]
-    for reason, ids in training_set.dropped.items():
-        lines.append(printable(f"  dropped {len(ids)}: {reason} ({listed(ids)})"))
+    for reason, dropped in training_set.dropped.items():
+        lines.append(printable(f"  dropped {len(dropped)}: {reason} ({listed(dropped.ids)})"))
     if not training_set.dropped:
         lines.append("  dropped none")
     return "\n".join(lines)
@@ -102,11 +105,11 @@ def _size(batch: "BatchSize") -> str:
     return f"{batch.padded_seconds:.2f} s, {counted(batch.utterances, 'utterance')}"
 
 
-def _validation(utterances: "Sequence[Utterance]", bounds: "BatchBounds", processes: int) -> str:
+def _validation(utterances: "Utterances", bounds: "BatchBounds", processes: int) -> str:
     """Say in how many batches the validation set is seen."""
     from asr.data.batch_plan import plan_evaluation
 
-    seconds = [utterance.duration for utterance in utterances]
+    seconds = utterances.durations.tolist()
     batches = plan_evaluation(seconds, bounds, rank=0, world_size=1)
     most = len(plan_evaluation(seconds, bounds, rank=0, world_size=processes))
     padded = sum(len(batch) * max(seconds[index] for index in batch) for batch in batches if batch)

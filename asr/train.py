@@ -26,7 +26,7 @@ def train(settings: "RunSettings") -> float | None:
     from asr.data.training_set import TrainingSet
     from asr.report.training import leave_report
     from asr.run.outcome import best_wer, check_learnt, finish
-    from asr.run.preparation import prepare
+    from asr.run.preparation import prepare, training_counts
     from asr.training.callbacks import besides_steps
     from asr.training.data_module import SpeechData
     from asr.training.distributed import first_then_all
@@ -46,11 +46,11 @@ def train(settings: "RunSettings") -> float | None:
     prepared.initialize(model)
     if settings.gradient_checkpointing:
         recompute_blocks(model.encoder)
-    corpus.check_coverage(prepared.tokenizer)
+    counts = training_counts(settings, corpus, model)
 
     augmentation = prepared.augmentation
     of_plan = augmentation.speed, seed, settings.data.plan, augmentation.max_added_seconds
-    training_set = TrainingSet(corpus.train, features, model.reference, *of_plan)
+    training_set = TrainingSet(corpus.train, features, model.reference, *of_plan, counts)
     check_dropped(training_set.dropped, training_set.num_given, settings.data.max_dropped_fraction)
     if settings.debug.same_utterances:
         corpus = corpus.only(training_set.utterances)

@@ -110,6 +110,12 @@ def overridden(config: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any
     return config | changed | parts
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Keep indexes of manifests out of the user's cache; commands that tests start inherit this."""
+    os.environ["XDG_CACHE_HOME"] = str(tmp_path_factory.mktemp("cache"))
+
+
 @pytest.fixture(autouse=True)
 def _seed() -> None:
     torch.manual_seed(0)

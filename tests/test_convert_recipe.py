@@ -227,7 +227,7 @@ def test_an_audio_folder_is_read_as_hugging_faces_library_reads_it(tmp_path: Pat
 
 
 def test_parquet_files_that_pyarrow_wrote_are_converted(tmp_path: Path) -> None:
-    pyarrow = pytest.importorskip("pyarrow", reason="needs pyarrow: pip install '.[convert]'")
+    import pyarrow
     import pyarrow.parquet as parquet
 
     audio = [{"bytes": path.read_bytes(), "path": path.name} for path in write_audio(tmp_path / "audio", "flac")]
@@ -243,7 +243,7 @@ def test_parquet_files_that_pyarrow_wrote_are_converted(tmp_path: Path) -> None:
 
 
 def parquet_file(path: Path, audio: list[bytes], **options: Any) -> Path:
-    pyarrow = pytest.importorskip("pyarrow", reason="needs pyarrow: pip install '.[convert]'")
+    import pyarrow
     import pyarrow.parquet as parquet
 
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -14,7 +14,9 @@ from asr.build import build_augmentation, build_features
 from asr.data.batch import Batch, Example, Rejected, collate
 from asr.data.dataset import Augmentation, Item, Reference, SpeechDataset, energies
 from asr.data.manifest import Utterance, read_manifest
-from asr.data.selection import SelectionBounds, feasible_factors, select
+from asr.data.selection import Selection, SelectionBounds, feasible_factors, select
+from asr.data.token_counts import count_tokens
+from asr.data.utterances import Utterances
 from asr.encoder.subsampling.strided_conv import StridedConv
 from asr.head.ctc import CTC
 from asr.interfaces import Features
@@ -229,12 +231,17 @@ def test_selection_keeps_exactly_what_becomes_an_example(utterances: list[Uttera
             candidates.append(replace(with_tokens(utterance, count), id=f"{number}-{count}"))
     dataset = SpeechDataset(candidates, features, REFERENCE)
     examples = [one for number, one in enumerate(candidates) if isinstance(dataset[Item(0, number, 1.0)], Example)]
-    selection = select(candidates, features, REFERENCE, SelectionBounds(0, 100))
-    assert selection.utterances == examples
-    assert selection.min_frames.tolist() == [len(one.text) for one in examples]
+    selection = selected(candidates, features, SelectionBounds(0, 100))
+    assert list(selection.utterances) == examples
+    assert selection.counts.min_frames.tolist() == [len(one.text) for one in examples]
     (reason,) = selection.dropped
     assert "too long for its audio" in reason
-    assert set(selection.dropped[reason]) == {one.id for one in candidates} - {one.id for one in examples}
+    assert set(selection.dropped[reason].ids) == {one.id for one in candidates} - {one.id for one in examples}
+
+
+def selected(candidates: list[Utterance], features: Features, bounds: SelectionBounds) -> Selection:
+    utterances = Utterances.of(candidates)
+    return select(utterances, count_tokens(utterances, REFERENCE), features, REFERENCE, bounds)
 
 
 def test_selection_names_each_reason_and_keeps_what_is_exactly_at_a_bound(features: Features) -> None:
@@ -242,9 +249,9 @@ def test_selection_names_each_reason_and_keeps_what_is_exactly_at_a_bound(featur
         return Utterance("never opened.flac", seconds, text, f"{seconds} {text}")
 
     candidates = [lasting(0.5), lasting(0.49), lasting(3.0), lasting(3.01), lasting(1.0, ""), lasting(0.5, "ab" * 20)]
-    selection = select(candidates, features, REFERENCE, SelectionBounds(min_seconds=0.5, max_seconds=3.0))
+    selection = selected(candidates, features, SelectionBounds(min_seconds=0.5, max_seconds=3.0))
     assert [one.id for one in selection.utterances] == ["0.5 ab", "3.0 ab"]
-    reasons = {ids[0]: reason for reason, ids in selection.dropped.items()}
+    reasons = {dropped.ids[0]: reason for reason, dropped in selection.dropped.items()}
     assert "shorter than data.min_seconds=0.5" in reasons["0.49 ab"]
     assert "longer than 3 s" in reasons["3.01 ab"]
     assert "empty once normalised" in reasons["1.0 "]
@@ -260,7 +267,7 @@ def test_a_speed_is_feasible_where_the_tokens_fit_the_frames_that_are_left(
         for count in range(min(left) - 1, left[1] + 1):  # up to what fits at 1.0
             candidates.append(replace(with_tokens(utterance, count), id=f"{utterance.id}-{count}"))
             expected.append([frames >= count for frames in left])
-    selection = select(candidates, features, REFERENCE, SelectionBounds(0, 100))
+    selection = selected(candidates, features, SelectionBounds(0, 100))
     assert feasible_factors(selection, features, REFERENCE, SPEED).tolist() == expected
     assert [True, True, False] in expected
 

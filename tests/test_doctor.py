@@ -14,6 +14,7 @@ import soundfile
 import torch
 
 from asr.data.corpus import read_corpus
+from asr.data.index_cache import IndexCache
 from asr.data.manifest import Utterance, read_manifest, write_manifest
 from asr.diagnosis.alignment import alignment_findings
 from asr.diagnosis.characters import character_findings
@@ -277,7 +278,7 @@ def test_digits_in_most_texts_are_how_a_corpus_is_written() -> None:
 
 
 def test_of_a_large_corpus_an_equal_part_of_each_split_is_listened_to_and_it_is_said(tones: Path) -> None:
-    corpus = read_corpus(settings_with(*tone_corpus(tones)).corpus, str)
+    corpus = read_corpus(settings_with(*tone_corpus(tones)).corpus, str, IndexCache().utterances)
     splits = splits_of(corpus)
     hours = sum(one.duration for utterances in splits.values() for one in utterances) / 3600
     bounds = Bounds(sample_rate=16000, max_bad_fraction=0.0, listen_hours=hours / 2, seed=0)

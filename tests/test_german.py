@@ -10,6 +10,7 @@ from asr.align import main as align
 from asr.build import build_tokenizer
 from asr.checkpoint.load import load_recognizer
 from asr.data.corpus import prepare_if_absent, read_corpus
+from asr.data.index_cache import IndexCache
 from asr.data.manifest import Utterance, read_manifest, write_manifest
 from asr.data.settings import CorpusSettings
 from asr.decode.fusion.hotwords import read_phrases
@@ -74,9 +75,8 @@ def test_the_form_in_which_a_manifest_spells_its_umlauts_does_not_matter(normali
         ]
         write_manifest(tmp_path / f"{form}.jsonl", utterances)
         manifests = {split: [f"{form}.jsonl"] for split in ("train", "valid", "test")}
-        corpus = read_corpus(
-            CorpusSettings("german", str(tmp_path), **manifests, also_test=[], prepare=None), NORMALIZERS[normalizer]
-        )
+        settings = CorpusSettings("german", str(tmp_path), **manifests, also_test=[], prepare=None)
+        corpus = read_corpus(settings, NORMALIZERS[normalizer], IndexCache().utterances)
         texts[form] = [utterance.text for utterance in corpus.train]
     assert texts["NFC"] == texts["NFD"]
     assert texts["NFC"] == (TEXTS if normalizer == "as_written" else [text.lower() for text in TEXTS])

@@ -27,7 +27,7 @@ LAYERS = [
     ["errors"],
     ["lengths", "system"],
     ["settings"],
-    ["interfaces"],
+    ["interfaces", "storage"],
     ["audio", "text", "language_model", "kernels"],
     ["web"],
     ["augment", "decode", "encoder", "features", "head", "optimizer", "schedule", "tokenizer"],
@@ -129,7 +129,7 @@ def test_a_public_class_has_a_name_of_its_own() -> None:
     assert {name: several for name, several in places.items() if len(several) > 1} == {}
 
 
-MAX_ARROWS, MAX_ARROWS_IN_ALL = 142, 321  # between folders; with the contract and the commands
+MAX_ARROWS, MAX_ARROWS_IN_ALL = 150, 336  # between folders; with the contract and the commands
 
 
 def folder(module: str) -> str:

@@ -24,6 +24,7 @@ from asr.build import build_augmentation, build_features
 from asr.checkpoint.load import model_config
 from asr.data.batch import Example, Rejected
 from asr.data.dataset import Augmentation, Item, Reference, SpeechDataset
+from asr.data.fingerprint import fingerprint
 from asr.data.manifest import Utterance
 from asr.data.position import start_of_epoch
 from asr.data.recordings import RecordingList
@@ -444,8 +445,8 @@ def test_recordings_are_compared_by_what_they_hold_and_not_by_their_place(sounds
     def settings_of(folder: Path) -> dict[str, Any]:
         config = resolved("augment=[noise]", f"augment.noise.recordings={folder}")
         augmentation = build_augmentation(config, SAMPLE_RATE)
-        mixed_in = {name: each.utterances for name, each in augmentation.recordings.items()}
-        return run_settings(config, {"train": [], "valid": [], **mixed_in}, {}, 1)
+        mixed_in = {name: fingerprint(each.utterances) for name, each in augmentation.recordings.items()}
+        return run_settings(config, mixed_in, {}, 1)
 
     old = settings_of(sounds)
     shutil.copytree(sounds, tmp_path / "moved")

@@ -5,18 +5,20 @@ import logging
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
+from pathlib import PurePath
 
-from asr.data.dataset import load_utterance
-from asr.data.manifest import Utterance, read_manifest
+from asr.data.dataset import Reference, load_utterance
+from asr.data.index_cache import check_shards
 from asr.data.settings import TESTS, CorpusSettings
+from asr.data.token_counts import count_tokens
+from asr.data.utterances import Utterances
 from asr.errors import AudioError, InputError
-from asr.interfaces import Tokenizer
 from asr.settings.conf import default_settings, names
+from asr.storage.location import file_name, is_url
 from asr.system.processes import die_with_parent
 from asr.text.normalize import Normalizer
 
@@ -28,47 +30,49 @@ class Corpus:
     """What to train on, to validate on, and to test on.
 
     Args:
-        train: utterances, as all the others with normalised texts.
-        valid: the same.
-        tests: by the manifest's name.
-        also_tests: the same, of what is not trained for: a tokenizer of the training texts need not spell theirs.
+        train: utterances to train on; texts normalised, as in all the others.
+        valid: utterances to validate on.
+        tests: utterances to test on, by the manifest's name.
+        also_tests: utterances to test on that a tokenizer of the training texts need not spell.
     """
 
-    train: list[Utterance]
-    valid: list[Utterance]
-    tests: dict[str, list[Utterance]]
-    also_tests: dict[str, list[Utterance]]
+    train: Utterances
+    valid: Utterances
+    tests: dict[str, Utterances]
+    also_tests: dict[str, Utterances]
 
     @property
-    def all_tests(self) -> dict[str, list[Utterance]]:
+    def all_tests(self) -> dict[str, Utterances]:
         """What is tested on at the end, by the manifest's name."""
         return self.tests | self.also_tests
 
-    def only(self, utterances: list[Utterance]) -> "Corpus":
+    def only(self, utterances: Utterances) -> "Corpus":
         """Return the corpus in which these utterances are trained on, validated on and tested on."""
         return Corpus(utterances, utterances, {"train": utterances}, {})
 
     def normalized(self, normalize: Normalizer) -> "Corpus":
         """Return the corpus with its texts normalised."""
-
-        def alike(utterances: Sequence[Utterance]) -> list[Utterance]:
-            return [replace(utterance, text=normalize(utterance.text)) for utterance in utterances]
-
         tests, also_tests = (
-            {name: alike(utterances) for name, utterances in given.items()} for given in (self.tests, self.also_tests)
+            {name: utterances.normalized(normalize) for name, utterances in given.items()}
+            for given in (self.tests, self.also_tests)
         )
-        return Corpus(alike(self.train), alike(self.valid), tests, also_tests)
+        return Corpus(self.train.normalized(normalize), self.valid.normalized(normalize), tests, also_tests)
 
     def check_audio(self) -> None:
-        """Check that every audio file is there, before an epoch finds out.
+        """Check that every audio file and shard is there, before an epoch finds out; files at URLs are not checked.
 
         Raises:
             InputError: naming one, and how many are not.
+            StoreError: a shard is not there, or is not that of its index.
         """
-        tests = [utterance for test in self.all_tests.values() for utterance in test]
-        utterances = [*self.train, *self.valid, *tests]
-        paths = {utterance.audio_filepath: utterance.id for utterance in utterances}
-        absent = [path for path in paths if not Path(path).is_file()]
+        paths: dict[str, str] = {}
+        for utterances in (self.train, self.valid, *self.all_tests.values()):
+            for part in utterances.split():
+                index, folder = part.parts[0].index, part.parts[0].folder
+                check_shards(index, folder)
+                if not index.shards:
+                    paths.update(zip(part.audio_paths(), part.ids, strict=True))
+        absent = [path for path in paths if not is_url(path) and not os.path.isfile(path)]
         if absent:
             more = f" and {len(absent) - 1} more of {len(paths)} files" if len(absent) > 1 else ""
             raise InputError(f"{absent[0]}: audio file not found (id {paths[absent[0]]!r}){more}.")
@@ -78,40 +82,33 @@ class Corpus:
         with suppress(AudioError):  # the epoch that reads it says so
             load_utterance(self.train[0], sample_rate)
 
-    def check_coverage(self, tokenizer: Tokenizer) -> None:
-        """Check that the tokenizer can spell every text of every split.
+    def check_coverage(self, reference: Reference) -> None:
+        """Check that the tokenizer can spell every text of `valid` and `tests`; `count_tokens` checks `train`.
 
         Raises:
             InputError: naming split, utterance and character.
         """
-        splits = {"train": self.train, "valid": self.valid, **self.tests}
-        for split, utterances in splits.items():
-            for utterance in utterances:
-                try:
-                    tokenizer.encode(utterance.text)
-                except InputError as error:
-                    raise InputError(f"{split}: {error} (id {utterance.id!r}).") from None
+        for split, utterances in {"valid": self.valid, **self.tests}.items():
+            count_tokens(utterances, reference, split)
 
 
-def read_corpus(
-    settings: CorpusSettings, normalize: Normalizer, read: Callable[[Path], list[Utterance]] = read_manifest
-) -> Corpus:
+def read_corpus(settings: CorpusSettings, normalize: Normalizer, read: Callable[[str], Utterances]) -> Corpus:
     """Read the manifests of a corpus and normalise their texts: from here on there is no other text.
 
     Args:
         settings: of the corpus.
         normalize: a text as written to what is learnt and scored.
-        read: a manifest.
+        read: opens a manifest (`IndexCache.utterances`).
 
     Raises:
         InputError: a manifest is not there or not right, or two test manifests have the same name.
     """
     paths = [path for split in TESTS for path in settings.manifests(split)]
-    names = [path.stem for path in paths]
-    if repeated := [path.name for path in paths if names.count(path.stem) > 1]:
+    names = [_stem(path) for path in paths]
+    if repeated := [file_name(path) for path in paths if names.count(_stem(path)) > 1]:
         must = "corpus.test and corpus.also_test must name manifests of different file names"
         raise InputError(f"{must}; got {repeated[0]} twice.")
-    tests, also_tests = ({path.stem: read(path) for path in settings.manifests(split)} for split in TESTS)
+    tests, also_tests = ({_stem(path): read(path) for path in settings.manifests(split)} for split in TESTS)
     train, valid = (_read_all(settings, split, read) for split in ("train", "valid"))
     return Corpus(train, valid, tests, also_tests).normalized(normalize)
 
@@ -123,10 +120,10 @@ def prepare_if_absent(settings: CorpusSettings) -> None:
         InputError: the corpus is absent and cannot be made here; what to do about it.
     """
     manifests = [path for split in ("train", "valid", *TESTS) for path in settings.manifests(split)]
-    absent = [path for path in manifests if not path.is_file()]
+    absent = [path for path in manifests if not is_url(path) and not os.path.isfile(path)]
     if not absent:
         return
-    there = [path for path in manifests if path.is_file()]
+    there = [path for path in manifests if path not in absent]
     if there:
         must = f"corpus {settings.name}: its manifests must all be there, or none of them; {absent[0]} is not"
         raise InputError(f"{must}, and {there[0]} is. Correct the name in corpus.train, .valid, .test or .also_test.")
@@ -146,7 +143,7 @@ def prepare_if_absent(settings: CorpusSettings) -> None:
         raise InputError(f"corpus {settings.name}: {module} ended with status {made.returncode}; its message is above.")
 
 
-def _check_declared(settings: CorpusSettings, how: str, absent: Path) -> None:
+def _check_declared(settings: CorpusSettings, how: str, absent: str) -> None:
     """Check that `prepare` was not left over from another corpus, whose audio and texts it would make.
 
     Raises:
@@ -159,10 +156,17 @@ def _check_declared(settings: CorpusSettings, how: str, absent: Path) -> None:
         raise InputError(f"{must}. Give corpus.prepare=null, and manifests that are there: {absent} is not.")
 
 
-def _read_all(settings: CorpusSettings, split: str, read: Callable[[Path], list[Utterance]]) -> list[Utterance]:
+def _stem(path: str) -> str:
+    """Return the name of a manifest, without folder and suffix."""
+    return PurePath(file_name(path)).stem
+
+
+def _read_all(settings: CorpusSettings, split: str, read: Callable[[str], Utterances]) -> Utterances:
     """Read the manifests of one split as one."""
-    utterances = [utterance for path in settings.manifests(split) for utterance in read(path)]
-    repeated = len(utterances) - len({utterance.id for utterance in utterances})
-    if repeated:
-        raise InputError(f"corpus.{split}: ids must be unique over its manifests; {repeated} are in more than one.")
+    several = [read(path) for path in settings.manifests(split)]
+    utterances = Utterances.joined(several)
+    if len(several) > 1:
+        repeated = len(utterances) - len({hash(name) for name in utterances.ids})
+        if repeated:
+            raise InputError(f"corpus.{split}: ids must be unique over its manifests; {repeated} are in more than one.")
     return utterances

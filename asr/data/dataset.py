@@ -18,6 +18,9 @@ from asr.data.seeds import derive_seed, seeded
 from asr.errors import AudioError
 from asr.interfaces import FeatureAugment, Features, WaveformAugment
 from asr.lengths import Lengths
+from asr.storage.byte_range import ByteRange
+from asr.storage.location import is_url
+from asr.storage.store import read_ranges, read_whole
 
 DURATION_TOLERANCE_SECONDS = 0.1  # by which a manifest's duration may be off, beside 1 % of it
 
@@ -118,10 +121,20 @@ class SpeechDataset(Dataset[Example | Rejected]):
     def __len__(self) -> int:
         return len(self.utterances)
 
+    def __getitems__(self, items: Sequence[Item]) -> list[Example | Rejected]:
+        """Make the examples of a batch; audio in shards or at URLs is fetched at once."""
+        utterances = [self.utterances[item.position] for item in items]
+        return [
+            self._made(item, utterance, fetched)
+            for item, utterance, fetched in zip(items, utterances, fetch(utterances), strict=True)
+        ]
+
     def __getitem__(self, item: Item) -> Example | Rejected:
-        utterance = self.utterances[item.position]
+        return self.__getitems__([item])[0]
+
+    def _made(self, item: Item, utterance: Utterance, fetched: Utterance) -> Example | Rejected:
         try:
-            waveform = self.load(utterance, self.features.sample_rate)
+            waveform = self.load(fetched, self.features.sample_rate)
             with seeded(self.seed, item.epoch, utterance.id):
                 return self._example(utterance, waveform, item)
         except AudioError as error:  # of the utterance, or of what is mixed into it
@@ -175,28 +188,50 @@ def load_utterance(utterance: Utterance, sample_rate: int) -> Tensor:
     Raises:
         AudioError: the audio cannot be read, or is not as long as the manifest says; batches are bounded by what
             the manifest says.
+        StoreError: a shard, or what a URL names, cannot be read.
     """
-    waveform = load_waveform(
-        utterance.audio_filepath, sample_rate, offset=utterance.offset, duration=_stretch(utterance)
-    )
+    [utterance] = fetch([utterance])
+    path, (offset, duration) = utterance.audio_filepath, _segment(utterance)
+    waveform = load_waveform(path, sample_rate, offset=offset, duration=duration, content=utterance.content)
     _check_duration(utterance, len(waveform) / sample_rate)
     return waveform
 
 
+def fetch(utterances: Sequence[Utterance]) -> list[Utterance]:
+    """Return the utterances, those in shards or at URLs with the content of their audio files, read at once.
+
+    Raises:
+        StoreError: one of them cannot be read.
+    """
+    missing = [utterance for utterance in utterances if utterance.content is None]
+    ranges = [ByteRange(each.audio_filepath, *each.extent) for each in missing if each.extent is not None]
+    contents = iter(read_ranges(ranges) if ranges else [])
+    fetched = []
+    for utterance in utterances:
+        if utterance.content is None and utterance.extent is not None:
+            utterance = replace(utterance, content=next(contents))
+        elif utterance.content is None and is_url(utterance.audio_filepath):
+            utterance = replace(utterance, content=read_whole(utterance.audio_filepath))
+        fetched.append(utterance)
+    return fetched
+
+
 def stream_utterance(utterance: Utterance, sample_rate: int) -> Iterator[Tensor]:
     """Yield an utterance's waveform block by block, (S,) each; the errors are those of `load_utterance`."""
-    num_samples = 0
+    [utterance] = fetch([utterance])
+    num_samples, (offset, duration) = 0, _segment(utterance)
     for block in stream_waveform(
-        utterance.audio_filepath, sample_rate, offset=utterance.offset, duration=_stretch(utterance)
+        utterance.audio_filepath, sample_rate, offset=offset, duration=duration, content=utterance.content
     ):
         num_samples += len(block)
         yield block
     _check_duration(utterance, num_samples / sample_rate)
 
 
-def _stretch(utterance: Utterance) -> float | None:
-    """How many seconds are to be read; None means to the end of the file."""
-    return None if utterance.offset is None else utterance.duration
+def _segment(utterance: Utterance) -> tuple[float | None, float | None]:
+    """Return offset and duration of the part of its audio file that is the utterance; None, None: all of it."""
+    is_whole = utterance.offset is None or utterance.extent is not None
+    return (None, None) if is_whole else (utterance.offset, utterance.duration)
 
 
 def is_as_long(utterance: Utterance, actual: float) -> bool:

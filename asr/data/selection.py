@@ -1,15 +1,15 @@
 """Which utterances of a manifest can be trained on, and why the others cannot."""
 
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Annotated
 
 import torch
 from torch import Tensor
 
 from asr.data.dataset import Reference, SpeedPerturbation
-from asr.data.manifest import Utterance
+from asr.data.token_counts import TokenCounts
+from asr.data.utterances import Utterances
 from asr.errors import InputError
 from asr.interfaces import Features
 from asr.settings.read import check
@@ -41,80 +41,76 @@ class SelectionBounds:
         check(self, "data")
 
 
-@dataclass
+@dataclass(frozen=True)
 class Selection:
-    """The utterances to train on, and what was left out.
+    """The utterances to train on, and those that were left out.
 
     Args:
-        utterances: kept, N of them.
-        min_frames: encoder frames that the tokens of each need at least, (N,).
-        num_tokens: of each, (N,).
-        dropped: reason to the ids that were left out for it.
+        utterances: to train on, N of them.
+        counts: their tokens.
+        dropped: reason to the utterances that were left out for it.
     """
 
-    utterances: list[Utterance]
-    min_frames: Tensor
-    num_tokens: Tensor
-    dropped: dict[str, list[str]] = field(default_factory=dict)
+    utterances: Utterances
+    counts: TokenCounts
+    dropped: dict[str, Utterances]
 
 
 def select(
-    utterances: Sequence[Utterance],
+    utterances: Utterances,
+    counts: TokenCounts,
     features: Features,
     reference: Reference,
     bounds: SelectionBounds,
     max_cells: float | None = None,
     added_seconds: float = 0.0,
 ) -> Selection:
-    """Keep what can be trained on: some text, a bearable size, and tokens that fit the frames at speed 1.0.
+    """Keep the utterances that can be trained on: some text, a duration within bounds, tokens that fit the frames.
 
-    What augmentation adds, up to `added_seconds`, counts for the size.
+    What augmentation adds, up to `added_seconds`, counts for the size. An utterance that fails several conditions is
+    dropped for the first of them.
     """
-    kept: list[Utterance] = []
-    needed: list[int] = []
-    num_tokens: list[int] = []
-    dropped: dict[str, list[str]] = defaultdict(list)
 
-    def num_frames(seconds: float) -> int:
+    def num_frames(seconds: Tensor) -> Tensor:
         """Count the encoder's."""
-        frames: int = reference.output_lengths(features.num_frames(round(seconds * features.sample_rate)))
+        samples = (seconds * features.sample_rate).round().long()
+        frames: Tensor = reference.output_lengths(features.num_frames(samples))
         return frames
 
-    views = f"; its {reference.views} views share a batch" if reference.views > 1 else ""
-    for utterance in utterances:
-        if len(kept) == bounds.max_train_utterances:
-            dropped[f"beyond the first data.max_train_utterances={len(kept)}"].append(utterance.id)
-            continue
-        tokens = reference.encode(utterance.text)
-        frames = num_frames(utterance.duration)
-        if not tokens:
-            reason = "the text is empty once normalised"
-        elif utterance.duration > bounds.max_seconds:
-            reason = f"longer than {bounds.max_seconds:g} s ({_LIMITS}{views})"
-        elif utterance.duration < bounds.min_seconds:
-            reason = f"shorter than data.min_seconds={bounds.min_seconds:g}"
-        elif frames < reference.min_frames(tokens):
-            reason = TEXT_TOO_LONG
-        elif (
-            max_cells is not None
-            and reference.cells(num_frames(utterance.duration + added_seconds), len(tokens)) > max_cells
-        ):
-            reason = f"the head's largest tensor has more than {max_cells:,.0f} numbers for it (data.max_cells{views})"
-        else:
-            kept.append(utterance)
-            needed.append(reference.min_frames(tokens))
-            num_tokens.append(len(tokens))
-            continue
-        dropped[reason].append(utterance.id)
-    min_frames = torch.tensor(needed, dtype=torch.int64)
-    return Selection(kept, min_frames, torch.tensor(num_tokens, dtype=torch.int64), dict(dropped))
+    durations, views = utterances.durations, f"; its {reference.views} views share a batch"
+    views = views if reference.views > 1 else ""
+    conditions = {
+        "the text is empty once normalised": counts.num_tokens == 0,
+        f"longer than {bounds.max_seconds:g} s ({_LIMITS}{views})": durations > bounds.max_seconds,
+        f"shorter than data.min_seconds={bounds.min_seconds:g}": durations < bounds.min_seconds,
+        TEXT_TOO_LONG: num_frames(durations) < counts.min_frames,
+    }
+    if max_cells is not None:
+        cells = reference.cells(num_frames(durations + added_seconds), counts.num_tokens)
+        reason = f"the head's largest tensor has more than {max_cells:,.0f} numbers for it (data.max_cells{views})"
+        conditions[reason] = cells > max_cells
+    kept = ~torch.stack([*conditions.values()]).any(dim=0)
+    if bounds.max_train_utterances is not None:
+        beyond = kept.cumsum(0) - kept.long() >= bounds.max_train_utterances
+        conditions = {f"beyond the first data.max_train_utterances={bounds.max_train_utterances}": beyond} | conditions
+        kept &= ~beyond
+    dropped, left = {}, ~kept
+    for reason, fails in conditions.items():
+        dropped[reason] = (left & fails).nonzero()[:, 0]
+        left &= ~fails
+    by_first = sorted((item for item in dropped.items() if len(item[1])), key=lambda item: int(item[1][0]))
+    return Selection(
+        utterances.select(kept.nonzero()[:, 0].numpy()),
+        TokenCounts(counts.num_tokens[kept], counts.min_frames[kept]),
+        {reason: utterances.select(positions.numpy()) for reason, positions in by_first},
+    )
 
 
-def check_dropped(dropped: Mapping[str, Sequence[str]], num_given: int, max_fraction: float) -> None:
+def check_dropped(dropped: Mapping[str, Utterances], num_given: int, max_fraction: float) -> None:
     """Check that few utterances were dropped because the model has too few frames for their tokens.
 
     Args:
-        dropped: reason to the ids that were left out for it.
+        dropped: reason to the utterances that were left out for it.
         num_given: number of utterances that were chosen from.
         max_fraction: `data.max_dropped_fraction`.
 
@@ -132,10 +128,9 @@ def feasible_factors(
     selection: Selection, features: Features, reference: Reference, speed: SpeedPerturbation
 ) -> Tensor:
     """Tell at which speeds each utterance's tokens still fit its frames, (N, number of factors) bool."""
-    durations = torch.tensor([utterance.duration for utterance in selection.utterances], dtype=torch.float64)
-    num_samples = (durations * features.sample_rate).round().long()
+    num_samples = (selection.utterances.durations * features.sample_rate).round().long()
     num_frames = [
         reference.output_lengths(features.num_frames(speed.num_samples(num_samples, factor)))
         for factor in speed.factors
     ]
-    return torch.stack([frames >= selection.min_frames for frames in num_frames], dim=1)
+    return torch.stack([frames >= selection.counts.min_frames for frames in num_frames], dim=1)

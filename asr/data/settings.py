@@ -1,7 +1,6 @@
 """The sections `corpus` and `data` of the settings of a run."""
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated
 
 from asr.data.batch_plan import BatchBounds, BatchOrder
@@ -9,6 +8,7 @@ from asr.data.padded_lengths import PaddedLengths
 from asr.data.selection import SelectionBounds
 from asr.settings.read import INLINE
 from asr.settings.rule import FRACTION, MANIFESTS, PATH, TEXT, WORKERS, list_of, one_of, or_null
+from asr.storage.location import join, plain
 
 TESTS = ("test", "also_test")
 
@@ -37,10 +37,10 @@ class CorpusSettings:
     prepare: Annotated[str | None, or_null(TEXT)]
     how_to_prepare: Annotated[str | None, or_null(TEXT)] = None
 
-    def manifests(self, split: str) -> list[Path]:
-        """Return the paths of a split's manifests: train, valid, test or also_test."""
+    def manifests(self, split: str) -> list[str]:
+        """Return the paths or URLs of a split's manifests: train, valid, test or also_test."""
         names: list[str] = getattr(self, split)
-        return [Path(self.dir, name) for name in names]
+        return [plain(join(self.dir, name)) for name in names]
 
 
 @dataclass(frozen=True)
@@ -61,6 +61,8 @@ class DataSettings:
         plan: choice and batches of utterances.
         features_on: cpu: features are computed one by one in the processes that read audio; device: by batch, where
             the net is.
+        index_dir: folder that keeps the indexes of manifests and the counts of their tokens, for all processes and
+            runs; None: asr/index in the user's cache, $XDG_CACHE_HOME or ~/.cache.
         num_workers: processes that read audio beside the training process; 0: the training process reads it.
         max_dropped_fraction: share of the training utterances that may be dropped because the encoder has fewer frames
             than their text has tokens.
@@ -69,6 +71,7 @@ class DataSettings:
 
     plan: Annotated[PlanSettings, INLINE]
     features_on: Annotated[str, one_of("cpu", "device")]
+    index_dir: Annotated[str | None, or_null(PATH)]
     num_workers: Annotated[int, WORKERS]
     max_dropped_fraction: Annotated[float, FRACTION]
     max_bad_fraction: Annotated[float, FRACTION]

@@ -18,6 +18,8 @@ from asr.data.manifest import Utterance
 from asr.data.position import Position, start_of_epoch
 from asr.data.selection import FEWER_TOKENS, TEXT_TOO_LONG, feasible_factors, select
 from asr.data.settings import PlanSettings
+from asr.data.token_counts import TokenCounts, count_tokens
+from asr.data.utterances import Utterances
 from asr.errors import InputError
 from asr.interfaces import Features
 
@@ -76,6 +78,7 @@ class TrainingSet:
         seed: of speeds and plans.
         settings: which utterances are chosen, and how they are batched.
         added_seconds: by which augmentation makes each longer, at most.
+        counts: tokens of the utterances; None: they are counted here.
 
     Raises:
         InputError: nothing is left to train on; why.
@@ -90,7 +93,9 @@ class TrainingSet:
         seed: int,
         settings: PlanSettings,
         added_seconds: float = 0.0,
+        counts: TokenCounts | None = None,
     ) -> None:
+        utterances = Utterances.of(utterances)
         self.features, self.reference, self.seed, self.settings = features, reference, seed, settings
         self._speed = speed
         self._bounds = settings.batches.shared(reference.views)
@@ -100,16 +105,18 @@ class TrainingSet:
             must = "a batch must have room for what augment.edges adds to an utterance"
             raise InputError(f"{must}; it adds up to {added_seconds:g} s. Raise data.batch_seconds.")
         bounds = replace(settings.selection, max_seconds=min(settings.selection.max_seconds, longest))
-        selection = select(utterances, features, reference, bounds, max_cells, added_seconds)
+        counts = count_tokens(utterances, reference) if counts is None else counts
+        selection = select(utterances, counts, features, reference, bounds, max_cells, added_seconds)
         self.num_given = len(utterances)
         self.utterances = selection.utterances
         self.dropped = selection.dropped
         if not self.utterances:
-            why = "; ".join(f"{len(ids)} {reason}" for reason, ids in self.dropped.items())
+            why = "; ".join(f"{len(dropped)} {reason}" for reason, dropped in self.dropped.items())
             advice = f" {FEWER_TOKENS}." if TEXT_TOO_LONG in self.dropped else ""
             must = "at least one training utterance must be left"
             raise InputError(f"{must}; all were dropped: {why or 'none given'}.{advice}")
-        self._durations = torch.tensor([utterance.duration for utterance in self.utterances], dtype=torch.float64)
+        self._durations = self.utterances.durations
+        num_tokens = selection.counts.num_tokens
         self._factors: tuple[float, ...] = (1.0,)
         self._feasible = torch.ones(len(self.utterances), 1, dtype=torch.bool)
         if speed is not None:
@@ -117,15 +124,13 @@ class TrainingSet:
             durations = self._durations[:, None] / torch.tensor(self._factors)
             small_enough = durations <= longest
             if max_cells is not None:
-                small_enough &= self._cells(durations + added_seconds, selection.num_tokens[:, None]) <= max_cells
+                small_enough &= self._cells(durations + added_seconds, num_tokens[:, None]) <= max_cells
             self._feasible = feasible_factors(selection, features, reference, speed) & small_enough
         # Planning asks for cells only where they may matter: it takes twice as long.
-        most = self._cells(
-            self._padded(self._durations.max() / min(self._factors) + added_seconds), selection.num_tokens.max()
-        )
+        most = self._cells(self._padded(self._durations.max() / min(self._factors) + added_seconds), num_tokens.max())
         self._texts = None
         if max_cells is not None and most * self._bounds.max_utterances > max_cells:
-            self._texts = Texts(selection.num_tokens.double(), self._cells)
+            self._texts = Texts(num_tokens.double(), self._cells)
 
     def __len__(self) -> int:
         return len(self.utterances)

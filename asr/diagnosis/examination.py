@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 
@@ -10,6 +9,7 @@ from asr.build import build_features
 from asr.data.corpus import Corpus
 from asr.data.manifest import Utterance, read_good_lines
 from asr.data.seeds import derive_seed
+from asr.data.utterances import Utterances
 from asr.diagnosis import headers, sound, texts
 from asr.diagnosis.finding import Case, Finding, Progress, Severity, Splits
 from asr.diagnosis.headers import Header, read_header
@@ -26,10 +26,10 @@ class Manifests:
     def __init__(self) -> None:
         self.problems: list[InputError] = []
 
-    def __call__(self, path: Path) -> list[Utterance]:
+    def __call__(self, path: str) -> Utterances:
         utterances, problems = read_good_lines(path)
         self.problems += problems
-        return utterances
+        return Utterances.of(utterances)
 
     def findings(self) -> list[Finding]:
         """Say which lines are no utterances."""
@@ -80,7 +80,8 @@ class Examination:
 
 def splits_of(corpus: Corpus) -> Splits:
     """Return the utterances of each split and test manifest by its name."""
-    return {"train": corpus.train, "valid": corpus.valid, **corpus.all_tests}
+    splits = {"train": corpus.train, "valid": corpus.valid, **corpus.all_tests}
+    return {name: list(utterances) for name, utterances in splits.items()}
 
 
 def examine(corpus: Corpus, bounds: Bounds, progress: Progress) -> Examination:

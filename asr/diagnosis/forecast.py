@@ -58,7 +58,7 @@ def forecast(
     augmentation = build.build_augmentation(settings.components, model.features.sample_rate)
     of_plan = augmentation.speed, settings.seed, settings.data.plan, augmentation.max_added_seconds
     training_set = TrainingSet(utterances, model.features, model.reference, *of_plan)
-    found = Forecast(findings=dropped_findings(training_set, utterances, settings.data.max_dropped_fraction))
+    found = Forecast(findings=dropped_findings(training_set, settings.data.max_dropped_fraction))
     start = start_of_epoch(0, settings.trainer.num_processes()[0])
     plan = training_set.epoch(start)
     bounds = settings.trainer.bounds
@@ -85,28 +85,26 @@ def forecast(
     return Forecast([*tried.facts, *facts], [*tried.findings, *findings])
 
 
-def dropped_findings(
-    training_set: TrainingSet, utterances: Sequence[Utterance], max_dropped_fraction: float
-) -> list[Finding]:
-    """Say which training utterances are dropped, but for empty ones and those beyond data.max_train_utterances.
+def dropped_findings(training_set: TrainingSet, max_dropped_fraction: float) -> list[Finding]:
+    """Report the training utterances that are dropped, except empty ones and those beyond data.max_train_utterances.
 
     Args:
         training_set: which has dropped them.
-        utterances: that it was given.
         max_dropped_fraction: share whose text may be too long; more is an error.
     """
-    by_id = {one.id: one for one in utterances}
     findings = []
-    for reason, ids in training_set.dropped.items():
-        cases = [Case("train", by_id[name], f"{by_id[name].duration:.2f} s: {by_id[name].text}") for name in ids]
-        if "max_train_utterances" in reason or not all(case.utterance.text for case in cases):
+    for reason, dropped in training_set.dropped.items():
+        if "max_train_utterances" in reason:
+            continue
+        cases = [Case("train", utterance, f"{utterance.duration:.2f} s: {utterance.text}") for utterance in dropped]
+        if not all(case.utterance.text for case in cases):
             continue
         seconds = sum(case.utterance.duration for case in cases)
-        what = f"{len(ids):,} of {counted(len(utterances), 'utterance')} ({seconds / 3600:.2f} h): {reason}."
+        what = f"{len(dropped):,} of {counted(training_set.num_given, 'utterance')} ({seconds / 3600:.2f} h): {reason}."
         severity, advice = Severity.WARNING, "Cut them into parts (asr.align --segments), or leave it at that."
         if reason == TEXT_TOO_LONG:
             advice = f"{FEWER_TOKENS}. Where they are few: correct their texts, or leave it at that."
-            if len(ids) > max_dropped_fraction * len(utterances):
+            if len(dropped) > max_dropped_fraction * training_set.num_given:
                 severity = Severity.ERROR
                 what += f" More than data.max_dropped_fraction={max_dropped_fraction:g} stops the training."
         findings.append(Finding("dropped from training", severity, what, advice, cases))

@@ -35,7 +35,8 @@ def fresh_model(settings: RunSettings, corpus: Corpus) -> Fresh:
         InputError: the settings do not allow it.
     """
     tokenizer, features = fitted_front_end(settings, corpus, False, start_of(settings.init))
-    uncovered = coverage_findings(splits_of(corpus), tokenizer, list(corpus.also_tests))
+    splits = splits_of(corpus)
+    uncovered = coverage_findings(splits, tokenizer, list(corpus.also_tests))
     unspelled = {id(case.utterance) for finding in uncovered for case in finding.cases}
-    utterances = [utterance for utterance in corpus.train if id(utterance) not in unspelled]
+    utterances = [utterance for utterance in splits["train"] if id(utterance) not in unspelled]
     return Fresh(build_model(settings.components, tokenizer, features), utterances, uncovered)

@@ -101,7 +101,7 @@ def fitted_front_end(
         if of_start["tokenizer"] is not None:
             tokenizer.load(of_start["tokenizer"])
         else:
-            tokenizer.fit(utterance.text for utterance in corpus.train)
+            tokenizer.fit(corpus.train.texts)
         if of_start["features"] is not None:
             features.normalize.load(of_start["features"])
         else:

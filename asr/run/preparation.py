@@ -1,5 +1,6 @@
 """How a run starts: its folder, its corpus, what is learnt before training, and where an earlier start stopped."""
 
+import hashlib
 import logging
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -11,7 +12,10 @@ from asr.build import build_augmentation
 from asr.checkpoint.bundle import check_attachable
 from asr.checkpoint.load import CHECKPOINTS, checkpoint_extra, fitted_files
 from asr.data.corpus import Corpus, prepare_if_absent, read_corpus
+from asr.data.fingerprint import fingerprint, stored_fingerprint
+from asr.data.index_cache import IndexCache
 from asr.data.position import Position, start_of_epoch
+from asr.data.token_counts import TokenCounts, stored_counts
 from asr.run import folder
 from asr.run.events import EventsFile, Started
 from asr.run.initialization import Initialization, start_of
@@ -86,7 +90,7 @@ class Prepared:
     def describe(self, model: "Model", corpus: Corpus) -> None:
         """Say what is trained, and on what."""
         parameters = sum(parameter.numel() for parameter in model.parameters())
-        hours = sum(utterance.duration for utterance in corpus.train) / 3600
+        hours = corpus.train.hours
         name, tokens = type(model.encoder).__name__, model.tokenizer.vocab_size
         logger.info("%s with %s parameters, %d tokens", name, f"{parameters:,}", tokens)
         manifests = f"{len(corpus.train)} training utterances in the manifests, {hours:.2f} h"
@@ -117,6 +121,20 @@ class Prepared:
         return samples
 
 
+def training_counts(settings: RunSettings, corpus: Corpus, model: "Model") -> TokenCounts:
+    """Count the tokens of the training texts, or take the counts that were stored; check that all texts can be spelled.
+
+    Raises:
+        InputError: naming split, utterance and character, for a text that the tokenizer cannot spell.
+    """
+    files = fitted_files(model.tokenizer, model.features)
+    learnt = {name: hashlib.sha256(content).hexdigest() for name, content in sorted(files.items())}
+    parts = [settings.components[group] for group in ("normalizer", "tokenizer", "head")]
+    counts = stored_counts(corpus.train, model.reference, IndexCache(settings.data.index_dir), repr((parts, learnt)))
+    corpus.check_coverage(model.reference)
+    return counts
+
+
 def prepare(settings: RunSettings, rank: int, world_size: int) -> Prepared:
     """Enter the run folder, read the corpus, fit the tokenizer; or take up what the first process did of it.
 
@@ -133,20 +151,24 @@ def prepare(settings: RunSettings, rank: int, world_size: int) -> Prepared:
     if first:
         prepare_if_absent(settings.corpus)
         folder.open_run_dir(run_dir)
-    corpus = read_corpus(settings.corpus, get_normalizer(components["normalizer"]))
+    cache = IndexCache(settings.data.index_dir)
+    corpus = read_corpus(settings.corpus, get_normalizer(components["normalizer"]), cache.utterances)
     resume = find_resume(run_dir / CHECKPOINTS)
-    if resume is None:
-        corpus.check_audio()  # a resumed run skips what has disappeared, as it would have done
     if resume is None and first:
+        corpus.check_audio()  # a resumed run skips what has disappeared, as it would have done
         folder.begin_anew(run_dir)
     start = start_of(settings.init)
     tokenizer, features = folder.fitted_front_end(settings, corpus, first, start)
     files = fitted_files(tokenizer, features)
     compared = files | ({"init.from": start.fingerprint} if start else {})
     augmentation = build_augmentation(components, features.sample_rate)
-    mixed_in = {name: recordings.utterances for name, recordings in augmentation.recordings.items()}
-    heard = {"train": corpus.train, "valid": corpus.valid, **mixed_in}
-    compared_settings = run_settings(settings.resolved, heard, compared, world_size)
+    normalizer = repr(components["normalizer"])
+    manifests = {
+        "train": stored_fingerprint(corpus.train, cache, normalizer),
+        "valid": stored_fingerprint(corpus.valid, cache, normalizer),
+        **{name: fingerprint(recordings.utterances) for name, recordings in augmentation.recordings.items()},
+    }
+    compared_settings = run_settings(settings.resolved, manifests, compared, world_size)
     changed = changes(resume.run.settings, compared_settings) if resume else {}
     if first:
         check_allowed(changed, run_dir, settings.resume.allow)

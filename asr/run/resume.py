@@ -12,7 +12,6 @@ from asr.checkpoint.formats import KEY as FORMAT_KEY
 from asr.checkpoint.formats import of_today
 from asr.checkpoint.load import CHECKPOINT_KEY, read_checkpoint
 from asr.checkpoint.saved import newest_whole
-from asr.data.manifest import Utterance
 from asr.data.position import Position
 from asr.errors import InputError
 from asr.run.settings import CHOSEN_COMPONENTS, COMPONENTS
@@ -35,6 +34,7 @@ FREE = (
     "corpus",
     "init.from",  # its weights are compared, and its parts are in the config
     "data.num_workers",
+    "data.index_dir",
     "data.max_bad_fraction",
     "data.max_dropped_fraction",
     "trainer.devices",
@@ -118,19 +118,18 @@ def find_resume(checkpoints: Path) -> Resume | None:
 
 
 def run_settings(
-    resolved: Mapping[str, Any], splits: Mapping[str, Sequence[Utterance]], fitted: Mapping[str, bytes], world_size: int
+    resolved: Mapping[str, Any], manifests: Mapping[str, str], fitted: Mapping[str, bytes], world_size: int
 ) -> dict[str, Any]:
     """Collect all that a run's results are a function of, as plain types.
 
     Args:
         resolved: all settings of the run.
-        splits: `train` and `valid`, texts normalised; and what is mixed in, by the setting that names it.
+        manifests: fingerprints of `train` and `valid`, and of what is mixed in, by the setting that names it.
         fitted: files that tokenizer and features learnt.
         world_size: number of processes.
     """
-    data = {name: _fingerprint(utterances) for name, utterances in splits.items()}
     learnt = {name: hashlib.sha256(content).hexdigest()[:16] for name, content in fitted.items()}
-    return {**resolved, "world_size": world_size, "manifests": data, "fitted": learnt}
+    return {**resolved, "world_size": world_size, "manifests": dict(manifests), "fitted": learnt}
 
 
 def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, str]:
@@ -198,12 +197,3 @@ def differences(old: Any, new: Any, key: str = "") -> dict[str, str]:
 
 def _under(key: str, groups: Sequence[str]) -> bool:
     return any(key == group or key.startswith(f"{group}.") for group in groups)
-
-
-def _fingerprint(utterances: Sequence[Utterance]) -> str:
-    """Tell manifests apart by what training takes from them, wherever the audio lies."""
-    digest = hashlib.sha256()
-    for utterance in utterances:
-        line = f"{utterance.id}\t{utterance.offset}\t{utterance.duration}\t{utterance.text}\n"
-        digest.update(line.encode())
-    return f"{len(utterances)} utterances, sha256 {digest.hexdigest()[:16]}"

@@ -57,9 +57,9 @@ class SpeechData(pl.LightningDataModule):
         features_on: str = "cpu",
     ) -> None:
         super().__init__()
-        for reason, ids in training_set.dropped.items():
-            count = f"{len(ids)} of {training_set.num_given} training utterances"
-            logger.warning("dropped %s: %s (%s)", count, reason, listed(ids))
+        for reason, dropped in training_set.dropped.items():
+            count = f"{len(dropped)} of {training_set.num_given} training utterances"
+            logger.warning("dropped %s: %s (%s)", count, reason, listed(dropped.ids))
         self.waiting = Stopwatch()
         self._training_set, self._num_workers = training_set, num_workers
         features, reference = training_set.features, training_set.reference

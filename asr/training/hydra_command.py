@@ -11,7 +11,7 @@ from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from asr.errors import InputError
+from asr.errors import InputError, StoreError
 from asr.settings.conf import CONF
 from asr.system.files import NO_ROOM
 from asr.system.processes import INTERRUPTED, keep_memory, spin_briefly
@@ -147,7 +147,7 @@ def run_job(
 ) -> float | None:
     """Read the settings and run a command.
 
-    An error of the user is one line and exit status 1; a signal is exit status 128 + its number.
+    An error of the user or of a store is one line and exit status 1; a signal is exit status 128 + its number.
 
     Args:
         command: what to run.
@@ -159,7 +159,7 @@ def run_job(
     try:
         settings = read(resolved, overrides)
         return command(settings)
-    except InputError as error:
+    except (InputError, StoreError) as error:
         logger.error("error: %s", error)
         sys.exit(1)
     except OSError as error:
@@ -204,7 +204,7 @@ def _in_own_folder(command: Command, failed: list[str], settings: Any) -> float 
     run_dir = str(Path(settings.run_dir, named if 0 < len(named) <= LONGEST_NAME else number))
     try:
         return command(replace(settings, run_dir=run_dir))
-    except InputError as error:
+    except (InputError, StoreError) as error:
         logger.error("error: %s", error)
         failed.append(run_dir)
         return None  # to Optuna a failed trial

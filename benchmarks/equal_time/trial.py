@@ -13,6 +13,7 @@ from asr.data.batch import collate
 from asr.data.corpus import prepare_if_absent, read_corpus
 from asr.data.dataset import SpeechDataset
 from asr.data.epoch_plan import EpochSampler
+from asr.data.index_cache import IndexCache
 from asr.data.position import start_of_epoch
 from asr.data.training_set import TrainingSet
 from asr.run.folder import fitted_front_end
@@ -65,7 +66,7 @@ class _Row:
         components, seed = settings.components, settings.seed
         torch.manual_seed(seed)
         prepare_if_absent(settings.corpus)
-        corpus = read_corpus(settings.corpus, get_normalizer(components["normalizer"]))
+        corpus = read_corpus(settings.corpus, get_normalizer(components["normalizer"]), IndexCache().utterances)
         tokenizer, features = fitted_front_end(settings, corpus, False, start_of(settings.init))
         self._model = build.build_model(components, tokenizer, features).train()
         self._optimizer = build.build_optimizer(components, self._model.named_parameters())

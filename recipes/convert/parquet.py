@@ -25,12 +25,10 @@ def read(source: Path, options: Options, problems: Problems) -> Iterator[Entry]:
     """Read a file, or all of a folder; audio files go to `options.audio_dir`, as they are.
 
     Raises:
-        InputError: pyarrow is not there, no folder was given, or a file is not of this kind.
+        InputError: no folder was given, or a file is not of this kind.
     """
-    try:
-        import pyarrow.parquet
-    except ImportError:
-        raise InputError("Parquet files are read by pyarrow, which is not here: pip install 'asr[convert]'.") from None
+    import pyarrow.parquet
+
     if options.audio_dir is None:
         raise InputError("--audio-dir must be given for Parquet files: their audio is written there.")
     files = sorted(source.rglob("*.parquet")) if source.is_dir() else [source]

@@ -1,0 +1,204 @@
+"""What is computed once of a corpus and kept on disk for all processes and later runs: indexes, and columns of numbers.
+
+Files are named by a hash of all that they are a function of, so a stale one is never read. They are written under
+another name and renamed, so a killed process leaves no half of one. A lock lets one process of several compute.
+"""
+
+import fcntl
+import hashlib
+import logging
+import os
+import tempfile
+import time
+from array import array
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+
+from asr.data.index import Index, open_index, record_batches, write_index
+from asr.data.manifest import Utterance, manifest_lines, parse_object, parse_utterance, read_manifest
+from asr.data.utterances import Part, Utterances
+from asr.errors import InputError, StoreError
+from asr.storage.location import file_name, folder_of, is_url, join, plain, printable_url, without_query
+from asr.storage.store import download, read_whole, size_and_etag
+from asr.system.files import NO_ROOM, write_whole
+
+INDEX_SUFFIX = ".arrow"
+POLL_SECONDS = 0.1
+LONG_SECONDS = 5.0  # of waiting or indexing, which then is logged
+PROBES = 100  # utterances of which a key holds something computed: code that has changed gives another key
+
+logger = logging.getLogger(__name__)
+
+
+def default_folder() -> Path:
+    """Return asr's folder in the user's cache: $XDG_CACHE_HOME, or ~/.cache."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "asr", "index")
+
+
+class IndexCache:
+    """Indexes of manifests, and arrays computed from them, in one folder.
+
+    A folder that cannot be written to costs time, not the run: what it lacks is computed in memory, with a warning.
+
+    Args:
+        folder: where they are kept; None: `default_folder`.
+    """
+
+    def __init__(self, folder: str | Path | None = None) -> None:
+        self.folder = default_folder() if folder is None else Path(folder)
+
+    def utterances(self, path: str | Path) -> Utterances:
+        """Open a manifest, or an index, as columns.
+
+        Args:
+            path: or URL.
+
+        Raises:
+            InputError: naming file and line, for what is not an utterance, a repeated id, or an empty manifest.
+            StoreError: what a URL names cannot be read.
+        """
+        path = plain(path)
+        index = fetched_index(path) if without_query(path).endswith(INDEX_SUFFIX) else self._index(path)
+        return Utterances([Part(index, folder_of(path))])
+
+    def numbers(self, key: str, compute: Callable[[], np.ndarray]) -> np.ndarray:
+        """Return what `compute` returns, computed once: later from the disk, mapped into memory.
+
+        Args:
+            key: names all that the array is a function of.
+            compute: the array.
+        """
+        path = self.folder / f"{_shortened(hashlib.sha256(key.encode()).hexdigest())}.npy"
+        computed = None
+
+        def make() -> None:
+            nonlocal computed
+            computed = compute()
+            write_whole(path, lambda file: np.save(file, computed))
+
+        if not self._made(path, make):
+            return compute() if computed is None else computed
+        try:
+            stored: np.ndarray = np.load(path, mmap_mode="r")
+        except (ValueError, OSError, EOFError):  # damaged
+            path.unlink(missing_ok=True)
+            return self.numbers(key, compute)
+        return stored
+
+    def _index(self, manifest: str) -> Index:
+        source = _content_digest(manifest)
+        path = self.folder / f"{source}{INDEX_SUFFIX}"
+
+        def make() -> None:
+            write_whole(path, lambda file: write_index(file, _rows(manifest), source))
+
+        if not self._made(path, make):
+            return Index(list(record_batches(_rows(manifest))), source)
+        try:
+            return open_index(path)
+        except InputError as error:
+            logger.warning("%s It is made anew.", error)
+            path.unlink(missing_ok=True)
+            return self._index(manifest)
+
+    def _made(self, path: Path, make: Callable[[], None]) -> bool:
+        """Make a file under a lock if it is not there; tell whether it is there now."""
+        if path.exists():
+            return True
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            with _locked(path.with_suffix(".lock")):
+                if not path.exists():
+                    make()
+        except OSError as error:
+            what = "is full" if error.errno in NO_ROOM else f"cannot be written to ({error.strerror})"
+            hint = "give data.index_dir a folder that can be, to index once for all processes and runs"
+            logger.warning("%s %s: the corpus is indexed in memory; %s", self.folder, what, hint)
+            return False
+        return True
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Hold a lock that is gone with this process, however it ends."""
+    with path.open("w") as file:
+        begun, announced = time.monotonic(), False
+        while True:
+            try:
+                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except (BlockingIOError, PermissionError):
+                if not announced and time.monotonic() - begun > LONG_SECONDS:
+                    logger.info("waiting for another process, which is indexing the corpus")
+                    announced = True
+                time.sleep(POLL_SECONDS)
+            except OSError:  # a file system without locks: several processes compute, each the same
+                break
+        yield
+
+
+def _rows(manifest: str) -> Iterator[Utterance]:
+    """Yield the utterances of a manifest, audio paths as written; progress is logged."""
+    hashes, announced = array("q"), time.monotonic()
+    for number, (where, line) in enumerate(manifest_lines(manifest), start=1):
+        utterance = parse_utterance(parse_object(line, where), where, None)
+        hashes.append(hash(utterance.id))
+        if number % 10_000 == 0 and time.monotonic() - announced > LONG_SECONDS:
+            announced = time.monotonic()
+            logger.info("indexing %s: %s utterances so far", printable_url(manifest), f"{number:,}")
+        yield utterance
+    if len(np.unique(np.frombuffer(hashes, dtype=np.int64))) < len(hashes):
+        read_manifest(manifest)  # raises the error that names both lines, unless only the hashes are equal
+
+
+def _content_digest(manifest: str) -> str:
+    if is_url(manifest):
+        return _shortened(hashlib.sha256(read_whole(manifest)).hexdigest())
+    try:
+        with open(manifest, "rb") as file:
+            return _shortened(hashlib.file_digest(file, "sha256").hexdigest())
+    except OSError:
+        for _ in manifest_lines(manifest):  # raises the error that says what is wrong
+            break
+        raise
+
+
+def fetched_index(path: str) -> Index:
+    """Open an index; that of a URL is copied to this machine first, into a file that has no name any more.
+
+    Raises:
+        InputError: the file is not a whole index.
+        StoreError: it cannot be read.
+    """
+    if not is_url(path):
+        return open_index(Path(path))
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder, file_name(path))
+        download(path, copy)
+        return open_index(copy)
+
+
+def check_shards(index: Index, folder: str) -> None:
+    """Check that the shards of an index are there, with the sizes that it gives.
+
+    Raises:
+        StoreError: naming the first that is not.
+    """
+    for shard, size in index.shards.items():
+        path = join(folder, shard)
+        actual, _ = size_and_etag(path)
+        if actual != size:
+            must = f"{printable_url(path)}: a shard must have the size that its index gives, {size:,} bytes"
+            raise StoreError(f"{must}; it has {actual:,}. The index belongs to other shards, or the shard is damaged.")
+
+
+def spread(number: int) -> list[int]:
+    """Return the positions of up to `PROBES` utterances of `number`, evenly spread."""
+    return sorted({round(place * (number - 1) / (PROBES - 1)) for place in range(PROBES)}) if number else []
+
+
+def _shortened(digest: str) -> str:
+    return digest[:32]

@@ -1,0 +1,117 @@
+"""How many tokens the texts of a corpus have, and how many encoder frames those need: each text is encoded once."""
+
+import logging
+import multiprocessing
+import os
+import time
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from asr.data.dataset import Reference
+from asr.data.index_cache import IndexCache, spread
+from asr.data.utterances import Utterances
+from asr.errors import InputError
+
+CHUNK = 10_000  # texts that a process encodes at once
+MIN_PARALLEL = 5 * CHUNK  # below it, starting processes takes longer than encoding
+LOG_SECONDS = 10.0
+
+logger = logging.getLogger(__name__)
+
+_work: tuple[Utterances, Reference, str]  # of `_encode`, in processes that are forked: neither can be pickled
+
+
+class TokenCounts(NamedTuple):
+    """Of each utterance, (N,) int64.
+
+    Args:
+        num_tokens: tokens of its text.
+        min_frames: encoder frames that the head needs for them.
+    """
+
+    num_tokens: Tensor
+    min_frames: Tensor
+
+
+def count_tokens(utterances: Utterances, reference: Reference, split: str = "train") -> TokenCounts:
+    """Encode all texts and count their tokens, in parallel where there are many.
+
+    Args:
+        utterances: texts normalised.
+        reference: text to tokens.
+        split: name of the utterances, for errors.
+
+    Raises:
+        InputError: naming split, utterance and character, for a text that the tokenizer cannot spell.
+    """
+    return _split(_encoded(utterances, reference, split))
+
+
+def stored_counts(utterances: Utterances, reference: Reference, cache: IndexCache, components: str) -> TokenCounts:
+    """Return what `count_tokens` returns for the training split, from `cache` if it is there.
+
+    Args:
+        utterances: texts normalised.
+        reference: text to tokens.
+        cache: that keeps the counts.
+        components: names the tokenizer with all that it has learnt, the normaliser, and the head.
+    """
+    if utterances.source is None:
+        return count_tokens(utterances, reference)
+    probes = [_counted(utterances, place, reference, "train") for place in spread(len(utterances))]
+    key = repr(("token counts", utterances.source, components, probes))
+    return _split(cache.numbers(key, lambda: _encoded(utterances, reference, "train")))
+
+
+def _split(counts: np.ndarray) -> TokenCounts:
+    num_tokens, min_frames = torch.from_numpy(np.asarray(counts).astype(np.int64))
+    return TokenCounts(num_tokens, min_frames)
+
+
+def _encoded(utterances: Utterances, reference: Reference, split: str) -> np.ndarray:
+    """Count tokens and frames, (2, N) int32."""
+    global _work
+    _work = utterances, reference, split
+    starts = range(0, len(utterances), CHUNK)
+    chunks, logged = [], time.monotonic()
+    for number, chunk in enumerate(_chunks(starts, len(utterances)), start=1):
+        if isinstance(chunk, str):
+            raise InputError(chunk)
+        chunks.append(chunk)
+        if time.monotonic() - logged > LOG_SECONDS:
+            logged = time.monotonic()
+            done = min(number * CHUNK, len(utterances))
+            logger.info("encoded %s of %s texts, to count their tokens", f"{done:,}", f"{len(utterances):,}")
+    return np.concatenate(chunks, axis=1) if chunks else np.zeros((2, 0), dtype=np.int32)
+
+
+def _chunks(starts: Sequence[int], number: int) -> Iterator[np.ndarray | str]:
+    processes = min(len(os.sched_getaffinity(0)), len(starts))
+    if number < MIN_PARALLEL or processes < 2:
+        yield from map(_encode, starts)
+        return
+    with multiprocessing.get_context("fork").Pool(processes) as pool:
+        yield from pool.imap(_encode, starts)
+
+
+def _encode(start: int) -> np.ndarray | str:
+    """Count tokens and frames of a chunk, (2, CHUNK) int32, or return the message of the error."""
+    utterances, reference, split = _work
+    places = range(start, min(start + CHUNK, len(utterances)))
+    try:
+        return np.array([_counted(utterances, place, reference, split) for place in places], dtype=np.int32).T
+    except InputError as error:
+        return str(error)
+
+
+def _counted(utterances: Utterances, place: int, reference: Reference, split: str) -> tuple[int, int]:
+    utterance = utterances[place]
+    try:
+        tokens = reference.encode(utterance.text)
+    except InputError as error:
+        raise InputError(f"{split}: {error} (id {utterance.id!r}).") from None
+    return len(tokens), reference.min_frames(tokens)

@@ -1,0 +1,16 @@
+"""A stretch of a file."""
+
+from typing import NamedTuple
+
+
+class ByteRange(NamedTuple):
+    """Bytes `start` to `start + num_bytes` of a file; with `etag`, only if it still has that version."""
+
+    path: str
+    start: int
+    num_bytes: int
+    etag: str | None = None
+
+    @property
+    def stop(self) -> int:
+        return self.start + self.num_bytes

@@ -1,0 +1,140 @@
+"""Byte ranges of objects on a local disk, shared by processes: what was fetched once is not fetched again.
+
+A range is a file, named by a hash of its URL, version and place. It begins with a digest of these and of its content:
+a file that is truncated or damaged is fetched again. Files are written under another name and renamed, so that a
+process may be killed at any moment. Nothing here raises: without the cache a run is slower, not wrong.
+"""
+
+import functools
+import hashlib
+import logging
+import os
+import threading
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from asr.storage.byte_range import ByteRange
+from asr.storage.settings import StorageSettings
+from asr.system.files import UNFINISHED
+
+NUM_FOLDERS = 64  # each has its share of the size, so that few files are looked at when some must go
+MIN_FILES = 8  # that a folder has room for; larger ranges are not kept
+CHECKED_SHARE = 0.02  # of a folder's size, written by a process between two looks at what the folder holds
+KEPT_SHARE = 0.9  # of a folder's size, when files are removed
+ABANDONED_SECONDS = 3600.0  # after which an unfinished file is that of a process that was killed
+DIGEST_BYTES = 16
+
+logger = logging.getLogger(__name__)
+
+
+class RangeCache:
+    """Files of byte ranges in a folder.
+
+    Args:
+        folder: that holds them; it is made if need be.
+        max_bytes: of all of them; a process may exceed it by CHECKED_SHARE.
+    """
+
+    def __init__(self, folder: Path, max_bytes: int) -> None:
+        self.folder = folder
+        self.folder_bytes = max_bytes // NUM_FOLDERS
+        self._unchecked_bytes: dict[Path, int] = {}
+        self._is_full = False
+
+    def get(self, ranges: Iterable[ByteRange]) -> dict[ByteRange, bytes]:
+        """Return those of the ranges that are there."""
+        contents = {wanted: self._read(wanted) for wanted in ranges if wanted.etag is not None}
+        return {wanted: content for wanted, content in contents.items() if content is not None}
+
+    def put(self, contents: Mapping[ByteRange, bytes]) -> None:
+        """Keep ranges of objects whose version is known; where that fails, say so once and keep no more."""
+        for fetched, content in contents.items():
+            if self._is_full or fetched.etag is None or len(content) * MIN_FILES > self.folder_bytes:
+                continue
+            try:
+                self._write(fetched, content)
+            except OSError as error:
+                self._is_full = True
+                without = "what is fetched is no longer kept there, and is fetched each time it is needed"
+                logger.warning("data.cache_dir %s cannot be written (%s): %s", self.folder, error.strerror, without)
+
+    def _read(self, wanted: ByteRange) -> bytes | None:
+        path = self._path(wanted)
+        try:
+            with path.open("rb", buffering=0) as file:
+                stored = file.read(DIGEST_BYTES + wanted.num_bytes + 1)
+            content = stored[DIGEST_BYTES:]
+            if len(content) == wanted.num_bytes and stored[:DIGEST_BYTES] == _digest(wanted, content):
+                os.utime(path)  # when it was last used
+                return content
+            path.unlink()
+        except OSError:  # it is not there, or others have removed it
+            pass
+        return None
+
+    def _write(self, fetched: ByteRange, content: bytes) -> None:
+        path = self._path(fetched)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}{UNFINISHED}")
+        try:
+            with unfinished.open("wb", buffering=0) as file:
+                for part in (_digest(fetched, content), content):
+                    if file.write(part) != len(part):
+                        raise OSError(0, "it is full")
+            os.replace(unfinished, path)
+        except BaseException:
+            unfinished.unlink(missing_ok=True)
+            raise
+        unchecked = self._unchecked_bytes.get(path.parent, self.folder_bytes) + len(content)
+        if unchecked > CHECKED_SHARE * self.folder_bytes:
+            self._remove_oldest(path.parent)
+            unchecked = 0
+        self._unchecked_bytes[path.parent] = unchecked
+
+    def _remove_oldest(self, folder: Path) -> None:
+        """Remove the least recently used files of a folder that has reached its size."""
+        files: list[tuple[float, int, str]] = []
+        abandoned = time.time() - ABANDONED_SECONDS
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                try:
+                    status = entry.stat()
+                    if entry.name.endswith(UNFINISHED):
+                        if status.st_mtime < abandoned:
+                            os.unlink(entry.path)
+                        continue
+                except FileNotFoundError:  # another process has removed it
+                    continue
+                files.append((status.st_mtime, status.st_size, entry.path))
+        excess = sum(size for _, size, _ in files) - self.folder_bytes
+        if excess <= 0:
+            return
+        excess += round((1 - KEPT_SHARE) * self.folder_bytes)
+        for _, size, path in sorted(files):
+            if excess <= 0:
+                return
+            Path(path).unlink(missing_ok=True)
+            excess -= size
+
+    def _path(self, wanted: ByteRange) -> Path:
+        name = hashlib.blake2b(_identity(wanted), digest_size=20).hexdigest()
+        return self.folder / f"{int(name[:2], 16) % NUM_FOLDERS:02d}" / name
+
+
+def _identity(wanted: ByteRange) -> bytes:
+    return "\n".join(map(str, wanted)).encode("utf-8", "surrogateescape")
+
+
+def _digest(wanted: ByteRange, content: bytes) -> bytes:
+    digest = hashlib.blake2b(_identity(wanted), digest_size=DIGEST_BYTES)
+    digest.update(content)
+    return digest.digest()
+
+
+@functools.lru_cache(maxsize=1)
+def range_cache(settings: StorageSettings) -> RangeCache | None:
+    """Return the cache that the settings ask for; None if they ask for none."""
+    if settings.cache_dir is None:
+        return None
+    return RangeCache(Path(settings.cache_dir), round(settings.cache_gigabytes * 1e9))

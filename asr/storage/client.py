@@ -1,0 +1,345 @@
+"""Requests to object stores from this process, by obstore: the only file that knows it.
+
+obstore retries what may be temporary (5xx, resets, time-outs, cut bodies) until `retry_seconds` have passed. What it
+returns is checked here: number of bytes, ETag, size. Its threads do not survive a fork, so `asr/storage/session.py`
+decides which process may hold a client.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import threading
+import time
+from collections.abc import Coroutine, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import unquote
+
+from asr.errors import StoreError, one_line
+from asr.storage.location import HTTP, SCHEMES, bucket, key, printable_url, scheme
+from asr.storage.settings import StorageSettings
+
+if TYPE_CHECKING:
+    from obstore import GetResult, ObjectMeta
+
+REQUEST_BYTES = 16 << 20  # in one request, at most: it must end within timeout_seconds
+CONCURRENT_REQUESTS = 32  # of a process
+MAX_HTTP_STORES = 64  # signed URLs need one each
+NUM_RETRIES = 10_000  # time bounds them, not their number
+FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.1, 15.0  # before a request is repeated; doubled each time
+SLACK_SECONDS = 10.0  # beyond what obstore should take at most, before a request is given up
+MODIFIED = "modified "  # begins the version of an object of a server without ETags
+
+REASONS = {  # marks in obstore's messages, and what they mean
+    "TimedOut": "no answer within timeout_seconds",
+    "IncompleteBody": "the answer ended early",
+    "dns error": "the name of the host cannot be resolved",
+}
+
+logger = logging.getLogger(__name__)
+
+
+class ObjectInfo(NamedTuple):
+    """An object's size in bytes and its version: the ETag, or when it was modified; None if the server says neither."""
+
+    size: int
+    etag: str | None
+
+
+class Get(NamedTuple):
+    """Ask for bytes `start` to `stop` of an object, all of which must be there; with `etag`, of that version only.
+
+    With `is_open` the object may end before `stop`.
+    """
+
+    url: str
+    start: int
+    stop: int
+    etag: str | None = None
+    is_open: bool = False
+
+
+class Stat(NamedTuple):
+    """Ask for an object's size and version."""
+
+    url: str
+
+
+class Listing(NamedTuple):
+    """Ask for the objects below a URL."""
+
+    url: str
+
+
+class Put(NamedTuple):
+    """Write an object, whole or not at all."""
+
+    url: str
+    content: bytes | Path
+
+
+Request = Get | Stat | Listing | Put
+
+
+class Fetched(NamedTuple):
+    """Bytes of an object, and what the store said of it."""
+
+    content: bytes
+    info: ObjectInfo
+
+
+class _Incomplete(Exception):  # noqa: N818
+    """Fewer bytes came than were announced."""
+
+
+class _Place(NamedTuple):
+    """A store as obstore has it, and an object in it."""
+
+    store: Any
+    path: str
+
+
+class Client:
+    """A process's connections to stores, kept in a thread with an event loop, so that requests are concurrent."""
+
+    def __init__(self) -> None:
+        import obstore
+
+        self._obstore = obstore
+        self._stores: dict[tuple[str, StorageSettings], Any] = {}
+        self._whole_only: set[str] = set()  # hosts and buckets of servers without byte ranges
+        self._free = asyncio.Semaphore(CONCURRENT_REQUESTS)
+        self._loop = asyncio.new_event_loop()
+        threading.Thread(target=self._loop.run_forever, daemon=True, name="object stores").start()
+
+    def run(self, requests: Sequence[Request], settings: StorageSettings) -> list[Any]:
+        """Answer requests, as many at once as CONCURRENT_REQUESTS.
+
+        Returns:
+            One answer each: Fetched for Get, ObjectInfo for Stat, a list of (URL, size) for Listing, None for Put.
+
+        Raises:
+            StoreError: of the first that failed.
+        """
+        return asyncio.run_coroutine_threadsafe(self._run(requests, settings), self._loop).result()
+
+    async def _run(self, requests: Sequence[Request], settings: StorageSettings) -> list[Any]:
+        tasks = [asyncio.ensure_future(self._answer(request, settings)) for request in requests]
+        try:
+            return await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+
+    async def _answer(self, request: Request, settings: StorageSettings) -> Any:
+        limit = time_limit(request, settings)
+        async with self._free:
+            try:
+                return await asyncio.wait_for(self._asked(request, settings), limit)
+            except StoreError:
+                raise
+            except TimeoutError:
+                cause = f"no answer within {limit:.0f} seconds"
+            except FileNotFoundError as error:
+                cause = _cause(error, "no such object")
+            except (_Incomplete, self._obstore.exceptions.BaseError, OSError, ValueError) as error:
+                cause = _cause(error)
+            raise StoreError(f"{printable_url(request.url)}: {cause}.") from None
+
+    def _asked(self, request: Request, settings: StorageSettings) -> Coroutine[Any, Any, Any]:
+        place = self._place(request.url, settings)
+        if isinstance(request, Get):
+            return self._get(request, place, settings)
+        if isinstance(request, Stat):
+            return self._head(request, place)
+        if isinstance(request, Listing):
+            return self._list(request, place)
+        return self._put(request, place)
+
+    # ---- the four requests
+
+    async def _get(self, request: Get, place: _Place, settings: StorageSettings) -> Fetched:
+        """Get a range; what obstore does not retry is retried here: bodies that end early of servers without ETags."""
+        deadline, pause = time.monotonic() + settings.retry_seconds, FIRST_PAUSE_SECONDS
+        while True:
+            try:
+                return await self._get_once(request, place)
+            except (_Incomplete, self._obstore.exceptions.GenericError) as error:
+                if time.monotonic() + pause > deadline or "status code: 4" in str(error):
+                    raise
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, MAX_PAUSE_SECONDS)
+
+    async def _get_once(self, request: Get, place: _Place) -> Fetched:
+        host = bucket(request.url)
+        try:
+            result = await self._result(request, place, host in self._whole_only)
+        except self._obstore.exceptions.NotSupportedError:  # answered with 200, and all of the object
+            self._whole_only.add(host)
+            logger.warning("%s answers requests for byte ranges with whole objects", host.rpartition("@")[2])
+            result = await self._result(request, place, whole=True)
+        except self._obstore.exceptions.PreconditionError:
+            raise _changed(request.url, f"it no longer has the version {request.etag}") from None
+        except self._obstore.exceptions.GenericError as error:
+            if "status code: 416" not in str(error):
+                raise
+            return _past_the_end(request, await self._head(Stat(request.url), place))
+        info = _info(result.meta)
+        check_version(request.url, request.etag, info)
+        if host in self._whole_only:
+            content = await _slice_of(result, request.start, request.stop)
+        else:
+            content = bytes(await result.bytes_async())
+        if len(content) < min(request.stop, info.size) - request.start:
+            raise _Incomplete(f"the store sent {len(content)} bytes of {request.stop - request.start}")
+        if not request.is_open:
+            check_end(request.url, request.stop, info)
+        return Fetched(content, info)
+
+    async def _result(self, request: Get, place: _Place, whole: bool) -> GetResult:
+        options: dict[str, Any] = {} if whole else {"range": (request.start, request.stop)}
+        if request.etag is not None and request.etag.startswith('"'):  # a weak ETag (W/"...") never matches
+            options["if_match"] = request.etag
+        return await self._obstore.get_async(place.store, place.path, options=options)  # type: ignore[arg-type]
+
+    async def _head(self, request: Stat, place: _Place) -> ObjectInfo:
+        if scheme(request.url) in HTTP and "?" in request.url:  # a signature is for GET alone
+            result = await self._obstore.get_async(place.store, place.path)
+            return _info(result.meta)
+        return _info(await self._obstore.head_async(place.store, place.path))
+
+    async def _list(self, request: Listing, place: _Place) -> list[tuple[str, int]]:
+        if scheme(request.url) in HTTP:
+            raise StoreError(f"{printable_url(request.url)}: a web server's files cannot be listed; name each.")
+        root = f"{scheme(request.url)}://{bucket(request.url)}/"
+        found: list[ObjectMeta] = []
+        async for chunk in self._obstore.list(place.store, place.path.rstrip("/") or None):
+            found += chunk
+        return sorted((root + meta["path"], meta["size"]) for meta in found)
+
+    async def _put(self, request: Put, place: _Place) -> None:
+        await self._obstore.put_async(place.store, place.path, request.content)
+
+    # ---- stores
+
+    def _place(self, url: str, settings: StorageSettings) -> _Place:
+        """Find or make the store of a URL."""
+        if scheme(url) not in HTTP:
+            root, path = f"{scheme(url)}://{bucket(url)}", key(url)
+        elif set("?%#") & set(url):  # obstore would encode the path anew
+            root, path = url, ""
+        else:
+            root, path = f"{scheme(url)}://{bucket(url)}", key(url)
+        if (root, settings) not in self._stores:
+            while len(self._stores) >= MAX_HTTP_STORES:
+                self._stores.pop(next(iter(self._stores)))
+            self._stores[root, settings] = self._open(root, settings)
+        return _Place(self._stores[root, settings], path)
+
+    def _open(self, root: str, settings: StorageSettings) -> Any:
+        from obstore.store import AzureStore, GCSStore, HTTPStore, S3Store
+
+        timeout = timedelta(seconds=settings.timeout_seconds)
+        client_options = {"timeout": timeout, "connect_timeout": min(timeout, timedelta(seconds=5)), "allow_http": True}
+        retry = {"max_retries": NUM_RETRIES, "retry_timeout": timedelta(seconds=settings.retry_seconds)}
+        options: Any = {"client_options": client_options, "retry_config": retry}
+        kind = scheme(root)
+        if kind in HTTP:
+            return HTTPStore(root, **options)
+        stores: dict[str, Any] = {"s3": S3Store, "gs": GCSStore, "az": AzureStore}
+        assert stores.keys() | set(HTTP) == set(SCHEMES)
+        return stores[kind](bucket(root), **options)
+
+
+def time_limit(request: Request, settings: StorageSettings) -> float:
+    """Return the seconds after which a request is given up, should obstore not have done so."""
+    size = 0
+    if isinstance(request, Put):
+        size = request.content.stat().st_size if isinstance(request.content, Path) else len(request.content)
+    return (settings.retry_seconds + settings.timeout_seconds) * (1 + size // REQUEST_BYTES) + SLACK_SECONDS
+
+
+async def _slice_of(result: GetResult, start: int, stop: int) -> bytes:
+    """Read an object from its beginning as far as `stop`, and keep what is behind `start`."""
+    content, position = bytearray(), 0
+    async for chunk in result.stream(min_chunk_size=1 << 18):
+        content += memoryview(chunk)[max(0, start - position) : max(0, stop - position)]
+        position += len(chunk)
+        if position >= stop:
+            break
+    return bytes(content)
+
+
+def _info(meta: ObjectMeta) -> ObjectInfo:
+    etag, modified = meta["e_tag"], meta["last_modified"]
+    if etag is None and modified > datetime(1970, 1, 2, tzinfo=UTC):
+        etag = MODIFIED + modified.isoformat()
+    return ObjectInfo(meta["size"], etag)
+
+
+def check_version(url: str, wanted: str | None, info: ObjectInfo) -> None:
+    """Check that an object is still of the version that is wanted; None: any will do.
+
+    Raises:
+        StoreError: it is not.
+    """
+    if wanted is not None and info.etag != wanted:
+        raise _changed(url, f"its version was {wanted} and now is {info.etag}")
+
+
+def check_end(url: str, stop: int, info: ObjectInfo) -> None:
+    """Check that an object has a byte range: past its end a store sends fewer bytes, without an error.
+
+    Raises:
+        StoreError: it is shorter.
+    """
+    if info.size < stop:
+        must = f"{printable_url(url)}: must have at least {stop} bytes; it has {info.size}"
+        raise StoreError(f"{must}. It is truncated, or not the file that was indexed.")
+
+
+def _past_the_end(request: Get, info: ObjectInfo) -> Fetched:
+    check_version(request.url, request.etag, info)
+    if not request.is_open:
+        check_end(request.url, request.stop, info)
+    return Fetched(b"", info)
+
+
+def _changed(url: str, how: str) -> StoreError:
+    must = f"{printable_url(url)}: must not change while it is in use; {how}"
+    return StoreError(f"{must}. Start again, or write new objects under new names.")
+
+
+def _cause(error: Exception, otherwise: str = "") -> str:
+    """Say in one line why a request failed, without what may be secret: URLs with queries, bodies with keys."""
+    text, _, details = str(error).partition("Debug source:")
+    status = re.search(r"status code: (\d{3} ?[A-Za-z -]*)", text)
+    if status:
+        answered = (re.search(rf"<{tag}>([^<]*)</{tag}>", text) for tag in ("Code", "Message"))
+        cause = ", ".join([status[1].strip(), *(part[1] for part in answered if part)])
+    elif otherwise:
+        cause = otherwise
+    else:
+        cause = re.sub(r"\w+://\S+", lambda url: printable_url(url[0]), text.rpartition(" - ")[2])
+        cause = re.sub(r"^(Generic \w+ error: |HTTP error: )*", "", cause)
+        reasons = [reason for mark, reason in REASONS.items() if mark in details]
+        reasons += re.findall(r'message: "([^"]*)"', details)
+        cause += f" ({reasons[0]})" if reasons else ""
+    retries = re.search(r"after (\d+) retries", text)
+    cause = one_line(unquote(cause)).rstrip(".") + (f", after {retries[1]} retries" if retries else "")
+    return cause + _advice(text)
+
+
+def _advice(text: str) -> str:
+    """What to do about frequent causes."""
+    if any(mark in text for mark in ("169.254.169.254", "metadata.google", "Missing AccessKeyId")):
+        keys = "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+        return f". Set {keys}, or AWS_SKIP_SIGNATURE=true for a public bucket"
+    if "ExpiredToken" in text:
+        return ". Renew the credentials, and start the command again"
+    if "LOCATION" in text or "AuthorizationHeaderMalformed" in text:
+        return ". Set AWS_REGION to the bucket's region"
+    return ""

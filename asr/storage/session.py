@@ -1,0 +1,174 @@
+"""This process's access to object stores, safe before and after forks.
+
+obstore's threads do not survive a fork: in a child of a process that used it, the next request would hang. Processes
+that other processes are made of by fork, as a training process makes its loading processes, therefore do not use it
+themselves: a helper, a fresh interpreter, does so for them, and what it fetched comes through a socket. Loading
+processes, which nothing is forked from, use it directly.
+"""
+
+import atexit
+import logging
+import multiprocessing
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import traceback
+from collections.abc import Sequence
+from multiprocessing.connection import Connection
+from typing import Any
+
+from asr.errors import InputError, StoreError
+from asr.storage.client import CONCURRENT_REQUESTS, SLACK_SECONDS, Client, Request, time_limit
+from asr.storage.settings import StorageSettings
+
+HELPERS = 3  # that may end before a request fails
+PARENT_SECONDS = 1.0  # between two looks at whether the parent of a helper is still there
+IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)  # by a helper: the parent decides when to end
+
+logger = logging.getLogger(__name__)
+
+
+class _Helper:
+    """A process that makes requests for this one."""
+
+    def __init__(self) -> None:
+        ours, theirs = socket.socketpair()
+        code = "import sys; sys.path[:] = {!r}\nfrom asr.storage.session import serve\nserve({})"
+        command = [sys.executable, "-c", code.format(sys.path, theirs.fileno())]
+        null = subprocess.DEVNULL
+        self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=null, stdout=null)
+        theirs.close()
+        self._connection = Connection(ours.detach())
+        self._in_use = threading.Lock()
+
+    def run(self, requests: Sequence[Request], settings: StorageSettings) -> list[Any]:
+        """Answer requests, as `Client.run` does.
+
+        Raises:
+            StoreError: of the first that failed.
+            EOFError, OSError: the helper is gone.
+        """
+        slowest = max((time_limit(request, settings) for request in requests), default=0.0)
+        limit = slowest * (1 + len(requests) // CONCURRENT_REQUESTS) + SLACK_SECONDS
+        with self._in_use:
+            self._connection.send((list(requests), settings))
+            if not self._connection.poll(limit):
+                self.end()
+                raise StoreError(f"the process that reads object stores must answer; it has not for {limit:.0f} s.")
+            answer = self._connection.recv()
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def end(self) -> None:
+        """End the process."""
+        self._connection.close()
+        self._process.kill()
+        self._process.wait()
+
+    def leave(self) -> None:
+        """Leave the process to the one that this process was forked from."""
+        self._connection.close()
+        self._process.returncode = 0  # or Python would wait for it
+
+
+class _Session:
+    """What this process reaches stores by.
+
+    Args:
+        settings: how long to wait for them, and where to keep what was fetched.
+        can_hold_client: obstore has not been used in a process that this one was forked from.
+    """
+
+    def __init__(self, settings: StorageSettings, can_hold_client: bool) -> None:
+        self.settings = settings
+        self.can_hold_client = can_hold_client
+        self.lock = threading.Lock()
+        self.access: Client | _Helper | None = None
+
+
+_session = _Session(StorageSettings(), can_hold_client=True)
+
+
+def configure(settings: StorageSettings) -> None:
+    """Set how stores are waited for, and where fetched bytes are kept, in this process and those forked from it."""
+    _session.settings = settings
+
+
+def current_settings() -> StorageSettings:
+    """Return what `configure` has set, or the defaults."""
+    return _session.settings
+
+
+def ask(requests: Sequence[Request]) -> list[Any]:
+    """Answer requests to stores: see `Client.run`.
+
+    Raises:
+        StoreError: one line that names object and cause.
+        InputError: the package obstore is missing.
+    """
+    for _ in range(HELPERS):
+        try:
+            return _access().run(requests, _session.settings)
+        except (EOFError, OSError):  # someone has ended the helper; each request may be repeated
+            logger.warning("the process that reads object stores has ended; another one is started")
+            close()
+    raise StoreError(f"the process that reads object stores must live; it has ended {HELPERS} times. Is memory short?")
+
+
+def close() -> None:
+    """End the helper, if there is one; the next request starts another, which sees the environment as it then is."""
+    if isinstance(_session.access, _Helper):
+        _session.access.end()
+        _session.access = None
+
+
+def _access() -> Client | _Helper:
+    with _session.lock:
+        if _session.access is None:
+            try:
+                import obstore  # noqa: F401  its threads begin with the first request
+            except ImportError:
+                must = "s3:// and https:// need the package obstore"
+                raise InputError(f"{must}; it is not installed. Run: pip install '.[s3]'") from None
+            is_child = multiprocessing.parent_process() is not None
+            _session.access = Client() if is_child and _session.can_hold_client else _Helper()
+        return _session.access
+
+
+def _begin_anew() -> None:
+    """Forget, in a process just forked, what only its parent can use."""
+    global _session
+    access, before = _session.access, _session
+    if isinstance(access, _Helper):
+        access.leave()
+    _session = _Session(before.settings, before.can_hold_client and not isinstance(access, Client))
+
+
+def serve(descriptor: int) -> None:
+    """Be a helper: answer requests that come through a socket until it is closed or the parent is gone."""
+    for number in IGNORED:
+        signal.signal(number, signal.SIG_IGN)
+    parent, connection, client = os.getppid(), Connection(descriptor), Client()
+    while True:
+        while not connection.poll(PARENT_SECONDS):
+            if os.getppid() != parent:
+                return
+        try:
+            requests, given = connection.recv()
+        except EOFError:
+            return
+        try:
+            answer: Any = client.run(requests, given)
+        except StoreError as error:
+            answer = error
+        except Exception:
+            answer = RuntimeError(traceback.format_exc())
+        connection.send(answer)
+
+
+atexit.register(close)
+os.register_at_fork(after_in_child=_begin_anew)

@@ -1,0 +1,334 @@
+"""Indexes of manifests: the same utterances as the manifest's lines, one index for all processes, faults included."""
+
+import json
+import logging
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from asr.data import index as index_module
+from asr.data import token_counts
+from asr.data.dataset import Reference
+from asr.data.fingerprint import fingerprint, stored_fingerprint
+from asr.data.index import open_index, record_batches
+from asr.data.index_cache import IndexCache
+from asr.data.manifest import Utterance, read_manifest
+from asr.data.token_counts import count_tokens, stored_counts
+from asr.data.utterances import Part, Utterances
+from asr.errors import InputError
+from asr.head.ctc import CTC
+from asr.tokenizer.char import Char
+from tests.tones import sentences
+
+TEXTS = st.text("ab \n\"é\u4e2d\U0001f600\udcff", max_size=8)  # \udcff: a byte that is not UTF-8
+SECONDS = st.floats(0.001, 1e6)
+UTTERANCES = st.lists(
+    st.builds(Utterance, TEXTS, SECONDS, TEXTS, TEXTS, st.none() | st.floats(0, 1e6), st.none() | TEXTS), max_size=12
+)
+TOKENIZER = Char()
+TOKENIZER.fit(["abcdefghijklmnopqrstuvwxyz "])
+REFERENCE = Reference(TOKENIZER.encode, CTC.min_frames, lambda frames: frames // 4)
+
+
+@pytest.fixture(autouse=True)
+def _small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several record batches for a few rows."""
+    monkeypatch.setattr(index_module, "BATCH_ROWS", 5)
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> IndexCache:
+    return IndexCache(tmp_path / "cache")
+
+
+def write_lines(path: Path, number: int, **keys: object) -> Path:
+    """Write a manifest of utterances of which some have an offset or a speaker."""
+    lines = []
+    for place, text in enumerate(sentences(number, seed=4)):
+        line = {"id": f"u{place}", "audio_filepath": f"audio/{place}.wav", "duration": 1 + place / 8, "text": text}
+        line |= {"offset": place / 2} if place % 3 else {}
+        line |= {"speaker": f"s{place % 4}"} if place % 2 else {}
+        lines.append(json.dumps(line | keys) + "\n")
+    path.write_text("".join(lines), encoding="utf-8")
+    return path
+
+
+@given(UTTERANCES)
+def test_rows_are_the_utterances_that_were_written(utterances: list[Utterance]) -> None:
+    assert list(Utterances.of(utterances)) == utterances
+
+
+def test_an_index_holds_what_the_manifest_holds(tmp_path: Path, cache: IndexCache) -> None:
+    path = write_lines(tmp_path / "train.jsonl", 23)
+    listed, indexed = read_manifest(path), cache.utterances(path)
+    assert list(indexed) == listed
+    assert indexed[-1] == listed[-1]
+    assert list(indexed[3:17:2]) == listed[3:17:2]
+    assert list(indexed.texts) == [utterance.text for utterance in listed]
+    assert indexed.texts[4:6] == [utterance.text for utterance in listed[4:6]]
+    assert indexed.durations.tolist() == [utterance.duration for utterance in listed]
+    assert list(indexed.audio_paths()) == [utterance.audio_filepath for utterance in listed]
+    with pytest.raises(IndexError):
+        indexed[23]
+
+
+def test_chosen_rows_and_several_manifests_keep_their_order_and_folders(tmp_path: Path, cache: IndexCache) -> None:
+    (tmp_path / "other").mkdir()
+    paths = write_lines(tmp_path / "a.jsonl", 12), write_lines(tmp_path / "other" / "b.jsonl", 9)
+    listed = [utterance for path in paths for utterance in read_manifest(path)]
+    joined = Utterances.joined([cache.utterances(path) for path in paths]).normalized(str.upper)
+    places = np.array([0, 4, 5, 11, 12, 13, 20])
+    chosen = joined.select(places).select(np.array([1, 2, 4, 6]))
+    expected = [listed[place] for place in (4, 5, 12, 20)]
+    assert [utterance.id for utterance in chosen] == list(chosen.ids) == [utterance.id for utterance in expected]
+    assert list(chosen.texts) == [utterance.text.upper() for utterance in chosen]
+    assert list(chosen.texts) == [utterance.text.upper() for utterance in expected]
+    assert list(chosen.audio_paths()) == [utterance.audio_filepath for utterance in expected]
+    assert chosen.durations.tolist() == [utterance.duration for utterance in expected]
+
+
+def test_names_that_are_not_utf8_and_large_numbers_as_ids_come_through(tmp_path: Path, cache: IndexCache) -> None:
+    lines = [
+        b'{"audio_filepath": "\xff.wav", "duration": 1, "text": "a"}',
+        b'{"id": 123456789012345678901234567890, "audio_filepath": "b.wav", "duration": 2, "text": "b"}',
+        b'{"id": 7, "audio_filepath": "c.wav", "offset": 1.50, "duration": 2, "text": "c", "speaker": 3}',
+    ]
+    path = tmp_path / "train.jsonl"
+    path.write_bytes(b"\n".join(lines) + b"\n")
+    indexed = cache.utterances(path)
+    assert list(indexed) == read_manifest(path)
+    assert list(indexed.ids) == ["\udcff.wav", "123456789012345678901234567890", "7"]
+    assert os.fsencode(indexed[0].audio_filepath) == os.fsencode(tmp_path) + b"/\xff.wav"
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('{"audio_filepath": "a.wav", "duration": NaN, "text": "a"}', "duration must be a number of seconds; got nan"),
+        ('{"audio_filepath": "a.wav", "text": "a"}', "missing duration"),
+        ('{"audio_filepath": "a.wav", "duration": 1,', "each line must be one JSON object"),
+        ('{"audio_filepath": "\\ud800.wav", "duration": 1, "text": "a"}', "it holds half a surrogate pair"),
+        ('{"id": "u2", "audio_filepath": "a.wav", "duration": 1, "text": "a"}', "'u2' stands already in line 3"),
+    ],
+)
+def test_errors_name_file_and_line_and_leave_no_index(
+    line: str, message: str, tmp_path: Path, cache: IndexCache
+) -> None:
+    path = write_lines(tmp_path / "train.jsonl", 9)
+    path.write_text(path.read_text() + line + "\n")
+    with pytest.raises(InputError, match=rf"^{path}:10: .*{message}"):
+        cache.utterances(path)
+    assert [file.suffix for file in cache.folder.iterdir()] == [".lock"]
+
+
+@pytest.mark.parametrize("content", [None, b"", b"\n \n"])
+def test_a_manifest_that_is_absent_or_empty_is_named(content: bytes | None, tmp_path: Path, cache: IndexCache) -> None:
+    path = tmp_path / "train.jsonl"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(InputError, match=rf"^{path}: (no such manifest|a manifest must hold at least one utterance)"):
+        cache.utterances(path)
+
+
+def test_a_changed_manifest_gets_another_index_and_the_same_content_elsewhere_the_same(
+    tmp_path: Path, cache: IndexCache
+) -> None:
+    path = write_lines(tmp_path / "train.jsonl", 9)
+    first = cache.utterances(path)
+    (tmp_path / "moved").mkdir()
+    moved = cache.utterances(path.rename(tmp_path / "moved" / "renamed.jsonl"))
+    assert moved.source == first.source
+    assert moved[0].audio_filepath == str(tmp_path / "moved" / "audio" / "0.wav")
+    before = path.parent.stat()
+    write_lines(path, 9, text="other")
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert cache.utterances(path).texts[0] == "other"
+
+
+@pytest.mark.parametrize("damage", ["truncated", "empty", "foreign"])
+def test_a_damaged_index_is_made_anew(
+    damage: str, tmp_path: Path, cache: IndexCache, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = write_lines(tmp_path / "train.jsonl", 9)
+    expected = list(cache.utterances(path))
+    (stored,) = cache.folder.glob("*.arrow")
+    if damage == "foreign":
+        with pa.ipc.new_file(str(stored), pa.schema([("x", pa.int64())])):
+            pass
+    else:
+        os.truncate(stored, stored.stat().st_size // 2 if damage == "truncated" else 0)
+    assert list(cache.utterances(path)) == expected
+    assert "It is made anew" in caplog.text
+
+
+def test_an_index_named_as_a_manifest_is_opened_and_a_damaged_one_refused(tmp_path: Path, cache: IndexCache) -> None:
+    path = write_lines(tmp_path / "train.jsonl", 9)
+    expected = list(cache.utterances(path))
+    (stored,) = cache.folder.glob("*.arrow")
+    stored.rename(tmp_path / "index.arrow")
+    assert list(cache.utterances(tmp_path / "index.arrow")) == expected
+    os.truncate(tmp_path / "index.arrow", 1000)
+    with pytest.raises(InputError, match=r"index\.arrow: must be an index; "):
+        cache.utterances(tmp_path / "index.arrow")
+
+
+def test_a_folder_that_cannot_be_written_to_costs_a_warning_and_not_the_run(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = write_lines(tmp_path / "train.jsonl", 9)
+    (tmp_path / "file").write_text("in the way")
+    cache = IndexCache(tmp_path / "file")
+    utterances = cache.utterances(path)
+    assert list(utterances) == read_manifest(path)
+    counts = stored_counts(utterances, REFERENCE, cache, "")
+    assert counts.num_tokens.tolist() == [len(text) for text in utterances.texts]
+    assert "give data.index_dir a folder that can be" in caplog.text
+
+
+def test_a_full_disk_costs_a_warning_and_not_the_run(
+    tmp_path: Path, cache: IndexCache, caplog: pytest.LogCaptureFixture
+) -> None:
+    program = (
+        "import resource, sys; from pathlib import Path; from asr.data.index_cache import IndexCache\n"
+        "import signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))\n"
+        "print(len(IndexCache(sys.argv[1]).utterances(Path(sys.argv[2]))))"
+    )
+    path = write_lines(tmp_path / "train.jsonl", 90)
+    command = [sys.executable, "-c", program, str(cache.folder), str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout == "90\n"
+    assert "is full: the corpus is indexed in memory" in done.stderr
+    assert list(cache.folder.glob("*.arrow")) == []
+
+
+def _open(folder: Path, path: Path, queue: "multiprocessing.Queue[tuple[int, int]]") -> None:
+    count = 0
+
+    def slowly(utterances: Iterator[Utterance]) -> Iterator[pa.RecordBatch]:
+        nonlocal count
+        for batch in record_batches(utterances):
+            count += 1
+            time.sleep(0.05)
+            yield batch
+
+    index_module.record_batches = slowly  # type: ignore[assignment]
+    utterances = IndexCache(folder).utterances(path)
+    queue.put((count, len(utterances)))
+
+
+def test_processes_that_race_index_once_and_a_killed_one_leaves_the_lock(tmp_path: Path, cache: IndexCache) -> None:
+    path = write_lines(tmp_path / "train.jsonl", 60)
+    context = multiprocessing.get_context("fork")
+    queue: multiprocessing.Queue[tuple[int, int]] = context.Queue()
+    racers = [context.Process(target=_open, args=(cache.folder, path, queue)) for _ in range(3)]
+    racers[0].start()
+    while not list(cache.folder.glob("*.unfinished")) and not list(cache.folder.glob(".*")):
+        time.sleep(0.005)
+    for racer in racers[1:]:
+        racer.start()
+    time.sleep(0.1)
+    assert racers[0].pid is not None
+    os.kill(racers[0].pid, signal.SIGKILL)
+    results = sorted(queue.get(timeout=30) for _ in racers[1:])
+    assert [length for _, length in results] == [60, 60]
+    assert [batches for batches, _ in results] == [0, 12]  # one made it, the other found it
+    for racer in racers:
+        racer.join()
+
+
+def test_token_counts_are_those_of_encoding_each_text(tmp_path: Path, cache: IndexCache) -> None:
+    utterances = cache.utterances(write_lines(tmp_path / "train.jsonl", 23))
+    counts = stored_counts(utterances, REFERENCE, cache, "char")
+    tokens = [TOKENIZER.encode(text) for text in utterances.texts]
+    assert counts.num_tokens.tolist() == [len(ids) for ids in tokens]
+    assert counts.min_frames.tolist() == [CTC.min_frames(ids) for ids in tokens]
+
+
+def test_each_text_is_encoded_once_and_again_only_where_something_changed(tmp_path: Path, cache: IndexCache) -> None:
+    encoded: list[str] = []
+
+    def encode(text: str) -> list[int]:
+        encoded.append(text)
+        return TOKENIZER.encode(text)
+
+    reference = Reference(encode, CTC.min_frames, REFERENCE.output_lengths)
+    utterances = cache.utterances(write_lines(tmp_path / "train.jsonl", 300))
+    probed = 100
+    stored_counts(utterances, reference, cache, "char")
+    assert len(encoded) == 300 + probed
+    stored_counts(utterances, reference, cache, "char")
+    assert len(encoded) == 300 + 2 * probed
+    shorter = stored_counts(utterances.normalized(lambda text: text[1:]), reference, cache, "char")
+    assert len(encoded) == 600 + 3 * probed
+    assert shorter.num_tokens.tolist() == [len(text) - 1 for text in utterances.texts]
+
+
+def test_counting_in_several_processes_gives_the_same_and_names_the_same_error(
+    tmp_path: Path, cache: IndexCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    utterances = cache.utterances(write_lines(tmp_path / "train.jsonl", 40))
+    alone = count_tokens(utterances, REFERENCE)
+    monkeypatch.setattr(token_counts, "CHUNK", 7)
+    monkeypatch.setattr(token_counts, "MIN_PARALLEL", 10)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1})
+    parallel = count_tokens(utterances, REFERENCE)
+    assert parallel.num_tokens.tolist() == alone.num_tokens.tolist()
+    assert parallel.min_frames.tolist() == alone.min_frames.tolist()
+    odd = utterances.normalized(lambda text: text + "ß" if text == utterances.texts[29] else text)
+    first = list(odd.texts).index(utterances.texts[29] + "ß")
+    with pytest.raises(InputError, match=rf"^valid: .*'ß'.* \(id 'u{first}'\)\.$"):
+        count_tokens(odd, REFERENCE, "valid")
+
+
+def test_the_fingerprint_of_columns_is_that_of_utterances(tmp_path: Path, cache: IndexCache) -> None:
+    utterances = cache.utterances(write_lines(tmp_path / "train.jsonl", 23)).normalized(str.upper)
+    expected = fingerprint(list(utterances))
+    assert expected.startswith("23 utterances, sha256 ")
+    assert stored_fingerprint(utterances, cache, "upper") == expected
+    assert stored_fingerprint(utterances, cache, "upper") == expected  # from the disk
+    assert stored_fingerprint(utterances.normalized(str.lower), cache, "upper") == fingerprint(
+        list(utterances.normalized(str.lower))
+    )
+
+
+def test_columns_of_several_manifests_have_the_fingerprint_that_runs_begun_before_indexes_have(
+    tmp_path: Path, cache: IndexCache
+) -> None:
+    import hashlib
+
+    paths = write_lines(tmp_path / "a.jsonl", 12), write_lines(tmp_path / "b.jsonl", 9)
+    joined = Utterances.joined([cache.utterances(path) for path in paths])
+    digest = hashlib.sha256()
+    for utterance in [utterance for path in paths for utterance in read_manifest(path)]:
+        line = f"{utterance.id}\t{utterance.offset}\t{utterance.duration}\t{utterance.text}\n"
+        digest.update(line.encode())
+    assert stored_fingerprint(joined, cache, "") == f"21 utterances, sha256 {digest.hexdigest()[:16]}"
+
+
+def test_an_index_of_other_batches_is_refused(tmp_path: Path) -> None:
+    batches = list(record_batches([Utterance("a", 1.0, "a", str(number)) for number in range(6)]))
+    with pa.ipc.new_file(str(tmp_path / "index.arrow"), batches[0].schema) as writer:
+        for batch in reversed(batches):
+            writer.write_batch(batch)
+    with pytest.raises(InputError, match="whose record batches have 5 rows; it is damaged"):
+        open_index(tmp_path / "index.arrow")
+
+
+def test_rows_of_a_part_without_a_source_are_not_stored(cache: IndexCache, caplog: pytest.LogCaptureFixture) -> None:
+    utterances = Utterances.of([Utterance("a", 1.0, "abc", "x")])
+    with caplog.at_level(logging.INFO):
+        assert stored_counts(utterances, REFERENCE, cache, "char").num_tokens.tolist() == [3]
+    assert not cache.folder.exists()
+    assert Utterances([Part(utterances.parts[0].index, "folder")])[0].audio_filepath == "folder/a"
