@@ -80,9 +80,8 @@ def test_a_decoder_is_made_or_refused_by_what_it_needs_of_the_head(head: str) ->
         if not lacking(model.head, config["decode"]):
             assert build_decoder(config, model).max_hypotheses >= 1
             continue
-        must = (
-            rf"^decode={name} must have a head with a {lacking(model.head, config['decode'])[0]}; head={head.split()[0]} has none"
-        )
+        need, head_name = lacking(model.head, config["decode"])[0], config["head"]["name"]
+        must = rf"^decode={name} must have a head with a {need}; head={head_name} has none"
         with pytest.raises(InputError, match=must):
             build_decoder(config, model)
 

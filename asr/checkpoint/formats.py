@@ -133,12 +133,15 @@ def _no_spelling(config: dict[str, Any]) -> dict[str, Any]:
     return config | {"decode": decode | {"fusion": {"spelling": None} | fusion}}
 
 
-def _joint_activation(config: dict[str, Any]) -> dict[str, Any]:
-    """Up to format 7 a transducer's joiner had no other activation than tanh."""
+def _transducer_of_other_toolkits(config: dict[str, Any]) -> dict[str, Any]:
+    """Up to format 7 each joiner had tanh, and each embedding was trained."""
     head = config.get("head")
     if not isinstance(head, dict) or head.get("name") != "transducer":
         return config
-    return config | {"head": {"joint_activation": "tanh"} | head}
+    head, predictor = {"joint_activation": "tanh"} | head, head.get("predictor")
+    if isinstance(predictor, dict) and predictor.get("name") == "lstm":
+        head["predictor"] = {"trains_blank": True} | predictor
+    return config | {"head": head}
 
 
 CHANGES: list[Callable[[dict[str, Any]], dict[str, Any]]] = [
@@ -149,5 +152,5 @@ CHANGES: list[Callable[[dict[str, Any]], dict[str, Any]]] = [
     _nothing_behind_a_chunk,
     _word_insertion_bonus,
     _no_spelling,
-    _joint_activation,
+    _transducer_of_other_toolkits,
 ]  # from format 0, 1, … to the next

@@ -45,6 +45,16 @@ class Vocabulary(NamedTuple):
     pieces: list[str]
 
 
+class HeadConfig(NamedTuple):
+    """The config of one of our heads, and that of a decoder for it."""
+
+    head: Mapping[str, Any]
+    decode: Mapping[str, Any]
+
+
+CTC_HEAD = HeadConfig({"name": "ctc"}, default_settings("decode", "greedy"))
+
+
 class Weights(NamedTuple):
     """The tensors of a model of another toolkit.
 
@@ -80,7 +90,12 @@ class Converted(NamedTuple):
 
 
 def convert(
-    path: Path, vocabulary: Vocabulary, features: Mapping[str, Any], encoder: Mapping[str, Any], weights: Weights
+    path: Path,
+    vocabulary: Vocabulary,
+    features: Mapping[str, Any],
+    encoder: Mapping[str, Any],
+    weights: Weights,
+    head: HeadConfig = CTC_HEAD,
 ) -> tuple[Bundle, Account, str]:
     """Make a bundle, which loads.
 
@@ -90,6 +105,7 @@ def convert(
         features: the config of ours.
         encoder: the config of ours.
         weights: of the model.
+        head: the config of ours, and its decoder's.
 
     Returns:
         The bundle, the account of the tensors, and the SHA-256 of their file.
@@ -102,8 +118,8 @@ def convert(
         "tokenizer": vocabulary.config,
         "features": dict(features),
         "encoder": dict(encoder),
-        "head": {"name": "ctc"},
-        "decode": default_settings("decode", "greedy"),
+        "head": dict(head.head),
+        "decode": dict(head.decode),
     }
     shapes, made = _shapes(config, vocabulary.files)
     tensors = load_tensors(weights.content, weights.file)
