@@ -109,7 +109,7 @@ def test_greedy_texts_are_those_of_transformers_generate(kind: str, tmp_path: Pa
         texts.append(" ".join(processor.tokenizer.decode(ids, group_tokens=False).split()))
     transcripts = recognizer.transcribe(WAVEFORMS, sample_rate=SAMPLE_RATE)
     assert [transcript.text for transcript in transcripts] == texts
-    assert sum(map(len, texts)) > 30, "there is something to compare"
+    assert sum(map(len, texts)) > 20, "there is something to compare"
     for transcript in transcripts:
         assert all(0 <= word.start < word.end <= transcript.duration for word in transcript.words)
 
