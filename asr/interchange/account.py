@@ -130,7 +130,6 @@ def take(
     shapes: Mapping[str, torch.Size],
     names: Names,
     features: SlaneyFbank,
-    others: tuple[str, ...],
     scale: float,
 ) -> tuple[dict[str, Tensor], Account]:
     """Make our tensors of theirs, of which each is accounted for.
@@ -140,7 +139,6 @@ def take(
         shapes: of ours, by name.
         names: of theirs.
         features: what is computed of which is compared.
-        others: what the names of another head's begin with, which are left.
         scale: that they multiply the subsampling's output by.
 
     Raises:
@@ -159,7 +157,7 @@ def take(
             folded += 1
     taken = len(tensors) - len(left) - folded
     compared = [_compare(left, name, made(features)) for name, made in names.computed.items() if name in left]
-    unneeded = [name for name in left if name.endswith(COUNTER) or name.startswith(others)]
+    unneeded = [name for name in left if name.endswith(COUNTER)]
     left_over = sorted(left.keys() - set(unneeded))
     if left_over:
         more = f", and {len(left_over) - 1:,} others" if len(left_over) > 1 else ""

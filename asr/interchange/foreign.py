@@ -62,14 +62,12 @@ class Weights(NamedTuple):
         file: their file's name.
         content: of it.
         names: of the tensors.
-        others: what names of tensors begin with that are another head's.
         scale: that the toolkit multiplies the subsampling's output by, and we do not.
     """
 
     file: str
     content: bytes
     names: Names
-    others: tuple[str, ...]
     scale: float
 
 
@@ -123,7 +121,7 @@ def convert(
     }
     shapes, made = _shapes(config, vocabulary.files)
     tensors = load_tensors(weights.content, weights.file)
-    ours, account = take(tensors, shapes, weights.names, made, weights.others, weights.scale)
+    ours, account = take(tensors, shapes, weights.names, made, weights.scale)
     bundle = Bundle(config, vocabulary.files, ours, card="")
     bundle_recognizer(bundle, path)  # it must load
     return bundle, account, hashlib.sha256(weights.content).hexdigest()

@@ -45,7 +45,7 @@ def from_huggingface(path: Path, pad_mode: str) -> Converted:
         encoder, features = encoder_config(config), features_config(config, preprocessor, pad_mode)
         head, (vocab_size, blank) = head_config(config), blank_of(config)
         vocabulary = take_vocabulary(files[TOKENIZER], vocab_size, blank)
-        weights = Weights(WEIGHTS, files[WEIGHTS], _names(config, blank), (), scale(config))
+        weights = Weights(WEIGHTS, files[WEIGHTS], _names(config, blank), scale(config))
         version = config.get("transformers_version")
         is_plain = isinstance(version, str) and re.fullmatch(r"[\w.+-]{1,40}", version, re.ASCII)
         writer = f"transformers {version}" if is_plain else ""
