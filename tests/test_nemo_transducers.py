@@ -181,4 +181,4 @@ def test_a_damaged_section_is_one_line_or_is_not_needed(name: str, value: Any, t
     if name in ("loss", "decoding"):  # either has the durations
         assert from_nemo(path, "zeros").bundle.config["head"]["name"] == "tdt"
         return
-    assert_refused(path, "", tmp_path)
+    assert_refused(path, ".", tmp_path)
