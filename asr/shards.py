@@ -20,8 +20,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     prefix = options.prefix or Path(options.manifests[0]).stem
     if not prefix or prefix != Path(prefix).name:
         raise InputError(f"--prefix must be the beginning of a file name; got {prefix!r}.")
+    from asr.data.index import INDEX
     from asr.data.index_cache import IndexCache
-    from asr.data.shard_writer import INDEX, ShardSettings, ShardWriter
+    from asr.data.shard_writer import ShardSettings, ShardWriter
     from asr.data.utterances import Utterances
     from asr.storage.location import join, printable_url
 

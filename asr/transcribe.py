@@ -11,19 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from asr.cli.captions import add_captions, caption, check_captions
-from asr.cli.command import (
-    add_decoding,
-    audio_progress,
-    complain,
-    inference,
-    load_model,
-    model_parser,
-    printable,
-    run_command,
-)
+from asr.cli.command import add_decoding, audio_progress, complain, inference, load_model, model_parser, run_command
 from asr.cli.output import NamedRecording, Outcomes, add_output, arrange, in_order, plain_name, write
 from asr.errors import InputError
 from asr.storage.location import file_name, is_url, printable_url
+from asr.text.printable import printable
 
 if TYPE_CHECKING:
     from asr.data.manifest import Utterance

@@ -20,13 +20,15 @@ import torch
 from asr import shards
 from asr.audio.load import audio_info, load_waveform
 from asr.data.dataset import load_utterance
-from asr.data.index_cache import IndexCache
+from asr.data.index_cache import IndexCache, check_shards
 from asr.data.manifest import Utterance, read_manifest, write_manifest
 from asr.data.shard_writer import encoded_audio
 from asr.data.utterances import Utterances
 from asr.errors import InputError, StoreError
+from asr.storage import store
 from asr.train import train
 from tests.conftest import TINY, settings_with, tone_corpus
+from tests.storing import FaultyProxy
 from tests.tones import SAMPLE_RATE
 
 
@@ -134,6 +136,42 @@ def test_training_on_shards_gives_the_bundle_of_training_on_files_to_the_bit(ton
     assert content_of(tmp_path / "shards/run/bundle") == content_of(tmp_path / "files/run/bundle")
 
 
+def test_training_on_shards_in_s3_gives_the_same_bundle_whatever_the_store_does_between(
+    tones: Path, tmp_path: Path, s3: FaultyProxy
+) -> None:
+    for split in ("train", "valid", "test"):
+        options = ["-o", f"s3://bucket/tones/{split}", "--shard-megabytes", "0.3"]
+        assert shards.main([str(tones / f"{split}.jsonl"), *options]) == 0
+    common = [*TINY, "trainer.max_epochs=2", "data.num_workers=2", "data.timeout_seconds=2"]
+    train(settings_with(*common, *tone_corpus(tones), f"run_dir={tmp_path / 'files/run'}"))
+    in_shards = [f"corpus.{split}=[{split}/index.arrow]" for split in ("train", "valid", "test")]
+    corpus = [*tone_corpus(Path("tones")), "corpus.dir=s3://bucket/tones", *in_shards]
+    s3.faults.extend(["slow_down", "reset", "", "cut", "", "", "hang", "", "reset_within"] * 2)
+    train(settings_with(*common, *corpus, f"data.cache_dir={tmp_path / 'cache'}", f"run_dir={tmp_path / 's3/run'}"))
+    assert not s3.faults, "each fault has happened"
+    assert content_of(tmp_path / "s3/run/bundle") == content_of(tmp_path / "files/run/bundle")
+    del s3.requests[:]
+    again = f"run_dir={tmp_path / 'again/run'}"
+    train(settings_with(*common, *corpus, f"data.cache_dir={tmp_path / 'cache'}", again))
+    assert content_of(tmp_path / "again/run/bundle") == content_of(tmp_path / "files/run/bundle")
+    assert [request for request in s3.requests if request[2]] == [], "what was fetched is on the local disk"
+
+
+def test_a_store_that_fails_ends_the_run_in_one_line_and_skips_nothing(
+    tones: Path, tmp_path: Path, s3: FaultyProxy
+) -> None:
+    for split in ("train", "valid", "test"):
+        assert shards.main([str(tones / f"{split}.jsonl"), "-o", f"s3://bucket/other/{split}"]) == 0
+    in_shards = [f"corpus.{split}=[{split}/index.arrow]" for split in ("train", "valid", "test")]
+    corpus = [*tone_corpus(Path("tones")), "corpus.dir=s3://bucket/other", *in_shards, "data.retry_seconds=1"]
+    s3.faults.extend([""] * 12)
+    s3.forever = "expired"
+    with pytest.raises(StoreError, match=r"s3://bucket/other/.*: ") as raised:
+        train(settings_with(*TINY, *corpus, "trainer.max_epochs=9", f"run_dir={tmp_path / 'run'}"))
+    assert "wJalrXUtnFEMI" not in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
 def test_a_killed_writer_continues_and_leaves_what_one_that_was_not_killed_leaves(tones: Path, tmp_path: Path) -> None:
     program = (
         "import sys, time; from asr import shards; from asr.data import shard_writer\n"
@@ -182,6 +220,20 @@ def test_a_shard_truncated_under_a_run_is_no_fault_of_an_utterance(tones: Path, 
     assert len(load_utterance(sharded[0], SAMPLE_RATE))
     with pytest.raises(StoreError, match=r"train-000000\.tar"):
         load_utterance(sharded[-1], SAMPLE_RATE)
+
+
+def test_a_shard_that_is_exchanged_under_a_run_is_named(tones: Path, tmp_path: Path, s3: FaultyProxy) -> None:
+    assert shards.main([str(tones / "train.jsonl"), "-o", "s3://bucket/exchanged"]) == 0
+    assert shards.main([str(tones / "train.jsonl"), "-o", str(tmp_path)]) == 0
+    for folder in ("s3://bucket/exchanged", str(tmp_path)):
+        utterances, shard = IndexCache().utterances(f"{folder}/index.arrow"), f"{folder}/train-000000.tar"
+        check_shards(utterances.parts[0].index, folder)
+        assert len(load_utterance(utterances[0], SAMPLE_RATE))
+        content = bytearray(store.read_whole(shard))
+        content[-2000] ^= 1
+        store.write_whole(shard, bytes(content))
+        with pytest.raises(StoreError, match=r"train-000000\.tar: must not change while it is in use"):
+            load_utterance(utterances[0], SAMPLE_RATE)
 
 
 def test_audio_that_is_absent_is_named_and_no_shard_is_left(tones: Path, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from asr.errors import AudioError
 from asr.interfaces import FeatureAugment, Features, WaveformAugment
 from asr.lengths import Lengths
 from asr.storage.byte_range import ByteRange
-from asr.storage.location import is_url
+from asr.storage.location import is_url, printable_url
 from asr.storage.store import read_ranges, read_whole
 
 DURATION_TOLERANCE_SECONDS = 0.1  # by which a manifest's duration may be off, beside 1 % of it
@@ -31,6 +31,7 @@ class Item(NamedTuple):
     epoch: int
     position: int  # in the dataset's utterances
     factor: float  # of speed
+    repeat: int = 0  # how many times the utterance has occurred before in this epoch
 
 
 class SpeedPerturbation(Protocol):
@@ -135,7 +136,7 @@ class SpeechDataset(Dataset[Example | Rejected]):
     def _made(self, item: Item, utterance: Utterance, fetched: Utterance) -> Example | Rejected:
         try:
             waveform = self.load(fetched, self.features.sample_rate)
-            with seeded(self.seed, item.epoch, utterance.id):
+            with seeded(self.seed, item.epoch, utterance.id, *_again(item)):
                 return self._example(utterance, waveform, item)
         except AudioError as error:  # of the utterance, or of what is mixed into it
             return Rejected(utterance, str(error))
@@ -163,13 +164,18 @@ class SpeechDataset(Dataset[Example | Rejected]):
         features = self.features(waveform)
         yield self._masked(features)
         for view in range(1, self.reference.views if self.reference else 1):
-            with seeded(self.seed, item.epoch, self.utterances[item.position].id, "view", view):
+            with seeded(self.seed, item.epoch, self.utterances[item.position].id, *_again(item), "view", view):
                 yield self._masked(features)
 
     def _masked(self, features: Tensor) -> Tensor:
         for augment in self.augmentation.features:
             features = augment(features)
         return features
+
+
+def _again(item: Item) -> tuple[str | int, ...]:
+    """Return the parts of a seed that tell the occurrences of an utterance apart; the first has none."""
+    return ("repeat", item.repeat) if item.repeat else ()
 
 
 def energies(utterances: Sequence[Utterance], features: Features, seed: int) -> Iterator[Tensor]:
@@ -242,4 +248,4 @@ def is_as_long(utterance: Utterance, actual: float) -> bool:
 def _check_duration(utterance: Utterance, actual: float) -> None:
     if not is_as_long(utterance, actual):
         given = f"the manifest says {utterance.duration:.2f} s, the audio has {actual:.2f} s (id {utterance.id!r})"
-        raise AudioError(f"{utterance.audio_filepath}: duration must be that of the audio; {given}.")
+        raise AudioError(f"{printable_url(utterance.audio_filepath)}: duration must be that of the audio; {given}.")

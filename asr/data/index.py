@@ -20,6 +20,7 @@ FORMAT = b"asr.index"  # key of the file's metadata
 FORMAT_NUMBER = b"1"
 SHARDS = b"asr.index.shards"  # key of the file's metadata: JSON, see `Index`
 SOURCE = b"asr.index.source"  # key of the file's metadata: hash of what the index was made from
+INDEX = "index.arrow"  # name of the index of a folder of shards
 BATCH_ROWS = 16_384  # of each record batch but the last: the batch of a row is a division
 
 # Text columns are bytes: names of files may hold bytes that are not UTF-8, which Arrow's strings cannot.
@@ -63,6 +64,7 @@ class Index:
         self.batches = batches
         self.source = source
         self.shards = dict(shards or {})
+        self.versions: dict[str, str | None] = {}  # of shards, once they were checked: a run reads no other
         self.num_rows = sum(batch.num_rows for batch in batches)
 
     def utterance(self, row: int) -> Utterance:
@@ -70,9 +72,10 @@ class Index:
         number, place = divmod(row, BATCH_ROWS)
         columns = (column[place].as_py() for column in self.batches[number].columns)
         name, path, duration, offset, speaker, text, start, num_bytes = columns
-        extent = None if start is None else Extent(start, num_bytes)
+        path = decoded(path)
+        extent = None if start is None else Extent(start, num_bytes, self.versions.get(path))
         speaker = None if speaker is None else decoded(speaker)
-        return Utterance(decoded(path), duration, decoded(text), decoded(name), offset, speaker, extent)
+        return Utterance(path, duration, decoded(text), decoded(name), offset, speaker, extent)
 
     def column(self, name: str) -> np.ndarray:
         """Return a column of numbers, (num_rows,)."""

@@ -22,7 +22,7 @@ from asr.data.manifest import Utterance, manifest_lines, parse_object, parse_utt
 from asr.data.utterances import Part, Utterances
 from asr.errors import InputError, StoreError
 from asr.storage.location import file_name, folder_of, is_url, join, plain, printable_url, without_query
-from asr.storage.store import download, read_whole, size_and_etag
+from asr.storage.store import download, read_whole, size_and_etag, sizes_and_etags
 from asr.system.files import NO_ROOM, write_whole
 
 INDEX_SUFFIX = ".arrow"
@@ -61,7 +61,10 @@ class IndexCache:
             StoreError: what a URL names cannot be read.
         """
         path = plain(path)
-        index = fetched_index(path) if without_query(path).endswith(INDEX_SUFFIX) else self._index(path)
+        if not without_query(path).endswith(INDEX_SUFFIX):
+            index = self._index(path)
+        else:
+            index = self._fetched(path) if is_url(path) else open_index(Path(path))
         return Utterances([Part(index, folder_of(path))])
 
     def numbers(self, key: str, compute: Callable[[], np.ndarray]) -> np.ndarray:
@@ -82,11 +85,20 @@ class IndexCache:
         if not self._made(path, make):
             return compute() if computed is None else computed
         try:
-            stored: np.ndarray = np.load(path, mmap_mode="r")
+            stored: np.ndarray = np.load(path, mmap_mode="c")
         except (ValueError, OSError, EOFError):  # damaged
             path.unlink(missing_ok=True)
             return self.numbers(key, compute)
         return stored
+
+    def _fetched(self, url: str) -> Index:
+        """Open a copy of the index at a URL, which is fetched once for each version of it."""
+        size, version = size_and_etag(url)
+        key = repr((without_query(url), size, version))
+        path = self.folder / f"{_shortened(hashlib.sha256(key.encode()).hexdigest())}{INDEX_SUFFIX}"
+        if version is None or not self._made(path, lambda: download(url, path)):
+            return fetched_index(url)
+        return open_index(path)
 
     def _index(self, manifest: str) -> Index:
         source = _content_digest(manifest)
@@ -182,17 +194,19 @@ def fetched_index(path: str) -> Index:
 
 
 def check_shards(index: Index, folder: str) -> None:
-    """Check that the shards of an index are there, with the sizes that it gives.
+    """Check that the shards of an index are there, with the sizes that it gives, and note their versions.
+
+    From then on an utterance of the index is read from those versions only.
 
     Raises:
         StoreError: naming the first that is not.
     """
-    for shard, size in index.shards.items():
-        path = join(folder, shard)
-        actual, _ = size_and_etag(path)
-        if actual != size:
+    paths = [join(folder, shard) for shard in index.shards]
+    for path, (shard, size), info in zip(paths, index.shards.items(), sizes_and_etags(paths), strict=True):
+        if info.size != size:
             must = f"{printable_url(path)}: a shard must have the size that its index gives, {size:,} bytes"
-            raise StoreError(f"{must}; it has {actual:,}. The index belongs to other shards, or the shard is damaged.")
+            raise StoreError(f"{must}; it has {info.size:,}. The index belongs to other shards, or one is damaged.")
+        index.versions[shard] = info.etag
 
 
 def spread(number: int) -> list[int]:

@@ -23,10 +23,11 @@ LONGEST_LINE = 32_000_000  # characters: NAME.utterances.jsonl takes about 100 f
 
 
 class Extent(NamedTuple):
-    """Bytes `start` to `start + num_bytes` of a file."""
+    """Bytes `start` to `start + num_bytes` of a file; with `version`, only while the file has it."""
 
     start: int
     num_bytes: int
+    version: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

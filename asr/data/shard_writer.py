@@ -18,7 +18,7 @@ import soundfile
 from torch import Tensor
 
 from asr.audio.load import audio_info, load_waveform
-from asr.data.index import Index, record_batches, write_index
+from asr.data.index import INDEX, Index, record_batches, write_index
 from asr.data.index_cache import check_shards, fetched_index
 from asr.data.manifest import Extent, Utterance
 from asr.data.utterances import Part, Utterances
@@ -30,7 +30,6 @@ from asr.system.files import UNFINISHED, remove_unfinished
 BLOCK = tarfile.BLOCKSIZE
 READ_BYTES = 1 << 23  # of a shard, compared at once with what was written
 MAX_FLAC_RATE = 655_350  # Hz: a header has 20 bits for tens of them
-INDEX = "index.arrow"
 
 logger = logging.getLogger(__name__)
 

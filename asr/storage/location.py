@@ -86,3 +86,8 @@ def printable_url(path: str) -> str:
 def absolute(path: str) -> str:
     """Return the absolute path of a file, or its URL, for what is written: without password or query."""
     return printable_url(path) if is_url(path) else os.path.abspath(path)
+
+
+def without_secrets(text: str) -> str:
+    """Return a text, as of a command line, whose URLs have neither password nor query."""
+    return re.sub(r"https?://[^\s,'\"\[\]{}]+", lambda url: printable_url(url[0]), text)

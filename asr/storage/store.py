@@ -51,6 +51,17 @@ def size_and_etag(path: str) -> ObjectInfo:
         return _local_info(descriptor)
 
 
+def sizes_and_etags(paths: Sequence[str]) -> list[ObjectInfo]:
+    """Return what `size_and_etag` does for each of several files; those of object stores are asked for at once.
+
+    Raises:
+        StoreError: as `size_and_etag`, of the first that failed.
+    """
+    urls = [path for path in paths if is_url(path)]
+    answers = iter(ask([Stat(url) for url in urls]) if urls else [])
+    return [next(answers) if is_url(path) else size_and_etag(path) for path in paths]
+
+
 def read_range(path: str, start: int, num_bytes: int, *, etag: str | None = None) -> bytes:
     """Read bytes `start` to `start + num_bytes` of a file.
 

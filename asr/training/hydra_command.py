@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from asr.errors import InputError, StoreError
 from asr.settings.conf import CONF
+from asr.storage.location import without_secrets
 from asr.system.files import NO_ROOM
 from asr.system.processes import INTERRUPTED, keep_memory, spin_briefly
 from asr.text.printable import LineFormatter
@@ -157,6 +158,7 @@ def run_job(
     """
     start_log()
     try:
+        _check_unsigned(resolved)
         settings = read(resolved, overrides)
         return command(settings)
     except (InputError, StoreError) as error:
@@ -175,6 +177,22 @@ def run_job(
     except KeyboardInterrupt:
         logger.error("interrupted")
         sys.exit(INTERRUPTED)
+
+
+def _check_unsigned(setting: Any) -> None:
+    """Check that no setting is a URL with a signature or a password, which config.yaml and the report would keep.
+
+    Raises:
+        InputError: one is; the message leaves out the secret.
+    """
+    if isinstance(setting, Mapping):
+        setting = list(setting.values())
+    if isinstance(setting, list):
+        for value in setting:
+            _check_unsigned(value)
+    elif isinstance(setting, str) and without_secrets(setting) != setting:
+        must = "a setting must not hold a URL with a query or a password, since config.yaml would keep it"
+        raise InputError(f"{must}; got {without_secrets(setting)}?.... Use s3://, and credentials in the environment.")
 
 
 def start_log() -> None:
