@@ -6,6 +6,7 @@ import math
 import random
 import re
 import time
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,9 @@ from asr.errors import InputError
 from asr.evaluation.text_perplexity import measure, text_perplexity
 from asr.interfaces import BOUNDARY_ID
 from asr.language_model.kenlm import NgramModel
+from asr.run.events import TextStarted, read_history
 from asr.run.language_model_settings import read_language_model_settings
+from asr.run.names import EVENTS
 from asr.text.normalize import get_normalizer
 from tests.conftest import ROOT, resolved
 from tests.processes import bundle, finish, kill, metrics, resumptions, start, steps_logged, wait_for
@@ -37,6 +40,8 @@ SMALL = {
     "lstm": ["token_model=lstm", "token_model.embedding_dim=12", "token_model.dim=16"],
     "transformer_xl": ["token_model=transformer_xl", "token_model.dim=16", "token_model.num_layers=2"],
 }
+TWO = ["trainer.strategy=ddp", "trainer.devices=2"]
+BF16 = ["trainer.precision=bf16-mixed"]
 EVERY_STEPS = 3
 RUN = [
     f"recognizer={RECOGNIZER}",
@@ -202,33 +207,76 @@ def test_perplexity_does_not_depend_on_the_batches(text_set: TextSet) -> None:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize(
+    ("name", "overrides", "world_size"),
+    [
+        ("lstm", [], 1),
+        ("transformer_xl", [], 1),
+        ("lstm", TWO, 2),
+        ("transformer_xl", TWO, 2),
+        ("lstm", BF16, 1),
+        ("transformer_xl", [*TWO, *BF16], 2),
+    ],
+    ids=["lstm", "transformer_xl", "lstm-two", "transformer_xl-two", "lstm-bf16", "transformer_xl-two-bf16"],
+)
 def test_a_run_killed_at_random_moments_ends_with_the_bits_of_one_that_was_not(
-    name: str, texts: list[str], tmp_path: Path
+    name: str, overrides: list[str], world_size: int, texts: list[str], tmp_path: Path
 ) -> None:
     whole, parts = tmp_path / "whole", tmp_path / "parts"
-    assert finish(start(config(whole, *SMALL[name], *texts), tmp_path / "whole.log")) == 0
+
+    def begin(run_dir: Path) -> list[BaseProcess]:
+        log = run_dir.with_suffix(".log")
+        return start(config(run_dir, *SMALL[name], *texts, *overrides), log, world_size=world_size)
+
+    assert finish(begin(whole)) == 0, (tmp_path / "whole.log").read_text()
     moments = random.Random(name)
     for _ in range(3):
         done = steps_logged(parts) + moments.randint(2, 6)
-        running = start(config(parts, *SMALL[name], *texts), tmp_path / "parts.log")
+        running = begin(parts)
         assert wait_for(lambda done=done: steps_logged(parts) > done, running), (tmp_path / "parts.log").read_text()
         time.sleep(moments.uniform(0, 0.05))
         kill(running)
-    assert finish(start(config(parts, *SMALL[name], *texts), tmp_path / "parts.log")) == 0
+    assert finish(begin(parts)) == 0, (tmp_path / "parts.log").read_text()
     assert bundle(parts) == bundle(whole)
     assert metrics(parts) == metrics(whole)
     assert (parts / "results.json").read_text() == (whole / "results.json").read_text()
     assert any(batch > 1 for _, batch in resumptions(parts)), "a restart must be in mid-epoch, too"
+    history = read_history(parts / EVENTS)
+    assert isinstance(history.first, TextStarted)
+    assert (history.starts, history.first.step) == (4, 0), "one line for all processes of a start"
+    assert [step for step, _ in resumptions(parts)][-1] == history.latest.step
+    assert (history.latest.train_sentences, history.latest.valid_sentences) == (160, 20)
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_training_in_bf16_follows_float32_and_its_bundle_is_used_in_float32(
+    name: str, texts: list[str], tmp_path: Path
+) -> None:
+    for run_dir, precision in ((tmp_path / "float32", []), (tmp_path / "bf16", BF16)):
+        log = tmp_path / "log"
+        assert finish(start(config(run_dir, *SMALL[name], *texts, *precision), log)) == 0, log.read_text()
+    losses = [
+        [float(row["valid/loss"]) for row in metrics(tmp_path / run) if row["valid/loss"]]
+        for run in ("float32", "bf16")
+    ]
+    assert losses[1] == pytest.approx(losses[0], rel=0.02)  # bf16 has three digits
+    assert losses[1] != losses[0], "the second run must not have computed in float32"
+    model: Any = load_token_model(str(tmp_path / "bf16"), tokenizer(), "lm")
+    assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
+    results = json.loads((tmp_path / "bf16" / "results.json").read_text())
+    valid = Path(texts[1].partition("[")[2].rstrip("]"))
+    again = measure(model, read(valid), settings().bounds, torch.device("cpu"))
+    assert again.per_word == pytest.approx(results["valid"]["per_word"], rel=1e-6)
 
 
 @pytest.fixture(scope="module")
 def trained(texts: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a run on two processes."""
     folder = tmp_path_factory.mktemp("trained")
-    two = ["trainer.strategy=ddp", "trainer.devices=2", "ema.decay=null"]
     log = folder / "log"
-    assert finish(start(config(folder / "run", *SMALL["lstm"], *texts, *two), log, world_size=2)) == 0, log.read_text()
+    assert (
+        finish(start(config(folder / "run", *SMALL["lstm"], *texts, *TWO, "ema.decay=null"), log, world_size=2)) == 0
+    ), log.read_text()
     return folder / "run"
 
 
@@ -281,6 +329,9 @@ def test_the_page_shows_perplexity_and_no_audio(trained: Path, tmp_path: Path) -
         assert f"{result['per_word']:.1f}".removesuffix(".0") in html
     assert "Validation perplexity per word:" in html
     assert "tokens a second" in html
+    assert "LSTMTokenModel, " in html
+    assert "160 sentences, " in html
+    assert "does not record how this run started" not in html
     assert "What was recognised" not in html
     assert "WER" not in re.sub(r"<pre>.*?</pre>", "", html.partition("<main>")[2], flags=re.DOTALL)
     assert training_report.main([str(trained), "--output", str(tmp_path / "page.html")]) == 0
@@ -292,7 +343,7 @@ def test_a_run_does_not_go_on_with_another_text_or_other_settings(
 ) -> None:
     text = tmp_path / "other.txt"
     text.write_text("abc\n" * 20)
-    two = ["trainer.strategy=ddp", "trainer.devices=2", "ema.decay=null", "resume.allow=[world_size]"]
+    two = [*TWO, "ema.decay=null", "resume.allow=[world_size]"]
     for override, difference in (
         (f"text.train=[{text}]", "manifests.train: '160 sentences, sha256"),
         ("seed=4", "seed: 0 -> 4"),
