@@ -383,7 +383,7 @@ def test_perplexity_of_a_neural_and_of_an_ngram_model_are_counted_alike(
     neural, by_ngram = (row.split() for row in capsys.readouterr().out.splitlines()[1::2])
     model = load_token_model(str(trained), tokenizer(), "lm")
     expected = measure(model, read(text), settings().bounds, torch.device("cpu"))
-    assert float(neural[3]) == pytest.approx(expected.per_word, abs=0.06)
+    assert float(neural[4]) == pytest.approx(expected.per_word, abs=0.06)
     asked, total = NgramModel(tmp_path / "lm.arpa"), 0.0
     for line in text.read_text().splitlines():
         state = asked.start()
@@ -392,7 +392,61 @@ def test_perplexity_of_a_neural_and_of_an_ngram_model_are_counted_alike(
             total += log_prob
         total += asked.end(state)
     units = sum(len(line.split()) + 1 for line in text.read_text().splitlines())
-    assert float(by_ngram[3]) == pytest.approx(math.exp(-total / units), abs=0.06)
+    assert float(by_ngram[4]) == pytest.approx(math.exp(-total / units), abs=0.06)
+
+
+def test_models_are_interpolated_token_by_token_with_the_weights_that_suit_another_text(
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("flashlight.lib.text", reason="the extra lm is not installed")
+    text, dev, arpa = tmp_path / "text.txt", tmp_path / "dev.txt", tmp_path / "lm.arpa"
+    text.write_text("\n".join(sentences(25, 9)) + "\n")
+    dev.write_text("\n".join(sentences(25, 10)) + "\n")
+    assert ngram.main([str(dev), "--tokens", str(RECOGNIZER), "--order", "2", "-o", str(arpa)]) == 0
+    capsys.readouterr()
+    several = ["--interpolate", str(arpa), "--dev", str(dev)]
+    assert asr_perplexity.main([str(RECOGNIZER), str(trained), str(text), *several]) == 0
+    said, _, *rows = capsys.readouterr().out.splitlines()
+    assert [row.split()[1] for row in rows] == [str(trained), str(arpa), "interpolated"]
+    model, asked = load_token_model(str(trained), tokenizer(), "lm"), NgramModel(arpa)
+
+    def probabilities(path: Path) -> list[tuple[float, float]]:
+        """By the net and by the n-grams, of each letter and each end."""
+        pairs = []
+        for line in path.read_text().splitlines():
+            tokens, state = [*tokenizer().encode(line), BOUNDARY_ID], asked.start()
+            with torch.no_grad():
+                log_probs, _ = model(torch.tensor([[BOUNDARY_ID, *tokens[:-1]]]), model.initial_state(1))
+            for place, token in enumerate(tokens):
+                if token == BOUNDARY_ID:
+                    log_prob = asked.end(state)
+                else:
+                    log_prob, state = asked.score(
+                        state, tokenizer().pieces[token].replace(" ", "\N{LOWER ONE EIGHTH BLOCK}")
+                    )
+                pairs.append((math.exp(float(log_probs[0, place, token])), math.exp(log_prob)))
+        return pairs
+
+    share, of_dev = 0.5, probabilities(dev)
+    for _ in range(2000):
+        share = sum(share * p / (share * p + (1 - share) * q) for p, q in of_dev) / len(of_dev)
+    assert f"{trained} {share:.3f}, {arpa} {1 - share:.3f}" in said
+    total = sum(math.log(share * p + (1 - share) * q) for p, q in probabilities(text))
+    units = sum(len(line.split()) + 1 for line in text.read_text().splitlines())
+    assert float(rows[2].split()[4]) == pytest.approx(math.exp(-total / units), abs=0.06)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--dev", "d.txt"], r"--interpolate and --dev must be given together; got --dev alone\."),
+        (["--interpolate", "b.arpa"], r"--interpolate and --dev must be given together; got --interpolate alone\."),
+        (["--interpolate", "b.arpa", "--dev", "t.txt"], r"--dev must be another text .*; t\.txt is one of them\."),
+    ],
+)
+def test_weights_need_a_text_of_their_own(options: list[str], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        asr_perplexity.main([str(RECOGNIZER), "a.arpa", "t.txt", *options])
 
 
 def test_a_language_model_over_other_tokens_is_refused(trained: Path) -> None:
