@@ -37,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     models = [_load(lm, tokenizer) for lm in (options.lm, *options.interpolate)]
     names = (options.lm, *options.interpolate)
     weights = _fit_weights(models, texts[options.dev], names, options.dev) if options.dev else None
-    rows = [("text", "model", "sentences", "words", "perplexity per word", "95 %")]
+    rows: list[tuple[str, ...]] = [("text", "model", "sentences", "words", "perplexity per word", "95 %")]
     for path in options.texts:
         log_probs = [model(texts[path]) for model in models]
         rows += [

@@ -191,6 +191,7 @@ def rescorers(
     settings = default_settings("decode", "lm_rescoring")
 
     def rescorer(size: int) -> Any:
+        first: Any = ours(recognizer, lm=lm, spelling=spelling, beam_size=size)
         return LMRescoring(
             Written(),  # type: ignore[arg-type]
             recognizer.model.tokenizer,
@@ -198,7 +199,7 @@ def rescorers(
             language_model=model,
             rescoring_weight=settings["rescoring_weight"],
             token_insertion_bonus=settings["token_insertion_bonus"],
-            first=lambda *_: ours(recognizer, lm=lm, spelling=spelling, beam_size=size),
+            first=lambda *_: first,
         )
 
     end = " + LM + spelling" if spelling else " + LM"
