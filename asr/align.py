@@ -8,20 +8,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from asr.cli.command import (
-    audio_progress,
-    complain,
-    finite,
-    inference,
-    load_model,
-    model_parser,
-    printable,
-    run_command,
-)
+from asr.cli.command import audio_progress, complain, finite, inference, load_model, model_parser, run_command
 from asr.cli.output import NamedRecording, Outcomes, add_output, arrange, in_order, plain_name, write
 from asr.errors import InputError
 from asr.system.files import check_output, message_stream
 from asr.text.numbers import counted
+from asr.text.printable import printable
 
 if TYPE_CHECKING:
     from asr.data.manifest import Utterance

@@ -7,12 +7,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from asr.cli.command import audio_progress, printable, run_command
+from asr.cli.command import audio_progress, run_command
 from asr.cli.report_options import add_report, audio_budget
 from asr.cli.table import lay_out, short_name
 from asr.errors import InputError
 from asr.system.files import check_output, is_stream, message_stream, write_output
 from asr.text.numbers import interval, points, probability, rate
+from asr.text.printable import printable
 
 if TYPE_CHECKING:
     from asr.evaluation.utterances import Scored

@@ -29,8 +29,10 @@ def doctor(settings: "RunSettings") -> None:
     from asr.interchange.models import load_recognizer
     from asr.report.diagnosis import Diagnosis
     from asr.run.names import DOCTOR
+    from asr.storage.session import configure
     from asr.text.normalize import as_written, get_normalizer
 
+    configure(settings.data.storage)
     source = settings.doctor.model
     recognizer = load_recognizer(source) if source is not None else None  # first: examining a corpus may take an hour
     run_dir = settings.folder

@@ -33,6 +33,10 @@ class StoreError(Exception):
     would count as the fault of one file; it ends a run. Commands print it as one line and exit with status 1.
     """
 
+    def __init__(self, message: str) -> None:
+        # torch raises an exception of a loading process again with the traceback as its message: the last line is ours
+        super().__init__(message.rstrip().rpartition("StoreError: ")[2])
+
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Tell whether an exception says that memory was not enough, on whatever device."""

@@ -21,6 +21,7 @@ from asr.cli.evaluation_table import table
 from asr.cli.output import make_output_dir
 from asr.cli.report_options import add_report, audio_budget
 from asr.errors import InputError
+from asr.storage.location import file_name, printable_url
 from asr.system.files import message_stream, real, write_output, write_whole, write_whole_text
 from asr.text.normalize import NORMALIZERS, get_normalizer
 from asr.text.printable import printable
@@ -37,7 +38,9 @@ ALL = "all manifests"
 def main(arguments: Sequence[str] | None = None) -> int:
     """Evaluate; the status is 1 if an utterance could not be read, and the others are scored all the same."""
     parser = model_parser("evaluate", "Report the word error rate of a model on manifests.")
-    parser.add_argument("manifests", metavar="MANIFEST", nargs="+", help="JSONL, one utterance a line")
+    parser.add_argument(
+        "manifests", metavar="MANIFEST", nargs="+", help="file or URL of JSON lines, one utterance each"
+    )
     parser.add_argument("--output-dir", metavar="DIR", type=Path, help="gets NAME.wer.json and NAME.utterances.jsonl")
     parser.add_argument(
         "--normalizer", metavar="NAME", help=f"of the texts to be scored: {', '.join(NORMALIZERS)} (the model's own)"
@@ -51,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     normalize = None if options.normalizer is None else get_normalizer(options.normalizer)
     from asr.data.manifest import read_manifest
 
-    names = [Path(path).stem for path in options.manifests]
+    names = [Path(file_name(path)).stem for path in options.manifests]
     if len(set(names)) < len(names):
         raise InputError(f"manifests must have different file names, since results are called after them; got {names}.")
     manifests = {name: read_manifest(path) for name, path in zip(names, options.manifests, strict=True)}
@@ -92,7 +95,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         complain(complaint)
     if options.report:
         print(printable(f"writing {options.report}"), file=sys.stderr, flush=True)
-        facts = [("Model", str(options.model)), ("Manifests", ", ".join(options.manifests))]
+        facts = [("Model", str(options.model)), ("Manifests", ", ".join(map(printable_url, options.manifests)))]
         page = report(recognizer, evaluations, facts, budget, how, harder)
         write_output("--report", options.report, page)
     return 1 if complaints else 0

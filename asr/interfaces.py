@@ -130,7 +130,11 @@ class Attention(Protocol):
     def positions(self, x: Tensor) -> Tensor:
         """Encode the positions of x, (B, T', D), once for all blocks."""
 
-    def __call__(self, x: Tensor, positions: Tensor, padding_mask: Tensor) -> Tensor: ...
+    def __call__(self, x: Tensor, positions: Tensor, padding_mask: Tensor) -> Tensor:
+        """Attend from every frame of x, (B, T', D), to valid frames: to (B, T', D), finite at padded frames.
+
+        `positions` is what the method of this name returns for x; `padding_mask` is (B, T').
+        """
 
 
 class StreamingAttention(Attention, Protocol):
@@ -144,6 +148,10 @@ class StreamingAttention(Attention, Protocol):
         `before` maps the keys and values of x, (B, Q, 2D), to those of the frames before, (B, M, 2D). `hidden` is True
         where a key must not be seen, (B, Q or 1, M + Q).
         """
+
+
+NormMaker = Callable[[int], nn.Module]  # given the number of channels: a MaskedNorm
+ActivationMaker = Callable[[], nn.Module]
 
 
 class Convolution(Protocol):
@@ -197,7 +205,8 @@ class Encoded(NamedTuple):
     blocks: Mapping[int, Tensor]
 
 
-NO_TAPS: Mapping[int, Tap] = MappingProxyType({})
+Taps = Mapping[int, Tap]  # by number of the block, from 0
+NO_TAPS: Taps = MappingProxyType({})
 
 
 class Encoder(Protocol):
@@ -211,7 +220,7 @@ class Encoder(Protocol):
     def streaming(self) -> "StreamingEncoder | None":
         """Itself, if it can process an utterance chunk by chunk."""
 
-    def __call__(self, features: Tensor, feature_lengths: Tensor, taps: Mapping[int, Tap] = NO_TAPS) -> Encoded: ...
+    def __call__(self, features: Tensor, feature_lengths: Tensor, taps: Taps = NO_TAPS) -> Encoded: ...
     def output_lengths(self, feature_lengths: Lengths) -> Lengths: ...
 
 
@@ -231,12 +240,7 @@ class StreamingEncoder(Encoder, Protocol):
 
     def initial_state(self, batch: int, left_frames: int | None = None) -> State: ...
     def step(
-        self,
-        features: Tensor,
-        feature_lengths: Tensor,
-        state: State,
-        taps: Mapping[int, Tap] = NO_TAPS,
-        ahead: int | None = None,
+        self, features: Tensor, feature_lengths: Tensor, state: State, taps: Taps = NO_TAPS, ahead: int | None = None
     ) -> tuple[Encoded, State]: ...
 
 
@@ -251,7 +255,7 @@ class Head(Protocol):
     views: int  # copies of an utterance in a training batch, with other masks each; the first of all B come first
 
     @property
-    def taps(self) -> Mapping[int, Tap]: ...
+    def taps(self) -> Taps: ...
     @property
     def frame_head(self) -> "FrameHead | None": ...
     def losses(self, encoded: Encoded, tokens: Tensor, token_lengths: Tensor) -> Mapping[str, Tensor]: ...

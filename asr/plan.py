@@ -33,12 +33,15 @@ def plan(settings: "RunSettings") -> None:
     from asr.run.folder import fitted_front_end
     from asr.run.initialization import start_of
     from asr.run.preparation import training_counts
+    from asr.storage.session import configure
     from asr.text.normalize import get_normalizer
 
+    configure(settings.data.storage)
     prepare_if_absent(settings.corpus)
     torch.manual_seed(settings.seed)
     cache = IndexCache(settings.data.index_dir)
     corpus = read_corpus(settings.corpus, get_normalizer(settings.components["normalizer"]), cache.utterances)
+    corpus.check_shards()
     corpus.check_audio()
     tokenizer, features = fitted_front_end(settings, corpus, False, start_of(settings.init))
     model = build.build_model(settings.components, tokenizer, features)
@@ -54,7 +57,7 @@ def plan(settings: "RunSettings") -> None:
     print(f"{processes} {'process' if processes == 1 else 'processes'}: {why}")
     print()
     bounds = settings.trainer.bounds
-    print("\n".join(lay_out(_table(plans, bounds.accumulate))))
+    print("\n".join(lay_out(_table(plans, bounds.accumulate, training_set.mixture.is_plain))))
     print()
     steps = training_set.total_steps(start_of_epoch(0, processes), 0, bounds)
     print(f"the whole run: {steps} optimizer steps: {bounds}")
@@ -69,16 +72,18 @@ def _selection(training_set: "TrainingSet") -> str:
         lines.append(printable(f"  dropped {len(dropped)}: {reason} ({listed(dropped.ids)})"))
     if not training_set.dropped:
         lines.append("  dropped none")
-    return "\n".join(lines)
+    return "\n".join([*lines, *map(printable, training_set.describe_mixture())])
 
 
-def _table(plans: "Sequence[EpochPlan]", accumulate: int) -> list[list[str]]:
+def _table(plans: "Sequence[EpochPlan]", accumulate: int, each_once: bool) -> list[list[str]]:
     """Put the plans side by side, a row for each of their figures, the name of which comes first."""
     from asr.data.batch_plan import changed_mates
 
     columns = [_figures(plan, accumulate) for plan in plans]
-    changes = [changed_mates(before.plan, after.plan) for before, after in pairwise(plans)]
     rows = [[name, *(column[name] for column in columns)] for name in columns[0]]
+    if not each_once:  # epochs of a mixture do not have the same utterances
+        return rows
+    changes = [changed_mates(before.plan, after.plan) for before, after in pairwise(plans)]
     return [*rows, ["batch-mates that are others than before", "", *map(percent, changes)]]
 
 

@@ -12,9 +12,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from asr.cli.command import add_decoding, inference, load_model, model_parser, printable, run_command
+from asr.cli.command import add_decoding, inference, load_model, model_parser, run_command
 from asr.errors import InputError
 from asr.settings.rule import STREAM_SECONDS, THREADS
+from asr.text.printable import printable
 
 if TYPE_CHECKING:
     from asr.recognition.inference import Inference

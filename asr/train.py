@@ -27,6 +27,7 @@ def train(settings: "RunSettings") -> float | None:
     from asr.report.training import leave_report
     from asr.run.outcome import best_wer, check_learnt, finish
     from asr.run.preparation import prepare, training_counts
+    from asr.storage.session import configure
     from asr.training.callbacks import besides_steps
     from asr.training.data_module import SpeechData
     from asr.training.distributed import first_then_all
@@ -35,6 +36,7 @@ def train(settings: "RunSettings") -> float | None:
     from asr.training.task import RecognitionTask, Unreadable
     from asr.training.trainer import equip, make_trainer
 
+    configure(settings.data.storage)
     trainer = make_trainer(settings)
     prepared = first_then_all(trainer, partial(prepare, settings, trainer.global_rank, trainer.world_size))
     corpus, features, position, seed = prepared.corpus, prepared.features, prepared.position, settings.seed
@@ -54,7 +56,7 @@ def train(settings: "RunSettings") -> float | None:
     check_dropped(training_set.dropped, training_set.num_given, settings.data.max_dropped_fraction)
     if settings.debug.same_utterances:
         corpus = corpus.only(training_set.utterances)
-    prepared.describe(model, corpus)
+    prepared.describe(model, corpus, training_set)
     loading = settings.data.num_workers, settings.data.features_on
     data = SpeechData(training_set, corpus.valid, augmentation, position, *loading)
     run = prepared.run(training_set, settings.trainer.bounds)

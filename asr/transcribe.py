@@ -1,6 +1,7 @@
 """python -m asr.transcribe MODEL PATH...: recognise audio files, folders of them, and manifests."""
 
 import io
+import os
 import re
 import sys
 from collections import Counter
@@ -10,18 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from asr.cli.captions import add_captions, caption, check_captions
-from asr.cli.command import (
-    add_decoding,
-    audio_progress,
-    complain,
-    inference,
-    load_model,
-    model_parser,
-    printable,
-    run_command,
-)
+from asr.cli.command import add_decoding, audio_progress, complain, inference, load_model, model_parser, run_command
 from asr.cli.output import NamedRecording, Outcomes, add_output, arrange, in_order, plain_name, write
 from asr.errors import InputError
+from asr.storage.location import file_name, is_url, printable_url
+from asr.text.printable import printable
 
 if TYPE_CHECKING:
     from asr.data.manifest import Utterance
@@ -41,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "paths",
         metavar="PATH",
         nargs="+",
-        help="audio file, folder of them at any depth, or manifest (.jsonl, .json); - with --stream: standard input",
+        help="path or URL: audio file, folder of them, manifest (.jsonl, .json); - with --stream: standard input",
     )
     add_output(parser, default="txt")
     parser.add_argument("--nbest", type=int, default=1, metavar="N", help="alternatives, in json and jsonl (default 1)")
@@ -74,7 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _find(paths: Sequence[str]) -> tuple[list[NamedRecording], int]:
     """Find the recordings that the paths mean; complain of what cannot be read, and count it."""
-    from asr.audio.load import find_audio
+    from asr.audio.load import find_audio, find_audio_objects
     from asr.data.manifest import read_good_lines
     from asr.data.recordings import whole_file
     from asr.errors import AudioError
@@ -82,29 +76,36 @@ def _find(paths: Sequence[str]) -> tuple[list[NamedRecording], int]:
     recordings: list[NamedRecording] = []
     problems = 0
     for path in paths:
-        files: list[Path] = []
+        files: Sequence[str | Path] = []
         try:
-            if path.endswith(MANIFEST) and not Path(path).is_dir():
+            if file_name(path).endswith(MANIFEST) and not os.path.isdir(path):
                 utterances, errors = read_good_lines(path, required=("audio_filepath", "duration"))
                 recordings += [NamedRecording(line.id, line, Path(plain_name(line.id))) for line in utterances]
                 for error in errors:
                     complain(str(error))
                 problems += len(errors)
             else:
-                files = find_audio(path)
+                files = find_audio_objects(path) if is_url(path) else find_audio(path)
         except InputError as error:
             complain(str(error))
             problems += 1
         for file in files:
             try:
-                utterance = whole_file(file, str(file))
+                utterance = whole_file(file, printable_url(str(file)))
             except AudioError as error:
                 complain(str(error))
                 problems += 1
                 continue
-            inside = file.relative_to(path) if file != Path(path) else Path(file.name)
-            recordings.append(NamedRecording(str(file), utterance, inside.with_suffix("")))
+            recordings.append(NamedRecording(utterance.id, utterance, _place(str(file), path)))
     return recordings, problems
+
+
+def _place(file: str, path: str) -> Path:
+    """Return where below --output-dir the transcript of a file goes, without suffix: as the file lies below `path`."""
+    if is_url(file):
+        inside = file.removeprefix(path).lstrip("/") if file != path else file_name(file)
+        return Path(plain_name(inside) if ".." in inside.split("/") else inside).with_suffix("")
+    return (Path(file).relative_to(path) if Path(file) != Path(path) else Path(Path(file).name)).with_suffix("")
 
 
 def _check_nbest(recognizer: "Recognizer", nbest: int, form: str) -> None:

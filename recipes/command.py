@@ -10,30 +10,44 @@ from asr.text.printable import printable
 
 READABLE = "--corpus-dir must be readable, --output-dir writable, with room left"
 ROOM = "--output-dir must be writable, with room left"
+GO_ON = "; run the same command again to go on."
+
+AddOption = Callable[..., argparse.Action]
 
 
-def command_parser(module: str, description: str | None) -> argparse.ArgumentParser:
-    """Make the parser of `python -m MODULE`; the description keeps its lines."""
-    return argparse.ArgumentParser(
-        prog=f"python -m {module}",
-        description=(description or "").strip(),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-
-
-def run(work: Callable[[], int | None], must: str = "", interrupted: str = "") -> int:
-    """Do the work of a recipe; an error of the user, of the disk, or Ctrl-C is one line.
+def run_recipe(
+    module: str,
+    description: str | None,
+    add_options: Callable[[AddOption], None],
+    work: Callable[[argparse.Namespace], int | None],
+    arguments: list[str] | None,
+    *,
+    must: str = "",
+    interrupted: str = "",
+) -> int:
+    """Parse the options of `python -m MODULE` and do its work; a user error, a disk error or Ctrl-C is one line.
 
     Args:
-        work: returns the exit status; None is 0.
+        module: name of the recipe's module.
+        description: docstring of the module; --help prints its lines as they are.
+        add_options: called with `add_argument` of the parser; adds the recipe's options.
+        work: called with the parsed options; returns the exit status, None for 0.
+        arguments: of the command; None: those of the process.
         must: what must hold for files to be read and written, for the error where they cannot be.
         interrupted: what to do after Ctrl-C.
 
     Returns:
         The exit status.
     """
+    parser = argparse.ArgumentParser(
+        prog=f"python -m {module}",
+        description=(description or "").strip(),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add_options(parser.add_argument)
+    options = parser.parse_args(arguments)
     try:
-        return work() or 0
+        return work(options) or 0
     except InputError as error:
         complain(str(error))
         return 1

@@ -6,6 +6,7 @@ A test module that uses the fixture imports it: `from tests.browser import brows
 import shutil
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -61,6 +62,15 @@ def visit(browser: Any, address: str | Path, width: int = 1280, height: int = 90
     page.on("request", lambda request: seen.requests.append(request.url))
     page.goto(address.resolve().as_uri() if isinstance(address, Path) else address)
     return seen
+
+
+@contextmanager
+def visiting(browser: Any, address: str) -> Iterator[Visit]:
+    """Keep a page open; at the end it must not have complained."""
+    seen = visit(browser, address)
+    yield seen
+    seen.page.context.close()
+    assert seen.complaints == []
 
 
 def wait_until(page: Any, expression: str, seconds: float = 15.0) -> None:

@@ -15,6 +15,8 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 from asr.run.settings import RunSettings, read_run_settings
+from asr.storage import session
+from tests.storing import S3, FaultyProxy, faulty, moto, storage
 from tests.tones import sentences, write_corpus
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -156,3 +158,25 @@ def fluent(tmp_path_factory: pytest.TempPathFactory) -> Path:
     train(settings_with(*TINY, *tone_corpus(folder), f"run_dir={folder / 'run'}", *enough))
     assert json.loads((folder / "run" / "results.json").read_text())["test"]["wer"] < 0.02
     return folder
+
+
+@pytest.fixture(scope="session")
+def s3_proxy() -> Iterator[FaultyProxy]:
+    """An S3 server with a bucket, `bucket`, and a proxy before it."""
+    with moto() as server, faulty(server) as proxy:
+        server.make_bucket("bucket")
+        yield proxy
+        session.close()
+
+
+@pytest.fixture
+def s3(s3_proxy: FaultyProxy, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultyProxy]:
+    """The proxy, at which s3:// is found; it makes no faults unless told to."""
+    for name, value in S3(s3_proxy.port).environment.items():
+        monkeypatch.setenv(name, value)
+    session.configure(storage())
+    yield s3_proxy
+    if s3_proxy.ignored_ranges:
+        session.close()  # which has noted it
+    session.configure(None)
+    s3_proxy.reset()

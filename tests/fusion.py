@@ -192,6 +192,13 @@ def drawn_fusion(
     )
 
 
+UNREADABLE = [  # content of a file, or None where there is no file; why it cannot be read as text
+    (None, "No such file or directory"),
+    (b"\xff\xfe\x00y", "it is not UTF-8 text"),
+    (b"new york\n\x80abc", "it is not UTF-8 text"),
+]
+
+
 def assert_unusable(path: Path, content: bytes | None, make: Callable[[str], object], begin: str, reason: str) -> None:
     """Write a file, or none, and make something of it: one line says what it must be, and why it is not."""
     if content is not None:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from asr.build import build_features
 from asr.decode.greedy import Greedy
-from asr.interfaces import BLANK_ID, NO_TAPS, Decoder, Encoded, Head, Tap, Tokenizer
+from asr.interfaces import BLANK_ID, NO_TAPS, Decoder, Encoded, Head, Taps, Tokenizer
 from asr.lengths import Lengths, padding_mask
 from asr.recognition.confidence import UNCALIBRATED
 from asr.recognition.model import Model
@@ -46,7 +46,7 @@ class Ear(nn.Module):
     def output_lengths(feature_lengths: Lengths) -> Lengths:
         return -(-feature_lengths // STRIDE)
 
-    def forward(self, features: Tensor, feature_lengths: Tensor, taps: Mapping[int, Tap] = NO_TAPS) -> Encoded:
+    def forward(self, features: Tensor, feature_lengths: Tensor, taps: Taps = NO_TAPS) -> Encoded:
         energies = features[:, :, self.bins.long()]  # (B, T, letters)
         energies = energies.masked_fill(padding_mask(feature_lengths, features.shape[1])[..., None], 0.0)
         energies = nn.functional.pad(energies, (0, 0, 0, -features.shape[1] % STRIDE))

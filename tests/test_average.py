@@ -330,15 +330,6 @@ def test_a_malicious_checkpoint_is_one_line_and_runs_nothing(run_dir: Path, tmp_
     assert witness.exists(), "it would have run, had the file been loaded in the usual way"
 
 
-def test_help_imports_no_torch() -> None:
-    code = "import sys, runpy\nsys.argv = ['average', '--help']\n"
-    code += (
-        "try: runpy.run_module('asr.average', run_name='__main__')\nexcept SystemExit as ended: assert not ended.code\n"
-    )
-    code += "assert 'torch' not in sys.modules"
-    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT, capture_output=True)
-
-
 # How a bundle is replaced.
 
 

@@ -23,6 +23,7 @@ from asr.text.normalize import as_written, basic
 from tests.fusion import (
     PHRASES,
     SOME_WORDS,
+    UNREADABLE,
     WIDE,
     Pieces,
     Trigrams,
@@ -333,10 +334,9 @@ def test_a_lexicon_is_a_list_of_words_or_a_model(tmp_path: Path, content: str, w
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        (None, "No such file or directory"),
+        *UNREADABLE,
         (b"", "it holds none"),
         (b"\n  \n", "it holds none"),
-        (b"\xff\xfe\x00", "it is not UTF-8 text"),
         (b"\\data\\\nngram 1=1\n\n\\1-grams:\n-1\t<unk>\n\n\\end\\\n", "it holds none"),
     ],
 )

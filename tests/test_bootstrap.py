@@ -1,5 +1,8 @@
 """Intervals and p-values against plain loops, against kaldialign, and against simulations that know the truth."""
 
+from collections.abc import Iterator
+from itertools import islice
+
 import kaldialign
 import numpy as np
 import pytest
@@ -166,30 +169,38 @@ def every_20th_corrected(errors: Array) -> Array:
 DRAWS = 1000  # of each bootstrap: ten times fewer than a comparison makes, for time
 
 
-def test_every_20th_error_corrected_is_found_significant() -> None:
-    generator = np.random.default_rng(8)
+def significant(number: int, pairs: Iterator[tuple[Array, Array]]) -> int:
+    """How many of a number of pairs of systems differ with p < 0.05."""
     found = 0
-    for number in range(200):
-        a, lengths = errors_of_2600(generator)
-        b = every_20th_corrected(a)
-        assert a.sum() - b.sum() == a.sum() // 20
-        result = difference(a, b, lengths, DRAWS, seed=number)
+    for seed, (a, b) in enumerate(islice(pairs, number)):
+        result = difference(a, b, np.full(2600, 20.0), DRAWS, seed=seed)
         assert result is not None
         found += result.p_value < 0.05
-    assert found >= 0.95 * 200
+    return found
+
+
+def corrected(generator: np.random.Generator) -> Iterator[tuple[Array, Array]]:
+    """Errors of systems, and without every 20th of them."""
+    while True:
+        a, _ = errors_of_2600(generator)
+        b = every_20th_corrected(a)
+        assert a.sum() - b.sum() == a.sum() // 20
+        yield a, b
+
+
+def test_every_20th_error_corrected_is_found_significant() -> None:
+    assert significant(200, corrected(np.random.default_rng(8))) >= 0.95 * 200
 
 
 def test_systems_that_differ_by_chance_are_rarely_found_significant() -> None:
     """A and B exchanged at random in each utterance: of such, 5 % should have p < 0.05."""
-    generator = np.random.default_rng(9)
-    found = 0
-    for number in range(500):
-        a, lengths = errors_of_2600(generator)
-        b = every_20th_corrected(a)
-        swap = generator.random(2600) < 0.5
-        result = difference(np.where(swap, b, a), np.where(swap, a, b), lengths, DRAWS, seed=number)
-        assert result is not None
-        found += result.p_value < 0.05
+
+    def exchanged(generator: np.random.Generator) -> Iterator[tuple[Array, Array]]:
+        for a, b in corrected(generator):
+            swap = generator.random(2600) < 0.5
+            yield np.where(swap, b, a), np.where(swap, a, b)
+
+    found = significant(500, exchanged(np.random.default_rng(9)))
     assert 0.02 * 500 <= found <= 0.07 * 500
 
 

@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -18,7 +18,7 @@ from asr.data.manifest import Utterance
 from asr.decode.greedy import Greedy
 from asr.encoder.subsampling.strided_conv import StridedConv
 from asr.errors import InputError
-from asr.interfaces import BLANK_ID, NO_TAPS, Encoded, Encoder, Features, Tap
+from asr.interfaces import BLANK_ID, NO_TAPS, Encoded, Encoder, Features, Taps
 from asr.lengths import Lengths, padding_mask
 from asr.recognition.chunks import ChunkBounds, cut_at_pauses, cut_chunks, stitch
 from asr.recognition.confidence import UNCALIBRATED
@@ -155,7 +155,7 @@ class Limited(nn.Module):
     def output_lengths(feature_lengths: Lengths) -> Lengths:
         return -(-feature_lengths // STRIDE)
 
-    def forward(self, features: Tensor, feature_lengths: Tensor, taps: Mapping[int, Tap] = NO_TAPS) -> Encoded:
+    def forward(self, features: Tensor, feature_lengths: Tensor, taps: Taps = NO_TAPS) -> Encoded:
         masked = features.masked_fill(padding_mask(feature_lengths, features.shape[1])[..., None], 0.0)
         out = self.conv(masked.transpose(1, 2)).transpose(1, 2) / 256
         return Encoded(out, self.output_lengths(feature_lengths), {})
@@ -239,7 +239,7 @@ class Front(nn.Module):
         self.stride, self.output_lengths = self.subsampling.stride, self.subsampling.output_lengths
         self.output_dim = vocab_size
 
-    def forward(self, features: Tensor, feature_lengths: Tensor, taps: Mapping[int, Tap] = NO_TAPS) -> Encoded:
+    def forward(self, features: Tensor, feature_lengths: Tensor, taps: Taps = NO_TAPS) -> Encoded:
         return Encoded(*self.subsampling(features, feature_lengths), {})
 
 

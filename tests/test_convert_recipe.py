@@ -1,5 +1,6 @@
 """recipes.convert: a small corpus in each format becomes the same manifest; what is broken is named by its place."""
 
+import argparse
 import csv
 import gzip
 import json
@@ -16,7 +17,7 @@ import soundfile
 from asr.data.manifest import Utterance, read_manifest
 from asr.errors import InputError
 from asr.plan import plan
-from recipes.convert.__main__ import FORMATS, _convert, _parse, main
+from recipes.convert.__main__ import FORMATS, _add_options, _convert, main
 from tests.conftest import TINY, settings_with, tone_corpus
 from tests.tones import SAMPLE_RATE, sentences, speak
 
@@ -254,7 +255,9 @@ def parquet_file(path: Path, audio: list[bytes], **options: Any) -> Path:
 
 def main_raising(arguments: list[str]) -> None:
     """Run the command so that its error is raised."""
-    _convert(_parse(arguments))
+    parser = argparse.ArgumentParser()
+    _add_options(parser.add_argument)
+    _convert(parser.parse_args(arguments))
 
 
 def test_parquet_files_of_like_names_keep_their_own_audio(tmp_path: Path) -> None:

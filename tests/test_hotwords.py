@@ -14,7 +14,17 @@ from asr.decode.beam import Beam
 from asr.decode.fusion.hotwords import Matches, Phrases
 from asr.errors import InputError
 from asr.text.normalize import basic
-from tests.fusion import NUMBERS, Fusion, Pieces, Trigrams, assert_unusable, beam, search_settings, write_lines
+from tests.fusion import (
+    NUMBERS,
+    UNREADABLE,
+    Fusion,
+    Pieces,
+    Trigrams,
+    assert_unusable,
+    beam,
+    search_settings,
+    write_lines,
+)
 from tests.identity import IDENTITY, decoded
 
 LETTERS = ["", " ", *"acdeknoqrtwyz"]
@@ -179,13 +189,7 @@ def test_a_phrase_of_which_nothing_is_left_is_impossible(tmp_path: Path) -> None
 
 @pytest.mark.parametrize(
     ("content", "reason"),
-    [
-        (None, "No such file or directory"),
-        (b"", "the file holds none"),
-        (b" \n\n\t\n", "the file holds none"),
-        (b"\xff\xfe\x00y", "it is not UTF-8 text"),
-        (b"new york\n\x80abc", "it is not UTF-8 text"),
-    ],
+    [*UNREADABLE, (b"", "the file holds none"), (b" \n\n\t\n", "the file holds none")],
 )
 def test_a_file_that_cannot_be_used_is_one_clear_error(tmp_path: Path, content: bytes | None, reason: str) -> None:
     assert_unusable(

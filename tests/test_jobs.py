@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +15,7 @@ import torch
 
 from asr.data.batch_plan import BatchBounds
 from asr.errors import AudioError
-from asr.interfaces import Encoded, Hypothesis, Tap
+from asr.interfaces import Encoded, Hypothesis, Taps
 from asr.recognition.chunks import ChunkBounds
 from asr.recognition.inference import Inference
 from asr.recognition.recognizer import Recognizer
@@ -25,6 +25,7 @@ from tests.listener import listener
 from tests.tones import SAMPLE_RATE, sentences, speak
 
 PATIENCE = 60
+WatchSegments = Callable[[Callable[[], None]], None]
 HOW = Inference(BatchBounds(batch_seconds=20, max_utterances=8), ChunkBounds(4, 1))
 
 
@@ -53,7 +54,7 @@ class Gate:
         self.batches: list[int] = []
         net = recognizer.model.encoder.forward
 
-        def forward(features: torch.Tensor, lengths: torch.Tensor, taps: Mapping[int, Tap]) -> Encoded:
+        def forward(features: torch.Tensor, lengths: torch.Tensor, taps: Taps) -> Encoded:
             self.batches.append(len(features))
             self.reached.set()
             assert self.open.wait(PATIENCE)
@@ -81,6 +82,22 @@ def start(recognizer: Recognizer) -> Iterator[Callable[..., Jobs]]:
     for jobs in made:
         jobs.stop()
         jobs.join(PATIENCE)
+
+
+@pytest.fixture
+def before_each_segment(recognizer: Recognizer, monkeypatch: pytest.MonkeyPatch) -> WatchSegments:
+    """Sets a function that is called before each segment is decoded."""
+
+    def watch(call: Callable[[], None]) -> None:
+        search = recognizer.decode.search
+
+        def watched(evidence: Any) -> list[list[Hypothesis]]:
+            call()
+            return search(evidence)
+
+        monkeypatch.setattr(recognizer.decode, "search", watched)
+
+    return watch
 
 
 def job(path: Path, nbest: int = 1) -> Job:
@@ -147,28 +164,25 @@ def test_a_short_recording_does_not_wait_for_the_end_of_a_long_one(
     start: Callable[..., Jobs],
     said: list[tuple[str, Path]],
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    before_each_segment: WatchSegments,
 ) -> None:
     waveform = np.concatenate([speak(text + "  ") for text in sentences(60, seed=6)])  # a minute and more
     soundfile.write(tmp_path / "long.wav", waveform, SAMPLE_RATE)
     jobs, long, short = start(), job(tmp_path / "long.wav"), job(said[0][1])
     decoded: list[str] = []
-    search = recognizer.decode.search
 
-    def watched(evidence: Any) -> list[list[Hypothesis]]:
+    def count() -> None:
         decoded.append("segment")
         if len(decoded) == 2:  # the long one is under way
             jobs.submit(short)
             short.outcome.add_done_callback(lambda _: decoded.append("short one is done"))
-        return search(evidence)
 
-    monkeypatch.setattr(recognizer.decode, "search", watched)
+    before_each_segment(count)
     jobs.submit(long)
     text = long.outcome.result(PATIENCE).text
     assert short.outcome.result(PATIENCE).text == said[0][0]
     assert decoded.index("short one is done") == 3  # two segments of the long one, then its own
     assert len(decoded) > 8
-    monkeypatch.undo()
     assert text == recognizer.transcribe([tmp_path / "long.wav"], HOW, sample_rate=SAMPLE_RATE)[0].text
 
 
@@ -190,25 +204,22 @@ def test_who_leaves_while_waiting_is_not_recognised(
 
 
 def test_who_leaves_a_long_one_ends_it_at_the_next_segment(
-    recognizer: Recognizer,
     start: Callable[..., Jobs],
     said: list[tuple[str, Path]],
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    before_each_segment: WatchSegments,
 ) -> None:
     soundfile.write(tmp_path / "long.wav", np.tile(speak("abc def  "), 60), SAMPLE_RATE)
     jobs, long, after = start(), job(tmp_path / "long.wav"), job(said[0][1])
     segments = 0
-    search = recognizer.decode.search
 
-    def watched(evidence: Any) -> list[list[Hypothesis]]:
+    def count() -> None:
         nonlocal segments
         segments += 1
         if segments == 2:
             assert not jobs.withdraw(long)  # it has been begun
-        return search(evidence)
 
-    monkeypatch.setattr(recognizer.decode, "search", watched)
+    before_each_segment(count)
     jobs.submit(long)
     with pytest.raises(Exception):  # noqa: B017, PT011  which nobody reads
         long.outcome.result(PATIENCE)

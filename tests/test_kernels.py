@@ -8,6 +8,7 @@ from torch import Tensor
 
 from asr.kernels import attention, choice, depthwise, local_attention, relative_attention, strided_conv
 from asr.kernels.dropout import Dropout
+from asr.kernels.relative_attention import Projections
 from asr.lengths import padding_mask
 
 
@@ -66,8 +67,14 @@ def test_relative_attention(queries: int, keys: int, block: int, monkeypatch: py
     inputs = [*(drawn(2, 3, number, 4) for number in (queries, queries, keys, keys)), drawn(3, queries + keys - 1, 4)]
     hidden = torch.rand(2, 1, keys) < 0.3
     hidden[..., 0] = False
-    others = (hidden, Dropout(0.0))
-    both(relative_attention.attend_by_blocks, relative_attention.attend_plainly, inputs, *others)
+
+    def fast(*inputs: Tensor) -> Tensor:
+        return relative_attention.attend_by_blocks(Projections(*inputs), hidden, Dropout(0.0))
+
+    def plain(*inputs: Tensor) -> Tensor:
+        return relative_attention.attend_plainly(Projections(*inputs), hidden, Dropout(0.0))
+
+    both(fast, plain, inputs)
 
 
 @pytest.mark.parametrize("frames", [1, 4, 9, 30])
@@ -79,10 +86,10 @@ def test_local_attention(form: Callable[..., Tensor], frames: int, width: int) -
     there = ~padding[:, None, :, None]
 
     def fast(*inputs: Tensor) -> Tensor:
-        return form(*inputs, padding, Dropout(0.0)) * there
+        return form(Projections(*inputs), padding, Dropout(0.0)) * there
 
     def plain(*inputs: Tensor) -> Tensor:
-        return local_attention.attend_near_plainly(*inputs, padding, Dropout(0.0)) * there
+        return local_attention.attend_near_plainly(Projections(*inputs), padding, Dropout(0.0)) * there
 
     both(fast, plain, inputs)
 

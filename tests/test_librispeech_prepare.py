@@ -52,6 +52,17 @@ def publish(monkeypatch: pytest.MonkeyPatch):
     return set_totals
 
 
+@pytest.fixture
+def dev_clean(corpus: Path, publish):
+    """Call the folder dev-clean, and pretend that it has other totals."""
+
+    def rename(num_utterances: int, hours: float) -> None:
+        publish(num_utterances, hours)
+        (corpus / "mine").rename(corpus / "dev-clean")
+
+    return rename
+
+
 def prepare(corpus_dir: Path, *more: str) -> int:
     return main(["--corpus-dir", str(corpus_dir), "--output-dir", str(corpus_dir.parent / "out"), *more])
 
@@ -111,9 +122,8 @@ def test_a_subset_of_another_name_is_said_to_have_no_published_total(corpus, cap
     assert "mine: no published total applies, since LibriSpeech has no subset of this name" in capsys.readouterr().out
 
 
-def test_a_part_of_a_subset_is_prepared_and_said_to_be_a_part(corpus, publish, capsys):
-    publish(4, 0.0)
-    (corpus / "mine").rename(corpus / "dev-clean")
+def test_a_part_of_a_subset_is_prepared_and_said_to_be_a_part(corpus, dev_clean, capsys):
+    dev_clean(4, 0.0)
     assert prepare(corpus) == 0
     out = capsys.readouterr().out
     assert "dev-clean: is a part of the subset: 3 utterances, 0.00 h; published are 4 utterances" in out
@@ -122,24 +132,21 @@ def test_a_part_of_a_subset_is_prepared_and_said_to_be_a_part(corpus, publish, c
     assert len(manifest_ids(corpus, "dev-clean")) == 3
 
 
-def test_a_whole_subset_is_said_to_be_whole(corpus, publish, capsys):
-    publish(3, 0.0)
-    (corpus / "mine").rename(corpus / "dev-clean")
+def test_a_whole_subset_is_said_to_be_whole(corpus, dev_clean, capsys):
+    dev_clean(3, 0.0)
     assert prepare(corpus) == 0
     assert "dev-clean: is whole: 3 utterances" in capsys.readouterr().out
 
 
-def test_more_utterances_than_published_are_an_error_and_write_no_manifest(corpus, publish, capsys):
-    publish(2, 0.0)
-    (corpus / "mine").rename(corpus / "dev-clean")
+def test_more_utterances_than_published_are_an_error_and_write_no_manifest(corpus, dev_clean, capsys):
+    dev_clean(2, 0.0)
     assert prepare(corpus) == 1
     assert "must hold 2 utterances, 0.0 h; it holds 3 utterances" in capsys.readouterr().err
     assert not (corpus.parent / "out" / "dev-clean.jsonl").exists()
 
 
-def test_the_published_number_of_utterances_with_other_hours_is_an_error(corpus, publish, capsys):
-    publish(3, 0.31)
-    (corpus / "mine").rename(corpus / "dev-clean")
+def test_the_published_number_of_utterances_with_other_hours_is_an_error(corpus, dev_clean, capsys):
+    dev_clean(3, 0.31)
     assert prepare(corpus) == 1
     assert "its 3 utterances must last 0.31 h (within 0.3); they last 0.00 h" in capsys.readouterr().err
 

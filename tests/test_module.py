@@ -16,6 +16,7 @@ from asr.data.settings import DataSettings
 from asr.data.training_set import TrainingSet
 from asr.settings.read import read
 from asr.training.data_module import SpeechData
+from asr.training.place import epochs_done
 from tests.conftest import resolved
 
 BEGINNING = start_of_epoch(0, 1)
@@ -97,7 +98,7 @@ def test_an_epochs_examples_do_not_depend_on_the_number_of_workers(tones: Path, 
 def test_a_run_goes_on_with_the_very_next_batch_and_then_with_whole_epochs(tones: Path, batch: int) -> None:
     manifest = tones / "train.jsonl"
     whole = speech_data(manifest, batch_seconds=10.0)
-    position = on_process(whole, rank=0, world_size=2, epoch=1).position_at(1, batch, skipped=5)
+    position = on_process(whole, rank=0, world_size=2, epoch=1).epochs.position_at(1, 2, batch, skipped=5)
     assert position == Position(1, (Share(2, batch),), 5)
     rest = speech_data(manifest, position, batch_seconds=10.0)
     for rank in range(2):
@@ -114,10 +115,10 @@ def test_a_run_that_goes_on_with_other_processes_sees_the_rest_of_its_epoch(tone
     seen = []
     for rank in range(2):
         seen += asked(on_process(first, rank, world_size=2))[:2]
-    rest = speech_data(manifest, first.position_at(0, 2, skipped=0), batch_seconds=10.0)
+    rest = speech_data(manifest, first.epochs.position_at(0, 2, 2, skipped=0), batch_seconds=10.0)
     seen += asked(on_process(rest, rank=0, world_size=1))
     assert sorted(item.position for batch in seen for item in batch) == list(range(48))
-    assert rest.position_at(0, 1, skipped=0) == Position(0, (Share(2, 2), Share(1, 1)))
+    assert rest.epochs.position_at(0, 1, 1, skipped=0) == Position(0, (Share(2, 2), Share(1, 1)))
 
 
 def passes(data: SpeechData, epoch: int, batches: int) -> float:
@@ -125,7 +126,8 @@ def passes(data: SpeechData, epoch: int, batches: int) -> float:
     progress = SimpleNamespace(batch_progress=SimpleNamespace(current=SimpleNamespace(ready=batches)))
     data.trainer.fit_loop = SimpleNamespace(epoch_loop=progress)  # type: ignore[union-attr]
     data.trainer.current_epoch = epoch  # type: ignore[union-attr,misc]
-    return data.epochs_done
+    data.trainer.datamodule = data  # type: ignore[union-attr]
+    return epochs_done(data.trainer)  # type: ignore[arg-type]
 
 
 def test_the_passes_done_grow_with_each_batch_to_the_next_whole_number(tones: Path) -> None:
@@ -150,8 +152,8 @@ def test_the_passes_done_go_on_from_what_other_processes_have_seen(tones: Path) 
 def test_behind_the_last_batch_is_the_next_epoch(tones: Path) -> None:
     data = on_process(speech_data(tones / "train.jsonl"), rank=0, world_size=2)
     batches = len(data.train_dataloader())
-    assert data.position_at(0, batches - 1, skipped=3).epoch == 0
-    assert data.position_at(0, batches, skipped=3) == start_of_epoch(1, 2)
+    assert data.epochs.position_at(0, 2, batches - 1, skipped=3).epoch == 0
+    assert data.epochs.position_at(0, 2, batches, skipped=3) == start_of_epoch(1, 2)
 
 
 def test_the_worst_batches_have_the_sizes_and_texts_of_the_largest_ones_and_read_no_audio(

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import soundfile
 
-from tests.browser import Visit, launched, overflow, poor_contrasts, visit, wait_until
+from tests.browser import Visit, launched, overflow, poor_contrasts, visit, visiting, wait_until
 from tests.live import live_process
 from tests.serving import PATIENCE, Server
 from tests.tones import SAMPLE_RATE, sentences, speak
@@ -55,11 +55,8 @@ def server() -> Iterator[Server]:
 
 @pytest.fixture
 def seen(chromium: Any, server: Server) -> Iterator[Visit]:
-    """The page, open; at the end it must not have complained."""
-    seen = visit(chromium, server.address + "/")
-    yield seen
-    seen.page.context.close()
-    assert seen.complaints == []
+    with visiting(chromium, server.address + "/") as seen:
+        yield seen
 
 
 def button(page: Any, name: str) -> Any:

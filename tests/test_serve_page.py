@@ -3,7 +3,6 @@
 import base64
 import json
 import re
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,8 +14,8 @@ import soundfile
 from asr.data.manifest import Utterance, read_manifest
 from asr.server.pages import ExampleAudio, demo_page
 from asr.server.upload import Limits
-from tests.browser import Visit, launched, overflow, poor_contrasts, visit
-from tests.serving import PATIENCE, Server, serving
+from tests.browser import Visit, launched, overflow, poor_contrasts, visit, visiting, wait_until
+from tests.serving import Server, serving
 
 
 @pytest.fixture(scope="module")
@@ -50,10 +49,8 @@ def server(fluent: Path, said: Path) -> Iterator[Server]:
 @pytest.fixture
 def seen(chromium: Any, server: Server) -> Iterator[Visit]:
     """The page, open; at the end it must not have complained, nor asked anybody else for anything."""
-    seen = visit(chromium, server.address + "/")
-    yield seen
-    seen.page.context.close()
-    assert seen.complaints == []
+    with visiting(chromium, server.address + "/") as seen:
+        yield seen
     others = [one for one in seen.requests if not one.startswith((server.address, "blob:", "data:"))]
     assert others == []
 
@@ -62,14 +59,6 @@ def transcript(page: Any) -> str:
     page.wait_for_selector("#result:not([hidden])")
     text: str = page.locator("#text").inner_text()
     return " ".join(text.split())
-
-
-def wait_until(page: Any, expression: str) -> None:
-    """Wait until JavaScript is true; playwright's own way to wait needs `eval`, which the page's policy forbids."""
-    end = time.monotonic() + PATIENCE
-    while not page.evaluate(expression):
-        assert time.monotonic() < end, expression
-        time.sleep(0.05)
 
 
 def problem(page: Any) -> str:

@@ -10,6 +10,7 @@ import logging
 import math
 import os
 import stat
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,6 +22,8 @@ import torch
 from asr.audio.containers import Container, read_container, truncated
 from asr.audio.resampling import resampled
 from asr.errors import AudioError
+from asr.storage.location import file_name, is_url, printable_url
+from asr.storage.store import list_prefix, read_whole
 
 AUDIO_SUFFIXES = (".aif", ".aiff", ".flac", ".mp3", ".oga", ".ogg", ".opus", ".wav")
 
@@ -44,7 +47,12 @@ class AudioInfo(NamedTuple):
 
 
 def load_waveform(
-    path: str | Path, sample_rate: int, *, offset: float | None = None, duration: float | None = None
+    path: str | Path,
+    sample_rate: int,
+    *,
+    offset: float | None = None,
+    duration: float | None = None,
+    content: bytes | None = None,
 ) -> torch.Tensor:
     """Decode a file, or a stretch of it, mixed down to mono (the mean of its channels) and resampled.
 
@@ -60,11 +68,13 @@ def load_waveform(
     or exactly before its last; joined Ogg streams exactly between two; formats other than these (AU, NIST, ...).
 
     Args:
-        path: WAV, FLAC, Ogg (Vorbis, Opus), MP3 or whatever else libsndfile reads.
+        path: or URL of WAV, FLAC, Ogg (Vorbis, Opus), MP3 or whatever else libsndfile reads. A URL is fetched whole,
+            even if only a stretch of it is decoded.
         sample_rate: of the result, in Hz.
         offset: where the stretch starts, in seconds; None means 0.
         duration: its length in seconds; None means to the end of the file. It may reach END_TOLERANCE_SECONDS past
             the end of the file and is cut there.
+        content: of the file, if it has been read already; `path` then names it in errors.
 
     Shapes:
         returns: (S,) float32, with S = ceil(samples * sample_rate / the file's sample rate).
@@ -72,8 +82,11 @@ def load_waveform(
     Raises:
         AudioError: for a file that is missing, unreadable, empty, not audio or truncated, that holds samples that are
             NaN, infinite or beyond MAX_SAMPLE, or that does not hold the stretch.
+        StoreError: what a URL names cannot be fetched.
     """
-    blocks = list(stream_waveform(path, sample_rate, offset=offset, duration=duration, block_seconds=math.inf))
+    blocks = list(
+        stream_waveform(path, sample_rate, offset=offset, duration=duration, block_seconds=math.inf, content=content)
+    )
     return blocks[0] if len(blocks) == 1 else torch.cat(blocks)
 
 
@@ -84,6 +97,7 @@ def stream_waveform(
     offset: float | None = None,
     duration: float | None = None,
     block_seconds: float = 5.0,
+    content: bytes | None = None,
 ) -> Iterator[torch.Tensor]:
     """Decode as `load_waveform` does, block by block: joined, the blocks equal its result to the bit.
 
@@ -94,7 +108,7 @@ def stream_waveform(
     cannot be used no more blocks come: the rest is decoded to count how many there are.
 
     Args:
-        path: as for `load_waveform`, like sample_rate, offset and duration.
+        path: as for `load_waveform`, like sample_rate, offset, duration and content.
         block_seconds: how much is decoded at a time, between one sample and BLOCK_SAMPLES; what is resampled comes a
             second at a time.
 
@@ -102,13 +116,13 @@ def stream_waveform(
         yields: (S,) float32 each, never empty.
 
     Raises:
-        AudioError: as `load_waveform`; all of them while iterating.
+        AudioError, StoreError: as `load_waveform`; all of them while iterating.
     """
     name = _one_line(path)
     for key, seconds in (("offset", offset), ("duration", duration)):
         if seconds is not None and not 0 <= seconds < math.inf:
             raise AudioError(f"{name}: {key} must be a number of seconds, at least 0; got {seconds}.")
-    with _opened(path) as (sound, container):
+    with _opened(path, content) as (sound, container):
         rate = sound.samplerate
         start = round((offset or 0.0) * rate)
         stop = None if duration is None else round(((offset or 0.0) + duration) * rate)
@@ -131,13 +145,18 @@ def unusable_samples(waveform: torch.Tensor) -> torch.Tensor:
     return (~(waveform.abs() <= MAX_SAMPLE)).nonzero()[:, 0]
 
 
-def audio_info(path: str | Path) -> AudioInfo:
+def audio_info(path: str | Path, content: bytes | None = None) -> AudioInfo:
     """Say what a file holds without decoding it, as far as its headers know; they are checked as for loading.
+
+    Args:
+        path: or URL of the file.
+        content: of the file, if it has been read already; `path` then names it in errors.
 
     Raises:
         AudioError: as `load_waveform`, for faults that show without decoding.
+        StoreError: what a URL names cannot be fetched.
     """
-    with _opened(path) as (sound, _):
+    with _opened(path, content) as (sound, _):
         num_samples = _num_samples(sound)
         if num_samples is None:
             num_samples = sum(len(block) for block in _decode(sound, 0, None, 0, BLOCK_SAMPLES, _one_line(path)))
@@ -157,6 +176,23 @@ def declared_seconds(path: str | Path) -> float | None:
     with _opened(path) as (sound, _):
         num_samples = _num_samples(sound)
         return None if num_samples is None else num_samples / sound.samplerate
+
+
+def find_audio_objects(url: str) -> list[str]:
+    """List a URL itself, if it ends as an audio file does (AUDIO_SUFFIXES), or the audio files below it, sorted.
+
+    Raises:
+        AudioError: no audio lies below it.
+        StoreError: it cannot be listed.
+    """
+    if file_name(url).lower().endswith(AUDIO_SUFFIXES):
+        return [url]
+    urls = [found for found, _ in list_prefix(url) if found.lower().endswith(AUDIO_SUFFIXES)]
+    if not urls:
+        raise AudioError(
+            f"{_one_line(url)}: must hold audio files ({' '.join(AUDIO_SUFFIXES)}); there are none below it."
+        )
+    return urls
 
 
 def find_audio(path: str | Path) -> list[Path]:
@@ -201,10 +237,12 @@ class _Sound(soundfile.SoundFile):
 
 
 @contextmanager
-def _opened(path: str | Path) -> Iterator[tuple[_Sound, Container]]:
+def _opened(path: str | Path, content: bytes | None = None) -> Iterator[tuple[_Sound, Container]]:
     """Open a file whose headers hold; whatever libsndfile says against it, now or while decoding, is an AudioError."""
     name = _one_line(path)
-    with _open_file(path, name) as file:
+    if content is None and is_url(path):
+        content = read_whole(str(path))
+    with _open_file(path, name) if content is None else _in_memory(content, name) as file:
         container = read_container(file, os.fstat(file.fileno()).st_size, name)
         file.seek(0)
         try:
@@ -234,6 +272,21 @@ def _open_file(path: str | Path, name: str) -> io.FileIO:
         raise AudioError(f"{name}: must be a readable audio file; {_reason(error)}.") from None
     kind = "empty (0 bytes)" if stat.S_ISREG(mode) else "a folder" if stat.S_ISDIR(mode) else "not a regular file"
     raise AudioError(f"{name}: must be an audio file; it is {kind}.")
+
+
+def _in_memory(content: bytes, name: str) -> io.FileIO:
+    """Make a file without a name, in memory where Linux can: libsndfile reads it as it reads any other."""
+    if not content:
+        raise AudioError(f"{name}: must be an audio file; it is empty (0 bytes).")
+    if hasattr(os, "memfd_create"):
+        file = io.FileIO(os.memfd_create("audio", os.MFD_CLOEXEC), "r+b")
+    else:
+        file = tempfile.TemporaryFile("w+b", buffering=0)  # noqa: SIM115  the caller closes it
+    rest = memoryview(content)
+    while rest:
+        rest = rest[file.write(rest) :]
+    file.seek(0)
+    return file
 
 
 def _num_samples(sound: _Sound) -> int | None:
@@ -341,7 +394,7 @@ def _note_conversion(source_rate: int, num_channels: int, sample_rate: int) -> N
 
 def _one_line(path: str | Path) -> str:
     """A path as messages name it: as it is, or escaped and quoted if it would not print on one line."""
-    text = os.fsdecode(path)
+    text = printable_url(os.fsdecode(path))
     return text if text and text.isprintable() else repr(text)
 
 

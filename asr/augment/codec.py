@@ -9,7 +9,7 @@ from torch import Tensor
 
 from asr.audio.resampling import resampled
 from asr.augment.draws import below, happens, uniform
-from asr.settings.rule import FRACTION, list_of, one_of, span
+from asr.settings.rule import Fraction, list_of, one_of, span
 
 
 class CodecFormat(NamedTuple):
@@ -60,7 +60,7 @@ class Codec:
         self,
         sample_rate: int,
         *,
-        probability: Annotated[float, FRACTION],
+        probability: Fraction,
         codecs: Annotated[list[str], list_of(one_of(*CODECS), f"of names out of {', '.join(CODECS)}", 1, 100)],
         compression: Annotated[list[float], span(0, 1)],
     ) -> None:

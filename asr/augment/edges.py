@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from asr.augment.draws import happens, uniform
-from asr.settings.rule import FRACTION, number, span
+from asr.settings.rule import Fraction, number, span
 
 
 class Edges:
@@ -28,9 +28,9 @@ class Edges:
         self,
         sample_rate: int,
         *,
-        probability: Annotated[float, FRACTION],
+        probability: Fraction,
         max_seconds: Annotated[float, number(0, 60)],
-        noise_probability: Annotated[float, FRACTION],
+        noise_probability: Fraction,
         noise_db: Annotated[list[float], span(-120, 0)],
     ) -> None:
         self.sample_rate = sample_rate

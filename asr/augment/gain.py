@@ -5,7 +5,7 @@ from typing import Annotated
 from torch import Tensor
 
 from asr.augment.draws import happens, uniform
-from asr.settings.rule import FRACTION, span
+from asr.settings.rule import Fraction, span
 
 
 class Gain:
@@ -24,11 +24,7 @@ class Gain:
     max_added_seconds = 0.0
 
     def __init__(
-        self,
-        sample_rate: int,
-        *,
-        probability: Annotated[float, FRACTION],
-        gain_db: Annotated[list[float], span(-60, 60)],
+        self, sample_rate: int, *, probability: Fraction, gain_db: Annotated[list[float], span(-60, 60)]
     ) -> None:
         self.probability = probability
         self.gain_db = gain_db

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from asr.augment.draws import below, happens, uniform
 from asr.interfaces import Recordings
-from asr.settings.rule import FRACTION, PATH, span, whole
+from asr.settings.rule import PATH, Fraction, span, whole
 
 
 class Noise:
@@ -35,7 +35,7 @@ class Noise:
         sample_rate: int,
         *,
         recordings: Annotated[Recordings, PATH],
-        probability: Annotated[float, FRACTION],
+        probability: Fraction,
         snr_db: Annotated[list[float], span(-50, 100)],
         max_recordings: Annotated[int, whole(1, 100)],
     ) -> None:

@@ -7,7 +7,7 @@ from torch import Tensor
 from asr.audio.reverberate import reverberate
 from asr.augment.draws import below, happens
 from asr.interfaces import Recordings
-from asr.settings.rule import FRACTION, PATH
+from asr.settings.rule import PATH, Fraction
 
 
 class Reverberation:
@@ -27,13 +27,7 @@ class Reverberation:
     stage = "waveform"
     max_added_seconds = 0.0
 
-    def __init__(
-        self,
-        sample_rate: int,
-        *,
-        recordings: Annotated[Recordings, PATH],
-        probability: Annotated[float, FRACTION],
-    ) -> None:
+    def __init__(self, sample_rate: int, *, recordings: Annotated[Recordings, PATH], probability: Fraction) -> None:
         self.sample_rate = sample_rate
         self.recordings = recordings
         self.probability = probability

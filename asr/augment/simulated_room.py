@@ -9,7 +9,7 @@ from torch import Tensor
 
 from asr.audio.reverberate import reverberate
 from asr.augment.draws import happens, uniform
-from asr.settings.rule import FRACTION, span
+from asr.settings.rule import Fraction, span
 
 SPEED = 343.0  # of sound, m/s at 20 degrees Celsius
 LOST_DB = 40.0  # images are followed until the room has lost so much: the rest is not heard, and costs most
@@ -45,7 +45,7 @@ class SimulatedRoom:
         self,
         sample_rate: int,
         *,
-        probability: Annotated[float, FRACTION],
+        probability: Fraction,
         width_metres: Annotated[list[float], span(1.5, 100)],
         height_metres: Annotated[list[float], span(1.5, 100)],
         rt60_seconds: Annotated[list[float], span(0.05, 1.5)],

@@ -5,7 +5,7 @@ from typing import Annotated, Self
 import torch
 from torch import Tensor
 
-from asr.settings.rule import FRACTION, whole
+from asr.settings.rule import Fraction, whole
 
 
 class SpecAugment:
@@ -31,7 +31,7 @@ class SpecAugment:
         num_freq_masks: Annotated[int, whole(0, 1_000)],
         freq_mask_bins: Annotated[int, whole(0, 1_000)],
         num_time_masks: Annotated[int, whole(0, 1_000)],
-        time_mask_fraction: Annotated[float, FRACTION],
+        time_mask_fraction: Fraction,
     ) -> None:
         self.num_freq_masks = num_freq_masks
         self.freq_mask_bins = freq_mask_bins

@@ -47,6 +47,17 @@ def kept_checkpoints(folder: Path) -> list[SavedCheckpoint]:
     return sorted(checkpoints, key=lambda checkpoint: (checkpoint.step, checkpoint.path.name))
 
 
+def intact_checkpoints(folder: Path) -> list[SavedCheckpoint]:
+    """List the checkpoints of a folder that can be read, oldest first; a warning names each damaged one."""
+    intact = []
+    for checkpoint in kept_checkpoints(folder):
+        if (reason := damage(checkpoint.path)) is None:
+            intact.append(checkpoint)
+        else:
+            logger.warning("%s is damaged (%s), and left out of the bundle", checkpoint.path, reason)
+    return intact
+
+
 def newest_whole(folder: Path) -> SavedCheckpoint | None:
     """Find the checkpoint to resume from: the newest that can be read; damaged ones are named and put aside.
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, BinaryIO
 
 from asr.errors import InputError
-from asr.settings.rule import STREAM_SECONDS, whole
+from asr.settings.rule import SAMPLE_RATES, STREAM_SECONDS
 from asr.text.printable import printable
 
 if TYPE_CHECKING:
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 STDIN = "-"
 RATE = 16_000  # Hz
-RATES = whole(1_000, 192_000)
 SAMPLE_BYTES = 2
 PIECE_SECONDS = 0.1  # that are resampled at once
 LINE = 100  # characters, after which a line ends without a pause, too
@@ -56,7 +55,7 @@ def check_captions(options: argparse.Namespace) -> None:
     if options.rate is not None:
         if options.paths != [STDIN]:
             raise InputError(f"--rate must go with -, standard input; {options.paths[0]} says its own.")
-        RATES.check("--rate", options.rate)
+        SAMPLE_RATES.check("--rate", options.rate)
     for name, rule in STREAM_SECONDS.items():
         if getattr(options, name) is not None:
             rule.check("--" + name.replace("_", "-"), getattr(options, name))

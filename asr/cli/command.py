@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from asr.errors import InputError, is_out_of_memory
+from asr.errors import InputError, StoreError, is_out_of_memory
 from asr.settings.conf import CONF
 from asr.settings.rule import WORKERS
 from asr.system.files import NO_ROOM
@@ -219,12 +219,12 @@ def complain_of(name: str, reason: str) -> None:
 
 
 def run_command(command: Callable[[Sequence[str] | None], int]) -> None:
-    """Run a command and end the process: an input error is one line and status 1, Ctrl-C is status 130."""
+    """Run a command and end the process: an InputError or StoreError is one line and status 1, Ctrl-C is status 130."""
     spin_briefly()
     try:
         status = command(None)
         sys.stdout.flush()
-    except InputError as error:
+    except (InputError, StoreError) as error:
         complain(str(error))
         status = 1
     except (RuntimeError, MemoryError) as error:

@@ -7,8 +7,8 @@ from itertools import zip_longest
 
 from rich.cells import cell_len, set_cell_size
 
-from asr.cli.command import printable
 from asr.evaluation.word_errors import Edit, align_words
+from asr.text.printable import printable
 
 WIDTH = 100  # columns of a terminal
 LABELS = ("ref", "  A", "  B")

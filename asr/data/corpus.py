@@ -5,18 +5,22 @@ import logging
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
+from pathlib import PurePath
 
 from asr.data.dataset import Reference, load_utterance
+from asr.data.index import INDEX
+from asr.data.index_cache import check_shards
+from asr.data.mixture import repeats
 from asr.data.settings import TESTS, CorpusSettings
 from asr.data.token_counts import count_tokens
-from asr.data.utterances import Utterances
+from asr.data.utterances import Utterances, with_known_ids
 from asr.errors import AudioError, InputError
 from asr.settings.conf import default_settings, names
+from asr.storage.location import file_name, folder_of, is_url, printable_url
 from asr.system.processes import die_with_parent
 from asr.text.normalize import Normalizer
 
@@ -57,18 +61,32 @@ class Corpus:
         return Corpus(self.train.normalized(normalize), self.valid.normalized(normalize), tests, also_tests)
 
     def check_audio(self) -> None:
-        """Check that every audio file is there, before an epoch finds out.
+        """Check that every audio file is there, before an epoch finds out; files at URLs are not checked.
 
         Raises:
             InputError: naming one, and how many are not.
         """
         paths: dict[str, str] = {}
-        for utterances in (self.train, self.valid, *self.all_tests.values()):
-            paths.update(zip(utterances.audio_paths(), utterances.ids, strict=True))
-        absent = [path for path in paths if not os.path.isfile(path)]
+        for part in self._parts():
+            if not part.parts[0].index.shards:
+                paths.update(zip(part.audio_paths(), part.ids, strict=True))
+        absent = [path for path in paths if not is_url(path) and not os.path.isfile(path)]
         if absent:
             more = f" and {len(absent) - 1} more of {len(paths)} files" if len(absent) > 1 else ""
             raise InputError(f"{absent[0]}: audio file not found (id {paths[absent[0]]!r}){more}.")
+
+    def check_shards(self) -> None:
+        """Check that every shard is there and that of its index; from then on no other version is read.
+
+        Raises:
+            StoreError: one is not.
+        """
+        for part in self._parts():
+            check_shards(part.parts[0].index, part.parts[0].folder)
+
+    def _parts(self) -> Iterator[Utterances]:
+        for utterances in (self.train, self.valid, *self.all_tests.values()):
+            yield from utterances.split()
 
     def note_conversion(self, sample_rate: int) -> None:
         """Read an utterance, so that a conversion is noted here: processes that read audio keep quiet."""
@@ -85,7 +103,7 @@ class Corpus:
             count_tokens(utterances, reference, split)
 
 
-def read_corpus(settings: CorpusSettings, normalize: Normalizer, read: Callable[[Path], Utterances]) -> Corpus:
+def read_corpus(settings: CorpusSettings, normalize: Normalizer, read: Callable[[str], Utterances]) -> Corpus:
     """Read the manifests of a corpus and normalise their texts: from here on there is no other text.
 
     Args:
@@ -95,13 +113,14 @@ def read_corpus(settings: CorpusSettings, normalize: Normalizer, read: Callable[
 
     Raises:
         InputError: a manifest is not there or not right, or two test manifests have the same name.
+        StoreError: what a URL names cannot be read.
     """
     paths = [path for split in TESTS for path in settings.manifests(split)]
-    names = [path.stem for path in paths]
-    if repeated := [path.name for path in paths if names.count(path.stem) > 1]:
+    names = [_stem(path) for path in paths]
+    if repeated := [file_name(path) for path in paths if names.count(_stem(path)) > 1]:
         must = "corpus.test and corpus.also_test must name manifests of different file names"
         raise InputError(f"{must}; got {repeated[0]} twice.")
-    tests, also_tests = ({path.stem: read(path) for path in settings.manifests(split)} for split in TESTS)
+    tests, also_tests = ({_stem(path): read(path) for path in settings.manifests(split)} for split in TESTS)
     train, valid = (_read_all(settings, split, read) for split in ("train", "valid"))
     return Corpus(train, valid, tests, also_tests).normalized(normalize)
 
@@ -113,10 +132,10 @@ def prepare_if_absent(settings: CorpusSettings) -> None:
         InputError: the corpus is absent and cannot be made here; what to do about it.
     """
     manifests = [path for split in ("train", "valid", *TESTS) for path in settings.manifests(split)]
-    absent = [path for path in manifests if not path.is_file()]
+    absent = [path for path in manifests if not is_url(path) and not os.path.isfile(path)]
     if not absent:
         return
-    there = [path for path in manifests if path.is_file()]
+    there = [path for path in manifests if path not in absent]
     if there:
         must = f"corpus {settings.name}: its manifests must all be there, or none of them; {absent[0]} is not"
         raise InputError(f"{must}, and {there[0]} is. Correct the name in corpus.train, .valid, .test or .also_test.")
@@ -136,7 +155,7 @@ def prepare_if_absent(settings: CorpusSettings) -> None:
         raise InputError(f"corpus {settings.name}: {module} ended with status {made.returncode}; its message is above.")
 
 
-def _check_declared(settings: CorpusSettings, how: str, absent: Path) -> None:
+def _check_declared(settings: CorpusSettings, how: str, absent: str) -> None:
     """Check that `prepare` was not left over from another corpus, whose audio and texts it would make.
 
     Raises:
@@ -149,12 +168,30 @@ def _check_declared(settings: CorpusSettings, how: str, absent: Path) -> None:
         raise InputError(f"{must}. Give corpus.prepare=null, and manifests that are there: {absent} is not.")
 
 
-def _read_all(settings: CorpusSettings, split: str, read: Callable[[Path], Utterances]) -> Utterances:
+def _stem(path: str) -> str:
+    """Return the name of a manifest without folder and suffix, or of the folder of an index.arrow."""
+    is_index = file_name(path) == INDEX
+    return file_name(folder_of(path)) if is_index else PurePath(file_name(path)).stem
+
+
+def _read_all(settings: CorpusSettings, split: str, read: Callable[[str], Utterances]) -> Utterances:
     """Read the manifests of one split as one."""
-    several = [read(path) for path in settings.manifests(split)]
-    utterances = Utterances.joined(several)
-    if len(several) > 1:
-        repeated = len(utterances) - len({hash(name) for name in utterances.ids})
-        if repeated:
-            raise InputError(f"corpus.{split}: ids must be unique over its manifests; {repeated} are in more than one.")
-    return utterances
+    weighted = settings.weighted(split)
+    paths = [manifest.path for manifest in weighted]
+    if twice := [path for place, path in enumerate(paths) if path in paths[:place]]:
+        must = f"corpus.{split} must name each manifest once; got {printable_url(twice[0])} twice"
+        raise InputError(f"{must}. Give it a weight of 2 to train on it twice.")
+    parts = [part for path in paths for part in read(path).parts]
+    means = [1.0] * len(parts)
+    if split == "train":
+        hours = [Utterances([part]).hours for part in parts]
+        means = repeats(hours, [manifest.weight for manifest in weighted], settings.temperature)
+    names = [_stem(path) for path in paths]
+    names = [name if names.count(name) == 1 else f"{name}-{place}" for place, name in enumerate(names)]
+    shared = with_known_ids(parts)
+    return Utterances(
+        [
+            replace(part, name=name, repeats=mean, prefix=f"{name}:" if place in shared else "")
+            for place, (part, name, mean) in enumerate(zip(parts, names, means, strict=True))
+        ]
+    )

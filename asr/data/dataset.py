@@ -18,6 +18,9 @@ from asr.data.seeds import derive_seed, seeded
 from asr.errors import AudioError
 from asr.interfaces import FeatureAugment, Features, WaveformAugment
 from asr.lengths import Lengths
+from asr.storage.byte_range import ByteRange
+from asr.storage.location import is_url, printable_url
+from asr.storage.store import read_ranges, read_whole
 
 DURATION_TOLERANCE_SECONDS = 0.1  # by which a manifest's duration may be off, beside 1 % of it
 
@@ -28,6 +31,7 @@ class Item(NamedTuple):
     epoch: int
     position: int  # in the dataset's utterances
     factor: float  # of speed
+    repeat: int = 0  # how many times the utterance has occurred before in this epoch
 
 
 class SpeedPerturbation(Protocol):
@@ -118,11 +122,21 @@ class SpeechDataset(Dataset[Example | Rejected]):
     def __len__(self) -> int:
         return len(self.utterances)
 
+    def __getitems__(self, items: Sequence[Item]) -> list[Example | Rejected]:
+        """Make the examples of a batch; audio in shards or at URLs is fetched at once."""
+        utterances = [self.utterances[item.position] for item in items]
+        return [
+            self._made(item, utterance, fetched)
+            for item, utterance, fetched in zip(items, utterances, fetch(utterances), strict=True)
+        ]
+
     def __getitem__(self, item: Item) -> Example | Rejected:
-        utterance = self.utterances[item.position]
+        return self.__getitems__([item])[0]
+
+    def _made(self, item: Item, utterance: Utterance, fetched: Utterance) -> Example | Rejected:
         try:
-            waveform = self.load(utterance, self.features.sample_rate)
-            with seeded(self.seed, item.epoch, utterance.id):
+            waveform = self.load(fetched, self.features.sample_rate)
+            with seeded(self.seed, item.epoch, utterance.id, *_again(item)):
                 return self._example(utterance, waveform, item)
         except AudioError as error:  # of the utterance, or of what is mixed into it
             return Rejected(utterance, str(error))
@@ -150,13 +164,18 @@ class SpeechDataset(Dataset[Example | Rejected]):
         features = self.features(waveform)
         yield self._masked(features)
         for view in range(1, self.reference.views if self.reference else 1):
-            with seeded(self.seed, item.epoch, self.utterances[item.position].id, "view", view):
+            with seeded(self.seed, item.epoch, self.utterances[item.position].id, *_again(item), "view", view):
                 yield self._masked(features)
 
     def _masked(self, features: Tensor) -> Tensor:
         for augment in self.augmentation.features:
             features = augment(features)
         return features
+
+
+def _again(item: Item) -> tuple[str | int, ...]:
+    """Return the parts of a seed that tell the occurrences of an utterance apart; the first has none."""
+    return ("repeat", item.repeat) if item.repeat else ()
 
 
 def energies(utterances: Sequence[Utterance], features: Features, seed: int) -> Iterator[Tensor]:
@@ -175,28 +194,50 @@ def load_utterance(utterance: Utterance, sample_rate: int) -> Tensor:
     Raises:
         AudioError: the audio cannot be read, or is not as long as the manifest says; batches are bounded by what
             the manifest says.
+        StoreError: a shard, or what a URL names, cannot be read.
     """
-    waveform = load_waveform(
-        utterance.audio_filepath, sample_rate, offset=utterance.offset, duration=_stretch(utterance)
-    )
+    [utterance] = fetch([utterance])
+    path, (offset, duration) = utterance.audio_filepath, _segment(utterance)
+    waveform = load_waveform(path, sample_rate, offset=offset, duration=duration, content=utterance.content)
     _check_duration(utterance, len(waveform) / sample_rate)
     return waveform
 
 
+def fetch(utterances: Sequence[Utterance]) -> list[Utterance]:
+    """Return the utterances, those in shards or at URLs with the content of their audio files, read at once.
+
+    Raises:
+        StoreError: one of them cannot be read.
+    """
+    missing = [utterance for utterance in utterances if utterance.content is None]
+    ranges = [ByteRange(each.audio_filepath, *each.extent) for each in missing if each.extent is not None]
+    contents = iter(read_ranges(ranges) if ranges else [])
+    fetched = []
+    for utterance in utterances:
+        if utterance.content is None and utterance.extent is not None:
+            utterance = replace(utterance, content=next(contents))
+        elif utterance.content is None and is_url(utterance.audio_filepath):
+            utterance = replace(utterance, content=read_whole(utterance.audio_filepath))
+        fetched.append(utterance)
+    return fetched
+
+
 def stream_utterance(utterance: Utterance, sample_rate: int) -> Iterator[Tensor]:
     """Yield an utterance's waveform block by block, (S,) each; the errors are those of `load_utterance`."""
-    num_samples = 0
+    [utterance] = fetch([utterance])
+    num_samples, (offset, duration) = 0, _segment(utterance)
     for block in stream_waveform(
-        utterance.audio_filepath, sample_rate, offset=utterance.offset, duration=_stretch(utterance)
+        utterance.audio_filepath, sample_rate, offset=offset, duration=duration, content=utterance.content
     ):
         num_samples += len(block)
         yield block
     _check_duration(utterance, num_samples / sample_rate)
 
 
-def _stretch(utterance: Utterance) -> float | None:
-    """How many seconds are to be read; None means to the end of the file."""
-    return None if utterance.offset is None else utterance.duration
+def _segment(utterance: Utterance) -> tuple[float | None, float | None]:
+    """Return offset and duration of the part of its audio file that is the utterance; None, None: all of it."""
+    is_whole = utterance.offset is None or utterance.extent is not None
+    return (None, None) if is_whole else (utterance.offset, utterance.duration)
 
 
 def is_as_long(utterance: Utterance, actual: float) -> bool:
@@ -207,4 +248,4 @@ def is_as_long(utterance: Utterance, actual: float) -> bool:
 def _check_duration(utterance: Utterance, actual: float) -> None:
     if not is_as_long(utterance, actual):
         given = f"the manifest says {utterance.duration:.2f} s, the audio has {actual:.2f} s (id {utterance.id!r})"
-        raise AudioError(f"{utterance.audio_filepath}: duration must be that of the audio; {given}.")
+        raise AudioError(f"{printable_url(utterance.audio_filepath)}: duration must be that of the audio; {given}.")

@@ -9,6 +9,7 @@ from torch.utils.data import Sampler
 
 from asr.data.batch_plan import Plan, Texts
 from asr.data.dataset import Item
+from asr.data.mixture import Occurrences
 from asr.data.position import Position
 from asr.errors import InputError
 
@@ -50,17 +51,19 @@ class EpochPlan:
 
     Args:
         epoch: from 0.
-        plan: which utterances are in which batch.
-        durations: seconds of every utterance of the training set at its factor, at most, (N,) float64.
-        padded: seconds to which each is padded as the longest of its batch, (N,) float64.
-        factors: of speed, (N,) float64.
+        plan: which occurrences of utterances are in which batch.
+        occurrences: of utterances, M of them.
+        durations: seconds of every occurrence at its factor, at most, (M,) float64.
+        padded: seconds to which each is padded as the longest of its batch, (M,) float64.
+        factors: of speed, (M,) float64.
         kept_speed: utterances of the epoch that keep speed 1.0, since at the factor drawn their frames would be too
             few or their batch too long.
-        texts: of every utterance; None: they add nothing to the size of a batch.
+        texts: of every occurrence; None: they add nothing to the size of a batch.
     """
 
     epoch: int
     plan: Plan
+    occurrences: Occurrences
     durations: Tensor
     padded: Tensor
     factors: Tensor
@@ -73,8 +76,8 @@ class EpochPlan:
     def items(self, step: int, rank: int) -> list[Item]:
         """Return the utterances of one batch."""
         indices = self.plan.batch(step, rank)
-        factors = self.factors[indices].tolist()
-        return [Item(self.epoch, index, factor) for index, factor in zip(indices, factors, strict=True)]
+        columns = self.occurrences.positions, self.factors, self.occurrences.repeats
+        return [Item(self.epoch, *values) for values in zip(*(each[indices].tolist() for each in columns), strict=True)]
 
     def largest(self) -> list[int]:
         """Return the steps with the batch of most padded seconds, of most seconds squared, and of most cells."""
@@ -109,7 +112,7 @@ def plan_stretch(number: int, position: Position, plan: Callable[[Tensor, int, i
     now.
 
     Args:
-        number: of utterances in the training set.
+        number: of occurrences of utterances in the epoch.
         position: in the epoch.
         plan: indices of those that are left, number of ranks and of the stretch to its plan, by places in `left`.
 

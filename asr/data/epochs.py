@@ -12,7 +12,7 @@ class Epochs:
 
     Args:
         plan: plans the stretch of an epoch that a position is in, whole.
-        number: of utterances in the training set.
+        number: of occurrences of utterances in an epoch.
         begin: where the run begins.
     """
 

@@ -34,6 +34,13 @@ def stored_fingerprint(utterances: Utterances, cache: IndexCache, normalizer: st
     return stored.tobytes().decode()
 
 
+def mixture_of(utterances: Utterances) -> dict[str, str]:
+    """Return the weights of a training set's manifests, as fingerprints are; nothing where each counts once."""
+    if all(part.repeats == 1 for part in utterances.parts):
+        return {}
+    return {"mixture": ", ".join(f"{part.index.num_rows} x {part.repeats:.9g}" for part in utterances.parts)}
+
+
 def _of_columns(utterances: Utterances) -> str:
     offsets = (None if math.isnan(offset) else offset for offset in utterances.offsets.tolist())
     return _fingerprint(zip(utterances.ids, offsets, utterances.durations.tolist(), utterances.texts, strict=True))

@@ -4,20 +4,23 @@ A row is an utterance, in the manifest's order. Ten million rows cost each proce
 no Python objects; `Utterance` objects exist for the rows of the batch in hand.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
 import numpy as np
 import pyarrow as pa
 
-from asr.data.manifest import Utterance
+from asr.data.manifest import MAX_SECONDS, Extent, Utterance
 from asr.errors import InputError, one_line
 
 FORMAT = b"asr.index"  # key of the file's metadata
 FORMAT_NUMBER = b"1"
+SHARDS = b"asr.index.shards"  # key of the file's metadata: JSON, see `Index`
 SOURCE = b"asr.index.source"  # key of the file's metadata: hash of what the index was made from
+INDEX = "index.arrow"  # name of the index of a folder of shards
 BATCH_ROWS = 16_384  # of each record batch but the last: the batch of a row is a division
 
 # Text columns are bytes: names of files may hold bytes that are not UTF-8, which Arrow's strings cannot.
@@ -29,6 +32,8 @@ SCHEMA = pa.schema(
         pa.field("offset", pa.float64()),  # seconds; null: the utterance is the whole file
         pa.field("speaker", pa.binary()),
         pa.field("text", pa.binary(), nullable=False),  # as written
+        pa.field("start", pa.int64()),  # first byte of the audio in a shard; null: audio_filepath is an audio file
+        pa.field("num_bytes", pa.int64()),
     ],
     metadata={FORMAT: FORMAT_NUMBER},
 )
@@ -50,20 +55,27 @@ class Index:
     Args:
         batches: of `SCHEMA`, each of `BATCH_ROWS` rows but the last.
         source: hash of what the rows were made from; None: nothing is known of it.
+        shards: name of each shard, relative to the index, to its size in bytes.
     """
 
-    def __init__(self, batches: list[pa.RecordBatch], source: str | None = None) -> None:
+    def __init__(
+        self, batches: list[pa.RecordBatch], source: str | None = None, shards: Mapping[str, int] | None = None
+    ) -> None:
         self.batches = batches
         self.source = source
+        self.shards = dict(shards or {})
+        self.versions: dict[str, str | None] = {}  # of shards, once they were checked: a run reads no other
         self.num_rows = sum(batch.num_rows for batch in batches)
 
     def utterance(self, row: int) -> Utterance:
         """Make the utterance of a row; its audio path is as written."""
         number, place = divmod(row, BATCH_ROWS)
-        name, path, duration, offset, speaker, text = (column[place].as_py() for column in self.batches[number].columns)
-        return Utterance(
-            decoded(path), duration, decoded(text), decoded(name), offset, None if speaker is None else decoded(speaker)
-        )
+        columns = (column[place].as_py() for column in self.batches[number].columns)
+        name, path, duration, offset, speaker, text, start, num_bytes = columns
+        path = decoded(path)
+        extent = None if start is None else Extent(start, num_bytes, self.versions.get(path))
+        speaker = None if speaker is None else decoded(speaker)
+        return Utterance(path, duration, decoded(text), decoded(name), offset, speaker, extent)
 
     def column(self, name: str) -> np.ndarray:
         """Return a column of numbers, (num_rows,)."""
@@ -82,6 +94,8 @@ def record_batches(utterances: Iterable[Utterance]) -> Iterator[pa.RecordBatch]:
             pa.array([row.offset for row in rows], pa.float64()),
             _texts([row.speaker for row in rows]),
             _texts([row.text for row in rows]),
+            pa.array([row.extent and row.extent.start for row in rows], pa.int64()),
+            pa.array([row.extent and row.extent.num_bytes for row in rows], pa.int64()),
         ]
         yield pa.record_batch(arrays, schema=SCHEMA)
 
@@ -94,15 +108,19 @@ def _texts(values: Sequence[str | None]) -> pa.Array:
         return pa.array([None if value is None else encoded(value) for value in values], pa.binary())
 
 
-def write_index(file: BinaryIO, utterances: Iterable[Utterance], source: str) -> None:
+def write_index(
+    file: BinaryIO, utterances: Iterable[Utterance], source: str, shards: Mapping[str, int] | None = None
+) -> None:
     """Write the index of utterances; memory holds one record batch at a time.
 
     Args:
         file: to write to.
         utterances: whose audio paths are relative to the folder of the manifest, or of the index.
         source: hash of what the utterances are made from.
+        shards: name of each shard, relative to the index, to its size in bytes.
     """
-    with pa.ipc.new_file(file, SCHEMA.with_metadata({**SCHEMA.metadata, SOURCE: source.encode()})) as writer:
+    metadata = {**SCHEMA.metadata, SOURCE: source.encode(), SHARDS: json.dumps(dict(shards or {})).encode()}
+    with pa.ipc.new_file(file, SCHEMA.with_metadata(metadata)) as writer:
         for batch in record_batches(utterances):
             writer.write_batch(batch)
 
@@ -119,9 +137,36 @@ def open_index(path: Path) -> Index:
         if metadata.get(FORMAT) != FORMAT_NUMBER or not reader.schema.equals(SCHEMA):
             raise InputError(f"{path}: must be an index of format {FORMAT_NUMBER.decode()}; it is another Arrow file.")
         batches = [reader.get_batch(number) for number in range(reader.num_record_batches)]
-    except (pa.ArrowException, OSError) as error:
+        for batch in batches:
+            batch.validate()
+        shards = json.loads(metadata.get(SHARDS, b"{}"))
+    except (pa.ArrowException, OSError, ValueError) as error:
+        if isinstance(error, InputError):
+            raise
         raise InputError(f"{path}: must be an index; {one_line(error)}.") from None
     sizes = [batch.num_rows for batch in batches]
     if any(size != BATCH_ROWS for size in sizes[:-1]) or (sizes and not 0 < sizes[-1] <= BATCH_ROWS):
         raise InputError(f"{path}: must be an index whose record batches have {BATCH_ROWS} rows; it is damaged.")
-    return Index(batches, metadata.get(SOURCE, b"").decode() or None)
+    index = Index(batches, metadata.get(SOURCE, b"").decode("ascii", "replace") or None, shards)
+    _check_values(index, path)
+    return index
+
+
+def _check_values(index: Index, path: Path) -> None:
+    """Check what a manifest's line is checked for: an index may come from a stranger.
+
+    Raises:
+        InputError: a number is not a duration, an offset, or an extent of its shard; a name leads out of the folder.
+    """
+    shards = index.shards
+    is_named = isinstance(shards, dict) and all(type(size) is int and size >= 0 for size in shards.values())
+    if not is_named or any(name.startswith("/") or ".." in PurePosixPath(name).parts for name in shards):
+        raise InputError(f"{path}: shards must be files in the folder of the index, with sizes; it is damaged.")
+    durations, offsets = index.column("duration"), index.column("offset")
+    starts, num_bytes = index.column("start"), index.column("num_bytes")  # NaN where they are null
+    wrong = ~((durations > 0) & (durations < MAX_SECONDS)) | ((offsets < 0) | (offsets >= MAX_SECONDS))
+    wrong |= (np.isnan(starts) != np.isnan(num_bytes)) | (starts < 0) | (num_bytes <= 0)
+    if wrong.any():
+        row = int(wrong.argmax())
+        must = "duration, offset and byte range must be those of an utterance"
+        raise InputError(f"{path}: row {row}: {must}; the index is damaged.")

@@ -8,6 +8,7 @@ import fcntl
 import hashlib
 import logging
 import os
+import tempfile
 import time
 from array import array
 from collections.abc import Callable, Iterator
@@ -19,7 +20,9 @@ import numpy as np
 from asr.data.index import Index, open_index, record_batches, write_index
 from asr.data.manifest import Utterance, manifest_lines, parse_object, parse_utterance, read_manifest
 from asr.data.utterances import Part, Utterances
-from asr.errors import InputError
+from asr.errors import InputError, StoreError
+from asr.storage.location import file_name, folder_of, is_url, join, plain, printable_url, without_query
+from asr.storage.store import download, read_whole, size_and_etag, sizes_and_etags
 from asr.system.files import NO_ROOM, write_whole
 
 INDEX_SUFFIX = ".arrow"
@@ -47,15 +50,22 @@ class IndexCache:
     def __init__(self, folder: str | Path | None = None) -> None:
         self.folder = default_folder() if folder is None else Path(folder)
 
-    def utterances(self, path: Path) -> Utterances:
+    def utterances(self, path: str | Path) -> Utterances:
         """Open a manifest, or an index, as columns.
+
+        Args:
+            path: or URL.
 
         Raises:
             InputError: naming file and line, for what is not an utterance, a repeated id, or an empty manifest.
+            StoreError: what a URL names cannot be read.
         """
-        if path.suffix == INDEX_SUFFIX:
-            return Utterances([Part(open_index(path), str(path.parent))])
-        return Utterances([Part(self._index(path), str(path.parent))])
+        path = plain(path)
+        if not without_query(path).endswith(INDEX_SUFFIX):
+            index = self._index(path)
+        else:
+            index = self._fetched(path) if is_url(path) else open_index(Path(path))
+        return Utterances([Part(index, folder_of(path))])
 
     def numbers(self, key: str, compute: Callable[[], np.ndarray]) -> np.ndarray:
         """Return what `compute` returns, computed once: later from the disk, mapped into memory.
@@ -81,7 +91,16 @@ class IndexCache:
             return self.numbers(key, compute)
         return stored
 
-    def _index(self, manifest: Path) -> Index:
+    def _fetched(self, url: str) -> Index:
+        """Open a copy of the index at a URL, which is fetched once for each version of it."""
+        size, version = size_and_etag(url)
+        key = repr((without_query(url), size, version))
+        path = self.folder / f"{_shortened(hashlib.sha256(key.encode()).hexdigest())}{INDEX_SUFFIX}"
+        if version is None or not self._made(path, lambda: download(url, path)):
+            return fetched_index(url)
+        return open_index(path)
+
+    def _index(self, manifest: str) -> Index:
         source = _content_digest(manifest)
         path = self.folder / f"{source}{INDEX_SUFFIX}"
 
@@ -133,7 +152,7 @@ def _locked(path: Path) -> Iterator[None]:
         yield
 
 
-def _rows(manifest: Path) -> Iterator[Utterance]:
+def _rows(manifest: str) -> Iterator[Utterance]:
     """Yield the utterances of a manifest, audio paths as written; progress is logged."""
     hashes, announced = array("q"), time.monotonic()
     for number, (where, line) in enumerate(manifest_lines(manifest), start=1):
@@ -141,20 +160,53 @@ def _rows(manifest: Path) -> Iterator[Utterance]:
         hashes.append(hash(utterance.id))
         if number % 10_000 == 0 and time.monotonic() - announced > LONG_SECONDS:
             announced = time.monotonic()
-            logger.info("indexing %s: %s utterances so far", manifest, f"{number:,}")
+            logger.info("indexing %s: %s utterances so far", printable_url(manifest), f"{number:,}")
         yield utterance
     if len(np.unique(np.frombuffer(hashes, dtype=np.int64))) < len(hashes):
         read_manifest(manifest)  # raises the error that names both lines, unless only the hashes are equal
 
 
-def _content_digest(manifest: Path) -> str:
+def _content_digest(manifest: str) -> str:
+    if is_url(manifest):
+        return _shortened(hashlib.sha256(read_whole(manifest)).hexdigest())
     try:
-        with manifest.open("rb") as file:
+        with open(manifest, "rb") as file:
             return _shortened(hashlib.file_digest(file, "sha256").hexdigest())
     except OSError:
         for _ in manifest_lines(manifest):  # raises the error that says what is wrong
             break
         raise
+
+
+def fetched_index(path: str) -> Index:
+    """Open an index; that of a URL is copied to this machine first, into a file that has no name any more.
+
+    Raises:
+        InputError: the file is not a whole index.
+        StoreError: it cannot be read.
+    """
+    if not is_url(path):
+        return open_index(Path(path))
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder, file_name(path))
+        download(path, copy)
+        return open_index(copy)
+
+
+def check_shards(index: Index, folder: str) -> None:
+    """Check that the shards of an index are there, with the sizes that it gives, and note their versions.
+
+    From then on an utterance of the index is read from those versions only.
+
+    Raises:
+        StoreError: naming the first that is not.
+    """
+    paths = [join(folder, shard) for shard in index.shards]
+    for path, (shard, size), info in zip(paths, index.shards.items(), sizes_and_etags(paths), strict=True):
+        if info.size != size:
+            must = f"{printable_url(path)}: a shard must have the size that its index gives, {size:,} bytes"
+            raise StoreError(f"{must}; it has {info.size:,}. The index belongs to other shards, or one is damaged.")
+        index.versions[shard] = info.etag
 
 
 def spread(number: int) -> list[int]:

@@ -1,17 +1,20 @@
 """Manifests: JSONL files that name stretches of audio and their text, in NeMo's keys."""
 
+import io
 import json
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import repeat
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
 from asr.errors import InputError, shown
+from asr.storage.location import folder_of, is_url, join, plain, printable_url
+from asr.storage.store import read_whole
 from asr.system.files import bounded_lines, real, write_whole
 
 REQUIRED_KEYS = ("audio_filepath", "duration", "text")
@@ -19,17 +22,28 @@ MAX_SECONDS = 1e9  # 30 years: more is a mistake
 LONGEST_LINE = 32_000_000  # characters: NAME.utterances.jsonl takes about 100 for a word, and a day has 250,000 of them
 
 
+class Extent(NamedTuple):
+    """Bytes `start` to `start + num_bytes` of a file; with `version`, only while the file has it."""
+
+    start: int
+    num_bytes: int
+    version: str | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Utterance:
     """One manifest line: a stretch of audio and its text.
 
     Args:
-        audio_filepath: where the audio is; absolute, or relative to the working directory.
+        audio_filepath: where the audio is: a URL, or a path, absolute or relative to the working directory.
         duration: length of the stretch in seconds, > 0.
         text: what is said, as written by the corpus; may be empty.
         id: unique within a manifest; the augmentation of an utterance is a function of it.
         offset: where the stretch starts in the file, in seconds; None means that the utterance is the whole file.
         speaker: who speaks, if known.
+        extent: in a shard: the bytes of `audio_filepath` that hold the utterance's audio, and nothing else, so that
+            `offset` says only where it was in the recording; None: the file is an audio file.
+        content: of the audio file, or of the extent, if it has been read already.
     """
 
     audio_filepath: str
@@ -38,10 +52,12 @@ class Utterance:
     id: str
     offset: float | None = None
     speaker: str | None = None
+    extent: Extent | None = None
+    content: bytes | None = field(default=None, repr=False)
 
 
 def read_manifest(path: str | Path) -> list[Utterance]:
-    """Read a manifest; relative audio paths are taken relative to the manifest's folder.
+    """Read a manifest, a file or a URL; relative audio paths are taken relative to the manifest's folder.
 
     A line without `id` is called after its `audio_filepath` (and `offset`) as written. Keys that are not ours are
     left alone.
@@ -61,19 +77,19 @@ def read_good_lines(
     """Read what can be read of a manifest, and say what is wrong with the other lines.
 
     Args:
-        path: of the manifest.
+        path: or URL of the manifest.
         required: keys a line must have; without `text`, the text is empty.
 
     Raises:
         InputError: there is no such manifest, or no line in it.
     """
-    path = Path(path)
+    path = plain(path)
     utterances: list[Utterance] = []
     problems: list[InputError] = []
     first_line: dict[str, str] = {}
     for where, line in manifest_lines(path):
         try:
-            utterance = parse_utterance(parse_object(line, where), where, path.parent, required)
+            utterance = parse_utterance(parse_object(line, where), where, folder_of(path), required)
             if utterance.id in first_line:
                 earlier = first_line[utterance.id].rpartition(":")[2]
                 raise InputError(f"{where}: ids must be unique; {utterance.id!r} stands already in line {earlier}.")
@@ -85,21 +101,22 @@ def read_good_lines(
     return utterances, problems
 
 
-def manifest_lines(path: Path) -> Iterator[tuple[str, str]]:
+def manifest_lines(path: str) -> Iterator[tuple[str, str]]:
     """Read the lines of a manifest that are not blank, each with its place (`file:line`).
 
     Raises:
         InputError: there is no such manifest, it cannot be read, or it is empty.
+        StoreError: what a URL names cannot be read.
     """
-    if not path.is_file():
-        problem = "it is a folder" if path.is_dir() else "no such manifest"
+    if not is_url(path) and not os.path.isfile(path):
+        problem = "it is a folder" if os.path.isdir(path) else "no such manifest"
         raise InputError(f"{path}: {problem}. Give the path of a JSONL file, one utterance a line.")
     empty = True
     for where, line in named_lines(path, "a manifest"):
         empty = False
         yield where, line
     if empty:
-        raise InputError(f"{path}: a manifest must hold at least one utterance; it is empty.")
+        raise InputError(f"{printable_url(path)}: a manifest must hold at least one utterance; it is empty.")
 
 
 def write_manifest(
@@ -124,21 +141,24 @@ def write_manifest(
     write_whole(path, lambda file: file.writelines(line.encode("utf-8", "surrogateescape") for line in lines))
 
 
-def named_lines(path: Path, kind: str) -> Iterator[tuple[str, str]]:
+def named_lines(path: str | Path, kind: str) -> Iterator[tuple[str, str]]:
     """Read the lines that are not blank, each with its place (`file:line`), as errors name it.
 
     A byte order mark, as Windows writes, is no part of the first; bytes that are not UTF-8 become lone surrogates.
 
     Args:
-        path: of the file.
+        path: or URL of the file.
         kind: what it should be, for errors: "a manifest", say.
 
     Raises:
         InputError: it cannot be read, is not text (has a NUL), or a line is longer than LONGEST_LINE.
+        StoreError: what a URL names cannot be read.
     """
+    path = plain(path)
     try:
-        with path.open(encoding="utf-8-sig", errors="surrogateescape") as file:
-            for where, line in bounded_lines(file.readline, LONGEST_LINE, str(path)):
+        binary = io.BytesIO(read_whole(path)) if is_url(path) else open(path, "rb")  # noqa: SIM115  closed by the text
+        with io.TextIOWrapper(binary, encoding="utf-8-sig", errors="surrogateescape") as file:
+            for where, line in bounded_lines(file.readline, LONGEST_LINE, printable_url(path)):
                 if "\0" in line:
                     raise InputError(f"{where}: must be {kind}; it is not text. asr.transcribe takes recordings.")
                 if line.strip():
@@ -175,14 +195,17 @@ def parse_object(line: str, where: str) -> dict[str, Any]:
 
 
 def parse_utterance(
-    entry: dict[str, Any], where: str, folder: Path | None, required: Sequence[str] = REQUIRED_KEYS
+    entry: dict[str, Any],
+    where: str,
+    folder: str | Path | None,
+    required: Sequence[str] = REQUIRED_KEYS,
 ) -> Utterance:
     """Make an utterance from the keys of a line.
 
     Args:
         entry: the keys; those that are not ours are ignored.
         where: place of the line, for errors.
-        folder: that relative audio paths are relative to; None: the path stays as written.
+        folder: path or URL that relative audio paths are relative to; None: the path stays as written.
         required: keys the line must have.
 
     Raises:
@@ -198,7 +221,8 @@ def parse_utterance(
             raise InputError(f"{where}: {key} must be a string; got {shown(entry[key])}.")
     audio_filepath, offset, utterance_id = entry["audio_filepath"], entry.get("offset"), entry.get("id")
     if utterance_id is None:
-        utterance_id = audio_filepath if offset is None else f"{audio_filepath}@{offset}"
+        written = printable_url(audio_filepath)
+        utterance_id = written if offset is None else f"{written}@{offset}"
     speaker = entry.get("speaker")
     for key, value in (("id", utterance_id), ("speaker", speaker)):
         if isinstance(value, (list, dict)):
@@ -218,7 +242,7 @@ def parse_utterance(
         if offset is None or offset < 0:
             must = "be a number of seconds" if offset is None else "not be negative"
             raise InputError(f"{where}: offset must {must}; got {shown(given)} (id {utterance_id!r}).")
-    path = audio_filepath if folder is None else os.path.join(folder, audio_filepath)
+    path = audio_filepath if folder is None else join(str(folder), audio_filepath)
     return Utterance(path, duration, entry["text"], utterance_id, offset, speaker)
 
 

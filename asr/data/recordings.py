@@ -6,9 +6,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from asr.audio.load import audio_info, find_audio, load_waveform
+from asr.audio.load import audio_info, find_audio, find_audio_objects, load_waveform
 from asr.data.manifest import Utterance, read_good_lines
 from asr.errors import InputError
+from asr.storage.location import file_name, is_url, plain
 
 MANIFEST_SUFFIXES = (".json", ".jsonl")
 
@@ -17,12 +18,12 @@ class RecordingList:
     """The audio files of a folder, at any depth, or the lines of a manifest; each is decoded as it is drawn.
 
     Args:
-        path: of the folder, or of the manifest, whose lines need no text.
+        path: or URL of the folder, or of the manifest, whose lines need no text.
         setting: that named it, for errors.
     """
 
     def __init__(self, path: str | Path, setting: str) -> None:
-        self.path = Path(path)
+        self.path = plain(path)
         self.setting = setting
 
     @cached_property
@@ -33,13 +34,18 @@ class RecordingList:
             InputError: there is no such folder or manifest, or it cannot be used.
         """
         try:
-            if self.path.suffix in MANIFEST_SUFFIXES:
+            if file_name(self.path).endswith(MANIFEST_SUFFIXES):
                 utterances, problems = read_good_lines(self.path, required=("audio_filepath", "duration"))
                 if problems:
                     raise problems[0]
                 return utterances
-            folder = self.path if self.path.is_dir() else self.path.parent
-            return [whole_file(path, str(path.relative_to(folder))) for path in find_audio(self.path)]
+            if is_url(self.path):
+                return [
+                    whole_file(url, url.removeprefix(self.path).lstrip("/")) for url in find_audio_objects(self.path)
+                ]
+            place = Path(self.path)
+            folder = place if place.is_dir() else place.parent
+            return [whole_file(path, str(path.relative_to(folder))) for path in find_audio(place)]
         except InputError as error:
             must = f"{self.setting} must be a folder of audio, or a manifest"
             raise InputError(f"{must}; {error}") from None

@@ -88,7 +88,7 @@ def select(
     if max_cells is not None:
         cells = reference.cells(num_frames(durations + added_seconds), counts.num_tokens)
         reason = f"the head's largest tensor has more than {max_cells:,.0f} numbers for it (data.max_cells{views})"
-        conditions[reason] = cells > max_cells
+        conditions[reason] = torch.as_tensor(cells > max_cells).expand(len(utterances))
     kept = ~torch.stack([*conditions.values()]).any(dim=0)
     if bounds.max_train_utterances is not None:
         beyond = kept.cumsum(0) - kept.long() >= bounds.max_train_utterances

@@ -15,6 +15,7 @@ from torch.nn.utils.rnn import pad_sequence
 from asr.data.batch import change_tensors
 from asr.data.batch_plan import BatchBounds, BatchOrder, Plan, plan_evaluation, plan_training
 from asr.data.epoch_plan import EpochPlan, plan_stretch
+from asr.data.mixture import each_once
 from asr.data.position import Position
 from asr.data.text_lines import text_lines
 from asr.data.training_set import RunBounds, count_steps
@@ -199,7 +200,8 @@ class TextSet:
             )
 
         plan = plan_stretch(len(self), position, plan_part)
-        return EpochPlan(position.epoch, plan, self._lengths, self._lengths, torch.ones_like(self._lengths), 0)
+        lengths, factors = self._lengths, torch.ones_like(self._lengths)
+        return EpochPlan(position.epoch, plan, each_once(len(self)), lengths, lengths, factors, 0)
 
     def total_steps(self, position: Position, step: int, bounds: RunBounds) -> int:
         """Count the optimizer steps of a whole run: those done, and those of all epochs from a position on."""

@@ -15,6 +15,7 @@ from asr.data.batch_plan import Plan, Texts, draw_factors, plan_training
 from asr.data.dataset import Item, Reference, SpeedPerturbation
 from asr.data.epoch_plan import EpochPlan, plan_stretch
 from asr.data.manifest import Utterance
+from asr.data.mixture import Mixture
 from asr.data.position import Position, start_of_epoch
 from asr.data.selection import FEWER_TOKENS, TEXT_TOO_LONG, feasible_factors, select
 from asr.data.settings import PlanSettings
@@ -22,6 +23,7 @@ from asr.data.token_counts import TokenCounts, count_tokens
 from asr.data.utterances import Utterances
 from asr.errors import InputError
 from asr.interfaces import Features
+from asr.text.numbers import counted, percent
 
 LONG_SECONDS = 5.0  # of planning, which then is announced
 
@@ -116,6 +118,9 @@ class TrainingSet:
             must = "at least one training utterance must be left"
             raise InputError(f"{must}; all were dropped: {why or 'none given'}.{advice}")
         self._durations = self.utterances.durations
+        self.mixture = Mixture(
+            *zip(*((len(part), part.parts[0].repeats) for part in self.utterances.split()), strict=True)
+        )
         num_tokens = selection.counts.num_tokens
         self._factors: tuple[float, ...] = (1.0,)
         self._feasible = torch.ones(len(self.utterances), 1, dtype=torch.bool)
@@ -135,6 +140,23 @@ class TrainingSet:
     def __len__(self) -> int:
         return len(self.utterances)
 
+    def describe_mixture(self) -> list[str]:
+        """Return a line for each manifest: its utterances, its hours, and what it contributes to an epoch.
+
+        It is empty where there is one manifest.
+        """
+        parts = list(self.utterances.split())
+        if len(parts) == 1:
+            return []
+        hours = [part.hours for part in parts]
+        means = [part.parts[0].repeats for part in parts]
+        total = sum(hour * mean for hour, mean in zip(hours, means, strict=True))
+        return [
+            f"  {part.parts[0].name}: {counted(len(part), 'utterance')}, {hour:.2f} h, {mean:.3g} times an epoch: "
+            f"{percent(hour * mean / total)} of its hours"
+            for part, hour, mean in zip(parts, hours, means, strict=True)
+        ]
+
     def epoch(self, position: Position) -> EpochPlan:
         """Plan the stretch of an epoch that `position` is in, whole: from its first batch on.
 
@@ -144,8 +166,14 @@ class TrainingSet:
         Raises:
             InputError: the position is not one of this training set, or fewer utterances are left than ranks.
         """
-        factors, kept_speed = draw_factors(self._factors, self._feasible, seed=self.seed, epoch=position.epoch)
-        durations = self._durations / factors + self._added_seconds
+        occurrences = self.mixture.occurrences(self.seed, position.epoch)
+        durations, feasible, texts = self._durations, self._feasible, self._texts
+        if not self.mixture.is_plain:
+            positions = occurrences.positions
+            durations, feasible = durations[positions], feasible[positions]
+            texts = texts and texts.of(positions)
+        factors, kept_speed = draw_factors(self._factors, feasible, seed=self.seed, epoch=position.epoch)
+        durations = durations / factors + self._added_seconds
         padded = self._padded(durations)
 
         def plan_part(left: Tensor, world_size: int, part: int) -> Plan:
@@ -157,12 +185,12 @@ class TrainingSet:
                 epoch=position.epoch,
                 world_size=world_size,
                 part=part,
-                texts=self._texts and self._texts.of(left),
+                texts=texts and texts.of(left),
                 padded=padded[left],
             )
 
-        plan = plan_stretch(len(self), position, plan_part)
-        return EpochPlan(position.epoch, plan, durations, padded, factors, kept_speed, self._texts)
+        plan = plan_stretch(len(occurrences), position, plan_part)
+        return EpochPlan(position.epoch, plan, occurrences, durations, padded, factors, kept_speed, texts)
 
     def total_steps(self, position: Position, step: int, bounds: RunBounds) -> int:
         """Count the optimizer steps of a whole run: those done, and those of all epochs from a position on.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -15,14 +14,26 @@ from torch import Tensor
 
 from asr.data.index import Index, decoded, record_batches
 from asr.data.manifest import Utterance
+from asr.storage.location import join
 
 
 @dataclass(frozen=True)
 class Part:
-    """An index, and the folder that its audio paths are relative to."""
+    """An index of a corpus.
+
+    Args:
+        index: its rows.
+        folder: path or URL that its audio paths are relative to.
+        name: of the manifest, for messages.
+        prefix: of the ids, which tells them apart from equal ones of an earlier part; empty: ids are as written.
+        repeats: how many times an utterance occurs in a training epoch, in the mean.
+    """
 
     index: Index
     folder: str
+    name: str = ""
+    prefix: str = ""
+    repeats: float = 1.0
 
 
 class Utterances(Sequence[Utterance]):
@@ -79,7 +90,8 @@ class Utterances(Sequence[Utterance]):
 
     def _made(self, part: Part, written: Utterance) -> Utterance:
         text = written.text if self._normalize is None else self._normalize(written.text)
-        return replace(written, audio_filepath=os.path.join(part.folder, written.audio_filepath), text=text)
+        path = join(part.folder, written.audio_filepath)
+        return replace(written, audio_filepath=path, text=text, id=part.prefix + written.id)
 
     def select(self, positions: np.ndarray) -> Utterances:
         """Return the utterances at these positions, ascending, (M,) int64."""
@@ -94,7 +106,9 @@ class Utterances(Sequence[Utterance]):
     def source(self) -> str | None:
         """Hash of what the utterances as written were made from; None: nothing is known of it, or rows were chosen."""
         sources = [part.index.source for part in self.parts]
-        return None if self._rows is not None or None in sources else " ".join(map(str, sources))
+        if self._rows is not None or None in sources:
+            return None
+        return " ".join(f"{part.prefix}{part.index.source}" for part in self.parts)
 
     @property
     def durations(self) -> Tensor:
@@ -118,10 +132,10 @@ class Utterances(Sequence[Utterance]):
 
     def audio_paths(self) -> Iterator[str]:
         """Yield where the audio of each is."""
-        for part in self._split():
-            yield from (os.path.join(part.parts[0].folder, path) for path in part.values("audio_filepath"))
+        for part in self.split():
+            yield from (join(part.parts[0].folder, path) for path in part.values("audio_filepath"))
 
-    def _split(self) -> Iterator[Utterances]:
+    def split(self) -> Iterator[Utterances]:
         """Yield the utterances of each part."""
         first = 0
         for part, end in zip(self.parts, self._ends, strict=True):
@@ -140,20 +154,37 @@ class Utterances(Sequence[Utterance]):
                     begin, end = np.searchsorted(self._rows, [first, first + batch.num_rows])
                     column = column.take(self._rows[begin:end] - first)
                 first += batch.num_rows
-                yield from (change(decoded(value)) for value in column.to_pylist())
+                prefix = part.prefix if name == "id" else ""
+                yield from (prefix + change(decoded(value)) for value in column.to_pylist())
 
     @property
-    def texts(self) -> Column:
+    def texts(self) -> TextColumn:
         """The text of each, normalised."""
-        return Column(self, "text")
+        return TextColumn(self, "text")
 
     @property
-    def ids(self) -> Column:
+    def ids(self) -> TextColumn:
         """The id of each."""
-        return Column(self, "id")
+        return TextColumn(self, "id")
 
 
-class Column(Sequence[str]):
+def with_known_ids(parts: Sequence[Part]) -> set[int]:
+    """Return the places of the parts in which an id occurs that an earlier part has, too."""
+    if len(parts) < 2:
+        return set()
+    hashes = [
+        np.fromiter((hash(name) for batch in part.index.batches for name in batch.column("id").to_pylist()), np.int64)
+        for part in parts
+    ]
+    known, shared = hashes[0], set()
+    for place, own in enumerate(hashes[1:], start=1):
+        if np.isin(own, known).any():
+            shared.add(place)
+        known = np.concatenate([known, own])
+    return shared
+
+
+class TextColumn(Sequence[str]):
     """A text column of utterances; nothing is read before it is asked for.
 
     Args:

@@ -21,7 +21,7 @@ from asr.interfaces import (
     Tokenizer,
     Tunable,
 )
-from asr.settings.rule import DECODED_SECONDS, FRACTION, whole
+from asr.settings.rule import DECODED_SECONDS, Fraction, whole
 
 
 class JointEvidence(NamedTuple):
@@ -72,7 +72,7 @@ class JointBeam:
         beam_size: Annotated[int, whole(1, 10_000)],
         beam_threshold: Bonus,
         tokens_per_step: Annotated[int, whole(1, 10_000)],
-        ctc_weight: Annotated[float, FRACTION],
+        ctc_weight: Fraction,
         max_seconds: Annotated[float, DECODED_SECONDS],
         fusion: Callable[[Tokenizer, Callable[[str], str]], ShallowFusion],
     ) -> None:

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 
@@ -27,7 +26,7 @@ class Manifests:
     def __init__(self) -> None:
         self.problems: list[InputError] = []
 
-    def __call__(self, path: Path) -> Utterances:
+    def __call__(self, path: str) -> Utterances:
         utterances, problems = read_good_lines(path)
         self.problems += problems
         return Utterances.of(utterances)

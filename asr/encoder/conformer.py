@@ -1,15 +1,15 @@
 """The Conformer encoder."""
 
-from collections.abc import Callable, Mapping
-from typing import Annotated, Any, cast
+from collections.abc import Callable
+from typing import Any, cast
 
 from torch import Tensor, nn
 
 from asr.encoder.stack import check_heads, run_blocks
-from asr.interfaces import NO_TAPS, Attention, Convolution, Encoded, Tap
+from asr.interfaces import NO_TAPS, ActivationMaker, Attention, Convolution, Encoded, NormMaker, Taps
 from asr.kernels.dropout import Dropout
 from asr.lengths import padding_mask
-from asr.settings.rule import Bias, Dim, Heads, Layers, Probability, above
+from asr.settings.rule import Bias, Dim, FeedForwardFactor, Heads, Layers, Probability
 
 
 class Conformer(nn.Module):
@@ -41,14 +41,14 @@ class Conformer(nn.Module):
         dim: Dim,
         num_layers: Layers,
         num_heads: Heads,
-        feed_forward_factor: Annotated[float, above(0, 64)],
+        feed_forward_factor: FeedForwardFactor,
         feed_forward_bias: Bias,
         dropout: Probability,
         subsampling: Callable[[int, int], Any],
         attention: Callable[[int, int, float], Attention],
-        convolution: Callable[[int, Callable[[int], nn.Module], Callable[[], nn.Module]], Convolution],
-        norm: Callable[[int], nn.Module],
-        activation: Callable[[], nn.Module],
+        convolution: Callable[[int, NormMaker, ActivationMaker], Convolution],
+        norm: NormMaker,
+        activation: ActivationMaker,
     ) -> None:
         super().__init__()
         check_heads(dim, num_heads)
@@ -70,7 +70,7 @@ class Conformer(nn.Module):
         )
         self.positions = cast(ConformerBlock, self.blocks[0]).attention.positions
 
-    def forward(self, features: Tensor, feature_lengths: Tensor, taps: Mapping[int, Tap] = NO_TAPS) -> Encoded:
+    def forward(self, features: Tensor, feature_lengths: Tensor, taps: Taps = NO_TAPS) -> Encoded:
         """(B, T, F), (B,) to (B, T', D), (B,)."""
         x, lengths = self.subsampling(features, feature_lengths)
         padding = padding_mask(lengths, x.shape[1])

@@ -1,6 +1,6 @@
 """The Conformer encoder that hears speech while it is spoken."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Annotated, Any, NamedTuple, Self, cast
 
 import torch
@@ -12,17 +12,19 @@ from asr.encoder.stack import check_heads, run_blocks
 from asr.errors import InputError
 from asr.interfaces import (
     NO_TAPS,
+    ActivationMaker,
     Attention,
     Convolution,
     Encoded,
+    NormMaker,
     State,
     StreamingAttention,
     StreamingConvolution,
-    Tap,
+    Taps,
 )
 from asr.kernels.positions import sinusoids
 from asr.lengths import padding_mask
-from asr.settings.rule import Bias, Dim, Heads, Layers, Probability, above, list_of, or_null, whole
+from asr.settings.rule import Bias, Dim, FeedForwardFactor, Heads, Layers, Probability, list_of, or_null, whole
 
 Frames = whole(0, 100_000)
 RightFrames = whole(0, 1_000)  # what waits for so many is no stream; a step computes as many again
@@ -137,7 +139,7 @@ class ConformerStreaming(nn.Module):
         dim: Dim,
         num_layers: Layers,
         num_heads: Heads,
-        feed_forward_factor: Annotated[float, above(0, 64)],
+        feed_forward_factor: FeedForwardFactor,
         feed_forward_bias: Bias,
         dropout: Probability,
         chunk_frames: Annotated[int | None, ChunkFrames],
@@ -148,9 +150,9 @@ class ConformerStreaming(nn.Module):
         training_right_frames: Annotated[list[int], list_of(RightFrames, "such as [0, 8]", least=1)],
         subsampling: Callable[[int, int], Any],
         attention: Callable[[int, int, float], Attention],
-        convolution: Callable[[int, Callable[[int], nn.Module], Callable[[], nn.Module]], Convolution],
-        norm: Callable[[int], nn.Module],
-        activation: Callable[[], nn.Module],
+        convolution: Callable[[int, NormMaker, ActivationMaker], Convolution],
+        norm: NormMaker,
+        activation: ActivationMaker,
     ) -> None:
         super().__init__()
         check_heads(dim, num_heads)
@@ -178,7 +180,7 @@ class ConformerStreaming(nn.Module):
         )
         self._num_kept = _check_parts(cast(ConformerStreamingBlock, self.blocks[0]))
 
-    def forward(self, features: Tensor, feature_lengths: Tensor, taps: Mapping[int, Tap] = NO_TAPS) -> Encoded:
+    def forward(self, features: Tensor, feature_lengths: Tensor, taps: Taps = NO_TAPS) -> Encoded:
         """(B, T, F), (B,) to (B, T', D), (B,): all chunks at once, as rows of a batch."""
         x, lengths = self.subsampling(features, feature_lengths)
         batch, frames = x.shape[:2]
@@ -212,12 +214,7 @@ class ConformerStreaming(nn.Module):
         return state | {"seen": torch.zeros(batch, dtype=torch.int64, device=one.device)}
 
     def step(
-        self,
-        features: Tensor,
-        feature_lengths: Tensor,
-        state: State,
-        taps: Mapping[int, Tap] = NO_TAPS,
-        ahead: int | None = None,
+        self, features: Tensor, feature_lengths: Tensor, state: State, taps: Taps = NO_TAPS, ahead: int | None = None
     ) -> tuple[Encoded, State]:
         """Go on with streams by a chunk of each.
 
@@ -251,7 +248,7 @@ class ConformerStreaming(nn.Module):
         return Encoded(x.narrow(1, 0, frames), lengths, blocks), new
 
     def _through(
-        self, x: Tensor, hidden: Tensor, pasts: Iterable[Kept | Chunks], taps: Mapping[int, Tap]
+        self, x: Tensor, hidden: Tensor, pasts: Iterable[Kept | Chunks], taps: Taps
     ) -> tuple[Tensor, dict[int, Tensor], list[Kept | None]]:
         """Go through the blocks with (B, Q, D); `hidden` is (B, 1, M + Q), M the frames before."""
         padding = hidden[:, 0, hidden.shape[2] - x.shape[1] :]

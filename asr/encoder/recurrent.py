@@ -1,6 +1,6 @@
 """Recurrent encoders."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import torch
@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from asr.encoder.stack import run_blocks
 from asr.errors import InputError
-from asr.interfaces import NO_TAPS, Encoded, Tap
+from asr.interfaces import NO_TAPS, Encoded, Taps
 from asr.kernels.dropout import Dropout
 from asr.lengths import padding_mask
 from asr.settings.rule import SWITCH, Dim, Layers, Probability
@@ -55,7 +55,7 @@ class Recurrent(nn.Module):
             for _ in range(num_layers)
         )
 
-    def forward(self, features: Tensor, feature_lengths: Tensor, taps: Mapping[int, Tap] = NO_TAPS) -> Encoded:
+    def forward(self, features: Tensor, feature_lengths: Tensor, taps: Taps = NO_TAPS) -> Encoded:
         """(B, T, F), (B,) to (B, T', D), (B,)."""
         x, lengths = self.subsampling(features, feature_lengths)
         padding = padding_mask(lengths, x.shape[1])

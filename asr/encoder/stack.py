@@ -1,18 +1,18 @@
 """What encoders that are a stack of blocks share."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from torch import Tensor, nn
 
 from asr.errors import InputError
-from asr.interfaces import Tap
+from asr.interfaces import Taps
 
 
 def run_blocks(
     blocks: nn.ModuleList,
     x: Tensor,
     padding_mask: Tensor,
-    taps: Mapping[int, Tap],
+    taps: Taps,
     call: Callable[[nn.Module, Tensor], Tensor],
 ) -> tuple[Tensor, dict[int, Tensor]]:
     """Run the blocks one after another; a tap changes what the next block is given.

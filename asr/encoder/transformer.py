@@ -1,18 +1,18 @@
 """The Transformer encoder."""
 
-from collections.abc import Callable, Mapping
-from typing import Annotated, Any
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from asr.encoder.stack import check_heads, run_blocks
-from asr.interfaces import NO_TAPS, Encoded, Residual, Tap
+from asr.interfaces import NO_TAPS, ActivationMaker, Encoded, Residual, Taps
 from asr.kernels.attention import attend
 from asr.kernels.dropout import Dropout
 from asr.kernels.positions import sinusoids
 from asr.lengths import padding_mask
-from asr.settings.rule import Dim, Heads, Layers, Probability, above
+from asr.settings.rule import Dim, FeedForwardFactor, Heads, Layers, Probability
 
 
 class Transformer(nn.Module):
@@ -41,10 +41,10 @@ class Transformer(nn.Module):
         dim: Dim,
         num_layers: Layers,
         num_heads: Heads,
-        feed_forward_factor: Annotated[float, above(0, 64)],
+        feed_forward_factor: FeedForwardFactor,
         dropout: Probability,
         subsampling: Callable[[int, int], Any],
-        activation: Callable[[], nn.Module],
+        activation: ActivationMaker,
         residual: Callable[[], Residual],
     ) -> None:
         super().__init__()
@@ -61,7 +61,7 @@ class Transformer(nn.Module):
         )
         self.norm_output = residual().last(dim)
 
-    def forward(self, features: Tensor, feature_lengths: Tensor, taps: Mapping[int, Tap] = NO_TAPS) -> Encoded:
+    def forward(self, features: Tensor, feature_lengths: Tensor, taps: Taps = NO_TAPS) -> Encoded:
         """(B, T, F), (B,) to (B, T', D), (B,)."""
         x, lengths = self.subsampling(features, feature_lengths)
         padding = padding_mask(lengths, x.shape[1])

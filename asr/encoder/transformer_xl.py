@@ -1,6 +1,6 @@
 """The Transformer-XL encoder."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import torch
@@ -9,13 +9,13 @@ from torch.nn.functional import linear
 
 from asr.encoder.conformer import FeedForward
 from asr.encoder.stack import check_heads, run_blocks
-from asr.interfaces import NO_TAPS, Encoded, Residual, Tap
+from asr.interfaces import NO_TAPS, ActivationMaker, Encoded, Residual, Taps
 from asr.kernels.choice import wants_plain
 from asr.kernels.dropout import Dropout
 from asr.kernels.positions import sinusoids
-from asr.kernels.relative_attention import attend
+from asr.kernels.relative_attention import Projections, attend
 from asr.lengths import padding_mask
-from asr.settings.rule import Dim, Heads, Layers, Probability, above, whole
+from asr.settings.rule import Dim, FeedForwardFactor, Heads, Layers, Probability, whole
 
 Frames = Annotated[int, whole(0, 100_000)]
 
@@ -54,13 +54,13 @@ class TransformerXL(nn.Module):
         dim: Dim,
         num_layers: Layers,
         num_heads: Heads,
-        feed_forward_factor: Annotated[float, above(0, 64)],
+        feed_forward_factor: FeedForwardFactor,
         dropout: Probability,
         segment: Annotated[int, whole(1, 100_000)],
         training_memory: Frames,
         memory: Frames,
         subsampling: Callable[[int, int], Any],
-        activation: Callable[[], nn.Module],
+        activation: ActivationMaker,
         residual: Callable[[], Residual],
     ) -> None:
         super().__init__()
@@ -85,7 +85,7 @@ class TransformerXL(nn.Module):
         )
         self.norm_output = residual().last(dim)
 
-    def forward(self, features: Tensor, feature_lengths: Tensor, taps: Mapping[int, Tap] = NO_TAPS) -> Encoded:
+    def forward(self, features: Tensor, feature_lengths: Tensor, taps: Taps = NO_TAPS) -> Encoded:
         """(B, T, F), (B,) to (B, T', D), (B,)."""
         x, lengths = self.subsampling(features, feature_lengths)
         padding = padding_mask(lengths, x.shape[1])
@@ -103,7 +103,7 @@ class TransformerXL(nn.Module):
         return Encoded(self.norm_output(torch.cat(outs, dim=1)), lengths, joined)
 
     def step(
-        self, x: Tensor, padding: Tensor, hidden: Tensor, memories: list[Tensor], taps: Mapping[int, Tap]
+        self, x: Tensor, padding: Tensor, hidden: Tensor, memories: list[Tensor], taps: Taps
     ) -> tuple[Tensor, list[Tensor], dict[int, Tensor]]:
         """Go through the blocks with a segment.
 
@@ -203,7 +203,7 @@ class MemoryAttention(nn.Module):
             self._heads(torch.cat(parts, dim=1)) for parts in zip(remembered, (key, value), strict=True)
         )  # (B, H, M + Q, D / H)
         distance = self._heads(self.position(positions))  # (H, 2 Q + M - 1, D / H)
-        out = attend(query + self.u, query + self.v, key, value, distance, hidden, self.dropout)
+        out = attend(Projections(query + self.u, query + self.v, key, value, distance), hidden, self.dropout)
         return self.output(out.transpose(1, 2).flatten(2))
 
     def _heads(self, x: Tensor) -> Tensor:

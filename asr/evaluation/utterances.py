@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import unicodedata
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from asr.data.manifest import MAX_SECONDS, Utterance, check_unicode, named_lines
 from asr.errors import InputError, shown
 from asr.evaluation.word_errors import ErrorCounts, count_characters, count_errors
 from asr.recognition.transcript import Transcript, Word
+from asr.storage.location import absolute, folder_of, is_url, plain, printable_url
 from asr.text.normalize import as_written
 
 WITHIN_WORDS = "'’-"  # noqa: RUF001  they belong to the spelling
@@ -52,7 +52,7 @@ class Scored:
             "subset": self.subset,
             "speaker": utterance.speaker,
             "duration": utterance.duration,
-            "audio_filepath": os.path.abspath(utterance.audio_filepath),
+            "audio_filepath": absolute(utterance.audio_filepath),
             "offset": utterance.offset,
             "text": utterance.text,
             "reference": self.reference,
@@ -109,16 +109,17 @@ def score(
 def read_scored(path: str | Path) -> list[Scored]:
     """Read NAME.utterances.jsonl, as `asr.evaluate --output-dir` writes it; the errors are counted anew.
 
+    Args:
+        path: or URL of the file.
+
     Raises:
         InputError: naming file and line, for a line that is not a scored utterance, a repeated id, or an empty file.
     """
-    path = Path(path)
-    if not (path.is_file() or path.is_fifo()):  # a pipe will do: <(cat evaluation/*.utterances.jsonl)
-        problem = "it is a folder" if path.is_dir() else "it is a device" if path.exists() else "no such file"
-        raise InputError(f"{path}: {problem}. Give a NAME.utterances.jsonl; asr.evaluate --output-dir writes them.")
+    path = plain(path)
+    _check_readable(path)
     scored: dict[tuple[str, str], Scored] = {}
     for where, line in named_lines(path, "a file of scored utterances"):
-        result = _parse(parse_object(line, where), where, path.parent)
+        result = _parse(parse_object(line, where), where, folder_of(path))
         key = (result.subset, result.utterance.id)
         if key in scored:
             raise InputError(
@@ -126,11 +127,18 @@ def read_scored(path: str | Path) -> list[Scored]:
             )
         scored[key] = result
     if not scored:
-        raise InputError(f"{path}: must hold at least one scored utterance; it is empty.")
+        raise InputError(f"{printable_url(path)}: must hold at least one scored utterance; it is empty.")
     return list(scored.values())
 
 
-def _parse(entry: dict[str, Any], where: str, folder: Path) -> Scored:
+def _check_readable(path: str) -> None:
+    place = Path(path)
+    if not (is_url(path) or place.is_file() or place.is_fifo()):  # a pipe: <(cat evaluation/*.utterances.jsonl)
+        problem = "it is a folder" if place.is_dir() else "it is a device" if place.exists() else "no such file"
+        raise InputError(f"{path}: {problem}. Give a NAME.utterances.jsonl; asr.evaluate --output-dir writes them.")
+
+
+def _parse(entry: dict[str, Any], where: str, folder: str) -> Scored:
     missing = [key for key in REQUIRED_KEYS if key not in entry]
     if missing:
         must = f"{where}: must have what asr.evaluate --output-dir writes"

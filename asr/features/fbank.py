@@ -1,14 +1,13 @@
 """Log-mel filterbank features, equal to Kaldi's."""
 
 from collections.abc import Callable
-from typing import Annotated
 
 import torch
 from torch import Tensor
 
 from asr.interfaces import Normalization
 from asr.lengths import Lengths
-from asr.settings.rule import number, whole
+from asr.settings.rule import FrameLength, FrameShift, MelBins, SampleRate
 
 INT16_SCALE = 2**15  # Kaldi reads 16-bit samples as they are; unscaled, quiet audio would sit on the log's floor
 PREEMPHASIS = 0.97
@@ -35,10 +34,10 @@ class Fbank:
     def __init__(
         self,
         *,
-        sample_rate: Annotated[int, whole(1_000, 192_000)],
-        num_mel_bins: Annotated[int, whole(1, 512)],
-        frame_length_seconds: Annotated[float, number(0.002, 0.2)],
-        frame_shift_seconds: Annotated[float, number(0.001, 0.2)],
+        sample_rate: SampleRate,
+        num_mel_bins: MelBins,
+        frame_length_seconds: FrameLength,
+        frame_shift_seconds: FrameShift,
         normalize: Callable[[], Normalization],
     ) -> None:
         self.sample_rate = sample_rate

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from asr.interfaces import Normalization
 from asr.lengths import Lengths
-from asr.settings.rule import number, one_of, whole
+from asr.settings.rule import FrameLength, FrameShift, MelBins, SampleRate, one_of
 
 PREEMPHASIS = 0.97
 FLOOR = 2.0**-24  # added to an energy before its logarithm
@@ -40,10 +40,10 @@ class SlaneyFbank:
     def __init__(
         self,
         *,
-        sample_rate: Annotated[int, whole(1_000, 192_000)],
-        num_mel_bins: Annotated[int, whole(1, 512)],
-        frame_length_seconds: Annotated[float, number(0.002, 0.2)],
-        frame_shift_seconds: Annotated[float, number(0.001, 0.2)],
+        sample_rate: SampleRate,
+        num_mel_bins: MelBins,
+        frame_length_seconds: FrameLength,
+        frame_shift_seconds: FrameShift,
         pad_mode: Annotated[str, one_of("zeros", "reflect")],
         normalize: Callable[[], Normalization],
     ) -> None:

@@ -10,7 +10,7 @@ from asr.head.ctc import CTC
 from asr.head.token_decoder import TransformerDecoder
 from asr.interfaces import NO_TAPS, Encoded
 from asr.lengths import Lengths
-from asr.settings.rule import Heads, Layers, Probability, above
+from asr.settings.rule import FeedForwardFactor, Heads, Layers, Probability, above
 
 
 class CTCAttention(nn.Module):
@@ -44,7 +44,7 @@ class CTCAttention(nn.Module):
         *,
         num_layers: Layers,
         num_heads: Heads,
-        feed_forward_factor: Annotated[float, above(0, 64)],
+        feed_forward_factor: FeedForwardFactor,
         dropout: Probability,
         label_smoothing: Probability,
         ctc_weight: Annotated[float, above(0, 1)],

@@ -8,7 +8,9 @@ from torch import Tensor, nn
 from asr.errors import InputError
 from asr.head.ctc import CTC
 from asr.interfaces import Encoded, Tap
-from asr.settings.rule import FRACTION, whole
+from asr.settings.rule import Fraction, whole
+
+NumIntermediate = Annotated[int, whole(1, 100)]
 
 
 class CTCIntermediate(nn.Module):
@@ -28,13 +30,7 @@ class CTCIntermediate(nn.Module):
     views = 1
 
     def __init__(
-        self,
-        output_dim: int,
-        num_blocks: int,
-        vocab_size: int,
-        *,
-        num_intermediate: Annotated[int, whole(1, 100)],
-        weight: Annotated[float, FRACTION],
+        self, output_dim: int, num_blocks: int, vocab_size: int, *, num_intermediate: NumIntermediate, weight: Fraction
     ) -> None:
         super().__init__()
         self.ctc = CTC(output_dim, num_blocks, vocab_size)

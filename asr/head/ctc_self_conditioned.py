@@ -1,13 +1,11 @@
 """Self-conditioned CTC: what blocks in the middle of the encoder spell is told to the blocks behind them."""
 
-from typing import Annotated
-
 from torch import Tensor, nn
 
 from asr.head.ctc import CTC
-from asr.head.ctc_intermediate import CTCIntermediate
+from asr.head.ctc_intermediate import CTCIntermediate, NumIntermediate
 from asr.interfaces import Tap
-from asr.settings.rule import FRACTION, whole
+from asr.settings.rule import Fraction
 
 
 class CTCSelfConditioned(nn.Module):
@@ -19,21 +17,15 @@ class CTCSelfConditioned(nn.Module):
         output_dim: D.
         num_blocks: of the encoder.
         vocab_size: V, blank included.
-        num_intermediate: blocks beside the last that have a loss.
-        weight: of the mean of their losses; the last block's has the rest.
+        num_intermediate: as in `CTCIntermediate`.
+        weight: as in `CTCIntermediate`.
     """
 
     loss_names = CTCIntermediate.loss_names
     views = 1
 
     def __init__(
-        self,
-        output_dim: int,
-        num_blocks: int,
-        vocab_size: int,
-        *,
-        num_intermediate: Annotated[int, whole(1, 100)],
-        weight: Annotated[float, FRACTION],
+        self, output_dim: int, num_blocks: int, vocab_size: int, *, num_intermediate: NumIntermediate, weight: Fraction
     ) -> None:
         super().__init__()
         self.intermediate = CTCIntermediate(

@@ -18,6 +18,27 @@ U_AND_V = ("attention.u", "attention.v")
 POINTWISE = ("convolution.pointwise1", "convolution.pointwise2")  # theirs are convolutions over one frame
 FOLDED = "encoder.subsampling.linear."
 BATCH_NORM = re.compile(r"encoder\.blocks\.\d+\.convolution\.norm\.running_mean")  # one of each
+STAGES = {
+    "0": 0,
+    "1.0": 2,
+    "1.1": 3,
+    "2.0": 5,
+    "2.1": 6,
+}  # of depthwise_conv: convolutions and their numbers
+SHARED_BLOCK: dict[str, str | tuple[str, ...]] = {  # of a block, our modules: theirs, where all toolkits agree
+    "norm_feed_forward1": "norm_feed_forward1",
+    "feed_forward1.linear1": "feed_forward1.linear1",
+    "feed_forward1.linear2": "feed_forward1.linear2",
+    "norm_attention": "norm_self_att",
+    "norm_convolution": "norm_conv",
+    "convolution.pointwise1": "conv.pointwise_conv1",
+    "convolution.depthwise": "conv.depthwise_conv",
+    "convolution.pointwise2": "conv.pointwise_conv2",
+    "norm_feed_forward2": "norm_feed_forward2",
+    "feed_forward2.linear1": "feed_forward2.linear1",
+    "feed_forward2.linear2": "feed_forward2.linear2",
+    "norm_output": "norm_out",
+}
 
 
 class Names(NamedTuple):
@@ -38,6 +59,11 @@ class Names(NamedTuple):
     block: Mapping[str, str | tuple[str, ...]]
     computed: Mapping[str, Callable[[SlaneyFbank], Tensor]]
     blank: int | None
+
+
+def stages(theirs: str) -> dict[str, str]:
+    """Name the convolutions of subsampling=depthwise_conv, which `theirs` lists with activations in between."""
+    return {f"encoder.subsampling.stages.{ours}": f"{theirs}.{number}" for ours, number in STAGES.items()}
 
 
 class Layout(NamedTuple):

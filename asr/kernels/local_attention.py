@@ -6,25 +6,14 @@ from torch import Tensor
 
 from asr.kernels.choice import wants_plain
 from asr.kernels.dropout import Dropout
-from asr.kernels.relative_attention import attend, weighted_values
+from asr.kernels.relative_attention import Projections, attend, weighted_values
 
 
-def attend_near(
-    to_key: Tensor,
-    to_distance: Tensor,
-    key: Tensor,
-    value: Tensor,
-    distance: Tensor,
-    padding_mask: Tensor,
-    dropout: Dropout,
-) -> Tensor:
+def attend_near(projections: Projections, padding_mask: Tensor, dropout: Dropout) -> Tensor:
     """Attend from every frame to the valid ones that are at most W away, before and behind.
 
     Args:
-        to_key: q + u, (B, H, T, D / H).
-        to_distance: q + v, (B, H, T, D / H).
-        key: (B, H, T, D / H), like `value`.
-        distance: r, (H, 4W - 1, D / H), for the distances 2W-1 .. -(2W-1).
+        projections: of all T frames, with 4W - 1 distances, 2W-1 .. -(2W-1).
         padding_mask: (B, T).
         dropout: of the weights.
 
@@ -34,58 +23,37 @@ def attend_near(
     if wants_plain():
         form = attend_near_plainly
     else:  # up to three blocks, all scores are fewer than those of each block and its neighbours
-        form = attend_near_at_once if 4 * key.shape[2] <= 3 * (distance.shape[1] + 1) else attend_near_by_blocks
-    return form(to_key, to_distance, key, value, distance, padding_mask, dropout)
+        few = 4 * projections.key.shape[2] <= 3 * (projections.distance.shape[1] + 1)
+        form = attend_near_at_once if few else attend_near_by_blocks
+    return form(projections, padding_mask, dropout)
 
 
-def attend_near_plainly(
-    to_key: Tensor,
-    to_distance: Tensor,
-    key: Tensor,
-    value: Tensor,
-    distance: Tensor,
-    padding_mask: Tensor,
-    dropout: Dropout,
-) -> Tensor:
+def attend_near_plainly(projections: Projections, padding_mask: Tensor, dropout: Dropout) -> Tensor:
     """All scores at once, those of frames that are further away hidden."""
-    width, frame = (distance.shape[1] + 1) // 4, torch.arange(key.shape[2], device=key.device)
+    key = projections.key
+    width, frame = _width(projections), torch.arange(key.shape[2], device=key.device)
     apart = frame[:, None] - frame  # (T, T), query less key
     column = (2 * width - 1 - apart).clamp(0, 4 * width - 2)
     hidden = padding_mask[:, None] | (apart.abs() > width)  # (B, T, T)
-    return weighted_values(to_key, to_distance, key, value, distance, column, hidden, dropout)
+    return weighted_values(projections, column, hidden, dropout)
 
 
-def attend_near_at_once(
-    to_key: Tensor,
-    to_distance: Tensor,
-    key: Tensor,
-    value: Tensor,
-    distance: Tensor,
-    padding_mask: Tensor,
-    dropout: Dropout,
-) -> Tensor:
+def attend_near_at_once(projections: Projections, padding_mask: Tensor, dropout: Dropout) -> Tensor:
     """As attention to all frames, those that are further away hidden: for few frames."""
-    width, frames = (distance.shape[1] + 1) // 4, key.shape[2]
-    apart = torch.arange(frames - 1, -frames, -1, device=key.device)
-    distance = distance[:, (2 * width - 1 - apart).clamp(0, 4 * width - 2)]  # (H, 2T - 1, D / H)
+    width, frames, device = _width(projections), projections.key.shape[2], projections.key.device
+    apart = torch.arange(frames - 1, -frames, -1, device=device)
+    distance = projections.distance[:, (2 * width - 1 - apart).clamp(0, 4 * width - 2)]  # (H, 2T - 1, D / H)
     hidden = padding_mask[:, None]  # (B, 1, T)
     if frames > width + 1:
-        frame = torch.arange(frames, device=key.device)
+        frame = torch.arange(frames, device=device)
         hidden = hidden | ((frame[:, None] - frame).abs() > width)  # (B, T, T)
-    return attend(to_key, to_distance, key, value, distance, hidden, dropout)
+    return attend(projections._replace(distance=distance), hidden, dropout)
 
 
-def attend_near_by_blocks(
-    to_key: Tensor,
-    to_distance: Tensor,
-    key: Tensor,
-    value: Tensor,
-    distance: Tensor,
-    padding_mask: Tensor,
-    dropout: Dropout,
-) -> Tensor:
+def attend_near_by_blocks(projections: Projections, padding_mask: Tensor, dropout: Dropout) -> Tensor:
     """From each block of W frames to itself and the blocks before and behind it: linear in T."""
-    width, (batch, heads, frames, size) = (distance.shape[1] + 1) // 4, key.shape
+    to_key, to_distance, key, value, distance = projections
+    width, (batch, heads, frames, size) = _width(projections), key.shape
     behind = -frames % width  # frames that fill the last block
     to_key, to_distance, key, value = (F.pad(x, (0, 0, 0, behind)) for x in (to_key, to_distance, key, value))
     valid = F.pad(~padding_mask, (0, behind))[:, None, :, None]  # (B, 1, n W, 1)
@@ -93,8 +61,13 @@ def attend_near_by_blocks(
     keys, values, there = (_with_neighbours(x, width) for x in (key, value, valid))  # (B n, H, 3W, D / H)
     ahead = torch.arange(3 * width, device=key.device) - torch.arange(width, device=key.device)[:, None]  # (W, 3W)
     hidden = ~there[:, 0].transpose(1, 2) | (ahead < 0) | (ahead > 2 * width)  # (B n, W, 3W)
-    out = attend(by_key, by_distance, keys, values, distance, hidden, dropout)  # (B n, H, W, D / H)
+    out = attend(Projections(by_key, by_distance, keys, values, distance), hidden, dropout)  # (B n, H, W, D / H)
     return out.unflatten(0, (batch, -1)).transpose(1, 2).reshape(batch, heads, -1, size)[:, :, :frames]
+
+
+def _width(projections: Projections) -> int:
+    """W."""
+    return (projections.distance.shape[1] + 1) // 4
 
 
 def _merge(x: Tensor) -> Tensor:

@@ -4,6 +4,8 @@
 sqrt(head dim), with r the projected encoding of the distance.
 """
 
+from typing import NamedTuple
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -15,16 +17,29 @@ CPU_BLOCK, BLOCK = 2**18, 2**28  # scores that are there at a time: what a core'
 FEWEST_QUERIES = 64  # at a time, however many keys: small matrix products are slow
 
 
-def attend(
-    to_key: Tensor, to_distance: Tensor, key: Tensor, value: Tensor, distance: Tensor, hidden: Tensor, dropout: Dropout
-) -> Tensor:
-    """Attend from Q queries that follow each other to K keys that do.
+class Projections(NamedTuple):
+    """Projections of Q frames that attend and of K frames that are attended to, by heads.
 
     Args:
         to_key: q + u, (B, H, Q, D / H).
         to_distance: q + v, (B, H, Q, D / H).
-        key: (B, H, K, D / H), like `value`.
-        distance: r, (H, Q + K - 1, D / H), from the last query's distance from the first key downwards.
+        key: (B, H, K, D / H).
+        value: (B, H, K, D / H).
+        distance: r, (H, distances, D / H), the largest distance of a query from a key before it first.
+    """
+
+    to_key: Tensor
+    to_distance: Tensor
+    key: Tensor
+    value: Tensor
+    distance: Tensor
+
+
+def attend(projections: Projections, hidden: Tensor, dropout: Dropout) -> Tensor:
+    """Attend from Q queries that follow each other to K keys that do.
+
+    Args:
+        projections: with Q + K - 1 distances, the first that of the last query from the first key.
         hidden: True where a key must not be seen, (B, Q or 1, K).
         dropout: of the weights.
 
@@ -32,42 +47,31 @@ def attend(
         (B, H, Q, D / H); where no key may be seen it is finite.
     """
     form = attend_plainly if wants_plain() else attend_by_blocks
-    return form(to_key, to_distance, key, value, distance, hidden, dropout)
+    return form(projections, hidden, dropout)
 
 
-def attend_plainly(
-    to_key: Tensor, to_distance: Tensor, key: Tensor, value: Tensor, distance: Tensor, hidden: Tensor, dropout: Dropout
-) -> Tensor:
+def attend_plainly(projections: Projections, hidden: Tensor, dropout: Dropout) -> Tensor:
     """As the paper has it: all scores at once."""
-    queries, keys = to_key.shape[2], key.shape[2]
-    column = torch.arange(keys, device=key.device) + torch.arange(queries - 1, -1, -1, device=key.device)[:, None]
-    return weighted_values(to_key, to_distance, key, value, distance, column, hidden, dropout)
+    queries, keys, device = projections.to_key.shape[2], projections.key.shape[2], projections.key.device
+    column = torch.arange(keys, device=device) + torch.arange(queries - 1, -1, -1, device=device)[:, None]
+    return weighted_values(projections, column, hidden, dropout)
 
 
-def weighted_values(
-    to_key: Tensor,
-    to_distance: Tensor,
-    key: Tensor,
-    value: Tensor,
-    distance: Tensor,
-    column: Tensor,
-    hidden: Tensor,
-    dropout: Dropout,
-) -> Tensor:
+def weighted_values(projections: Projections, column: Tensor, hidden: Tensor, dropout: Dropout) -> Tensor:
     """Weigh values by the softmax of their scores; `column` says where in `distance` that of a pair is, (Q, K)."""
+    to_key, to_distance, key, value, distance = projections
     by_distance = to_distance @ distance.transpose(-1, -2)  # (B, H, Q, distances)
     by_distance = by_distance.gather(3, column.expand(*by_distance.shape[:2], -1, -1))  # (B, H, Q, K)
     scores = (to_key @ key.transpose(-1, -2) + by_distance) * key.shape[-1] ** -0.5
     return dropout((scores + _bias(hidden, key)[:, None]).softmax(dim=-1)) @ value
 
 
-def attend_by_blocks(
-    to_key: Tensor, to_distance: Tensor, key: Tensor, value: Tensor, distance: Tensor, hidden: Tensor, dropout: Dropout
-) -> Tensor:
+def attend_by_blocks(projections: Projections, hidden: Tensor, dropout: Dropout) -> Tensor:
     """Attend from few utterances, heads and queries at a time, with only the distances that these need.
 
     Their scores stay in a processor's cache, and without gradients memory is linear in K. The result is exact.
     """
+    to_key, to_distance, key, value, distance = projections
     queries, keys, most = to_key.shape[2], key.shape[2], BLOCK if key.is_cuda else CPU_BLOCK * torch.get_num_threads()
     heads = min(to_key.shape[1], max(1, most // (FEWEST_QUERIES * keys)))
     size = max(FEWEST_QUERIES, most // (heads * keys))

@@ -1,12 +1,11 @@
 """A program run by ONNX Runtime, as an encoder whose encoder_out are log_probs."""
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
 
 from asr.head.ctc import CTC, ctc_loss
-from asr.interfaces import NO_TAPS, Encoded, Encoder, Tap
+from asr.interfaces import NO_TAPS, Encoded, Encoder, Taps
 from asr.lengths import Lengths
 from asr.onnx.session import run_net
 
@@ -34,7 +33,7 @@ class OnnxEncoder:
         self.stride = made_of.stride
         self.output_lengths = made_of.output_lengths
 
-    def __call__(self, features: Tensor, feature_lengths: Tensor, taps: Mapping[int, Tap] = NO_TAPS) -> Encoded:
+    def __call__(self, features: Tensor, feature_lengths: Tensor, taps: Taps = NO_TAPS) -> Encoded:
         """As above."""
         out, lengths = run_net(self._session, features, feature_lengths)
         return Encoded(out, lengths, {})

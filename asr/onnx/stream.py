@@ -1,13 +1,12 @@
 """A streaming encoder whose step is a program: features and a state in, log_probs and the next state out."""
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 import torch
 from torch import Tensor, nn
 
-from asr.interfaces import NO_TAPS, Encoded, State, StreamingEncoder, Tap
+from asr.interfaces import NO_TAPS, Encoded, State, StreamingEncoder, Taps
 from asr.onnx.names import step_names
 from asr.onnx.runtime import OnnxEncoder
 from asr.onnx.session import check_tokens, run, session
@@ -38,7 +37,7 @@ class OnnxStreamingEncoder:
         meta = made_of.initial_state(1)
         self._state = {name: torch.zeros(rows.shape[1:], dtype=rows.dtype) for name, rows in meta.items()}
 
-    def __call__(self, features: Tensor, feature_lengths: Tensor, taps: Mapping[int, Tap] = NO_TAPS) -> Encoded:
+    def __call__(self, features: Tensor, feature_lengths: Tensor, taps: Taps = NO_TAPS) -> Encoded:
         """As `OnnxEncoder`."""
         return self._whole(features, feature_lengths)
 
@@ -52,12 +51,7 @@ class OnnxStreamingEncoder:
         return {name: rows.expand(batch, *rows.shape).clone() for name, rows in self._state.items()}
 
     def step(
-        self,
-        features: Tensor,
-        feature_lengths: Tensor,
-        state: State,
-        taps: Mapping[int, Tap] = NO_TAPS,
-        ahead: int | None = None,
+        self, features: Tensor, feature_lengths: Tensor, state: State, taps: Taps = NO_TAPS, ahead: int | None = None
     ) -> tuple[Encoded, State]:
         """Go on with streams by a chunk of each, behind which stand as many frames as the program was made for."""
         out, lengths, *behind = run(

@@ -81,8 +81,8 @@ def recordings(features: Features, paths: Sequence[str]) -> dict[str, Tensor]:
     for path in paths:
         info = audio_info(path)
         is_long = info.num_samples > MOST_SECONDS * info.sample_rate
-        stretch = {"offset": 0.0, "duration": MOST_SECONDS} if is_long else {}
-        audio[path] = load_waveform(path, features.sample_rate, **stretch)
+        offset, duration = (0.0, MOST_SECONDS) if is_long else (None, None)
+        audio[path] = load_waveform(path, features.sample_rate, offset=offset, duration=duration)
         if features.num_frames(len(audio[path])) == 0:
             raise InputError(f"--audio must be recordings of a frame at least; {path} has {len(audio[path])} samples.")
     return audio

@@ -19,6 +19,7 @@ from asr.recognition.chunks import ChunkBounds
 from asr.recognition.long_form import Segment, Segmenter, Segments
 from asr.recognition.model import Model
 from asr.recognition.speech import may_hold_speech
+from asr.storage.location import printable_url
 
 BATCHES = BatchBounds(batch_seconds=200, max_utterances=64)
 CHUNKS = ChunkBounds(chunk_seconds=30, context_seconds=4)
@@ -110,7 +111,7 @@ class RecordingEncoder:
             yield from batch.rejected
             for utterance, encoder_out in zip(batch.utterances, self._encode(batch), strict=True):
                 if encoder_out.isnan().any():
-                    yield Rejected(utterance, f"{utterance.audio_filepath}: {NO_NUMBERS}")
+                    yield Rejected(utterance, f"{printable_url(utterance.audio_filepath)}: {NO_NUMBERS}")
                 else:
                     yield utterance, iter([Segment(0.0, encoder_out)])
         sample_rate = self.model.features.sample_rate
@@ -152,7 +153,7 @@ class RecordingEncoder:
 def _checked(segments: Segments, utterance: Utterance) -> Segments:
     for segment in segments:
         if segment.encoder_out.isnan().any():
-            raise AudioError(f"{utterance.audio_filepath}: {NO_NUMBERS}")
+            raise AudioError(f"{printable_url(utterance.audio_filepath)}: {NO_NUMBERS}")
         yield segment
 
 

@@ -27,6 +27,7 @@ from asr.recognition.recordings import Recording, as_utterances, is_single
 from asr.recognition.timing import with_times, word_times
 from asr.recognition.transcript import Alternative, Transcript, Word
 from asr.settings.rule import above, whole
+from asr.storage.location import printable_url
 from asr.system.devices import usable_device
 from asr.text.words import spell
 
@@ -228,8 +229,8 @@ class Recognizer:
             try:
                 yield utterance, self.transcript(utterance.duration, segments, how.nbest, advance)
             except AudioError as error:  # a long recording is read while it is recognised
-                reason = str(error)
-                yield Rejected(utterance, reason if reason != NO_NUMBERS else f"{utterance.audio_filepath}: {reason}")
+                named = "" if str(error) != NO_NUMBERS else f"{printable_url(utterance.audio_filepath)}: "
+                yield Rejected(utterance, f"{named}{error}")
 
     def segments(
         self, utterances: Sequence[Utterance], how: Inference = INFERENCE, waveforms: Mapping[str, Tensor] = NOTHING

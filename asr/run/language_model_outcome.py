@@ -8,7 +8,7 @@ from typing import Any
 from asr.build import load_token_model
 from asr.checkpoint.language_model import write_language_model
 from asr.checkpoint.load import BUNDLE, CHECKPOINTS
-from asr.checkpoint.saved import damage, kept_checkpoints, select
+from asr.checkpoint.saved import intact_checkpoints, select
 from asr.evaluation.text_perplexity import TextPerplexity, measure
 from asr.run.language_model import PreparedText
 from asr.run.language_model_settings import LanguageModelSettings
@@ -43,12 +43,8 @@ def finish_language_model(
         prepared: of the run.
         device: to compute on.
     """
-    run_dir, checkpoints = prepared.run_dir, []
-    for checkpoint in kept_checkpoints(run_dir / CHECKPOINTS):
-        if (reason := damage(checkpoint.path)) is None:
-            checkpoints.append(checkpoint)
-        else:
-            logger.warning("%s is damaged (%s), and left out of the bundle", checkpoint.path, reason)
+    run_dir = prepared.run_dir
+    checkpoints = intact_checkpoints(run_dir / CHECKPOINTS)
     chosen = select(settings.checkpoint.select, checkpoints, settings.checkpoint.keep)
     origin = {what: line for what, line in asdict(provenance()).items() if what != "command"}
     card = _CARD.format(

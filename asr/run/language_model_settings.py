@@ -7,8 +7,14 @@ from typing import Annotated, Any
 
 from asr.build import check_token_model
 from asr.data.text_set import TextSettings
-from asr.errors import InputError
-from asr.run.settings import CheckpointSettings, EarlyStoppingSettings, EmaSettings, ResumeSettings, TrainerSettings
+from asr.run.settings import (
+    CheckpointSettings,
+    EarlyStoppingSettings,
+    EmaSettings,
+    ResumeSettings,
+    TrainerSettings,
+    check_sections,
+)
 from asr.settings.read import REST, as_mapping, read
 from asr.settings.rule import PATH, TEXT, THREADS, whole
 
@@ -46,12 +52,7 @@ class LanguageModelSettings:
     trainer: TrainerSettings
 
     def __post_init__(self) -> None:
-        missing = [name for name in COMPONENTS if name not in self.components]
-        unknown = [str(name) for name in self.components if name not in (*COMPONENTS, "logger")]
-        if missing or unknown:
-            must = "a config must set each section of conf/train_lm.yaml, and no other"
-            given = f"missing: {', '.join(missing) or 'none'}, unknown: {', '.join(unknown) or 'none'}"
-            raise InputError(f"{must}; {given}.")
+        check_sections("conf/train_lm.yaml", self.components, COMPONENTS, ["logger"])
 
     @property
     def folder(self) -> Path:

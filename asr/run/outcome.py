@@ -8,7 +8,7 @@ from textwrap import indent
 from typing import TYPE_CHECKING, Any
 
 from asr.checkpoint.load import BUNDLE, CHECKPOINTS, load_recognizer, write_bundle
-from asr.checkpoint.saved import by_score, damage, kept_checkpoints, select
+from asr.checkpoint.saved import by_score, intact_checkpoints, kept_checkpoints, select
 from asr.data.manifest import Utterance
 from asr.errors import InputError
 from asr.evaluation.result import Evaluation, evaluate
@@ -91,12 +91,7 @@ def make_bundle(run_dir: Path, settings: RunSettings, start: "Initialization | N
 
     The card of the model that the run started from, which may name its makers and its licence, is part of it.
     """
-    components, checkpoints = settings.components, []
-    for checkpoint in kept_checkpoints(run_dir / CHECKPOINTS):
-        if (reason := damage(checkpoint.path)) is None:
-            checkpoints.append(checkpoint)
-        else:
-            logger.warning("%s is damaged (%s), and left out of the bundle", checkpoint.path, reason)
+    components, checkpoints = settings.components, intact_checkpoints(run_dir / CHECKPOINTS)
     chosen = select(settings.checkpoint.select, checkpoints, settings.checkpoint.keep)
     best = by_score(checkpoints)
     start_event = read_history(run_dir / EVENTS).latest

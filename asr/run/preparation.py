@@ -12,7 +12,7 @@ from asr.build import build_augmentation
 from asr.checkpoint.bundle import check_attachable
 from asr.checkpoint.load import CHECKPOINTS, checkpoint_extra, fitted_files
 from asr.data.corpus import Corpus, prepare_if_absent, read_corpus
-from asr.data.fingerprint import fingerprint, stored_fingerprint
+from asr.data.fingerprint import fingerprint, mixture_of, stored_fingerprint
 from asr.data.index_cache import IndexCache
 from asr.data.position import Position, start_of_epoch
 from asr.data.token_counts import TokenCounts, stored_counts
@@ -87,7 +87,7 @@ class Prepared:
         if self.start is not None:
             self.start.load(model)
 
-    def describe(self, model: "Model", corpus: Corpus) -> None:
+    def describe(self, model: "Model", corpus: Corpus, training_set: "TrainingSet") -> None:
         """Say what is trained, and on what."""
         parameters = sum(parameter.numel() for parameter in model.parameters())
         hours = corpus.train.hours
@@ -95,6 +95,8 @@ class Prepared:
         logger.info("%s with %s parameters, %d tokens", name, f"{parameters:,}", tokens)
         manifests = f"{len(corpus.train)} training utterances in the manifests, {hours:.2f} h"
         logger.info("%s; %d to validate on", manifests, len(corpus.valid))
+        for line in training_set.describe_mixture():
+            logger.info("%s", line.strip())
         corpus.note_conversion(model.features.sample_rate)
         if self.writes:
             origin = asdict(provenance())
@@ -153,6 +155,7 @@ def prepare(settings: RunSettings, rank: int, world_size: int) -> Prepared:
         folder.open_run_dir(run_dir)
     cache = IndexCache(settings.data.index_dir)
     corpus = read_corpus(settings.corpus, get_normalizer(components["normalizer"]), cache.utterances)
+    corpus.check_shards()
     resume = find_resume(run_dir / CHECKPOINTS)
     if resume is None and first:
         corpus.check_audio()  # a resumed run skips what has disappeared, as it would have done
@@ -166,6 +169,7 @@ def prepare(settings: RunSettings, rank: int, world_size: int) -> Prepared:
     manifests = {
         "train": stored_fingerprint(corpus.train, cache, normalizer),
         "valid": stored_fingerprint(corpus.valid, cache, normalizer),
+        **mixture_of(corpus.train),
         **{name: fingerprint(recordings.utterances) for name, recordings in augmentation.recordings.items()},
     }
     compared_settings = run_settings(settings.resolved, manifests, compared, world_size)

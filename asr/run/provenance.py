@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 
 import asr
+from asr.storage.location import without_secrets
 
 LIBRARIES = ("torch", "torchaudio", "lightning", "hydra-core", "sentencepiece")
 GIT_SECONDS = 10  # that git may take
@@ -40,7 +41,7 @@ def provenance() -> Provenance:
     libraries = [f"Python {platform.python_version()}", *(f"{name} {version(name)}" for name in LIBRARIES)]
     gpus = [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
     machine = [f"{platform.system()} {platform.machine()}", f"{os.cpu_count()} cores", *gpus]
-    return Provenance(shlex.join(sys.orig_argv), _code(), ", ".join(libraries), ", ".join(machine))
+    return Provenance(without_secrets(shlex.join(sys.orig_argv)), _code(), ", ".join(libraries), ", ".join(machine))
 
 
 def _code() -> str:

@@ -34,6 +34,10 @@ FREE = (
     "corpus",
     "init.from",  # its weights are compared, and its parts are in the config
     "data.num_workers",
+    "data.cache_dir",
+    "data.cache_gigabytes",
+    "data.retry_seconds",
+    "data.timeout_seconds",
     "data.index_dir",
     "data.max_bad_fraction",
     "data.max_dropped_fraction",

@@ -1,6 +1,6 @@
 """The settings of a run: conf/train.yaml with its overrides, read once, of which each room gets its own section."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -235,13 +235,7 @@ class RunSettings:
     trainer: TrainerSettings
 
     def __post_init__(self) -> None:
-        missing = [name for name in COMPONENTS if name not in self.components]
-        unknown = [str(name) for name in self.components if name not in (*COMPONENTS, *CHOSEN_COMPONENTS)]
-        if missing or unknown:
-            must = "a config must set each section of conf/train.yaml, and no other"
-            raise InputError(
-                f"{must}; missing: {', '.join(missing) or 'none'}, unknown: {', '.join(unknown) or 'none'}."
-            )
+        check_sections("conf/train.yaml", self.components, COMPONENTS, CHOSEN_COMPONENTS)
         TEXT.check("normalizer", self.components["normalizer"])
 
     @property
@@ -253,6 +247,26 @@ class RunSettings:
     def resolved(self) -> dict[str, Any]:
         """These settings as the plain mapping that they were read from."""
         return as_mapping(self)
+
+
+def check_sections(file: str, given: Iterable[object], required: Sequence[str], optional: Sequence[str]) -> None:
+    """Check the names of a config's components.
+
+    Args:
+        file: that holds all sections.
+        given: names in the config.
+        required: names that it must have.
+        optional: names that it may have.
+
+    Raises:
+        InputError: a name is missing or unknown.
+    """
+    given = list(given)
+    missing = [name for name in required if name not in given]
+    unknown = [str(name) for name in given if name not in (*required, *optional)]
+    if missing or unknown:
+        must = f"a config must set each section of {file}, and no other"
+        raise InputError(f"{must}; missing: {', '.join(missing) or 'none'}, unknown: {', '.join(unknown) or 'none'}.")
 
 
 def read_run_settings(resolved: Mapping[str, Any]) -> RunSettings:

@@ -4,7 +4,7 @@ import math
 from typing import Annotated
 
 from asr.interfaces import Moment
-from asr.settings.rule import FRACTION, whole
+from asr.settings.rule import Fraction, whole
 
 
 class Cosine:
@@ -17,7 +17,7 @@ class Cosine:
         final_factor: of the learning rate at the last step.
     """
 
-    def __init__(self, *, warmup_steps: Annotated[int, whole(0)], final_factor: Annotated[float, FRACTION]) -> None:
+    def __init__(self, *, warmup_steps: Annotated[int, whole(0)], final_factor: Fraction) -> None:
         self.warmup_steps = max(1, warmup_steps)
         self.final_factor = final_factor
 

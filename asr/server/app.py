@@ -13,7 +13,6 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.requests import ClientDisconnect
 
-from asr.cli.command import printable
 from asr.errors import InputError, is_out_of_memory
 from asr.recognition.formats import FORMATS
 from asr.recognition.recognizer import Recognizer
@@ -25,6 +24,7 @@ from asr.server.pages import ExampleAudio, add_pages
 from asr.server.schema import PROBLEMS, UPLOAD_BODY, Health, Options, Transcription
 from asr.server.stream_sockets import StreamSockets
 from asr.server.upload import Upload, Uploads, unusable
+from asr.text.printable import printable
 
 if TYPE_CHECKING:
     from asr.recognition.transcript import Transcript

@@ -6,8 +6,8 @@ from collections.abc import Callable, MutableMapping
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from asr.cli.command import printable
 from asr.server.metrics import CLIENT_GONE
+from asr.text.printable import printable
 
 SHOWN = 80  # characters of an address in the log
 SWITCHING = 101  # protocols, to a WebSocket: counted when that is over

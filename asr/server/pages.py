@@ -12,10 +12,10 @@ from fastapi_offline import FastAPIOffline
 from starlette.routing import Mount
 from starlette.types import ASGIApp
 
-from asr.cli.command import printable
 from asr.data.recordings import whole_file
 from asr.errors import InputError
 from asr.server.upload import Limits
+from asr.text.printable import printable
 from asr.web.demo import SCRIPTS, demo_body
 from asr.web.page import asset, escape, page
 

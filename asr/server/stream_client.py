@@ -19,12 +19,12 @@ from typing import Any, NoReturn, TypeVar
 from fastapi import WebSocket, WebSocketDisconnect
 from pydantic import ValidationError
 
-from asr.cli.command import printable
 from asr.errors import InputError, is_out_of_memory
 from asr.recognition.transcript import Word
 from asr.server.jobs import StoppedError
 from asr.server.schema import StreamEnd, StreamOptions
 from asr.server.streams import SAMPLE_BYTES, Heard, Speech, Streams
+from asr.text.printable import printable
 
 MOST_BYTES = 1 << 18  # of a message
 AHEAD_SECONDS = 5.0  # of audio that may wait to be heard, or the next chunk if that is longer

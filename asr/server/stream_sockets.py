@@ -7,9 +7,9 @@ from contextlib import suppress
 
 from fastapi import WebSocket
 
-from asr.cli.command import printable
 from asr.server.stream_client import LATER, REFUSED, StreamClient, StreamLimits, StreamProblemError, server_stopping
 from asr.server.streams import Streams
+from asr.text.printable import printable
 
 logger = logging.getLogger("asr.server")
 

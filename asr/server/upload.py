@@ -19,11 +19,11 @@ from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.types import Message
 
 from asr.audio.load import declared_seconds, stream_waveform
-from asr.cli.command import printable
 from asr.data.manifest import Utterance
 from asr.data.recordings import whole_file
 from asr.errors import AudioError, InputError
 from asr.system.files import NO_ROOM
+from asr.text.printable import printable
 
 FORM = "multipart/form-data"
 FIELD = "file"

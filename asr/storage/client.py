@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import re
 import threading
 import time
@@ -27,12 +28,14 @@ if TYPE_CHECKING:
 
 REQUEST_BYTES = 16 << 20  # in one request, at most: it must end within timeout_seconds
 CONCURRENT_REQUESTS = 32  # of a process
-MAX_HTTP_STORES = 64  # signed URLs need one each
+MAX_STORES = 64  # signed URLs need one each
 NUM_RETRIES = 10_000  # time bounds them, not their number
 FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.1, 15.0  # before a request is repeated; doubled each time
 SLACK_SECONDS = 10.0  # beyond what obstore should take at most, before a request is given up
 MODIFIED = "modified "  # begins the version of an object of a server without ETags
 
+VARIABLES = ("AWS_", "GOOGLE_", "AZURE_")  # beginnings of names in the environment
+ANSWERED_WITH_200 = ("non-partial response", "Range request not supported")  # in obstore's messages of S3, of HTTP
 REASONS = {  # marks in obstore's messages, and what they mean
     "TimedOut": "no answer within timeout_seconds",
     "IncompleteBody": "the answer ended early",
@@ -81,6 +84,7 @@ class Put(NamedTuple):
     content: bytes | Path
 
 
+Environment = tuple[tuple[str, str], ...]
 Request = Get | Stat | Listing | Put
 
 
@@ -109,7 +113,7 @@ class Client:
         import obstore
 
         self._obstore = obstore
-        self._stores: dict[tuple[str, StorageSettings], Any] = {}
+        self._stores: dict[tuple[str, StorageSettings, Environment], Any] = {}
         self._whole_only: set[str] = set()  # hosts and buckets of servers without byte ranges
         self._free = asyncio.Semaphore(CONCURRENT_REQUESTS)
         self._loop = asyncio.new_event_loop()
@@ -177,16 +181,17 @@ class Client:
         host = bucket(request.url)
         try:
             result = await self._result(request, place, host in self._whole_only)
-        except self._obstore.exceptions.NotSupportedError:  # answered with 200, and all of the object
-            self._whole_only.add(host)
-            logger.warning("%s answers requests for byte ranges with whole objects", host.rpartition("@")[2])
-            result = await self._result(request, place, whole=True)
         except self._obstore.exceptions.PreconditionError:
             raise _changed(request.url, f"it no longer has the version {request.etag}") from None
-        except self._obstore.exceptions.GenericError as error:
-            if "status code: 416" not in str(error):
+        except (self._obstore.exceptions.GenericError, self._obstore.exceptions.NotSupportedError) as error:
+            if "status code: 416" in str(error):
+                return _past_the_end(request, await self._head(Stat(request.url), place))
+            if not any(mark in str(error) for mark in ANSWERED_WITH_200):
                 raise
-            return _past_the_end(request, await self._head(Stat(request.url), place))
+            if host not in self._whole_only:
+                logger.warning("%s answers requests for byte ranges with whole objects", host.rpartition("@")[2])
+            self._whole_only.add(host)
+            result = await self._result(request, place, whole=True)
         info = _info(result.meta)
         check_version(request.url, request.etag, info)
         if host in self._whole_only:
@@ -233,11 +238,12 @@ class Client:
             root, path = url, ""
         else:
             root, path = f"{scheme(url)}://{bucket(url)}", key(url)
-        if (root, settings) not in self._stores:
-            while len(self._stores) >= MAX_HTTP_STORES:
+        store = root, settings, store_environment()
+        if store not in self._stores:
+            while len(self._stores) >= MAX_STORES:
                 self._stores.pop(next(iter(self._stores)))
-            self._stores[root, settings] = self._open(root, settings)
-        return _Place(self._stores[root, settings], path)
+            self._stores[store] = self._open(root, settings)
+        return _Place(self._stores[store], path)
 
     def _open(self, root: str, settings: StorageSettings) -> Any:
         from obstore.store import AzureStore, GCSStore, HTTPStore, S3Store
@@ -252,6 +258,11 @@ class Client:
         stores: dict[str, Any] = {"s3": S3Store, "gs": GCSStore, "az": AzureStore}
         assert stores.keys() | set(HTTP) == set(SCHEMES)
         return stores[kind](bucket(root), **options)
+
+
+def store_environment() -> Environment:
+    """Return the environment variables that stores take endpoints and credentials from."""
+    return tuple(sorted(item for item in os.environ.items() if item[0].startswith(VARIABLES)))
 
 
 def time_limit(request: Request, settings: StorageSettings) -> float:

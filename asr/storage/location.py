@@ -3,7 +3,7 @@
 import os
 import posixpath
 import re
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from urllib.parse import urlsplit, urlunsplit
 
 SCHEMES = ("s3", "https", "http", "gs", "az")  # gs and az: not tried
@@ -21,6 +21,11 @@ def scheme(path: str | PurePath) -> str:
     """Return a URL's scheme in small letters; "" for a path of this machine."""
     match = _SCHEME.match(path) if isinstance(path, str) else None
     return match[1].lower() if match else ""
+
+
+def plain(path: str | PurePath) -> str:
+    """Return a URL as it is, and a path without what means nothing in it: ./ and a second /."""
+    return str(path) if is_url(path) else str(Path(path))
 
 
 def key(url: str) -> str:
@@ -41,15 +46,15 @@ def without_query(url: str) -> str:
     return urlunsplit((parts.scheme, parts.netloc, parts.path, "", ""))
 
 
-def folder(path: str) -> str:
+def folder_of(path: str) -> str:
     """Return the folder of a file: what relative paths in it are relative to."""
     if not is_url(path):
-        return os.path.dirname(path)
+        return str(Path(path).parent)
     path = without_query(path)
     return path.rpartition("/")[0] if key(path) else path
 
 
-def name(path: str) -> str:
+def file_name(path: str) -> str:
     """Return a file's name without its folder."""
     return posixpath.basename(without_query(path)) if is_url(path) else os.path.basename(path)
 
@@ -76,3 +81,13 @@ def printable_url(path: str) -> str:
         return path
     without = without_query(path)
     return f"{scheme(path)}://{bucket(without).rpartition('@')[2]}/{key(without)}"
+
+
+def absolute(path: str) -> str:
+    """Return the absolute path of a file, or its URL, for what is written: without password or query."""
+    return printable_url(path) if is_url(path) else os.path.abspath(path)
+
+
+def without_secrets(text: str) -> str:
+    """Return a text, as of a command line, whose URLs have neither password nor query."""
+    return re.sub(r"https?://[^\s,'\"\[\]{}]+", lambda url: printable_url(url[0]), text)

@@ -21,8 +21,16 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from asr.errors import InputError, StoreError
-from asr.storage.client import CONCURRENT_REQUESTS, SLACK_SECONDS, Client, Request, time_limit
-from asr.storage.settings import StorageSettings
+from asr.storage.client import (
+    CONCURRENT_REQUESTS,
+    SLACK_SECONDS,
+    Client,
+    Environment,
+    Request,
+    store_environment,
+    time_limit,
+)
+from asr.storage.settings import StorageSettings, default_storage
 
 HELPERS = 3  # that may end before a request fails
 PARENT_SECONDS = 1.0  # between two looks at whether the parent of a helper is still there
@@ -32,9 +40,14 @@ logger = logging.getLogger(__name__)
 
 
 class _Helper:
-    """A process that makes requests for this one."""
+    """A process that makes requests for this one.
 
-    def __init__(self) -> None:
+    Args:
+        environment: what stores take endpoints and credentials from.
+    """
+
+    def __init__(self, environment: Environment) -> None:
+        self.environment = environment
         ours, theirs = socket.socketpair()
         code = "import sys; sys.path[:] = {!r}\nfrom asr.storage.session import serve\nserve({})"
         command = [sys.executable, "-c", code.format(sys.path, theirs.fileno())]
@@ -79,27 +92,33 @@ class _Session:
     """What this process reaches stores by.
 
     Args:
-        settings: how long to wait for them, and where to keep what was fetched.
+        settings: how long to wait for them, and where to keep what was fetched; None: the defaults.
         can_hold_client: obstore has not been used in a process that this one was forked from.
     """
 
-    def __init__(self, settings: StorageSettings, can_hold_client: bool) -> None:
+    def __init__(self, settings: StorageSettings | None, can_hold_client: bool) -> None:
         self.settings = settings
         self.can_hold_client = can_hold_client
         self.lock = threading.Lock()
         self.access: Client | _Helper | None = None
 
 
-_session = _Session(StorageSettings(), can_hold_client=True)
+_session = _Session(None, can_hold_client=True)
 
 
-def configure(settings: StorageSettings) -> None:
-    """Set how stores are waited for, and where fetched bytes are kept, in this process and those forked from it."""
+def configure(settings: StorageSettings | None) -> None:
+    """Set how stores are waited for, and where fetched bytes are kept, in this process and those forked from it.
+
+    Args:
+        settings: of stores; None: the defaults.
+    """
     _session.settings = settings
 
 
 def current_settings() -> StorageSettings:
     """Return what `configure` has set, or the defaults."""
+    if _session.settings is None:
+        _session.settings = default_storage()
     return _session.settings
 
 
@@ -112,7 +131,7 @@ def ask(requests: Sequence[Request]) -> list[Any]:
     """
     for _ in range(HELPERS):
         try:
-            return _access().run(requests, _session.settings)
+            return _access().run(requests, current_settings())
         except (EOFError, OSError):  # someone has ended the helper; each request may be repeated
             logger.warning("the process that reads object stores has ended; another one is started")
             close()
@@ -120,7 +139,7 @@ def ask(requests: Sequence[Request]) -> list[Any]:
 
 
 def close() -> None:
-    """End the helper, if there is one; the next request starts another, which sees the environment as it then is."""
+    """End the helper, if there is one; the next request starts another."""
     if isinstance(_session.access, _Helper):
         _session.access.end()
         _session.access = None
@@ -128,6 +147,9 @@ def close() -> None:
 
 def _access() -> Client | _Helper:
     with _session.lock:
+        environment = store_environment()
+        if isinstance(_session.access, _Helper) and _session.access.environment != environment:
+            close()
         if _session.access is None:
             try:
                 import obstore  # noqa: F401  its threads begin with the first request
@@ -135,7 +157,7 @@ def _access() -> Client | _Helper:
                 must = "s3:// and https:// need the package obstore"
                 raise InputError(f"{must}; it is not installed. Run: pip install '.[s3]'") from None
             is_child = multiprocessing.parent_process() is not None
-            _session.access = Client() if is_child and _session.can_hold_client else _Helper()
+            _session.access = Client() if is_child and _session.can_hold_client else _Helper(environment)
         return _session.access
 
 

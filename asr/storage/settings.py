@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Annotated
 
+from asr.settings.conf import run_defaults
+from asr.settings.read import settings_of
 from asr.settings.rule import PATH, above, number, or_null
 
 
@@ -11,15 +13,21 @@ class StorageSettings:
     """How long to wait for a store, and where to keep what was fetched.
 
     Args:
-        cache_dir: folder of a local disk that keeps the byte ranges fetched, shared by processes; None: none are kept.
-        cache_gigabytes: size of that folder, at most (each process may exceed it by 1 %); the least recently used are
-            removed.
+        cache_dir: folder of a local disk that keeps the byte ranges fetched, for all processes; None: none are kept.
+        cache_gigabytes: size of that folder, beyond which the least recently used ranges are removed; each process may
+            exceed it by 2 %.
         retry_seconds: how long a request that failed is repeated before the store counts as out of reach.
-        timeout_seconds: after which an unanswered request counts as failed; of at most REQUEST_BYTES
-            (asr/storage/client.py).
+        timeout_seconds: after which an unanswered request, of at most REQUEST_BYTES (asr/storage/client.py), counts as
+            failed.
     """
 
-    cache_dir: Annotated[str | None, or_null(PATH)] = None
-    cache_gigabytes: Annotated[float, number(0.1, 1_000_000)] = 100.0
-    retry_seconds: Annotated[float, number(0, 240)] = 120.0  # signatures of temporary credentials last 5 minutes
-    timeout_seconds: Annotated[float, above(0, 240)] = 30.0
+    cache_dir: Annotated[str | None, or_null(PATH)]
+    cache_gigabytes: Annotated[float, number(0.1, 1_000_000)]
+    retry_seconds: Annotated[float, number(0, 240)]  # signatures of temporary credentials last 5 minutes
+    timeout_seconds: Annotated[float, above(0, 240)]
+
+
+def default_storage() -> StorageSettings:
+    """Return the settings of conf/train.yaml, for commands that have no others."""
+    values = run_defaults()["data"]
+    return StorageSettings(**{entry.field: values[entry.key] for entry in settings_of(StorageSettings)})

@@ -21,10 +21,10 @@ from asr.storage.client import (
     REQUEST_BYTES,
     Fetched,
     Get,
-    Stat,
     Listing,
     ObjectInfo,
     Put,
+    Stat,
     check_end,
     check_version,
 )
@@ -49,6 +49,17 @@ def size_and_etag(path: str) -> ObjectInfo:
         return info
     with _opened(path) as descriptor:
         return _local_info(descriptor)
+
+
+def sizes_and_etags(paths: Sequence[str]) -> list[ObjectInfo]:
+    """Return what `size_and_etag` does for each of several files; those of object stores are asked for at once.
+
+    Raises:
+        StoreError: as `size_and_etag`, of the first that failed.
+    """
+    urls = [path for path in paths if is_url(path)]
+    answers = iter(ask([Stat(url) for url in urls]) if urls else [])
+    return [next(answers) if is_url(path) else size_and_etag(path) for path in paths]
 
 
 def read_range(path: str, start: int, num_bytes: int, *, etag: str | None = None) -> bytes:
@@ -107,7 +118,7 @@ def read_whole(path: str, *, etag: str | None = None) -> bytes:
 
 
 def list_prefix(url: str) -> list[tuple[str, int]]:
-    """Listing the objects below a URL as pairs of URL and size in bytes, sorted.
+    """List the objects below a URL as pairs of URL and size in bytes, sorted.
 
     Raises:
         StoreError: they cannot be listed.

@@ -14,7 +14,7 @@ from asr.encoder.transformer_xl import MemoryAttention, TransformerXLBlock
 from asr.interfaces import State
 from asr.kernels.dropout import Dropout
 from asr.kernels.positions import sinusoids
-from asr.settings.rule import Dim, Heads, Layers, Probability, above, whole
+from asr.settings.rule import Dim, FeedForwardFactor, Heads, Layers, Probability, whole
 from asr.token_model.output import TiedEmbedding
 
 
@@ -35,7 +35,7 @@ class TransformerXLTokenModel(nn.Module):
         dim: D.
         num_layers: L.
         num_heads: attention heads; must divide D.
-        feed_forward_factor: inner dimension of the feed-forward sub-layer, as a multiple of D.
+        feed_forward_factor: as in the encoder `TransformerXL`.
         dropout: of each residual branch, of the feed-forward activation, of the attention weights, of the embedding
             and of the last block's output.
         segment: tokens that are computed at once, and through which the gradient flows.
@@ -49,7 +49,7 @@ class TransformerXLTokenModel(nn.Module):
         dim: Dim,
         num_layers: Layers,
         num_heads: Heads,
-        feed_forward_factor: Annotated[float, above(0, 64)],
+        feed_forward_factor: FeedForwardFactor,
         dropout: Probability,
         segment: Annotated[int, whole(1, 100_000)],
         memory: Annotated[int, whole(1, 100_000)],

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Annotated, Any
 
 from asr.errors import InputError, shown
-from asr.settings.rule import TEXT, whole
+from asr.settings.rule import Text, whole
 from asr.system.learnt import parse_json
 
 FILE = "tokenizer.json"
@@ -37,7 +37,7 @@ class HuggingFace:
         blank_piece: the piece of the file that is the blank.
     """
 
-    def __init__(self, *, vocab_size: Annotated[int, whole(3, 1_000_000)], blank_piece: Annotated[str, TEXT]) -> None:
+    def __init__(self, *, vocab_size: Annotated[int, whole(3, 1_000_000)], blank_piece: Text) -> None:
         self.vocab_size = vocab_size
         self.blank_piece = blank_piece
         self.pieces: list[str] = []

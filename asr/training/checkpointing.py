@@ -2,7 +2,6 @@
 
 import math
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -10,6 +9,7 @@ import lightning.pytorch as pl
 import torch
 
 from asr.checkpoint.saved import checkpoint_name, kept_checkpoints, superfluous
+from asr.data.epochs import Epochs
 from asr.data.position import Position
 from asr.run.resume import RUN_KEY, Run
 from asr.system.files import write_whole
@@ -32,7 +32,7 @@ class Saving(pl.callbacks.Checkpoint):
     Args:
         folder: of the checkpoints.
         run: that they are of.
-        position_at: (epoch, batches done in it, utterances skipped in it) to the position.
+        epochs: of the run, which know its position.
         stop: whether a signal has asked to stop.
         settings: when checkpoints are written, and which are stored.
         measure: what a validation measures, which chooses checkpoints: `valid/<measure>` is logged.
@@ -42,14 +42,14 @@ class Saving(pl.callbacks.Checkpoint):
         self,
         folder: Path,
         run: Run,
-        position_at: Callable[[int, int, int], Position],
+        epochs: Epochs,
         stop: StopRequest,
         settings: "CheckpointSettings",
         measure: str,
     ) -> None:
         self._folder = folder
         self._run = run
-        self._position_at = position_at
+        self._epochs = epochs
         self._stop = stop
         self._every_steps = settings.every_steps
         self._every_seconds = 60 * settings.every_minutes
@@ -100,7 +100,8 @@ class Saving(pl.callbacks.Checkpoint):
 
     def on_save_checkpoint(self, trainer: pl.Trainer, pl_module: Any, checkpoint: dict[str, Any]) -> None:
         """Lightning's hook: say where the run is, in our words and in Lightning's."""
-        position = self._position_at(trainer.current_epoch, self._batches, pl_module.skipped)
+        done = self._batches
+        position = self._epochs.position_at(trainer.current_epoch, trainer.world_size, done, pl_module.skipped)
         checkpoint[RUN_KEY] = self._run.at(position)
         # The number that loggers call step. Behind a validation within an epoch, Lightning adds 1 on resuming.
         logged = trainer.global_step - (trainer.validating and position.batch > 0)

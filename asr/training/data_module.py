@@ -21,7 +21,6 @@ from asr.data.training_set import TrainingSet
 from asr.data.waveforms import WaveformBatch, WaveformFeatures, collate_waveforms, without_features
 from asr.features.batched.front_end import FrontEnd
 from asr.text.printable import listed
-from asr.training.lightning_internals import batches_begun
 from asr.training.signals import SIGNALS
 from asr.training.stopwatch import Stopwatch
 
@@ -77,14 +76,14 @@ class SpeechData(pl.LightningDataModule):
             logger.info("training batches are padded to few lengths: data.lengths_per_doubling=%d", per_doubling)
         self._train = SpeechDataset(training_set.utterances, of_waveform, reference, augmentation, training_set.seed)
         self._valid = SpeechDataset(valid, features, reference.for_evaluation())
-        self._epochs = Epochs(training_set.epoch, len(training_set), position)
+        self.epochs = Epochs(training_set.epoch, len(training_set.mixture), position)
 
     def train_dataloader(self) -> DataLoader[Batch]:
         """Lightning's hook, called each epoch; the loader begins where the run does, or is resumed."""
         assert self.trainer is not None
-        position = self._epochs.stretch(self.trainer.current_epoch, self.trainer.world_size)
-        plan = self._epochs.plan(position)
-        if plan.kept_speed and plan.epoch == self._epochs.begin.epoch:  # said once
+        position = self.epochs.stretch(self.trainer.current_epoch, self.trainer.world_size)
+        plan = self.epochs.plan(position)
+        if plan.kept_speed and plan.epoch == self.epochs.begin.epoch:  # said once
             what = "keep speed 1.0, since at the factor drawn their frames would be too few, or their batch too long"
             logger.info("epoch %d: %d of %d utterances %s", plan.epoch + 1, plan.kept_speed, len(self._train), what)
         sampler = EpochSampler(plan, self.trainer.global_rank, position.batch)
@@ -114,30 +113,13 @@ class SpeechData(pl.LightningDataModule):
         with torch.autocast(device.type, enabled=False):
             return batch.featurised(self._front_end.to(device))
 
-    def position_at(self, epoch: int, batch: int, skipped: int) -> Position:
-        """Return what a checkpoint keeps once each rank has done `batch` batches of the epoch's present stretch.
-
-        Args:
-            epoch: from 0.
-            batch: those included that were done before the run was resumed, with as many ranks.
-            skipped: utterances of the epoch that could not be read so far, over all ranks.
-        """
-        assert self.trainer is not None
-        return self._epochs.position_at(epoch, self.trainer.world_size, batch, skipped)
-
-    @property
-    def epochs_done(self) -> float:
-        """Passes over the training set that are done; of the present one, what its batches done are of it."""
-        assert self.trainer is not None
-        return self._epochs.done(self.trainer.current_epoch, self.trainer.world_size, batches_begun(self.trainer))
-
     def worst_batches(self) -> list[Batch]:
         """Make up this rank's part of the largest steps of the epoch that the run begins in, as many as every rank's.
 
         Sizes and texts are those of the plan, the features are noise: no audio is read.
         """
         assert self.trainer is not None
-        plan = self._epochs.plan(self._epochs.stretch(self._epochs.begin.epoch, self.trainer.world_size))
+        plan = self.epochs.plan(self.epochs.stretch(self.epochs.begin.epoch, self.trainer.world_size))
         noise = torch.Generator().manual_seed(derive_seed(self._training_set.seed, "worst batches"))
         steps = [plan.items(step, self.trainer.global_rank) for step in plan.largest()]
         return [self._training_set.made_up(items, noise) for items in steps]

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
-from asr.errors import InputError
+from asr.errors import InputError, StoreError
 from asr.system.processes import die_with_parent
 from asr.training.lightning_internals import replace_process_watch, started_processes
 
@@ -37,7 +37,7 @@ def first_then_all(trainer: "Trainer", prepare: Callable[[], Result]) -> Result:
     torchrun and SLURM start all at once; there the others wait.
 
     Raises:
-        InputError: from `prepare`, on the first process; the others end without a word.
+        InputError, StoreError: from `prepare`, on the first process; the others end without a word.
     """
     strategy = trainer.strategy
     environment = getattr(strategy, "cluster_environment", None)
@@ -52,11 +52,11 @@ def first_then_all(trainer: "Trainer", prepare: Callable[[], Result]) -> Result:
         _watch_others(trainer)
         return prepared
     strategy.setup_environment()
-    problem: InputError | None = None
+    problem: InputError | StoreError | None = None
     if trainer.global_rank == 0:
         try:
             prepared = prepare()
-        except InputError as error:
+        except (InputError, StoreError) as error:
             problem = error
     failed = strategy.broadcast(problem is not None)
     if problem is not None:

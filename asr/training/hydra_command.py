@@ -11,8 +11,9 @@ from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from asr.errors import InputError
+from asr.errors import InputError, StoreError
 from asr.settings.conf import CONF
+from asr.storage.location import without_secrets
 from asr.system.files import NO_ROOM
 from asr.system.processes import INTERRUPTED, keep_memory, spin_briefly
 from asr.text.printable import LineFormatter
@@ -147,7 +148,7 @@ def run_job(
 ) -> float | None:
     """Read the settings and run a command.
 
-    An error of the user is one line and exit status 1; a signal is exit status 128 + its number.
+    An error of the user or of a store is one line and exit status 1; a signal is exit status 128 + its number.
 
     Args:
         command: what to run.
@@ -157,9 +158,10 @@ def run_job(
     """
     start_log()
     try:
+        _check_unsigned(resolved)
         settings = read(resolved, overrides)
         return command(settings)
-    except InputError as error:
+    except (InputError, StoreError) as error:
         logger.error("error: %s", error)
         sys.exit(1)
     except OSError as error:
@@ -175,6 +177,22 @@ def run_job(
     except KeyboardInterrupt:
         logger.error("interrupted")
         sys.exit(INTERRUPTED)
+
+
+def _check_unsigned(setting: Any) -> None:
+    """Check that no setting is a URL with a signature or a password, which config.yaml and the report would keep.
+
+    Raises:
+        InputError: one is; the message leaves out the secret.
+    """
+    if isinstance(setting, Mapping):
+        setting = list(setting.values())
+    if isinstance(setting, list):
+        for value in setting:
+            _check_unsigned(value)
+    elif isinstance(setting, str) and without_secrets(setting) != setting:
+        must = "a setting must not hold a URL with a query or a password, since config.yaml would keep it"
+        raise InputError(f"{must}; got {without_secrets(setting)}?.... Use s3://, and credentials in the environment.")
 
 
 def start_log() -> None:
@@ -204,7 +222,7 @@ def _in_own_folder(command: Command, failed: list[str], settings: Any) -> float 
     run_dir = str(Path(settings.run_dir, named if 0 < len(named) <= LONGEST_NAME else number))
     try:
         return command(replace(settings, run_dir=run_dir))
-    except InputError as error:
+    except (InputError, StoreError) as error:
         logger.error("error: %s", error)
         failed.append(run_dir)
         return None  # to Optuna a failed trial

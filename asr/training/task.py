@@ -12,6 +12,7 @@ import lightning.pytorch as pl
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
+from torch.optim import Optimizer
 
 from asr.checkpoint.load import CHECKPOINT_KEY
 from asr.checkpoint.saved import WER
@@ -19,13 +20,14 @@ from asr.data.batch import Batch, Rejected
 from asr.data.batch_plan import LESS_MEMORY
 from asr.data.seeds import derive_seed
 from asr.evaluation.word_errors import ErrorCounts, count_errors, total
-from asr.interfaces import BLANK_ID, Encoded, Moment, Schedule
+from asr.interfaces import BLANK_ID, Encoded, Schedule
 from asr.lengths import padding_mask
 from asr.recognition.recognizer import Recognizer
 from asr.run.validation_samples import SamplesFile, ValidationSample
 from asr.text.printable import listed
 from asr.training.distributed import fail_together, gather
 from asr.training.memory_check import describe
+from asr.training.place import epoch_of, log_place, scheduled
 from asr.training.step_sums import StepBatches, StepRecord, StepSums, on_device, wait_for
 from asr.training.stopwatch import Stopwatch
 
@@ -76,7 +78,7 @@ class RecognitionTask(pl.LightningModule):
     def __init__(
         self,
         recognizer: Recognizer,
-        make_optimizer: Callable[[Any], torch.optim.Optimizer],
+        make_optimizer: Callable[[Any], Optimizer],
         schedule: Schedule,
         total_steps: int,
         seed: int,
@@ -114,13 +116,7 @@ class RecognitionTask(pl.LightningModule):
     def configure_optimizers(self) -> Any:
         """Lightning's hook; the schedule moves with every step."""
         optimizer = self._make_optimizer(self.model.named_parameters())
-
-        def factor(step: int) -> float:
-            epoch = self.trainer.datamodule.epochs_done  # type: ignore[attr-defined]  # of SpeechData
-            return self._schedule(Moment(step, self._total_steps, epoch))
-
-        scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
-        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
+        return scheduled(optimizer, self._schedule, self._total_steps, self.trainer)
 
     def losses(self, batch: Batch) -> Mapping[str, Tensor]:
         """Compute the losses of each utterance by name, (B,) each."""
@@ -149,10 +145,7 @@ class RecognitionTask(pl.LightningModule):
         return losses["loss"].sum() * (self.trainer.world_size * self.trainer.accumulate_grad_batches)
 
     def configure_gradient_clipping(
-        self,
-        optimizer: torch.optim.Optimizer,
-        gradient_clip_val: float | None = None,
-        gradient_clip_algorithm: str | None = None,
+        self, optimizer: Optimizer, gradient_clip_val: float | None = None, gradient_clip_algorithm: str | None = None
     ) -> None:
         """Lightning's hook, once an optimizer step: divide the gradients by the tokens of its batches, then clip."""
         batches, self._batches = self._batches, StepBatches()
@@ -199,7 +192,7 @@ class RecognitionTask(pl.LightningModule):
     def _log_step(self, sums: StepSums, norm: float, learning_rate: float) -> None:
         features = self.model.features
         seconds = sums.frames / self.model.head.views * features.hop / features.sample_rate
-        self._log_place(self.global_step + 1)  # behind this step
+        log_place(self, self.global_step + 1)  # behind this step
         self.log("train/loss", sums.loss / max(sums.tokens, 1), prog_bar=True)
         for name, loss in sums.others.items():
             self.log(f"train/{name}", loss / max(sums.tokens, 1))
@@ -234,7 +227,7 @@ class RecognitionTask(pl.LightningModule):
             self._valid.add_frames(self.model.head.frame_head.log_probs(encoded.out), encoded.lengths)
         step = self.global_step
         self._valid.samples += [
-            ValidationSample(step, self._epoch(step), utterance.id, *texts)
+            ValidationSample(step, epoch_of(self, step), utterance.id, *texts)
             for utterance, *texts in zip(batch.utterances, references, hypotheses, strict=True)
             if utterance.id in self._samples.ids
         ]
@@ -254,7 +247,7 @@ class RecognitionTask(pl.LightningModule):
         samples = gather(self.trainer, self._valid.samples)
         if self.trainer.is_global_zero:
             self._samples.append(samples)
-        self._log_place(self.global_step)
+        log_place(self, self.global_step)
         self.log("valid/wer", counts.rate, prog_bar=True)
         self.log("valid/loss", loss / max(1, tokens))
         if frames:
@@ -267,15 +260,6 @@ class RecognitionTask(pl.LightningModule):
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Lightning's hook; a checkpoint is enough to transcribe with."""
         checkpoint[CHECKPOINT_KEY] = self._extra
-
-    def _log_place(self, step: int) -> None:
-        """Number what is logged by the steps that are done, as checkpoints are; Lightning would begin at 0."""
-        self.log("step", float(step))
-        self.log("epoch", float(self._epoch(step)))
-
-    def _epoch(self, step: int) -> int:
-        """The epoch that a number of steps has come to, from 1; 0 before the first one."""
-        return self.current_epoch + 1 if step else 0
 
     def _stand_in(self) -> Tensor:
         """Take a step's part without an utterance, (1,): every collective is joined, with no frame and no weight."""

@@ -2,7 +2,7 @@
 
 from typing import Any, ClassVar, Protocol
 
-from asr.data.position import Position
+from asr.data.epochs import Epochs
 
 
 class TrainingTask(Protocol):
@@ -22,7 +22,6 @@ class TrainingTask(Protocol):
 
 
 class TrainingData(Protocol):
-    """A Lightning data module that the checkpoints ask where it is."""
+    """A Lightning data module that is trained on."""
 
-    def position_at(self, epoch: int, batch: int, skipped: int) -> Position:
-        """Return what a checkpoint keeps once each rank has done `batch` batches of the epoch's present stretch."""
+    epochs: Epochs  # of the run: checkpoints and the schedule ask it where the run is

@@ -9,7 +9,6 @@ from asr.data.epoch_plan import EpochSampler
 from asr.data.epochs import Epochs
 from asr.data.position import Position
 from asr.data.text_set import Sentences, TextBatch, TextSet
-from asr.training.lightning_internals import batches_begun
 
 
 class TextData(pl.LightningDataModule):
@@ -27,13 +26,13 @@ class TextData(pl.LightningDataModule):
     def __init__(self, train: TextSet, valid: Sentences, bounds: BatchBounds, position: Position) -> None:
         super().__init__()
         self._train, self._valid, self._bounds = train, valid, bounds
-        self._epochs = Epochs(train.epoch, len(train), position)
+        self.epochs = Epochs(train.epoch, len(train), position)
 
     def train_dataloader(self) -> DataLoader[TextBatch]:
         """Lightning's hook, called each epoch; the loader begins where the run does, or is resumed."""
         assert self.trainer is not None
-        position = self._epochs.stretch(self.trainer.current_epoch, self.trainer.world_size)
-        sampler = EpochSampler(self._epochs.plan(position), self.trainer.global_rank, position.batch)
+        position = self.epochs.stretch(self.trainer.current_epoch, self.trainer.world_size)
+        sampler = EpochSampler(self.epochs.plan(position), self.trainer.global_rank, position.batch)
         return _loader(self._train.sentences, sampler)
 
     def val_dataloader(self) -> DataLoader[TextBatch]:
@@ -42,21 +41,10 @@ class TextData(pl.LightningDataModule):
         batches = self._valid.batches(self._bounds, self.trainer.global_rank, self.trainer.world_size)
         return _loader(self._valid, BatchSampler(batches))
 
-    def position_at(self, epoch: int, batch: int, skipped: int) -> Position:
-        """Return what a checkpoint keeps once each rank has done `batch` batches of the epoch's present stretch."""
-        assert self.trainer is not None
-        return self._epochs.position_at(epoch, self.trainer.world_size, batch, skipped)
-
-    @property
-    def epochs_done(self) -> float:
-        """Passes over the training set that are done; of the present one, what its batches done are of it."""
-        assert self.trainer is not None
-        return self._epochs.done(self.trainer.current_epoch, self.trainer.world_size, batches_begun(self.trainer))
-
     def worst_batches(self) -> list[TextBatch]:
         """Return this rank's part of the largest steps of the epoch that the run begins in."""
         assert self.trainer is not None
-        plan = self._epochs.plan(self._epochs.stretch(self._epochs.begin.epoch, self.trainer.world_size))
+        plan = self.epochs.plan(self.epochs.stretch(self.epochs.begin.epoch, self.trainer.world_size))
         steps = [plan.items(step, self.trainer.global_rank) for step in plan.largest()]
         return [self._train.sentences.batch([item.position for item in items]) for items in steps]
 

@@ -9,15 +9,17 @@ import lightning.pytorch as pl
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
+from torch.optim import Optimizer
 
 from asr.checkpoint.load import CHECKPOINT_KEY
 from asr.checkpoint.saved import PERPLEXITY
 from asr.data.seeds import derive_seed
 from asr.data.text_set import TextBatch
-from asr.interfaces import Moment, Schedule, TokenModel
+from asr.interfaces import Schedule, TokenModel
 from asr.kernels.choice import exact
 from asr.language_model.token_scores import text_log_probs
 from asr.training.distributed import fail_together
+from asr.training.place import log_place, scheduled
 
 
 class LanguageModelTask(pl.LightningModule):
@@ -41,7 +43,7 @@ class LanguageModelTask(pl.LightningModule):
     def __init__(
         self,
         model: TokenModel,
-        make_optimizer: Callable[[Any], torch.optim.Optimizer],
+        make_optimizer: Callable[[Any], Optimizer],
         schedule: Schedule,
         total_steps: int,
         seed: int,
@@ -64,13 +66,7 @@ class LanguageModelTask(pl.LightningModule):
     def configure_optimizers(self) -> Any:
         """Lightning's hook; the schedule moves with every step."""
         optimizer = self._make_optimizer(self.model.named_parameters())
-
-        def factor(step: int) -> float:
-            epoch = self.trainer.datamodule.epochs_done  # type: ignore[attr-defined]  # of TextData
-            return self._schedule(Moment(step, self._total_steps, epoch))
-
-        scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
-        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
+        return scheduled(optimizer, self._schedule, self._total_steps, self.trainer)
 
     def losses(self, batch: TextBatch) -> Mapping[str, Tensor]:
         """Compute the loss of each sentence, (B,)."""
@@ -100,10 +96,7 @@ class LanguageModelTask(pl.LightningModule):
         return loss * (self.trainer.world_size * self.trainer.accumulate_grad_batches)
 
     def configure_gradient_clipping(
-        self,
-        optimizer: torch.optim.Optimizer,
-        gradient_clip_val: float | None = None,
-        gradient_clip_algorithm: str | None = None,
+        self, optimizer: Optimizer, gradient_clip_val: float | None = None, gradient_clip_algorithm: str | None = None
     ) -> None:
         """Lightning's hook, once an optimizer step: divide the gradients by the tokens of its batches, then clip."""
         sums = self.trainer.strategy.reduce(torch.stack(self._sums).sum(dim=0), reduce_op="sum")
@@ -136,7 +129,7 @@ class LanguageModelTask(pl.LightningModule):
         now = time.monotonic()
         seconds, self._last_step_time = now - self._last_step_time, now
         loss, tokens, norm = steps[-1]
-        self._log_place(self.global_step + 1)  # behind this step
+        log_place(self, self.global_step + 1)  # behind this step
         self.log("train/loss", loss / tokens, prog_bar=True)
         self.log("train/grad_norm", norm)
         self.log("train/learning_rate", learning_rate)
@@ -157,7 +150,7 @@ class LanguageModelTask(pl.LightningModule):
     def on_validation_epoch_end(self) -> None:
         """Lightning's hook; sums over ranks, divided once."""
         loss, tokens, words = self.trainer.strategy.reduce(self._valid, reduce_op="sum").tolist()
-        self._log_place(self.global_step)
+        log_place(self, self.global_step)
         self.log(f"valid/{PERPLEXITY}", math.exp(min(loss / words, 700.0)), prog_bar=True)  # e to more is inf
         self.log("valid/loss", loss / tokens)
 
@@ -168,8 +161,3 @@ class LanguageModelTask(pl.LightningModule):
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Lightning's hook; a checkpoint is enough to make a bundle of."""
         checkpoint[CHECKPOINT_KEY] = self._extra
-
-    def _log_place(self, step: int) -> None:
-        """Number what is logged by the steps that are done, as checkpoints are; Lightning would begin at 0."""
-        self.log("step", float(step))
-        self.log("epoch", float(self.current_epoch + 1 if step else 0))

@@ -103,7 +103,7 @@ def equip(
     step = prepared.resume.step if prepared.resume else 0
     trainer.loggers = make_loggers(settings, prepared.run_dir, run.id, step)
     stop = StopRequest(speaks=trainer.is_global_zero)
-    saving = Saving(prepared.run_dir / CHECKPOINTS, run, data.position_at, stop, settings.checkpoint, measure)
+    saving = Saving(prepared.run_dir / CHECKPOINTS, run, data.epochs, stop, settings.checkpoint, measure)
     trainer.callbacks += [*others, saving]  # type: ignore[attr-defined]  # what it saves is behind all others
     replace_signal_handlers(trainer, stop.listen, stop.give_back)
     return stop

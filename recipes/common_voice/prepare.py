@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 
 from asr.errors import InputError
-from recipes.command import command_parser, run
+from recipes.command import AddOption, run_recipe
 from recipes.convert import common_voice
 from recipes.convert.entry import Options, Problems
 from recipes.convert.manifests import taken_over, write_converted
@@ -28,8 +28,7 @@ SPLITS = ("train", "dev", "test")
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command; returns the exit status."""
-    options = _parse(arguments)
-    return run(lambda: _prepare(options))
+    return run_recipe("recipes.common_voice.prepare", __doc__, _add_options, _prepare, arguments)
 
 
 def unpack(archive: Path, corpus_dir: Path, sha256: str | None) -> None:
@@ -70,15 +69,12 @@ def _prepare(options: argparse.Namespace) -> None:
     write_converted(manifests)
 
 
-def _parse(arguments: list[str] | None) -> argparse.Namespace:
-    parser = command_parser("recipes.common_voice.prepare", __doc__)
-    add = parser.add_argument
+def _add_options(add: AddOption) -> None:
     add("--corpus-dir", type=Path, required=True, metavar="DIR", help="of a language: holds train.tsv and clips")
     add("--output-dir", type=Path, required=True, metavar="DIR", help="for train.jsonl, dev.jsonl and test.jsonl")
     add("--archive", type=Path, metavar="FILE", help="unpacked to --corpus-dir, if that is not there")
     add("--sha256", metavar="SUM", help="of the archive, as the site shows it")
     add("--skip-bad", action="store_true", help="leave out what cannot be taken over")
-    return parser.parse_args(arguments)
 
 
 if __name__ == "__main__":

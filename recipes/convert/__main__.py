@@ -18,7 +18,7 @@ import sys
 from pathlib import Path
 
 from asr.system.files import check_output
-from recipes.command import command_parser, run
+from recipes.command import AddOption, run_recipe
 from recipes.convert import audio_folder, common_voice, kaldi, lhotse, ljspeech, nemo, parquet
 from recipes.convert.entry import Options, Problems, Reader
 from recipes.convert.manifests import taken_over, write_converted
@@ -36,8 +36,7 @@ FORMATS: dict[str, Reader] = {
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command; returns the exit status."""
-    options = _parse(arguments)
-    return run(lambda: _convert(options))
+    return run_recipe("recipes.convert", __doc__, _add_options, _convert, arguments)
 
 
 def _convert(options: argparse.Namespace) -> None:
@@ -49,9 +48,7 @@ def _convert(options: argparse.Namespace) -> None:
     write_converted({options.manifest: taken_over(options.source, entries, problems, skip_bad=options.skip_bad)})
 
 
-def _parse(arguments: list[str] | None) -> argparse.Namespace:
-    parser = command_parser("recipes.convert", __doc__)
-    add = parser.add_argument
+def _add_options(add: AddOption) -> None:
     add("format", choices=FORMATS, metavar="FORMAT", help=f"one of {', '.join(FORMATS)}")
     add("source", type=Path, metavar="SOURCE", help="file or folder, as above")
     add("manifest", type=Path, metavar="MANIFEST", help="to write, JSONL")
@@ -65,7 +62,6 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     add("--text-column", metavar="NAME", help="of audio_folder and parquet (text, transcription, sentence, ...)")
     add("--recordings", type=Path, metavar="FILE", help="of lhotse's supervisions")
     add("--skip-bad", action="store_true", help="leave out what cannot be taken over")
-    return parser.parse_args(arguments)
 
 
 if __name__ == "__main__":

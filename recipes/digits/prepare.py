@@ -19,7 +19,7 @@ from rich.table import Table
 
 from asr.data.manifest import Utterance, write_manifest
 from asr.errors import InputError
-from recipes.command import READABLE, command_parser, run
+from recipes.command import READABLE, AddOption, run_recipe
 from recipes.digits.download import URL, download
 from recipes.digits.recordings import (
     SPEAKERS,
@@ -42,8 +42,9 @@ Splits = dict[str, list[Recording]]
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command; returns the exit status."""
-    options = _parse(arguments)
-    return run(lambda: _run(options), READABLE, "; run the same command again.")
+    return run_recipe(
+        RECIPE, __doc__, _add_options, _run, arguments, must=READABLE, interrupted="; run the same command again."
+    )
 
 
 def _run(options: argparse.Namespace) -> None:
@@ -170,16 +171,10 @@ def _print_table(manifests: Splits) -> None:
     Console(width=width).print(table)
 
 
-def _parse(arguments: list[str] | None) -> argparse.Namespace:
-    parser = command_parser(
-        "recipes.digits.prepare",
-        "Write the manifests of the Free Spoken Digit Dataset: official, and with one speaker left out.",
-    )
-    add = parser.add_argument
+def _add_options(add: AddOption) -> None:
     add("--corpus-dir", type=Path, required=True, help="holds {digit}_{speaker}_{index}.wav, itself or in recordings/")
     add("--output-dir", type=Path, required=True, help="for {train,valid,test}.jsonl and without-<speaker>/ the same")
     add("--download", action="store_true", help=f"first fetch {URL} to --corpus-dir/recordings, if that is not there")
-    return parser.parse_args(arguments)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ import soundfile
 from asr.audio.load import load_waveform
 from asr.data.manifest import Utterance, read_manifest, write_manifest
 from asr.errors import InputError
-from recipes.command import ROOM, command_parser, run
+from recipes.command import ROOM, AddOption, run_recipe
 from recipes.output import claim
 
 SAMPLE_RATE = 16_000  # Hz
@@ -26,14 +26,7 @@ SAMPLE_RATE = 16_000  # Hz
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command; returns the exit status."""
-    parser = command_parser("recipes.finetune.join", __doc__)
-    parser.add_argument("manifest", type=Path, metavar="MANIFEST", help="JSONL, one utterance a line")
-    parser.add_argument("--output-dir", type=Path, required=True, metavar="DIR", help="of the three files")
-    parser.add_argument("--repeat", type=int, default=1, metavar="N", help="times that each utterance comes (1)")
-    parser.add_argument("--wrong", type=int, default=0, metavar="N", help="utterances amid it with others' texts (0)")
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="that draws the order (0)")
-    options = parser.parse_args(arguments)
-    return run(lambda: _run(options), ROOM)
+    return run_recipe("recipes.finetune.join", __doc__, _add_options, _run, arguments, must=ROOM)
 
 
 def _run(options: argparse.Namespace) -> None:
@@ -91,6 +84,14 @@ def join(utterances: Sequence[Utterance], output_dir: Path, num_wrong: int) -> t
     write_manifest(output_dir / "joined.jsonl", [joined])
     write_manifest(output_dir / "parts.jsonl", parts)
     return joined, parts
+
+
+def _add_options(add: AddOption) -> None:
+    add("manifest", type=Path, metavar="MANIFEST", help="JSONL, one utterance a line")
+    add("--output-dir", type=Path, required=True, metavar="DIR", help="of the three files")
+    add("--repeat", type=int, default=1, metavar="N", help="times that each utterance comes (1)")
+    add("--wrong", type=int, default=0, metavar="N", help="utterances amid it with others' texts (0)")
+    add("--seed", type=int, default=0, metavar="N", help="that draws the order (0)")
 
 
 if __name__ == "__main__":

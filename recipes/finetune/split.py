@@ -13,7 +13,7 @@ from pathlib import Path
 
 from asr.data.manifest import Utterance, read_manifest, write_manifest
 from asr.errors import InputError
-from recipes.command import ROOM, command_parser, run
+from recipes.command import ROOM, AddOption, run_recipe
 from recipes.output import claim
 
 Splits = dict[str, list[Utterance]]
@@ -21,13 +21,7 @@ Splits = dict[str, list[Utterance]]
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command; returns the exit status."""
-    parser = command_parser("recipes.finetune.split", __doc__)
-    parser.add_argument("manifest", type=Path, metavar="MANIFEST", help="JSONL, whose lines name their speaker")
-    parser.add_argument("--output-dir", type=Path, required=True, metavar="DIR", help="of train.jsonl and valid.jsonl")
-    parser.add_argument("--fraction", type=float, default=0.1, metavar="F", help="of the speakers to hold out (0.1)")
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="that draws them (0)")
-    options = parser.parse_args(arguments)
-    return run(lambda: _run(options), ROOM)
+    return run_recipe("recipes.finetune.split", __doc__, _add_options, _run, arguments, must=ROOM)
 
 
 def _run(options: argparse.Namespace) -> None:
@@ -66,6 +60,13 @@ def by_speaker(utterances: Sequence[Utterance], fraction: float, seed: int) -> S
         "train": [utterance for utterance in utterances if utterance.speaker not in valid],
         "valid": [utterance for utterance in utterances if utterance.speaker in valid],
     }
+
+
+def _add_options(add: AddOption) -> None:
+    add("manifest", type=Path, metavar="MANIFEST", help="JSONL, whose lines name their speaker")
+    add("--output-dir", type=Path, required=True, metavar="DIR", help="of train.jsonl and valid.jsonl")
+    add("--fraction", type=float, default=0.1, metavar="F", help="of the speakers to hold out (0.1)")
+    add("--seed", type=int, default=0, metavar="N", help="that draws them (0)")
 
 
 if __name__ == "__main__":

@@ -16,17 +16,14 @@ import numpy as np
 
 from asr.data.manifest import named_lines, parse_object
 from asr.errors import InputError
-from recipes.command import command_parser, run
+from recipes.command import AddOption, run_recipe
 
 Words = Sequence[dict[str, Any]]  # text, start and end in seconds
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command; returns the exit status."""
-    parser = command_parser("recipes.finetune.word_times", __doc__)
-    parser.add_argument("files", type=Path, nargs=2, metavar="JSONL", help="each line an utterance: its id and words")
-    options = parser.parse_args(arguments)
-    return run(lambda: _run(options))
+    return run_recipe("recipes.finetune.word_times", __doc__, _add_options, _run, arguments)
 
 
 def _run(options: argparse.Namespace) -> None:
@@ -63,6 +60,10 @@ def compare(first: Words, second: Words) -> list[tuple[float, float]]:
     blocks = SequenceMatcher(None, texts, other_texts, autojunk=False).get_matching_blocks()
     pairs = [(first[a + number], second[b + number]) for a, b, length in blocks for number in range(length)]
     return [(word["start"] - other["start"], word["end"] - other["end"]) for word, other in pairs]
+
+
+def _add_options(add: AddOption) -> None:
+    add("files", type=Path, nargs=2, metavar="JSONL", help="each line an utterance: its id and words")
 
 
 if __name__ == "__main__":

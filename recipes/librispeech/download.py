@@ -9,9 +9,8 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -83,19 +82,16 @@ def download(names: list[str], corpus_dir: Path, mirror: str, *, keep_archives: 
     urls = {name: f"{mirror_url(mirror, SUBSETS[name].resource)}/{name}.tar.gz" for name in names}
     corpus_dir.mkdir(parents=True, exist_ok=True)
     root = corpus_root(corpus_dir)
-    archives = {name: _archive(urls[name], root, name) for name in names if not _is_whole(root, name)}
-    for name in archives:
-        discard_unpacking(root, name)
-    check_disk_space(
-        list(archives.values()),
+    archives = {root / name: _archive(urls[name], root, name) for name in names if not _is_whole(root, name)}
+    for folder in archives:
+        discard_unpacking(root, folder.name)
+    fetch_and_unpack_all(
+        archives,
+        lambda archive, folder, progress: unpack(archive, root, folder.name, progress),
         unpacked_per_byte=SUBSET_UNPACKED_PER_BYTE,
         keep_archives=keep_archives,
         advice="Make room, give another --corpus-dir, or fetch fewer --subsets.",
     )
-    with transfer_progress() as progress:
-        for name, archive in archives.items():
-            unpack_subset = partial(unpack, root=root, subset=name, progress=progress)
-            fetch_and_unpack(archive, root / name, unpack_subset, progress, keep_archives=keep_archives)
 
 
 def mirror_url(mirror: str, resource: int) -> str:
@@ -156,6 +152,35 @@ def check_disk_space(archives: list[Archive], *, unpacked_per_byte: float, keep_
         )
 
 
+def fetch_and_unpack_all(
+    archives: Mapping[Path, Archive],
+    unpack: Callable[[Path, Path, Progress], object],
+    *,
+    unpacked_per_byte: float,
+    keep_archives: bool,
+    advice: str,
+) -> None:
+    """Verify and unpack archives, one after another, each fetched first if it is not there.
+
+    Args:
+        archives: by the path that each is unpacked to; all of one folder.
+        unpack: called with the archive's path, the path to unpack it to, and the progress.
+        unpacked_per_byte: bytes that a byte of an archive becomes.
+        keep_archives: whether fetched archives stay.
+        advice: what to do where the disk is too small.
+
+    Raises:
+        InputError: if the disk is too small, or an archive is not to be had, not the published one, or cannot be
+            unpacked.
+    """
+    check_disk_space(
+        list(archives.values()), unpacked_per_byte=unpacked_per_byte, keep_archives=keep_archives, advice=advice
+    )
+    with transfer_progress() as progress:
+        for path, archive in archives.items():
+            fetch_and_unpack(archive, path, unpack, progress, keep_archives=keep_archives)
+
+
 def transfer_progress() -> Progress:
     """Bars in bytes on stderr, for transfers and unpacking; none where that is no terminal."""
     console = Console(stderr=True)
@@ -166,7 +191,7 @@ def transfer_progress() -> Progress:
 def fetch_and_unpack(
     archive: Archive,
     unpacked: Path,
-    unpack: Callable[[Path], object],
+    unpack: Callable[[Path, Path, Progress], object],
     progress: Progress,
     *,
     keep_archives: bool,
@@ -176,8 +201,8 @@ def fetch_and_unpack(
     Args:
         archive: one that was fetched goes when it has been unpacked, or stays as `archive.path`; one that lay there
             stays.
-        unpacked: what the unpacking makes, to name it.
-        unpack: unpacks the file that it is given, whole or not at all.
+        unpacked: path that it is unpacked to.
+        unpack: called with the archive's path, `unpacked` and the progress; unpacks it whole or not at all.
         progress: shows how far it has come.
         keep_archives: whether a fetched archive stays.
 
@@ -191,7 +216,7 @@ def fetch_and_unpack(
                 f"{path}: must have the published MD5 {archive.md5}; it has {found}. "
                 "Delete it, and the same command fetches it anew."
             )
-        unpack(path)
+        unpack(path, unpacked, progress)
         say(f"{path}: is there already, verified and unpacked to {unpacked}; it stays.")
         return
     say(f"{archive.url}: fetching {archive.size / 1e6:.1f} MB to {part}.")
@@ -204,7 +229,7 @@ def fetch_and_unpack(
         )
     if keep_archives:
         os.replace(part, path)
-    unpack(path if keep_archives else part)
+    unpack(path if keep_archives else part, unpacked, progress)
     if not keep_archives:
         part.unlink()
     fate = f"the archive stays as {path}" if keep_archives else "the archive was removed (--keep-archives keeps it)"

@@ -12,7 +12,6 @@ import gzip
 import sys
 import zlib
 from collections.abc import Iterator
-from functools import partial
 from io import BufferedIOBase
 from pathlib import Path
 
@@ -20,17 +19,16 @@ from rich.progress import Progress
 
 from asr.errors import InputError
 from asr.system.files import UNFINISHED, write_whole
-from recipes.command import ROOM, command_parser, run
+from recipes.command import GO_ON, ROOM, AddOption, run_recipe
 from recipes.librispeech.download import (
     MIRRORS,
     Archive,
-    check_disk_space,
-    fetch_and_unpack,
+    fetch_and_unpack_all,
     mirror_url,
     say,
-    transfer_progress,
 )
 
+RECIPE = "recipes.librispeech.language_models"
 LANGUAGE_MODELS_RESOURCE = 11  # OpenSLR's number
 # Bytes and MD5 of <model>.arpa.gz. Bytes: kaldi, egs/librispeech/s5/local/download_lm.sh. MD5: pytorch-database-prep by
 # S. Robertson (github.com/sdrobert), librispeech.py, whose sums of the subsets are those of OpenSLR's md5sum.txt.
@@ -59,8 +57,7 @@ _WRONG = (b" a", b"Aa", b"!")  # a word that begins with, or goes on in, a small
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command; returns the exit status."""
-    options = _parse(arguments)
-    return run(lambda: _run(options), ROOM, "; run the same command again to go on.")
+    return run_recipe(RECIPE, __doc__, _add_options, _run, arguments, must=ROOM, interrupted=GO_ON)
 
 
 def _run(options: argparse.Namespace) -> None:
@@ -94,16 +91,13 @@ def fetch_language_models(models: list[str], output_dir: Path, mirror: str, *, k
     archives = {path: _archive(base_url, path) for path in paths.values() if not _is_whole(path)}
     for path in archives:
         path.with_name(f".{path.name}{UNFINISHED}").unlink(missing_ok=True)  # of a run that was killed
-    check_disk_space(
-        list(archives.values()),
+    fetch_and_unpack_all(
+        archives,
+        unpack_arpa,
         unpacked_per_byte=UNPACKED_PER_BYTE,
         keep_archives=keep_archives,
         advice="Make room, give another --output-dir, or fetch fewer --models.",
     )
-    with transfer_progress() as progress:
-        for path, archive in archives.items():
-            unpack = partial(unpack_arpa, path=path, progress=progress)
-            fetch_and_unpack(archive, path, unpack, progress, keep_archives=keep_archives)
     return list(paths.values())
 
 
@@ -195,17 +189,11 @@ def _archive(base_url: str, path: Path) -> Archive:
     return Archive(f"{base_url}/{path.name}.gz", path.with_name(f"{path.name}.gz"), size, md5)
 
 
-def _parse(arguments: list[str] | None) -> argparse.Namespace:
-    parser = command_parser(
-        "recipes.librispeech.language_models",
-        "Fetch n-gram language models of LibriSpeech (OpenSLR 11), and put their words in lower case.",
-    )
-    add = parser.add_argument
+def _add_options(add: AddOption) -> None:
     add("--output-dir", type=Path, required=True, help="where <model>.arpa is written")
     add("--models", nargs="+", required=True, metavar="NAME", help=f"which: {', '.join(LANGUAGE_MODELS)}")
     add("--mirror", default="openslr", help=f"{', '.join(MIRRORS)}, or a base URL (default: openslr)")
     add("--keep-archives", action="store_true", help="do not remove archives that are unpacked")
-    return parser.parse_args(arguments)
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from rich.table import Table
 
 from asr.data.manifest import Utterance, write_manifest
 from asr.errors import InputError
-from recipes.command import READABLE, command_parser, complain, run
+from recipes.command import GO_ON, READABLE, AddOption, complain, run_recipe
 from recipes.librispeech.corpus import HOURS_TOLERANCE, SUBSETS, check_subset_names, find_subsets
 from recipes.librispeech.download import MIRRORS, download
 from recipes.librispeech.reader import DAMAGE, Problem, ProblemKind, find_chapters, read_chapters
@@ -44,8 +44,7 @@ class Completeness:
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command; returns the exit status."""
-    options = _parse(arguments)
-    return run(lambda: _run(options), READABLE, "; run the same command again to go on.")
+    return run_recipe(RECIPE, __doc__, _add_options, _run, arguments, must=READABLE, interrupted=GO_ON)
 
 
 def compare_with_published(name: str, num_utterances: int, hours: float) -> Completeness:
@@ -183,19 +182,13 @@ def _add_row(table: Table, name: str, utterances: list[Utterance], completeness:
     )
 
 
-def _parse(arguments: list[str] | None) -> argparse.Namespace:
-    parser = command_parser(
-        "recipes.librispeech.prepare",
-        "Write the manifests of LibriSpeech, one per subset, and check them against what is published.",
-    )
-    add = parser.add_argument
+def _add_options(add: AddOption) -> None:
     add("--corpus-dir", type=Path, required=True, help="holds the subset folders, itself or in a folder LibriSpeech/")
     add("--output-dir", type=Path, required=True, help="where <subset>.jsonl is written")
     add("--subsets", nargs="+", default=[], metavar="NAME", help="which subsets (default: every one in --corpus-dir)")
     add("--download", action="store_true", help="fetch the --subsets that are not there from OpenSLR, and unpack them")
     add("--mirror", help=f"for --download: {', '.join(MIRRORS)}, or a base URL (default: openslr)")
     add("--keep-archives", action="store_true", help="for --download: do not remove archives that are unpacked")
-    return parser.parse_args(arguments)
 
 
 if __name__ == "__main__":

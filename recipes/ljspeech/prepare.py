@@ -9,22 +9,19 @@ so that no text goes on from one split to another. A copy of a part of the corpu
 
 import argparse
 import sys
-from functools import partial
 from pathlib import Path
 
 from asr.data.manifest import Utterance
 from asr.errors import InputError
-from recipes.command import command_parser, run
+from recipes.command import AddOption, run_recipe
 from recipes.convert import ljspeech
 from recipes.convert.entry import Options, Problems
 from recipes.convert.manifests import taken_over, write_converted
 from recipes.librispeech.download import (
     Archive,
-    check_disk_space,
     checked_url,
-    fetch_and_unpack,
+    fetch_and_unpack_all,
     say,
-    transfer_progress,
 )
 from recipes.librispeech.unpack import discard_unpacking, unpack_corpus
 from recipes.output import claim
@@ -39,8 +36,7 @@ HELD_OUT = {"LJ049": "valid", "LJ050": "test"}  # chapters
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command; returns the exit status."""
-    options = _parse(arguments)
-    return run(lambda: _prepare(options))
+    return run_recipe("recipes.ljspeech.prepare", __doc__, _add_options, _prepare, arguments)
 
 
 def download(corpus_dir: Path, base_url: str, *, keep_archives: bool) -> None:
@@ -55,11 +51,13 @@ def download(corpus_dir: Path, base_url: str, *, keep_archives: bool) -> None:
     corpus_dir.parent.mkdir(parents=True, exist_ok=True)
     discard_unpacking(corpus_dir.parent, corpus_dir.name)
     archive = Archive(f"{base_url}/{ARCHIVE}", corpus_dir.with_name(ARCHIVE), ARCHIVE_BYTES, MD5)
-    advice = "Make room, or give another --corpus-dir."
-    check_disk_space([archive], unpacked_per_byte=UNPACKED_PER_BYTE, keep_archives=keep_archives, advice=advice)
-    with transfer_progress() as progress:
-        unpack = partial(unpack_corpus, folder=corpus_dir, sign="*/metadata.csv", progress=progress)
-        fetch_and_unpack(archive, corpus_dir, unpack, progress, keep_archives=keep_archives)
+    fetch_and_unpack_all(
+        {corpus_dir: archive},
+        lambda archive, folder, progress: unpack_corpus(archive, folder, "*/metadata.csv", progress),
+        unpacked_per_byte=UNPACKED_PER_BYTE,
+        keep_archives=keep_archives,
+        advice="Make room, or give another --corpus-dir.",
+    )
 
 
 def split(utterances: list[Utterance]) -> dict[str, list[Utterance]]:
@@ -94,16 +92,13 @@ def _prepare(options: argparse.Namespace) -> None:
     print(f"LJSpeech: {whole}: {len(utterances):,} utterances; published are {NUM_UTTERANCES:,}.")
 
 
-def _parse(arguments: list[str] | None) -> argparse.Namespace:
-    parser = command_parser("recipes.ljspeech.prepare", __doc__)
-    add = parser.add_argument
+def _add_options(add: AddOption) -> None:
     add("--corpus-dir", type=Path, required=True, metavar="DIR", help="holds metadata.csv and wavs")
     add("--output-dir", type=Path, required=True, metavar="DIR", help="for train.jsonl, valid.jsonl and test.jsonl")
     add("--skip-bad", action="store_true", help="leave out what cannot be taken over")
     add("--download", action="store_true", help=f"first fetch {HOME}/{ARCHIVE} (2.7 GB), if --corpus-dir is not there")
     add("--mirror", metavar="URL", help="for --download: base URL of another copy")
     add("--keep-archives", action="store_true", help="for --download: do not remove the archive when it is unpacked")
-    return parser.parse_args(arguments)
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ from asr.data.manifest import Utterance, write_manifest
 from asr.errors import InputError
 from asr.system.files import UNFINISHED
 from asr.system.processes import die_with_parent
-from recipes.command import ROOM, command_parser, run
+from recipes.command import ROOM, AddOption, run_recipe
 from recipes.mini.english import ENGLISH
 from recipes.mini.espeak import Espeak, require_espeak
 from recipes.mini.german import GERMAN
@@ -193,8 +193,15 @@ def _report(corpus: dict[str, list[Utterance]]) -> None:
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command; returns the exit status."""
-    options = _parse(arguments)
-    return run(lambda: _run(options), ROOM, ": no manifests were written; run the same command again.")
+    return run_recipe(
+        RECIPE,
+        __doc__,
+        _add_options,
+        _run,
+        arguments,
+        must=ROOM,
+        interrupted=": no manifests were written; run the same command again.",
+    )
 
 
 def _run(options: argparse.Namespace) -> None:
@@ -208,18 +215,12 @@ def _run(options: argparse.Namespace) -> None:
     _report(corpus)
 
 
-def _parse(arguments: list[str] | None) -> argparse.Namespace:
-    parser = command_parser(
-        "recipes.mini.prepare",
-        "Let espeak-ng speak a small corpus in many voices; nothing is downloaded.",
-    )
-    add = parser.add_argument
+def _add_options(add: AddOption) -> None:
     add("--output-dir", type=Path, required=True, help="where train, valid and test.jsonl and audio/ are written")
     add("--language", choices=LANGUAGES, default="english", help="that is spoken (default: english)")
     add("--hours", type=float, default=DEFAULT_HOURS, help="of training speech, about; 0 < hours <= 10 (default: 2)")
     add("--seed", type=int, default=0, help="another seed gives other sentences, deliveries and rooms (default: 0)")
     add("--num-processes", type=int, default=os.cpu_count() or 1, help="how many speak at once (default: all cores)")
-    return parser.parse_args(arguments)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ import soundfile
 from asr.audio.load import load_waveform
 from asr.data.manifest import Utterance, read_manifest, write_manifest
 from asr.errors import InputError
-from recipes.command import ROOM, command_parser, run
+from recipes.command import ROOM, AddOption, run_recipe
 from recipes.output import claim
 
 SAMPLE_RATE = 16_000
@@ -37,22 +37,7 @@ Maker = Callable[[int, Random], np.ndarray]  # number of samples to so many
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command; returns the exit status."""
-    parser = command_parser("recipes.noise.make", __doc__)
-    parser.add_argument("--output-dir", type=Path, required=True, metavar="DIR", help="of KIND/*.flac and KIND.jsonl")
-    parser.add_argument("--speech", type=Path, metavar="MANIFEST", help="of the utterances that babble is made of")
-    parser.add_argument(
-        "--kinds",
-        nargs="+",
-        choices=(*MAKERS, "babble"),
-        default=["white", "pink", "hum", "babble"],
-        metavar="KIND",
-        help=f"of {', '.join(MAKERS)}, babble (white pink hum babble)",
-    )
-    parser.add_argument("--number", type=int, default=20, metavar="N", help="of recordings of each kind (20)")
-    parser.add_argument("--seconds", type=float, default=30.0, metavar="S", help="of each recording (30)")
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="that everything is drawn by (0)")
-    options = parser.parse_args(arguments)
-    return run(lambda: _run(options), ROOM)
+    return run_recipe("recipes.noise.make", __doc__, _add_options, _run, arguments, must=ROOM)
 
 
 def _run(options: argparse.Namespace) -> None:
@@ -169,6 +154,23 @@ MAKERS: dict[str, Maker] = {
     "tones": tones,
     "band": band,
 }
+
+
+def _add_options(add: AddOption) -> None:
+    add("--output-dir", type=Path, required=True, metavar="DIR", help="of KIND/*.flac and KIND.jsonl")
+    add("--speech", type=Path, metavar="MANIFEST", help="of the utterances that babble is made of")
+    add(
+        "--kinds",
+        nargs="+",
+        choices=(*MAKERS, "babble"),
+        default=["white", "pink", "hum", "babble"],
+        metavar="KIND",
+        help=f"of {', '.join(MAKERS)}, babble (white pink hum babble)",
+    )
+    add("--number", type=int, default=20, metavar="N", help="of recordings of each kind (20)")
+    add("--seconds", type=float, default=30.0, metavar="S", help="of each recording (30)")
+    add("--seed", type=int, default=0, metavar="N", help="that everything is drawn by (0)")
+
 
 if __name__ == "__main__":
     sys.exit(main())

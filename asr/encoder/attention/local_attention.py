@@ -9,6 +9,7 @@ from torch import Tensor
 from asr.encoder.attention.relative_attention import RelativeAttention
 from asr.kernels.local_attention import attend_near
 from asr.kernels.positions import relative_positions
+from asr.kernels.relative_attention import Projections
 from asr.settings.rule import Bias, whole
 
 
@@ -38,19 +39,11 @@ class LocalAttention(RelativeAttention):
         return relative_positions(2 * self.context, x.shape[2], x.device).to(x.dtype)
 
     def forward(self, x: Tensor, positions: Tensor, padding_mask: Tensor) -> Tensor:
-        """Attend from every frame to every valid one that is near.
-
-        Args:
-            x: (B, T, D).
-            positions: what `positions` gives.
-            padding_mask: (B, T).
-
-        Returns:
-            (B, T, D); finite at padded frames.
-        """
+        """Attend from every frame to every valid one that is near; arguments and shapes are those of `Attention`."""
         query, key, value = (self._heads(part) for part in self.qkv(x).chunk(3, dim=-1))  # (B, H, T, D / H)
         distance = self._heads(self.position(positions))  # (H, 4W - 1, D / H)
-        out = attend_near(query + self.u, query + self.v, key, value, distance, padding_mask, self.dropout)
+        projections = Projections(query + self.u, query + self.v, key, value, distance)
+        out = attend_near(projections, padding_mask, self.dropout)
         return self.output(out.transpose(1, 2).flatten(2))
 
     def extend(

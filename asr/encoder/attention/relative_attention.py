@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from asr.kernels.dropout import Dropout
 from asr.kernels.positions import relative_positions
-from asr.kernels.relative_attention import attend
+from asr.kernels.relative_attention import Projections, attend
 from asr.settings.rule import Bias
 
 
@@ -44,16 +44,7 @@ class RelativeAttention(nn.Module):
         return relative_positions(x.shape[1], x.shape[2], x.device).to(x.dtype)
 
     def forward(self, x: Tensor, positions: Tensor, padding_mask: Tensor) -> Tensor:
-        """Attend from every frame to every valid one.
-
-        Args:
-            x: (B, T, D).
-            positions: what `positions` gives for x.
-            padding_mask: (B, T).
-
-        Returns:
-            (B, T, D); finite at padded frames.
-        """
+        """Attend from every frame to every valid one; arguments and shapes are those of `Attention`."""
         return self.extend(x, None, positions, padding_mask[:, None])[0]
 
     def extend(
@@ -77,7 +68,7 @@ class RelativeAttention(nn.Module):
             keys_values = torch.cat([before(keys_values), keys_values], dim=1)
         query, key, value = (self._heads(part) for part in (query, *keys_values.chunk(2, dim=-1)))  # (B, H, Q, D / H)
         distance = self._heads(self.position(positions))  # (H, 2Q + M - 1, D / H)
-        out = attend(query + self.u, query + self.v, key, value, distance, hidden, self.dropout)
+        out = attend(Projections(query + self.u, query + self.v, key, value, distance), hidden, self.dropout)
         return self.output(out.transpose(1, 2).flatten(2)), keys_values
 
     def _heads(self, x: Tensor) -> Tensor:

@@ -46,16 +46,7 @@ class RotaryAttention(nn.Module):
         return torch.stack([angles.cos(), angles.sin()]).to(torch.promote_types(x.dtype, torch.float32))
 
     def forward(self, x: Tensor, positions: Tensor, padding_mask: Tensor) -> Tensor:
-        """Attend from every frame to every valid one.
-
-        Args:
-            x: (B, T, D).
-            positions: what `positions` gives for x.
-            padding_mask: (B, T).
-
-        Returns:
-            (B, T, D); finite at padded frames.
-        """
+        """Attend from every frame to every valid one; arguments and shapes are those of `Attention`."""
         query, key, value = self.qkv(x).unflatten(-1, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
         query, key = (turn(part, positions).to(value.dtype) for part in (query, key))  # (B, H, T, D / H)
         out = attend(query, key, value, padding_mask[:, None], self.dropout)

@@ -4,9 +4,10 @@ from collections.abc import Callable
 from typing import Self
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
+from asr.encoder.convolution.gate import gated
+from asr.interfaces import ActivationMaker, NormMaker
 from asr.kernels.depthwise import depthwise
 from asr.settings.rule import Bias, KernelSize
 
@@ -27,13 +28,7 @@ class DepthwiseConvolution(nn.Module):
     """
 
     def __init__(
-        self,
-        dim: int,
-        norm: Callable[[int], nn.Module],
-        activation: Callable[[], nn.Module],
-        *,
-        kernel_size: KernelSize,
-        bias: Bias,
+        self, dim: int, norm: NormMaker, activation: ActivationMaker, *, kernel_size: KernelSize, bias: Bias
     ) -> None:
         super().__init__()
         self.num_kept = kernel_size // 2  # frames that those behind them see
@@ -50,8 +45,7 @@ class DepthwiseConvolution(nn.Module):
 
     def forward(self, x: Tensor, padding_mask: Tensor) -> Tensor:
         """(B, T, D), padding_mask (B, T) to (B, T, D)."""
-        x = F.glu(self.pointwise1(x))
-        x = x.masked_fill(padding_mask[:, :, None], 0.0)  # what the kernel sees behind the end, in any batch
+        x = gated(self.pointwise1(x), padding_mask)
         x = depthwise(x, self.depthwise.weight, self.depthwise.bias)
         x = self.activation(self.norm(x, padding_mask))
         return self.pointwise2(x)
@@ -68,7 +62,7 @@ class DepthwiseConvolution(nn.Module):
         Returns:
             (B, Q, D), and what the depthwise convolution was given of all frames, (B, kernel // 2 + Q, D).
         """
-        x = F.glu(self.pointwise1(x)).masked_fill(padding_mask[:, :, None], 0.0)
+        x = gated(self.pointwise1(x), padding_mask)
         x = torch.cat([before(x), x], dim=1)
         out = depthwise(x, self.depthwise.weight, self.depthwise.bias)[:, self.num_kept :]
         return self.pointwise2(self.activation(self.norm(out, padding_mask))), x

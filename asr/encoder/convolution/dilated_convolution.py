@@ -1,11 +1,11 @@
 """The Conformer's convolution module with a dilated convolution."""
 
-from collections.abc import Callable
 from typing import Annotated
 
-import torch.nn.functional as F
 from torch import Tensor, nn
 
+from asr.encoder.convolution.gate import gated
+from asr.interfaces import ActivationMaker, NormMaker
 from asr.kernels.depthwise import depthwise
 from asr.settings.rule import KernelSize, whole
 
@@ -30,8 +30,8 @@ class DilatedConvolution(nn.Module):
     def __init__(
         self,
         dim: int,
-        norm: Callable[[int], nn.Module],
-        activation: Callable[[], nn.Module],
+        norm: NormMaker,
+        activation: ActivationMaker,
         *,
         kernel_size: KernelSize,
         dilation: Annotated[int, whole(1, 1_000)],
@@ -46,8 +46,7 @@ class DilatedConvolution(nn.Module):
 
     def forward(self, x: Tensor, padding_mask: Tensor) -> Tensor:
         """(B, T, D), padding_mask (B, T) to (B, T, D)."""
-        x = F.glu(self.pointwise1(x))
-        x = x.masked_fill(padding_mask[:, :, None], 0.0)  # what the kernel sees behind the end, in any batch
+        x = gated(self.pointwise1(x), padding_mask)
         x = depthwise(x, self.depthwise.weight, self.depthwise.bias, self.dilation)
         x = self.activation(self.norm(x, padding_mask))
         return self.pointwise2(x)

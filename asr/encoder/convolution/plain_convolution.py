@@ -1,10 +1,9 @@
 """The Conformer's convolution module with a full convolution."""
 
-from collections.abc import Callable
-
-import torch.nn.functional as F
 from torch import Tensor, nn
 
+from asr.encoder.convolution.gate import gated
+from asr.interfaces import ActivationMaker, NormMaker
 from asr.settings.rule import KernelSize
 
 
@@ -24,14 +23,7 @@ class PlainConvolution(nn.Module):
 
     streaming = None
 
-    def __init__(
-        self,
-        dim: int,
-        norm: Callable[[int], nn.Module],
-        activation: Callable[[], nn.Module],
-        *,
-        kernel_size: KernelSize,
-    ) -> None:
+    def __init__(self, dim: int, norm: NormMaker, activation: ActivationMaker, *, kernel_size: KernelSize) -> None:
         super().__init__()
         self.pointwise1 = nn.Linear(dim, 2 * dim)
         self.convolution = nn.Conv1d(dim, dim, kernel_size, padding=kernel_size // 2)
@@ -41,8 +33,7 @@ class PlainConvolution(nn.Module):
 
     def forward(self, x: Tensor, padding_mask: Tensor) -> Tensor:
         """(B, T, D), padding_mask (B, T) to (B, T, D)."""
-        x = F.glu(self.pointwise1(x))
-        x = x.masked_fill(padding_mask[:, :, None], 0.0)  # what the kernel sees behind the end, in any batch
-        x = self.convolution(x.transpose(1, 2)).transpose(1, 2)
+        x = gated(self.pointwise1(x), padding_mask).transpose(1, 2)
+        x = self.convolution(x).transpose(1, 2)
         x = self.activation(self.norm(x, padding_mask))
         return self.pointwise2(x)

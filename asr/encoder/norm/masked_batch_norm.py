@@ -1,12 +1,10 @@
 """Batch normalisation that knows which frames are real."""
 
-from typing import Annotated
-
 import torch
 from torch import Tensor, nn
 
 from asr.encoder.norm.moments import follow, sum_over_ranks
-from asr.settings.rule import FRACTION, Eps
+from asr.settings.rule import Eps, Fraction
 
 
 class MaskedBatchNorm(nn.Module):
@@ -26,7 +24,7 @@ class MaskedBatchNorm(nn.Module):
     running_mean: Tensor
     running_var: Tensor
 
-    def __init__(self, dim: int, *, momentum: Annotated[float, FRACTION], eps: Eps) -> None:
+    def __init__(self, dim: int, *, momentum: Fraction, eps: Eps) -> None:
         super().__init__()
         self.momentum = momentum
         self.eps = eps

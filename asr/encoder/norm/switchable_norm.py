@@ -1,12 +1,10 @@
 """Switchable normalisation: a learnt mixture of instance, layer and batch normalisation."""
 
-from typing import Annotated
-
 import torch
 from torch import Tensor, nn
 
 from asr.encoder.norm.moments import channel_moments, follow, sum_over_ranks, utterance_moments
-from asr.settings.rule import FRACTION, Eps
+from asr.settings.rule import Eps, Fraction
 
 
 class SwitchableNorm(nn.Module):
@@ -30,7 +28,7 @@ class SwitchableNorm(nn.Module):
     running_mean: Tensor
     running_var: Tensor
 
-    def __init__(self, dim: int, *, momentum: Annotated[float, FRACTION], eps: Eps) -> None:
+    def __init__(self, dim: int, *, momentum: Fraction, eps: Eps) -> None:
         super().__init__()
         self.momentum = momentum
         self.eps = eps

@@ -1,35 +1,18 @@
 """What transformers calls the tensors of a Parakeet-CTC."""
 
-from asr.interchange.account import Names
+from asr.interchange.account import SHARED_BLOCK, Names, stages
 
-OUTSIDE = {
-    "encoder.subsampling.stages.0": "encoder.subsampling.layers.0",
-    "encoder.subsampling.stages.1.0": "encoder.subsampling.layers.2",
-    "encoder.subsampling.stages.1.1": "encoder.subsampling.layers.3",
-    "encoder.subsampling.stages.2.0": "encoder.subsampling.layers.5",
-    "encoder.subsampling.stages.2.1": "encoder.subsampling.layers.6",
+OUTSIDE = stages("encoder.subsampling.layers") | {
     "encoder.subsampling.linear": "encoder.subsampling.linear",
     "head.linear": "ctc_head",
 }
-BLOCK: dict[str, str | tuple[str, ...]] = {
-    "norm_feed_forward1": "norm_feed_forward1",
-    "feed_forward1.linear1": "feed_forward1.linear1",
-    "feed_forward1.linear2": "feed_forward1.linear2",
-    "norm_attention": "norm_self_att",
+BLOCK: dict[str, str | tuple[str, ...]] = SHARED_BLOCK | {
     "attention.qkv": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
     "attention.position": "self_attn.relative_k_proj",
     "attention.u": "self_attn.bias_u",
     "attention.v": "self_attn.bias_v",
     "attention.output": "self_attn.o_proj",
-    "norm_convolution": "norm_conv",
-    "convolution.pointwise1": "conv.pointwise_conv1",
-    "convolution.depthwise": "conv.depthwise_conv",
     "convolution.norm": "conv.norm",
-    "convolution.pointwise2": "conv.pointwise_conv2",
-    "norm_feed_forward2": "norm_feed_forward2",
-    "feed_forward2.linear1": "feed_forward2.linear1",
-    "feed_forward2.linear2": "feed_forward2.linear2",
-    "norm_output": "norm_out",
 }
 
 

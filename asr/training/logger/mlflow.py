@@ -2,11 +2,11 @@
 
 import os
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 from lightning.pytorch.loggers import MLFlowLogger
 
-from asr.settings.rule import TEXT, or_null
+from asr.settings.rule import OptionalText, Text
 
 TAG = "asr_run"  # by which a run that is resumed is found again
 
@@ -23,13 +23,7 @@ class MLflow(MLFlowLogger):
     """
 
     def __init__(
-        self,
-        run_dir: Path,
-        run_id: str,
-        resolved: dict[str, Any],
-        *,
-        experiment: Annotated[str, TEXT],
-        tracking_uri: Annotated[str | None, or_null(TEXT)],
+        self, run_dir: Path, run_id: str, resolved: dict[str, Any], *, experiment: Text, tracking_uri: OptionalText
     ) -> None:
         from mlflow.tracking import MlflowClient
 

@@ -1,13 +1,13 @@
 """Metrics to Weights & Biases."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 from lightning.pytorch.loggers import WandbLogger
 from lightning.pytorch.utilities import rank_zero_only
 
 from asr.errors import InputError, one_line
-from asr.settings.rule import TEXT, or_null
+from asr.settings.rule import OptionalText, Text
 
 
 class WandB(WandbLogger):
@@ -25,13 +25,7 @@ class WandB(WandbLogger):
     """
 
     def __init__(
-        self,
-        run_dir: Path,
-        run_id: str,
-        resolved: dict[str, Any],
-        *,
-        project: Annotated[str, TEXT],
-        entity: Annotated[str | None, or_null(TEXT)],
+        self, run_dir: Path, run_id: str, resolved: dict[str, Any], *, project: Text, entity: OptionalText
     ) -> None:
         super().__init__(name=run_dir.name, save_dir=run_dir, project=project, entity=entity, id=run_id, resume="allow")
         from wandb.errors import Error  # type: ignore[import-not-found,unused-ignore]

@@ -1,0 +1,101 @@
+"""Mixtures: how often each utterance occurs in an epoch, where some manifests count more than others."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from asr.data.seeds import derive_seed
+
+
+def repeats(hours: Sequence[float], weights: Sequence[float], temperature: float) -> list[float]:
+    """Return how many times an utterance of each manifest occurs in an epoch, in the mean.
+
+    A manifest's share of the hours of an epoch is (hours * weight) ** temperature, normalised over the manifests, as
+    NeMo's `temperature` defines it. All shares together last as long as at temperature 1, where an utterance occurs
+    `weight` times.
+
+    Args:
+        hours: of each manifest.
+        weights: of each, > 0.
+        temperature: 1: as weighted; 0: equal hours of each.
+    """
+    weighted = [hour * weight for hour, weight in zip(hours, weights, strict=True)]
+    powers = [share**temperature for share in weighted]
+    scale = sum(weighted) / sum(powers)
+    return [
+        weight if temperature == 1 else power * scale / hour
+        for weight, power, hour in zip(weights, powers, hours, strict=True)
+    ]
+
+
+class Occurrences(NamedTuple):
+    """The utterances of an epoch, (M,) int64 each.
+
+    Args:
+        positions: of the utterances in the training set, ascending.
+        repeats: how many times the utterance has occurred before in this epoch.
+    """
+
+    positions: Tensor
+    repeats: Tensor
+
+    def __len__(self) -> int:
+        return len(self.positions)
+
+
+def each_once(number: int) -> Occurrences:
+    """Return the occurrences of an epoch in which each utterance occurs once."""
+    return Occurrences(torch.arange(number), torch.zeros(number, dtype=torch.int64))
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """The manifests of a training set.
+
+    Args:
+        sizes: number of utterances of each, one after another in the training set.
+        repeats: how many times an utterance of each occurs in an epoch, in the mean.
+    """
+
+    sizes: tuple[int, ...]
+    repeats: tuple[float, ...]
+
+    def __len__(self) -> int:
+        """Count the occurrences of an epoch: as many in each."""
+        return sum(self._whole_and_drawn(size, mean)[2] for size, mean in zip(self.sizes, self.repeats, strict=True))
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether each utterance occurs once in each epoch."""
+        return all(mean == 1 for mean in self.repeats)
+
+    def occurrences(self, seed: int, epoch: int) -> Occurrences:
+        """Draw the utterances of an epoch: each occurs as often as `repeats` says, rounded down, some once more.
+
+        Args:
+            seed: of the run.
+            epoch: from 0.
+        """
+        if self.is_plain:
+            return each_once(sum(self.sizes))
+        counts = []
+        for place, (size, mean) in enumerate(zip(self.sizes, self.repeats, strict=True)):
+            whole, drawn, _ = self._whole_and_drawn(size, mean)
+            generator = torch.Generator().manual_seed(derive_seed(seed, epoch, "mixture", place))
+            count = torch.full((size,), whole)
+            count[torch.randperm(size, generator=generator)[:drawn]] += 1
+            counts.append(count)
+        count = torch.cat(counts)
+        positions = torch.arange(len(count)).repeat_interleave(count)
+        first = (count.cumsum(0) - count)[positions]
+        return Occurrences(positions, torch.arange(len(positions)) - first)
+
+    @staticmethod
+    def _whole_and_drawn(size: int, mean: float) -> tuple[int, int, int]:
+        """Return how often each occurs for certain, how many are drawn to occur once more, and the sum of both."""
+        whole = int(mean)
+        drawn = round((mean - whole) * size)
+        return whole, drawn, whole * size + drawn

@@ -1,0 +1,216 @@
+"""Write the audio of a manifest into shards: tar files in WebDataset's naming, each with an index of its own."""
+
+import io
+import json
+import logging
+import os
+import tarfile
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+import numpy as np
+import soundfile
+from torch import Tensor
+
+from asr.audio.load import audio_info, load_waveform
+from asr.data.index import INDEX, Index, record_batches, write_index
+from asr.data.index_cache import check_shards, fetched_index
+from asr.data.manifest import Extent, Utterance
+from asr.data.utterances import Part, Utterances
+from asr.errors import InputError, StoreError
+from asr.storage.location import file_name, is_url, join, printable_url
+from asr.storage.store import list_prefix, read_range, read_whole, write_whole
+from asr.system.files import UNFINISHED, remove_unfinished
+
+BLOCK = tarfile.BLOCKSIZE
+READ_BYTES = 1 << 23  # of a shard, compared at once with what was written
+MAX_FLAC_RATE = 655_350  # Hz: a header has 20 bits for tens of them
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class ShardSettings:
+    """How shards are written.
+
+    Args:
+        megabytes: a shard is complete when it is at least this large.
+        opus: whether audio is encoded as Ogg Opus; otherwise files stay as they are, and segments of longer files are
+            cut without loss.
+    """
+
+    megabytes: float
+    opus: bool = False
+
+
+class ShardWriter:
+    """Writes shards into a folder, or below a URL, one after another; each is there whole or not at all.
+
+    Started again with the same manifest it continues after the last complete shard, which its index marks.
+
+    Args:
+        output: folder or URL.
+        prefix: of the shards' names: PREFIX-000000.tar.
+        settings: how they are written.
+        source: hash of the manifests.
+    """
+
+    def __init__(self, output: str, prefix: str, settings: ShardSettings, source: str) -> None:
+        self._output, self._prefix, self._settings = output, prefix, settings
+        self._source = sha256(repr((source, settings.opus)).encode()).hexdigest()[:32]
+
+    def write(self, utterances: Utterances, on_progress: Callable[[int], object]) -> int:
+        """Write the shards that are missing, then the index of all; return the number of shards.
+
+        Args:
+            utterances: texts as written.
+            on_progress: called with the number of utterances written since the last call.
+
+        Raises:
+            InputError: the folder holds shards of other utterances, or an audio file cannot be read.
+            StoreError: a shard cannot be written, or read back.
+        """
+        there = self._names()
+        written: list[Index] = []
+        row = number = 0
+        while row < len(utterances):
+            name = f"{self._prefix}-{number:06d}"
+            index = self._read_back(name) if f"{name}.arrow" in there else self._write_shard(name, utterances, row)
+            row += index.num_rows
+            on_progress(index.num_rows)
+            written.append(index)
+            number += 1
+        rows = Utterances([Part(index, "") for index in written])
+        sizes = {name: size for index in written for name, size in index.shards.items()}
+        self._put(INDEX, lambda file: write_index(file, rows, self._source, sizes))
+        return len(sizes)
+
+    def _names(self) -> set[str]:
+        """List the files of the output.
+
+        Raises:
+            InputError: an index there was made from other utterances.
+        """
+        if is_url(self._output):
+            return {file_name(url) for url, _ in list_prefix(self._output)}
+        folder = Path(self._output)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            remove_unfinished(folder)
+            return {file.name for file in folder.iterdir()}
+        except OSError as error:
+            must = "--output must be a folder that can be written to, or a URL"
+            raise InputError(f"{must}; {self._output}: {error.strerror}.") from None
+
+    def _read_back(self, name: str) -> Index:
+        """Open the index of a shard that an earlier start has completed."""
+        index = fetched_index(join(self._output, f"{name}.arrow"))
+        if index.source != self._source:
+            must = f"{printable_url(self._output)} must hold shards of the same manifests and settings, or none"
+            raise InputError(f"{must}; {name}.tar was made from others. Give another --output or --prefix.")
+        check_shards(index, self._output)
+        return index
+
+    @contextmanager
+    def _temporary(self, name: str) -> Iterator[BinaryIO]:
+        """Open a temporary file: in the output folder, where there is room, or the system's if the output is a URL."""
+        folder = None if is_url(self._output) else self._output
+        with tempfile.NamedTemporaryFile(dir=folder, prefix=f".{name}-", suffix=UNFINISHED) as file:
+            yield cast(BinaryIO, file)
+
+    def _write_shard(self, name: str, utterances: Utterances, first: int) -> Index:
+        shard, rows = f"{name}.tar", []
+        with self._temporary(shard) as file:
+            for row in range(first, len(utterances)):
+                utterance = utterances[row]
+                content, suffix = self._content(utterance)
+                entry = _entry(utterance)
+                extent = _add(file, f"{row:09d}{suffix}", content)
+                _add(file, f"{row:09d}.json", json.dumps(entry, ensure_ascii=False).encode("utf-8", "surrogateescape"))
+                rows.append(replace(utterance, audio_filepath=shard, extent=extent))
+                if file.tell() >= self._settings.megabytes * 1e6:
+                    break
+            file.write(bytes(2 * BLOCK))  # the end of an archive
+            file.flush()
+            size = file.tell()
+            write_whole(join(self._output, shard), Path(file.name))
+            self._verify(shard, Path(file.name), size)
+        index = Index(list(record_batches(rows)), self._source, {shard: size})
+        self._put(f"{name}.arrow", lambda target: write_index(target, rows, self._source, {shard: size}))
+        return index
+
+    def _content(self, utterance: Utterance) -> tuple[bytes, str]:
+        """Return an utterance's audio as the content of a file, and the suffix of its name."""
+        path = utterance.audio_filepath
+        if utterance.offset is None and not self._settings.opus:
+            return read_whole(path), os.path.splitext(file_name(path))[1].lower() or ".audio"
+        sample_rate = audio_info(path).sample_rate
+        duration = None if utterance.offset is None else utterance.duration
+        waveform = load_waveform(path, sample_rate, offset=utterance.offset, duration=duration)
+        return encoded_audio(waveform, sample_rate, self._settings.opus)
+
+    def _put(self, name: str, write: Callable[[BinaryIO], object]) -> None:
+        with self._temporary(name) as file:
+            write(file)
+            file.flush()
+            write_whole(join(self._output, name), Path(file.name))
+
+    def _verify(self, shard: str, copy: Path, size: int) -> None:
+        """Read a shard back and compare it with the copy it was written from."""
+        path = join(self._output, shard)
+        with copy.open("rb") as file:
+            for start in range(0, size, READ_BYTES):
+                block = file.read(READ_BYTES)
+                if read_range(path, start, len(block)) != block:
+                    raise StoreError(
+                        f"{printable_url(path)}: must hold what was written; it differs after {start:,} bytes."
+                    )
+
+
+def encoded_audio(waveform: Tensor, sample_rate: int, opus: bool) -> tuple[bytes, str]:
+    """Encode a waveform (S,) so that decoding gives the same float32 samples, except as Opus.
+
+    Returns:
+        The content of a file, and the suffix of its name: FLAC where samples are 16- or 24-bit integers, else WAV.
+    """
+    samples, file = waveform.numpy(), io.BytesIO()
+    if opus:
+        soundfile.write(file, samples, sample_rate, format="OGG", subtype="OPUS")
+        return file.getvalue(), ".opus"
+    for bits in (16, 24):
+        full_scale = 2 ** (bits - 1)
+        integers = samples.astype(np.float64) * full_scale
+        in_range = integers.min() >= -full_scale and integers.max() < full_scale
+        if in_range and (integers == np.rint(integers)).all() and sample_rate <= MAX_FLAC_RATE:
+            as_32_bits = (integers * 2 ** (32 - bits)).astype(np.int32)
+            soundfile.write(file, as_32_bits, sample_rate, format="FLAC", subtype=f"PCM_{bits}")
+            return file.getvalue(), ".flac"
+    soundfile.write(file, samples, sample_rate, format="WAV", subtype="FLOAT")
+    return file.getvalue(), ".wav"
+
+
+def _entry(utterance: Utterance) -> dict[str, Any]:
+    """Return what stands beside the audio in a shard: the keys of a manifest's line, without its path."""
+    entry = {
+        "id": utterance.id,
+        "duration": utterance.duration,
+        "offset": utterance.offset,
+        "speaker": utterance.speaker,
+        "text": utterance.text,
+    }
+    return {key: value for key, value in entry.items() if value is not None}
+
+
+def _add(file: BinaryIO, name: str, content: bytes) -> Extent:
+    """Append a member to an archive; the same content always gives the same bytes."""
+    header = tarfile.TarInfo(name)
+    header.size, header.mode = len(content), 0o644
+    file.write(header.tobuf(tarfile.USTAR_FORMAT))
+    start = file.tell()
+    file.write(content + bytes(-len(content) % BLOCK))
+    return Extent(start, len(content))

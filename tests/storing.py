@@ -1,0 +1,213 @@
+"""Object stores for tests: an S3 server, and a proxy before it that makes faults."""
+
+import http.client
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+
+from asr.storage.settings import StorageSettings
+
+SERVE = """
+import logging, sys
+from moto.server import ThreadedMotoServer
+logging.getLogger("werkzeug").setLevel(logging.ERROR)
+server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+server.start()
+print(server.get_host_and_port()[1], flush=True)
+sys.stdin.read()
+"""
+
+
+def storage(retry_seconds: float = 20.0, timeout_seconds: float = 5.0, cache_dir: str | None = None) -> StorageSettings:
+    """Settings for a store that is near."""
+    return StorageSettings(cache_dir, 1.0, retry_seconds, timeout_seconds)
+
+
+@dataclass
+class S3:
+    """A server, and the environment in which it is found."""
+
+    port: int
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {
+            "AWS_ENDPOINT_URL": f"http://127.0.0.1:{self.port}",
+            "AWS_ACCESS_KEY_ID": "AKIDEXAMPLE",
+            "AWS_SECRET_ACCESS_KEY": "wJalrXUtnFEMI",
+            "AWS_REGION": "us-east-1",
+        }
+
+    def make_bucket(self, name: str) -> None:
+        request = urllib.request.Request(f"http://127.0.0.1:{self.port}/{name}", method="PUT")
+        urllib.request.urlopen(request).read()
+
+
+@contextmanager
+def moto() -> Iterator[S3]:
+    """Start moto's S3 server in a process of its own."""
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", SERVE], stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL) as process:
+        assert process.stdin
+        assert process.stdout
+        yield S3(int(process.stdout.readline()))
+        process.stdin.close()
+
+
+SLOW_DOWN = b"<Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>"
+EXPIRED = b"<Error><Code>ExpiredToken</Code><Message>The provided token has expired.</Message></Error>"
+
+
+@dataclass
+class FaultyProxy:
+    """Hands requests on to a server, and makes a fault of each answer that `faults` has one for.
+
+    Args:
+        upstream: port of the server.
+        hang_seconds: how long a fault that hangs does.
+
+    Attributes:
+        faults: names of those of the next answers to GET and PUT, in order; "": none.
+        forever: of all answers after these.
+        delay_seconds: before each answer.
+        requests: method, path and byte range of each.
+        most_at_once: requests that waited for their answers.
+        ignored_ranges: whether a request for a range was answered with a whole object.
+    """
+
+    upstream: int
+    hang_seconds: float = 30.0
+
+    def __post_init__(self) -> None:
+        self.reset()
+        self._listener = socket.create_server(("127.0.0.1", 0), backlog=100)
+        self.port = self._listener.getsockname()[1]
+        self._lock = threading.Lock()
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def reset(self) -> None:
+        """Make no more faults, and forget what was requested."""
+        self.faults, self.forever, self.delay_seconds = deque(), "", 0.0
+        self.requests: list[tuple[str, str, str | None]] = []
+        self.most_at_once = self._at_once = 0
+        self.ignored_ranges = False
+
+    def close(self) -> None:
+        with suppress(OSError):  # it is closed
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._serve, args=(client,), daemon=True).start()
+
+    def _serve(self, client: socket.socket) -> None:
+        with client, client.makefile("rb") as lines:
+            try:
+                while self._one(client, lines):
+                    pass
+            except OSError:
+                pass
+
+    def _one(self, client: socket.socket, lines) -> bool:
+        """Answer one request of a connection; tell whether another may follow."""
+        first = lines.readline().decode()
+        if not first:
+            return False
+        method, target, _ = first.split()
+        headers = {}
+        while (line := lines.readline().decode().strip()) != "":
+            name, _, value = line.partition(":")
+            headers[name.strip().lower()] = value.strip()
+        body = lines.read(int(headers.get("content-length", 0)))
+        with self._lock:
+            self.requests.append((method, target, headers.get("range")))
+            fault = ""
+            if method in ("GET", "PUT"):
+                fault = self.faults.popleft() if self.faults else self.forever
+            self._at_once += 1
+            self.most_at_once = max(self.most_at_once, self._at_once)
+        time.sleep(self.delay_seconds)
+        with self._lock:
+            self._at_once -= 1
+        if fault == "ignore_range":
+            self.ignored_ranges = True
+            headers.pop("range", None)
+        if fault == "slow_down":
+            return self._send(client, 503, {}, SLOW_DOWN)
+        if fault == "expired":
+            return self._send(client, 403, {}, EXPIRED)
+        if fault == "reset":
+            return _reset(client)
+        if fault == "hang":
+            time.sleep(self.hang_seconds)
+            return False
+        connection = http.client.HTTPConnection("127.0.0.1", self.upstream)
+        connection.request(method, target, body=body or None, headers=headers)
+        answer = connection.getresponse()
+        content = answer.read()
+        sent = {name.lower(): value for name, value in answer.getheaders()}
+        if fault == "shorten":  # a server that is wrong, and consistently so
+            content = content[: len(content) // 2]
+        if fault == "other_etag":
+            sent["etag"] = '"of-another-version"'
+        if fault.endswith("no_etag"):
+            sent.pop("etag", None)
+        length = sent.pop("content-length", "0") if method == "HEAD" else str(len(content))
+        if fault in ("cut", "cut_no_etag", "reset_within", "hang_within", "drip"):
+            self._head(client, answer.status, sent, str(len(content)))
+            if fault == "drip":
+                for position in range(len(content)):
+                    client.sendall(content[position : position + 1])
+                    time.sleep(0.2)
+                return True
+            client.sendall(content[: len(content) // 2])
+            if fault == "hang_within":
+                time.sleep(self.hang_seconds)
+            return _reset(client) if fault == "reset_within" else False
+        self._head(client, answer.status, sent, length)
+        if method != "HEAD":
+            client.sendall(content)
+        return True
+
+    def _send(self, client: socket.socket, status: int, headers: dict[str, str], content: bytes) -> bool:
+        self._head(client, status, headers, str(len(content)))
+        client.sendall(content)
+        return True
+
+    @staticmethod
+    def _head(client: socket.socket, status: int, headers: dict[str, str], length: str) -> None:
+        dropped = ("content-length", "transfer-encoding", "connection")
+        lines = [f"HTTP/1.1 {status} {http.client.responses[status]}", f"Content-Length: {length}"]
+        lines += [f"{name}: {value}" for name, value in headers.items() if name not in dropped]
+        client.sendall(("\r\n".join(lines) + "\r\n\r\n").encode())
+
+
+def _reset(client: socket.socket) -> bool:
+    """Close a connection so that the other side gets an RST."""
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    client.shutdown(socket.SHUT_RD)
+    client.close()
+    return False
+
+
+@contextmanager
+def faulty(server: S3) -> Iterator[FaultyProxy]:
+    """Put a proxy before a server."""
+    proxy = FaultyProxy(server.port)
+    try:
+        yield proxy
+    finally:
+        proxy.close()

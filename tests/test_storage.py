@@ -1,0 +1,370 @@
+"""Byte ranges of files and objects: exact, or an error of one line; never a hang, whatever the server does."""
+
+import http.server
+import logging
+import os
+import random
+import re
+import socket
+import sys
+import threading
+from functools import partial
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+
+from asr.errors import AudioError, InputError, StoreError
+from asr.storage import client, session, store
+from asr.storage.location import absolute, folder_of, is_url, join, printable_url, without_secrets
+from asr.storage.store import ByteRange, read_range, read_ranges, read_whole, size_and_etag, write_whole
+from asr.training.hydra_command import run_job
+from tests.storing import FaultyProxy, storage
+
+CONTENT = random.Random(0).randbytes(200_000)
+SECRET = "X-Amz-Signature=5ec2e7"  # of a signed URL
+
+PASSING = ("slow_down", "reset", "cut", "reset_within", "ignore_range", "shorten")  # and of a server without ETags:
+HANGING = ("hang", "hang_within", "drip")
+
+
+@pytest.fixture
+def url(s3: FaultyProxy, request: pytest.FixtureRequest) -> str:
+    """An object of CONTENT."""
+    url = f"s3://bucket/{request.node.name}.bin"
+    write_whole(url, CONTENT)
+    s3.requests.clear()
+    return url
+
+
+def requests(s3: FaultyProxy, method: str) -> list[str | None]:
+    return [byte_range for used, _, byte_range in s3.requests if used == method]
+
+
+# ---- what is read
+
+
+def test_a_range_of_an_object_and_of_a_file_is_what_stands_there(url: str, tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    write_whole(str(file), CONTENT)
+    drawn = random.Random(1)
+    for path in (url, str(file)):
+        assert read_whole(path) == CONTENT
+        assert size_and_etag(path).size == len(CONTENT)
+        for _ in range(20):
+            start = drawn.randrange(len(CONTENT))
+            num_bytes = drawn.randrange(len(CONTENT) - start + 1)
+            assert read_range(path, start, num_bytes) == CONTENT[start : start + num_bytes]
+
+
+def test_ranges_come_in_the_order_asked_for_and_neighbours_are_one_request(s3: FaultyProxy, url: str) -> None:
+    places = [(0, 100), (150_000, 10), (100, 50), (120, 500), (0, 100), (7, 0), (199_999, 1)]
+    contents = read_ranges([ByteRange(url, start, num_bytes) for start, num_bytes in places])
+    assert contents == [CONTENT[start : start + num_bytes] for start, num_bytes in places]
+    assert sorted(map(str, requests(s3, "GET"))) == ["bytes=0-619", "bytes=150000-199999"]
+
+
+def test_ranges_farther_apart_than_the_gap_are_fetched_at_once(s3: FaultyProxy, url: str) -> None:
+    s3.delay_seconds = 0.3
+    ranges = [ByteRange(url, 0, 5), ByteRange(url, 80_000, 5), ByteRange(url, 160_000, 5)]
+    assert read_ranges(ranges) == [CONTENT[0:5], CONTENT[80_000:80_005], CONTENT[160_000:160_005]]
+    assert len(requests(s3, "GET")) == s3.most_at_once == 3
+
+
+def test_an_object_larger_than_a_request_comes_in_parts(
+    s3: FaultyProxy, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(store, "REQUEST_BYTES", 70_000)
+    write_whole("s3://bucket/large", CONTENT)
+    s3.requests.clear()
+    assert read_whole("s3://bucket/large") == CONTENT
+    assert len(requests(s3, "GET")) == 3
+    store.download("s3://bucket/large", tmp_path / "copy")
+    assert (tmp_path / "copy").read_bytes() == CONTENT
+
+
+def test_an_empty_object_is_read(s3: FaultyProxy) -> None:
+    write_whole("s3://bucket/empty", b"")
+    assert read_whole("s3://bucket/empty") == b""
+    assert size_and_etag("s3://bucket/empty").size == 0
+
+
+@pytest.mark.parametrize("key", ["a b+c.flac", "a%20b", "a#b", "ü", "x?y=1&z", "~!*'()[]", "a/b/c.tar"])
+def test_a_key_may_hold_any_character(s3: FaultyProxy, key: str) -> None:
+    write_whole(f"s3://bucket/keys/{key}", key.encode())
+    assert read_whole(f"s3://bucket/keys/{key}") == key.encode()
+    assert (f"s3://bucket/keys/{key}", len(key.encode())) in store.list_prefix("s3://bucket/keys")
+
+
+def test_a_prefix_lists_whole_names_only(s3: FaultyProxy) -> None:
+    for name in ("list/b", "list/a/c", "listed"):
+        write_whole(f"s3://bucket/{name}", b"12")
+    assert store.list_prefix("s3://bucket/list") == [("s3://bucket/list/a/c", 2), ("s3://bucket/list/b", 2)]
+
+
+def test_a_file_is_written_to_a_store_from_the_disk(s3: FaultyProxy, tmp_path: Path) -> None:
+    (tmp_path / "large").write_bytes(CONTENT * 40)  # 8 MB: several parts
+    write_whole("s3://bucket/from-disk", tmp_path / "large")
+    assert read_whole("s3://bucket/from-disk") == CONTENT * 40
+
+
+def test_what_a_signed_url_names_is_read(s3: FaultyProxy, url: str) -> None:
+    signed = url.replace("s3://", f"http://127.0.0.1:{s3.port}/") + "?" + SECRET
+    assert read_whole(signed) == CONTENT
+    assert size_and_etag(signed) == size_and_etag(url)
+    assert read_range(signed, 5, 10, etag=size_and_etag(url).etag) == CONTENT[5:15]
+
+
+def test_pythons_own_web_server_which_knows_neither_ranges_nor_etags_is_read(tmp_path: Path) -> None:
+    names = ["plain", "a b#c%20d?.flac", "empty"]
+    for name in names:
+        (tmp_path / name).write_bytes(b"" if name == "empty" else CONTENT)
+    handler = partial(http.server.SimpleHTTPRequestHandler, directory=str(tmp_path))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        for name in names:
+            url = f"http://127.0.0.1:{server.server_port}/{quote(name)}"
+            size, version = size_and_etag(url)
+            assert read_whole(url) == (tmp_path / name).read_bytes()
+            assert size == os.path.getsize(tmp_path / name)
+        url = f"http://127.0.0.1:{server.server_port}/plain"
+        assert read_range(url, 150_000, 1000, etag=size_and_etag(url).etag) == CONTENT[150_000:151_000]
+        version = size_and_etag(url).etag
+        os.utime(tmp_path / "plain", (1e9, 1e9))
+        with pytest.raises(StoreError, match="must not change"):
+            read_range(url, 0, 10, etag=version)
+        with pytest.raises(StoreError, match="404 Not Found"):
+            read_range(url + "s", 0, 10)
+        with pytest.raises(StoreError, match="cannot be listed"):
+            store.list_prefix(url)
+        server.shutdown()
+
+
+# ---- faults
+
+
+@pytest.mark.parametrize("fault", PASSING)
+@pytest.mark.parametrize("etag", [True, False], ids=["etag", "no etag"])
+def test_a_fault_that_passes_leaves_the_same_bytes(s3: FaultyProxy, url: str, fault: str, etag: bool) -> None:
+    version = size_and_etag(url).etag if etag else None
+    for faults in ([fault], ["", fault], [fault, "slow_down", fault]):
+        s3.faults.extend(faults)
+        read = read_ranges([ByteRange(url, 5, 1000, version), ByteRange(url, 150_000, 1000, version)])
+        assert read == [CONTENT[5:1005], CONTENT[150_000:151_000]]
+        s3.faults.clear()
+
+
+def test_a_body_of_a_server_without_etags_that_ends_early_is_fetched_again(s3: FaultyProxy, url: str) -> None:
+    s3.faults.extend(["cut_no_etag", "cut_no_etag"])
+    s3.forever = "no_etag"
+    assert read_range(url, 5, 1000) == CONTENT[5:1005]
+    assert len(requests(s3, "GET")) == 3
+
+
+@pytest.mark.parametrize("fault", HANGING)
+def test_a_server_that_hangs_is_asked_again(s3: FaultyProxy, url: str, fault: str) -> None:
+    session.configure(storage(retry_seconds=20, timeout_seconds=1))
+    s3.faults.append(fault)
+    assert read_range(url, 5, 1000) == CONTENT[5:1005]
+
+
+@pytest.mark.parametrize("fault", [*(fault for fault in PASSING if fault != "ignore_range"), *HANGING])
+def test_a_fault_that_stays_is_one_line_that_names_object_and_cause(s3: FaultyProxy, url: str, fault: str) -> None:
+    session.configure(storage(retry_seconds=1, timeout_seconds=0.5))
+    s3.forever = fault
+    with pytest.raises(StoreError) as caught:
+        read_range(url, 5, 1000)
+    causes = {
+        "slow_down": "SlowDown",
+        "reset": "reset",
+        "cut": "early",
+        "reset_within": "reset",
+        "shorten": "sent",
+    }
+    message = str(caught.value)
+    assert message.startswith(f"{url}: ")
+    assert causes.get(fault, "no answer") in message
+    assert "\n" not in message
+
+
+def test_a_server_that_is_not_there_is_one_line() -> None:
+    session.configure(storage(retry_seconds=0.5, timeout_seconds=0.5))
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    with pytest.raises(StoreError, match="Connection refused"):
+        read_range(f"http://127.0.0.1:{port}/x", 5, 1000)
+
+
+def test_a_request_that_obstore_would_wait_for_is_given_up(
+    s3: FaultyProxy, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As if its time-outs did not work."""
+    monkeypatch.setattr(client, "time_limit", lambda request, settings: 0.5)
+    s3.forever = "hang"
+    with pytest.raises(StoreError, match="no answer within 0 seconds"):
+        client.Client().run([client.Get(url, 0, 10)], storage())
+
+
+@pytest.mark.parametrize("fault", ["slow_down", "reset"])
+def test_writing_survives_a_fault_that_passes(s3: FaultyProxy, fault: str) -> None:
+    s3.faults.extend([fault, fault])
+    write_whole("s3://bucket/written", CONTENT)
+    assert read_whole("s3://bucket/written") == CONTENT
+
+
+def test_expired_credentials_end_at_once_and_say_so(s3: FaultyProxy, url: str) -> None:
+    s3.forever = "expired"
+    s3.requests.clear()
+    with pytest.raises(StoreError, match=r"403 Forbidden, ExpiredToken.*Renew the credentials"):
+        read_range(url, 5, 10)
+    assert len(s3.requests) == 1
+
+
+def test_absent_credentials_are_named(s3: FaultyProxy, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    with pytest.raises(StoreError, match="Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_SKIP_SIGNATURE=true"):
+        read_range(url, 5, 10)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "cause"),
+    [
+        ("s3://absent/x", "NoSuchBucket"),
+        ("s3://bucket/absent", "NoSuchKey"),
+        ("s3://bucket/a//b", "empty path segment"),
+    ],
+)
+def test_an_object_or_a_bucket_that_is_absent_is_named(s3: FaultyProxy, wanted: str, cause: str) -> None:
+    for read in (lambda: read_range(wanted, 0, 10), lambda: read_whole(wanted)):
+        with pytest.raises(StoreError, match=f"^{wanted}: .*{cause}") as caught:
+            read()
+        assert not isinstance(caught.value, InputError | AudioError)  # which would skip the utterance
+
+
+@pytest.mark.parametrize("start", [len(CONTENT) - 5, len(CONTENT), len(CONTENT) + 1])
+def test_a_range_past_the_end_is_an_error_that_names_both_ends(url: str, start: int, tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_bytes(CONTENT)
+    for path in (url, str(file)):
+        with pytest.raises(
+            StoreError, match=re.escape(f"{path}: must have at least {start + 10} bytes; it has 200000")
+        ):
+            read_range(path, start, 10)
+    with pytest.raises(StoreError, match="must not be negative"):
+        read_range(url, -1, 10)
+
+
+def test_an_object_that_changed_is_an_error_that_names_it(s3: FaultyProxy, url: str, tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_bytes(CONTENT)
+    for path in (url, str(file)):
+        version = size_and_etag(path).etag
+        assert read_range(path, 0, 5, etag=version) == CONTENT[:5]
+        write_whole(path, CONTENT[::-1])
+        with pytest.raises(StoreError, match=re.escape(f"{path}: must not change while it is in use")):
+            read_range(path, 0, 5, etag=version)
+
+
+def test_a_changed_object_is_found_where_the_server_ignores_conditions(s3: FaultyProxy, url: str) -> None:
+    version = size_and_etag(url).etag
+    s3.faults.append("other_etag")
+    with pytest.raises(StoreError, match=r'must not change while it is in use.*now is "of-another-version"'):
+        read_range(url, 0, 5, etag=version)
+
+
+def test_a_server_that_ignores_ranges_is_read_exactly_and_noted_once(
+    s3: FaultyProxy, url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    s3.forever = "ignore_range"
+    caplog.set_level(logging.WARNING, logger="asr")
+    version = size_and_etag(url).etag
+    reader = client.Client()
+    for start, stop in ((0, 10), (150_000, 150_010), (199_990, 200_000)):
+        [fetched] = reader.run([client.Get(url, start, stop, version)], storage())
+        assert fetched.content == CONTENT[start:stop]
+    assert len([record for record in caplog.records if "whole objects" in record.message]) == 1
+    with pytest.raises(StoreError, match="must have at least"):
+        reader.run([client.Get(url, 199_990, 200_001, version)], storage())
+
+
+def test_the_helper_is_started_again_where_someone_ends_it(url: str) -> None:
+    for _ in range(2):
+        assert read_range(url, 0, 5) == CONTENT[:5]
+        assert isinstance(session._session.access, session._Helper)
+        session._session.access._process.kill()
+        session._session.access._process.wait()
+
+
+def test_an_absent_package_is_an_error_that_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    session.close()
+    monkeypatch.setitem(sys.modules, "obstore", None)
+    with pytest.raises(InputError, match=r"pip install '.\[s3\]'"):
+        read_range("s3://bucket/x", 0, 1)
+
+
+# ---- secrets
+
+
+@pytest.mark.parametrize("fault", ["slow_down", "hang", "expired", "cut"])
+def test_no_message_has_a_signature_or_a_password(s3: FaultyProxy, url: str, fault: str) -> None:
+    session.configure(storage(retry_seconds=0.5, timeout_seconds=0.3))
+    s3.forever = fault
+    web = url.replace("s3://", f"http://user:5ec2e7@127.0.0.1:{s3.port}/") + "?" + SECRET
+    with pytest.raises(StoreError) as caught:
+        read_whole(web)
+    assert "5ec2e7" not in str(caught.value)
+    assert str(caught.value).startswith(f"http://127.0.0.1:{s3.port}/")
+
+
+def test_a_command_line_is_logged_without_signatures() -> None:
+    command = (
+        f"asr.train 'corpus.train=[https://u:5ec2e7@h/a.jsonl?{SECRET},s3://b/x?y]' run_dir=x https://h/b?{SECRET}"
+    )
+    assert without_secrets(command) == "asr.train 'corpus.train=[https://h/a.jsonl,s3://b/x?y]' run_dir=x https://h/b"
+
+
+def test_a_training_refuses_settings_that_config_yaml_must_not_keep(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        run_job(lambda settings: None, {"corpus": {"train": [f"https://h/a.jsonl?{SECRET}"]}})
+    error = capsys.readouterr().err
+    assert "a setting must not hold a URL with a query or a password" in error
+    assert "5ec2e7" not in error
+
+
+# ---- names
+
+
+def test_paths_and_urls_are_told_apart() -> None:
+    urls = ("s3://b/k", "S3://b/k", "https://h/p", "http://h", "gs://b/k", "az://b/k")
+    paths = ("a", "/a/b", "s3:/b", "C:\\x", "hf://owner/name", "a://b", "", Path("s3://b"))
+    assert [path for path in (*urls, *paths) if is_url(path)] == [*urls]
+
+
+@pytest.mark.parametrize(
+    ("base", "relative", "joined"),
+    [
+        ("s3://b/x", "a.flac", "s3://b/x/a.flac"),
+        ("s3://b/x/", "../y/a.flac", "s3://b/y/a.flac"),
+        ("s3://b", "../../a.flac", "s3://b/a.flac"),
+        ("s3://b/x", "./y//a%20b?.flac", "s3://b/x/y/a%20b?.flac"),
+        ("s3://b/x", "/data/a.flac", "/data/a.flac"),
+        ("s3://b/x", "https://h/a.flac", "https://h/a.flac"),
+        ("/data", "s3://b/a.flac", "s3://b/a.flac"),
+        ("/data", "../a.flac", "/data/../a.flac"),
+        ("https://h/x?sig=1", "a.flac", "https://h/x/a.flac"),
+    ],
+)
+def test_a_path_relative_to_a_folder_is_found_in_it(base: str, relative: str, joined: str) -> None:
+    assert join(base, relative) == joined
+
+
+def test_the_folder_of_a_file_is_what_stands_before_its_name() -> None:
+    names = ["s3://b/x/m.jsonl", "s3://b/m.jsonl", "https://h/x/m.jsonl?a=b/c", "/x/m.jsonl", "m.jsonl"]
+    assert [folder_of(path) for path in names] == ["s3://b/x", "s3://b", "https://h/x", "/x", "."]
+
+
+def test_a_printed_url_has_neither_password_nor_query() -> None:
+    assert printable_url(f"https://user:secret@h:1/x?{SECRET}#f") == "https://h:1/x"
+    assert printable_url("s3://b/x?y#z") == "s3://b/x?y#z"  # part of the key
+    assert absolute(f"https://h/x?{SECRET}") == "https://h/x"
+    assert absolute("x") == os.path.abspath("x")

@@ -1,0 +1,205 @@
+"""Object stores from many processes: forked, killed, interrupted. A read is right or an error, and never hangs."""
+
+import asyncio
+import multiprocessing
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from torch.utils.data import DataLoader, Dataset
+
+from asr.errors import StoreError
+from asr.storage import session
+from asr.storage.store import read_range, write_whole
+from tests.conftest import ROOT
+from tests.storing import FaultyProxy, storage
+
+CONTENT = random.Random(0).randbytes(50_000)
+URL = "s3://bucket/shared"
+ACCESS = "import os, sys, time\nfrom asr.storage.store import read_range\n"
+
+
+@pytest.fixture(autouse=True)
+def _object(s3: FaultyProxy) -> None:
+    write_whole(URL, CONTENT)
+    s3.requests.clear()
+
+
+class Ranges(Dataset[tuple[bytes, str]]):
+    """Byte ranges of the object, and what reads them."""
+
+    def __len__(self) -> int:
+        return 40
+
+    def __getitem__(self, position: int) -> tuple[bytes, str]:
+        return read_range(URL, 1000 * position, 1000), access()
+
+
+def access() -> str:
+    return type(session._session.access).__name__
+
+
+def right() -> bool:
+    start = random.randrange(40_000)
+    return read_range(URL, start, 500) == CONTENT[start : start + 500]
+
+
+def test_loading_processes_read_after_the_training_process_has_read() -> None:
+    assert right()
+    items = list(DataLoader(Ranges(), batch_size=None, num_workers=3, multiprocessing_context="fork"))
+    assert items == [[CONTENT[1000 * place : 1000 * place + 1000], "Client"] for place in range(40)]
+    assert access() == "_Helper"
+    assert right()
+
+
+def test_loading_processes_read_where_faults_are_many(s3: FaultyProxy) -> None:
+    s3.faults.extend(random.Random(0).choices(["", "slow_down", "reset", "cut", "reset_within"], k=60))
+    items = list(DataLoader(Ranges(), batch_size=None, num_workers=3, multiprocessing_context="fork"))
+    assert [content for content, _ in items] == [CONTENT[1000 * place : 1000 * place + 1000] for place in range(40)]
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_failure_in_a_loading_process_is_one_line(s3: FaultyProxy, num_workers: int) -> None:
+    session.configure(storage(retry_seconds=0.5, timeout_seconds=0.5))
+    s3.forever = "slow_down"
+    context = "fork" if num_workers else None
+    with pytest.raises(StoreError) as caught:
+        list(DataLoader(Ranges(), batch_size=None, num_workers=num_workers, multiprocessing_context=context))
+    assert str(caught.value).startswith(f"{URL}: 503 Service Unavailable, SlowDown")
+    assert "\n" not in str(caught.value)
+
+
+def read_then_fork(done: "multiprocessing.Queue[tuple[bool, bool, str]]") -> None:
+    """Read as a loading process does, fork, and read in the child as well."""
+    first = right() and access() == "Client"
+    child = multiprocessing.Process(target=lambda: done.put((first, right(), access())))
+    child.start()
+    child.join()
+
+
+def test_a_child_of_a_process_that_has_used_obstore_itself_reads_by_a_helper() -> None:
+    done: multiprocessing.Queue[tuple[bool, bool, str]] = multiprocessing.Queue()
+    process = multiprocessing.Process(target=read_then_fork, args=(done,))
+    process.start()
+    assert done.get(timeout=60) == (True, True, "_Helper")
+    process.join()
+
+
+def test_parent_and_children_read_at_once() -> None:
+    """A child does not use the socket of its parent's helper."""
+    assert right()
+    children = []
+    for _ in range(4):
+        child = os.fork()
+        if child == 0:
+            os._exit(0 if all(right() for _ in range(20)) else 1)
+        children.append(child)
+    assert all(right() for _ in range(40))
+    assert [os.waitpid(child, 0)[1] for child in children] == [0] * 4
+    assert right()
+
+
+def test_threads_read_at_once() -> None:
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(lambda _: right(), range(100)))
+
+
+def test_a_fork_while_another_thread_reads_leaves_a_child_that_can() -> None:
+    stop = threading.Event()
+
+    def read() -> None:
+        while not stop.is_set():
+            assert right()
+
+    thread = threading.Thread(target=read)
+    thread.start()
+    try:
+        for _ in range(10):
+            child = os.fork()
+            if child == 0:
+                signal.alarm(60)
+                os._exit(0 if right() else 1)
+            assert os.waitpid(child, 0)[1] == 0
+    finally:
+        stop.set()
+        thread.join()
+
+
+def test_an_event_loop_of_the_caller_as_notebooks_have_does_no_harm() -> None:
+    async def read() -> bool:
+        return right()
+
+    assert asyncio.run(read())
+
+
+def started(code: str) -> "subprocess.Popen[str]":
+    command = [sys.executable, "-c", ACCESS + code]
+    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, start_new_session=True)
+
+
+def helpers_of(process_id: int) -> list[int]:
+    children = Path(f"/proc/{process_id}/task/{process_id}/children").read_text().split()
+    return [int(child) for child in children]
+
+
+def is_alive(process_id: int) -> bool:
+    try:
+        return "\nState:\tZ" not in Path(f"/proc/{process_id}/status").read_text()
+    except FileNotFoundError:
+        return False
+
+
+@pytest.mark.parametrize("end", ["killed", "at its end"])
+def test_a_helper_ends_with_its_process(end: str) -> None:
+    code = f"read_range({URL!r}, 0, 5)\nprint('read', flush=True)\ntime.sleep({60 if end == 'killed' else 0})"
+    with started(code) as process:
+        assert process.stdout
+        assert process.stdout.readline() == "read\n"
+        helpers = helpers_of(process.pid) if end == "killed" else []
+        if end == "killed":
+            assert len(helpers) == 1
+            process.kill()
+        process.wait(timeout=30)
+        for _ in range(200):
+            if not any(map(is_alive, helpers)):
+                return
+            time.sleep(0.1)
+    pytest.fail("the helper is still there")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1], ids=lambda number: number.name)
+def test_a_signal_to_all_processes_as_of_ctrl_c_or_slurm_leaves_the_helper(number: signal.Signals) -> None:
+    code = f"""
+import signal
+for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
+    signal.signal(number, lambda *_: None)  # as a training does, which then ends its step
+from asr.storage import session
+read_range({URL!r}, 0, 5)
+helper = session._session.access
+print('read', flush=True)
+sys.stdin.read()
+time.sleep(0.5)
+read_range({URL!r}, 0, 5)
+print(session._session.access is helper and helper._process.poll() is None, flush=True)
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", ACCESS + code],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        assert process.stdout
+        assert process.stdin
+        assert process.stdout.readline() == "read\n"
+        os.killpg(process.pid, number)
+        process.stdin.close()
+        assert process.stdout.readline() == "True\n"
