@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from asr.cli.command import run_command
 from asr.cli.table import lay_out
-from asr.errors import InputError
 
 if TYPE_CHECKING:
     from asr.data.text_set import Sentences
@@ -72,9 +71,9 @@ def _read_options(arguments: Sequence[str] | None) -> argparse.Namespace:
     options = parser.parse_args(arguments)
     if bool(options.interpolate) != bool(options.dev):
         given = "--dev" if options.dev else "--interpolate"
-        raise InputError(f"--interpolate and --dev must be given together; got {given} alone.")
+        parser.error(f"--interpolate and --dev must be given together; got {given} alone.")
     if options.dev in options.texts:
-        raise InputError(f"--dev must be another text than those that are measured; {options.dev} is one of them.")
+        parser.error(f"--dev must be another text than those that are measured; {options.dev} is one of them.")
     return options
 
 

@@ -444,9 +444,10 @@ def test_models_are_interpolated_token_by_token_with_the_weights_that_suit_anoth
         (["--interpolate", "b.arpa", "--dev", "t.txt"], r"--dev must be another text .*; t\.txt is one of them\."),
     ],
 )
-def test_weights_need_a_text_of_their_own(options: list[str], message: str) -> None:
-    with pytest.raises(InputError, match=message):
+def test_weights_need_a_text_of_their_own(options: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
         asr_perplexity.main([str(RECOGNIZER), "a.arpa", "t.txt", *options])
+    assert re.search(message, capsys.readouterr().err)
 
 
 def test_a_language_model_over_other_tokens_is_refused(trained: Path) -> None:

@@ -137,7 +137,9 @@ def test_priors_go_to_the_first_pass_of_a_rescoring() -> None:
 
 
 def test_priors_that_do_not_fit_are_refused() -> None:
-    must = r"decode\.label_priors must have a number for each of the 5 tokens; got 4\. Estimate them with asr\.tune"
+    must = (
+        r"^the number of decode\.label_priors must be the number of tokens, 5 \(asr\.tune --label-priors .*\); got 4\."
+    )
     with pytest.raises(InputError, match=must):
         prior_beam(label_priors=PRIORS[:4])
     with pytest.raises(InputError, match=r"--label-priors must go with the beam search; got --decode joint_beam"):

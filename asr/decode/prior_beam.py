@@ -9,9 +9,8 @@ from torch import Tensor
 
 from asr.decode.beam import Beam, Frame, Grown
 from asr.decode.fusion.shallow_fusion import Bonus, Score, ShallowFusion
-from asr.errors import InputError
 from asr.interfaces import BLANK_ID, Head, Hypothesis, Tokenizer, Tunable
-from asr.settings.rule import list_of, number, or_null, whole
+from asr.settings.rule import Rule, list_of, number, or_null, whole
 
 WEIGHTS = (0.0, 0.05, 0.1, 0.2, 0.3, 0.5)  # of the priors, that are worth trying
 PRIORS = or_null(list_of(number(-1_000, 0), "of log-probabilities, one a token, the blank's first"))
@@ -59,9 +58,10 @@ class PriorBeam:
         token_threshold: Score,
         fusion: Callable[[Tokenizer, Callable[[str], str]], ShallowFusion],
     ) -> None:
-        if label_priors is not None and len(label_priors) != tokenizer.vocab_size:
-            must = f"decode.label_priors must have a number for each of the {tokenizer.vocab_size} tokens"
-            raise InputError(f"{must}; got {len(label_priors)}. Estimate them with asr.tune --label-priors.")
+        if label_priors is not None:
+            must = f"the number of tokens, {tokenizer.vocab_size} (asr.tune --label-priors estimates them)"
+            fits = Rule(must, lambda count: count == tokenizer.vocab_size)
+            fits.check("the number of decode.label_priors", len(label_priors))
         self.label_priors = label_priors
         self.prior_weight = prior_weight
         self.beam = Beam(
