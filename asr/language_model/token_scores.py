@@ -9,7 +9,7 @@ from asr.lengths import padding_mask
 
 
 def text_log_probs(model: TokenModel, tokens: Tensor, token_lengths: Tensor, at_once: int | None = None) -> Tensor:
-    """Compute log p(tokens, end) of each text, natural logarithm, (B,). The arguments are those of `token_log_probs`."""
+    """Compute log p(tokens, end) of each text, natural logarithm, (B,); arguments: see `token_log_probs`."""
     return token_log_probs(model, tokens, token_lengths, at_once).sum(dim=1)
 
 
