@@ -127,12 +127,12 @@ def _read(
     manifests: Sequence[str], recognizer: "Recognizer", how: "Inference"
 ) -> "tuple[dict[str, list[EncodedUtterance]], int]":
     """Run the net over each dev set; return what it gave, and the number of utterances that could not be read."""
-    from asr.data.manifest import read_good_lines
+    from asr.data.index_cache import listed_utterances
     from asr.evaluation.tuning import encode
 
     dev_sets, num_problems = {}, 0
     for manifest in manifests:
-        utterances, errors = read_good_lines(manifest)
+        utterances, errors = listed_utterances(manifest)
         for error in errors:
             complain(str(error))
         with audio_progress(f"running the net on {Path(manifest).name}", utterances) as advance:

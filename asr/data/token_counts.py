@@ -26,7 +26,7 @@ _work: tuple[Utterances, Reference, str]  # of `_encode`, in processes that are 
 
 
 class TokenCounts(NamedTuple):
-    """Of each utterance, (N,) int64.
+    """Of each utterance, (N,) int32.
 
     Args:
         num_tokens: tokens of its text.
@@ -62,13 +62,13 @@ def stored_counts(utterances: Utterances, reference: Reference, cache: IndexCach
     """
     if utterances.source is None:
         return count_tokens(utterances, reference)
-    probes = [_counted(utterances, place, reference, "train") for place in spread(len(utterances))]
+    probes = _encoded(utterances.select(np.array(spread(len(utterances)), dtype=np.int64)), reference, "train").tolist()
     key = repr(("token counts", utterances.source, components, probes))
     return _split(cache.numbers(key, lambda: _encoded(utterances, reference, "train")))
 
 
 def _split(counts: np.ndarray) -> TokenCounts:
-    num_tokens, min_frames = torch.from_numpy(np.asarray(counts).astype(np.int64))
+    num_tokens, min_frames = torch.from_numpy(counts)
     return TokenCounts(num_tokens, min_frames)
 
 
@@ -101,17 +101,15 @@ def _chunks(starts: Sequence[int], number: int) -> Iterator[np.ndarray | str]:
 def _encode(start: int) -> np.ndarray | str:
     """Count tokens and frames of a chunk, (2, CHUNK) int32, or return the message of the error."""
     utterances, reference, split = _work
-    places = range(start, min(start + CHUNK, len(utterances)))
+    texts = utterances.select(np.arange(start, min(start + CHUNK, len(utterances)))).texts
+    encode, min_frames = reference.encode, reference.min_frames
+    num_tokens: list[int] = []
+    needed: list[int] = []
     try:
-        return np.array([_counted(utterances, place, reference, split) for place in places], dtype=np.int32).T
+        for text in texts:
+            tokens = encode(text)
+            num_tokens.append(len(tokens))
+            needed.append(min_frames(tokens))
     except InputError as error:
-        return str(error)
-
-
-def _counted(utterances: Utterances, place: int, reference: Reference, split: str) -> tuple[int, int]:
-    utterance = utterances[place]
-    try:
-        tokens = reference.encode(utterance.text)
-    except InputError as error:
-        raise InputError(f"{split}: {error} (id {utterance.id!r}).") from None
-    return len(tokens), reference.min_frames(tokens)
+        return f"{split}: {error} (id {utterances[start + len(num_tokens)].id!r})."
+    return np.array([num_tokens, needed], dtype=np.int32)
