@@ -41,6 +41,7 @@ SMALL = {
     "transformer_xl": ["token_model=transformer_xl", "token_model.dim=16", "token_model.num_layers=2"],
 }
 TWO = ["trainer.strategy=ddp", "trainer.devices=2"]
+AS_MANY_STEPS = ["text.batch_tokens=45"]  # on two processes as on one, so that a run can be killed within an epoch
 BF16 = ["trainer.precision=bf16-mixed"]
 EVERY_STEPS = 3
 RUN = [
@@ -212,10 +213,10 @@ def test_perplexity_does_not_depend_on_the_batches(text_set: TextSet) -> None:
     [
         ("lstm", [], 1),
         ("transformer_xl", [], 1),
-        ("lstm", TWO, 2),
-        ("transformer_xl", TWO, 2),
+        ("lstm", [*TWO, *AS_MANY_STEPS], 2),
+        ("transformer_xl", [*TWO, *AS_MANY_STEPS], 2),
         ("lstm", BF16, 1),
-        ("transformer_xl", [*TWO, *BF16], 2),
+        ("transformer_xl", [*TWO, *AS_MANY_STEPS, *BF16], 2),
     ],
     ids=["lstm", "transformer_xl", "lstm-two", "transformer_xl-two", "lstm-bf16", "transformer_xl-two-bf16"],
 )
