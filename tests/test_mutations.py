@@ -45,6 +45,7 @@ CHOICES = [
     ["head=transducer", "head/predictor=lstm"],
     ["head=transducer", "decode=lm_rescoring", "decode@decode.first=transducer_beam"],
     ["head=transducer", "head/predictor=gru"],
+    ["head=tdt", "head/predictor=lstm"],
     ["head=tdt", "decode=tdt_beam"],
 ]
 SMALL = [

@@ -10,6 +10,8 @@ from torch import Tensor, nn
 
 from asr.checkpoint.load import load_recognizer
 from asr.convert import main
+from asr.head.joint_network import ACTIVATIONS
+from asr.interchange.foreign import JOINT_ACTIVATIONS
 from asr.interchange.nemo.convert import from_nemo
 from tests.nemo import DIM, FAST, LAYERS, SAMPLE_RATE, nemo_config, nemo_files, tensors, vocabulary, write_tar
 from tests.nemo import member as tar_member
@@ -161,7 +163,7 @@ def test_without_dropout_the_joint_networks_last_layer_has_another_number(tmp_pa
         ({"decoder__prednet": {"surprise": 1}}, "decoder.prednet.surprise must not be set"),
         ({"decoder__prednet": {"dropout": "x"}}, "head.predictor.dropout must be a number"),
         ({"joint": {"num_extra_outputs": 5}}, "joint.num_extra_outputs must be the number of decoding.durations, 4;"),
-        ({"joint__jointnet": {"activation": "sigmoid"}}, "joint.jointnet.activation must be 'tanh', which asr has"),
+        ({"joint__jointnet": {"activation": "sigmoid"}}, "joint.jointnet.activation must be 'relu', which asr has"),
         ({"decoding": {"big_blank_durations": [2, 4]}}, "decoding.big_blank_durations must be null: asr has one blank"),
         ({"decoding": {"durations": [1, 2, 3, 4]}}, "head.durations must be a list, of frames in ascending order"),
         ({"decoding": {"durations": "all"}}, "decoding.durations must be a list of frames; got 'all'."),
@@ -171,6 +173,10 @@ def test_without_dropout_the_joint_networks_last_layer_has_another_number(tmp_pa
 def test_what_asr_does_not_have_is_refused_by_name(sections: dict[str, Any], message: str, tmp_path: Path) -> None:
     path = archive(tmp_path, config("hybrid tdt", **sections), state("hybrid tdt"))
     assert_refused(path, re.escape(message), tmp_path)
+
+
+def test_the_activations_that_are_taken_are_those_of_our_joiner() -> None:
+    assert set(JOINT_ACTIVATIONS) == set(ACTIVATIONS)
 
 
 @pytest.mark.parametrize("name", ["decoder", "joint", "loss", "decoding", "aux_ctc"])

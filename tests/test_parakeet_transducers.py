@@ -128,7 +128,7 @@ def test_every_tensor_is_accounted_for(kind: str, tmp_path: Path, capsys: pytest
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"hidden_act": "gelu"}, "config.hidden_act must be 'tanh', which asr has; got 'gelu'."),
+        ({"hidden_act": "gelu"}, "config.hidden_act must be 'relu', which asr has; got 'gelu'."),
         ({"durations": [1, 2]}, "head.durations must be a list, of frames in ascending order, 0 and 1 first"),
         ({"durations": [0, 1, 2]}, "joint.head.weight must be"),
         ({"blank_token_id": 99}, "blank_token_id must be the blank's number, from 0 to 40; got 99."),

@@ -18,6 +18,7 @@ from asr.interchange.tensors import load_tensors
 from asr.settings.conf import default_settings
 
 EPS = 1e-5  # of their norms
+JOINT_ACTIVATIONS = ("relu", "tanh")  # of transducers; those that our joiner has
 SAFE_PIECES = set("▁'- ")  # of a model without case and punctuation
 PARTS = {  # of our models, that they have too
     "encoder": "conformer",

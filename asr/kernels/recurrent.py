@@ -39,8 +39,9 @@ def step_lstm(layers: nn.LSTM, x: Tensor, hidden: Tensor, memory: Tensor) -> tup
     """Go on by one frame.
 
     Args:
-        layers: one direction, batch first; only their weights, if a program is being written down: torch's own have a
-            state of other dimensions there.
+        layers: one direction, batch first. Torch's own run in training, for their dropout, and on a GPU. On a
+            processor they repack their weights for each frame, which takes ten times as long as the frame (dimension
+            640, one utterance, one core); in a program that is being written down their state has other dimensions.
         x: (B, D).
         hidden: state of each layer, (L, B, H).
         memory: of each layer, (L, B, H).
@@ -48,7 +49,7 @@ def step_lstm(layers: nn.LSTM, x: Tensor, hidden: Tensor, memory: Tensor) -> tup
     Returns:
         The two behind the frame; what comes out is the last layer's state.
     """
-    if not torch.compiler.is_exporting():
+    if not torch.compiler.is_exporting() and (layers.training or x.device.type != "cpu"):
         new: tuple[Tensor, Tensor] = layers(x[:, None], (hidden, memory))[1]
         return new
     states, memories = [], []

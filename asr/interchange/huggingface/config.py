@@ -8,8 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from asr.errors import InputError
-from asr.head.joint_network import ACTIVATIONS
-from asr.interchange.foreign import CTC_HEAD, EPS, HeadConfig, check_parts
+from asr.interchange.foreign import CTC_HEAD, EPS, JOINT_ACTIVATIONS, HeadConfig, check_parts
 from asr.interchange.section import Section, as_yaml, check, mapping, whole
 from asr.settings.conf import default_settings
 
@@ -55,7 +54,7 @@ def encoder_section(config: Section) -> Section:
     if not isinstance(kind, str) or kind not in KEYS:
         must = "model_type must be parakeet_ctc, parakeet_rnnt or parakeet_tdt, transformers' ParakeetForCTC, RNNT, TDT"
         raise InputError(f"{must}; got {as_yaml(kind)}.")
-    activations = {} if kind == "parakeet_ctc" else {"hidden_act": ("relu", tuple(ACTIVATIONS))}
+    activations = {} if kind == "parakeet_ctc" else {"hidden_act": ("relu", JOINT_ACTIVATIONS)}
     check(config, "config", KEYS[kind], activations)
     return mapping(config.get("encoder_config"), "encoder_config")
 

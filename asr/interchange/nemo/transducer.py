@@ -4,9 +4,8 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from asr.errors import InputError, shown
-from asr.head.joint_network import ACTIVATIONS
 from asr.interchange.account import ONE_FRAME, SAME, SUM, Layout, Names, outputs
-from asr.interchange.foreign import HeadConfig
+from asr.interchange.foreign import JOINT_ACTIVATIONS, HeadConfig
 from asr.interchange.nemo.config import check_class, ctc_head
 from asr.interchange.nemo.weights import FRONT_END, names
 from asr.interchange.section import Section, as_yaml, check, mapping, whole
@@ -56,7 +55,7 @@ def transducer(config: Section) -> NemoTransducer:
     check(network, "decoder", DECODER_KEYS, never)
     check(joint, "joint", JOINT_KEYS, {"masking_prob": (-1.0, (-1.0, -1))})
     jointnet = mapping(joint.get("jointnet"), "joint.jointnet")
-    check(jointnet, "joint.jointnet", JOINTNET_KEYS, {"activation": ("relu", tuple(ACTIVATIONS))})
+    check(jointnet, "joint.jointnet", JOINTNET_KEYS, {"activation": ("relu", JOINT_ACTIVATIONS)})
     durations = _durations(config, joint)
     name = "tdt" if durations else "transducer"
     auxiliary = config.get("aux_ctc")
