@@ -33,6 +33,19 @@ def keep_memory() -> None:
         ctypes.CDLL(None).mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
 
 
+def reader_has_gone() -> bool:
+    """Flush standard output; True where nobody reads it any more, `| head` say: what is left of it is dropped.
+
+    Python would try again to write it when it ends, and report an error.
+    """
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return True
+    return False
+
+
 def spin_briefly() -> None:
     """Let OpenMP's threads wait for each other awake for microseconds, then asleep; must come before torch is imported.
 

@@ -5,17 +5,18 @@ import logging
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from asr.errors import InputError, StoreError
+from asr.errors import InputError, StoreError, how_to_install
 from asr.settings.conf import CONF
 from asr.storage.location import without_secrets
 from asr.system.files import NO_ROOM
-from asr.system.processes import INTERRUPTED, keep_memory, spin_briefly
+from asr.system.processes import INTERRUPTED, keep_memory, reader_has_gone, spin_briefly
 from asr.text.printable import LineFormatter
 from asr.training.signals import Stopped, requeue
 
@@ -77,19 +78,19 @@ def experiment_command(command: Command, root: str = "train", read: Reader = rea
 
     def program() -> None:
         if {"-h", "--help"} & set(sys.argv[1:]):
-            print(help_text(command, root))
-            return
-        try:
-            check_sweep_packages(sys.argv[1:])
-        except InputError as error:
-            sys.exit(f"error: {error}")
-        spin_briefly()
-        keep_memory()
-        import hydra
+            print_help(command, root)
+        else:
+            try:
+                check_sweep_packages(sys.argv[1:])
+            except InputError as error:
+                sys.exit(f"error: {error}")
+            spin_briefly()
+            keep_memory()
+            import hydra
 
-        hydra.main(version_base="1.3", config_path=str(CONF), config_name=root)(main)()
+            hydra.main(version_base="1.3", config_path=str(CONF), config_name=root)(main)()
         gc.freeze()  # Python would look through all of Lightning for garbage before it ends, for most of a second
-        if failed:
+        if reader_has_gone() or failed:
             sys.exit(1)
 
     return program
@@ -107,7 +108,14 @@ def check_sweep_packages(arguments: Sequence[str]) -> None:
             try:
                 distribution(package)
             except PackageNotFoundError:
-                raise InputError(f"sweep=[{name}] needs {package}: pip install 'asr[{extra}]'.") from None
+                must = f"sweep=[{name}] needs the package {package}; it is not installed"
+                raise InputError(f"{must}. {how_to_install(extra)}") from None
+
+
+def print_help(command: Command, root: str) -> None:
+    """Print what `help_text` says; a reader that has seen enough of it is no error."""
+    with suppress(BrokenPipeError):
+        print(help_text(command, root))
 
 
 def help_text(command: Command, root: str) -> str:
@@ -163,6 +171,10 @@ def run_job(
         return command(settings)
     except (InputError, StoreError) as error:
         logger.error("error: %s", error)
+        sys.exit(1)
+    except BrokenPipeError:
+        if not reader_has_gone():  # it was another pipe, to a process that reads audio say
+            raise
         sys.exit(1)
     except OSError as error:
         if error.errno not in NO_ROOM:
