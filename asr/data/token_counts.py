@@ -15,10 +15,14 @@ from asr.data.dataset import Reference
 from asr.data.index_cache import IndexCache, spread
 from asr.data.utterances import Utterances
 from asr.errors import InputError
+from asr.text.numbers import counted
+from asr.text.printable import listed, printable
 
 CHUNK = 10_000  # texts that a process encodes at once
 MIN_PARALLEL = 5 * CHUNK  # below it, starting processes takes longer than encoding
 LOG_SECONDS = 10.0
+CURE = "add text with these characters to corpus.train"  # where the tokenizer was learnt from train
+CURE_OF_TRAIN = "learn another tokenizer (tokenizer=sentencepiece): this one is that of the model in init.from"
 
 logger = logging.getLogger(__name__)
 
@@ -46,7 +50,7 @@ def count_tokens(utterances: Utterances, reference: Reference, split: str = "tra
         split: name of the utterances, for errors.
 
     Raises:
-        InputError: naming split, utterance and character, for a text that the tokenizer cannot spell.
+        InputError: the tokenizer cannot spell all texts; naming split and characters.
     """
     return _split(_encoded(utterances, reference, split))
 
@@ -62,7 +66,10 @@ def stored_counts(utterances: Utterances, reference: Reference, cache: IndexCach
     """
     if utterances.source is None:
         return count_tokens(utterances, reference)
-    probes = [_counted(utterances, place, reference, "train") for place in spread(len(utterances))]
+    try:
+        probes = [_counted(utterances, place, reference, "train") for place in spread(len(utterances))]
+    except InputError as error:
+        raise _unspelled(utterances, reference, "train", str(error)) from None
     key = repr(("token counts", utterances.source, components, probes))
     return _split(cache.numbers(key, lambda: _encoded(utterances, reference, "train")))
 
@@ -80,7 +87,7 @@ def _encoded(utterances: Utterances, reference: Reference, split: str) -> np.nda
     chunks, logged = [], time.monotonic()
     for number, chunk in enumerate(_chunks(starts, len(utterances)), start=1):
         if isinstance(chunk, str):
-            raise InputError(chunk)
+            raise _unspelled(utterances, reference, split, chunk)
         chunks.append(chunk)
         if time.monotonic() - logged > LOG_SECONDS:
             logged = time.monotonic()
@@ -115,3 +122,31 @@ def _counted(utterances: Utterances, place: int, reference: Reference, split: st
     except InputError as error:
         raise InputError(f"{split}: {error} (id {utterance.id!r}).") from None
     return len(tokens), reference.min_frames(tokens)
+
+
+def _unspelled(utterances: Utterances, reference: Reference, split: str, first: str) -> InputError:
+    """Name all characters that the tokenizer lacks, and count the utterances that have one.
+
+    Args:
+        utterances: texts normalised.
+        reference: text to tokens.
+        split: name of the utterances.
+        first: the error of the first text that cannot be spelled.
+    """
+    missing = {character for character in set().union(*utterances.texts) if not _spells(reference, character)}
+    ids = [name for name, text in zip(utterances.ids, utterances.texts, strict=True) if not missing.isdisjoint(text)]
+    if not ids:
+        return InputError(first)
+    characters = ", ".join(map(repr, sorted(missing)))
+    number = f"{len(ids):,} of {counted(len(utterances), 'utterance')}"
+    cure = CURE_OF_TRAIN if split == "train" else CURE
+    must = f"{split}: the tokenizer must cover every character; {number} have characters that it lacks: {characters}"
+    return InputError(f"{must} ({printable(listed(ids))}). Correct the texts, leave the utterances out, or {cure}.")
+
+
+def _spells(reference: Reference, character: str) -> bool:
+    try:
+        reference.encode(character)
+    except InputError:
+        return False
+    return True
