@@ -28,6 +28,7 @@ SUITE = {  # benchmarks, and the options of each run of theirs
     "decoding": [""],
     "searches": [""],
     "plan": [""],
+    "corpus": [""],
     "startup": [""],
     "serve": [""],
     "long_recording": ["", "--compare --pause 0"],

@@ -1,5 +1,6 @@
 """The training set: what is dropped and why, and epochs that go on where they stopped, on other processes too."""
 
+import math
 from dataclasses import replace
 from itertools import chain
 
@@ -275,3 +276,34 @@ def test_steps_that_another_number_of_processes_goes_on_with_are_those_it_does()
     position = Position(3, (Share(2, 5),)).on(1)
     rest = len(one.epoch(position)) + sum(len(one.epoch(start_of_epoch(epoch, 1))) for epoch in (4, 5))
     assert one.total_steps(position, 40, RunBounds(6, -1, 1)) == 40 + rest
+
+
+@pytest.mark.parametrize("max_cells", [None, 4000.0])
+def test_a_plan_made_in_blocks_of_a_few_utterances_is_that_made_at_once(
+    max_cells: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = utterances(300)
+    given[17] = Utterance("long", 13.0, "long", "long")
+    reference = REFERENCE if max_cells is None else replace(REFERENCE, cells=lambda frames, tokens: frames * tokens)
+    settings = read(PlanSettings, SETTINGS | {"max_cells": max_cells}, "data")
+    plans = []
+    for block in (1 << 20, 7):
+        monkeypatch.setattr("asr.data.blocks.BLOCK", block)
+        monkeypatch.setattr("asr.data.batch_plan.BLOCK", block)
+        data = TrainingSet(given, FEATURES, reference, SPEED, 7, settings)
+        plans.append((list(data.utterances.ids), steps(data.epoch(start_of_epoch(1, 2)))))
+    assert plans[0] == plans[1]
+    assert len(plans[0][0]) <= 299
+
+
+def test_of_a_large_set_the_first_epochs_are_planned_to_count_the_steps_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = training_set(utterances(200))
+    bounds = RunBounds(max_epochs=9, max_steps=None, accumulate=2)
+    lengths = [math.ceil(len(data.epoch(start_of_epoch(epoch, 1))) / 2) for epoch in range(9)]
+    assert data.total_steps(start_of_epoch(0, 1), 0, bounds) == sum(lengths)
+    monkeypatch.setattr("asr.data.training_set.MAX_PLANNED", 3 * 200)
+    assert data.total_steps(start_of_epoch(0, 1), 0, bounds) == sum(lengths[:3]) + 6 * lengths[2]
+    assert data.total_steps(start_of_epoch(0, 1), 0, replace(bounds, max_epochs=3)) == sum(lengths[:3])
+    assert data.total_steps(start_of_epoch(0, 1), 0, replace(bounds, max_steps=20)) == 20
+    monkeypatch.setattr("asr.data.training_set.MAX_PLANNED", 1)
+    assert data.total_steps(start_of_epoch(0, 1), 0, bounds) == sum(lengths[:2]) + 7 * lengths[1]

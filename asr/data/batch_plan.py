@@ -10,10 +10,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, overload
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import Sampler
 
+from asr.data.blocks import BLOCK, in_blocks
 from asr.data.dataset import Item
 from asr.data.seeds import derive_seed
 from asr.errors import InputError
@@ -103,7 +105,7 @@ class Texts:
     num_tokens: Tensor
     cells: Callable[[Tensor, Tensor], Tensor]
 
-    def of(self, indices: Tensor) -> "Texts":
+    def of(self, indices: Tensor | slice) -> "Texts":
         """Those of some utterances, in this order."""
         return replace(self, num_tokens=self.num_tokens[indices])
 
@@ -191,10 +193,13 @@ def cut_batches(durations: Tensor, bounds: BatchBounds, texts: Texts | None = No
     Returns:
         Where the batches begin, then N, (batches + 1,).
     """
-    ends = _batch_ends(durations, bounds, texts).tolist()
     edges = [0]
-    while edges[-1] < len(ends):
-        edges.append(ends[edges[-1]])
+    reach = 2 * min(bounds.max_utterances, len(durations))  # utterances after a block that its batches may hold
+    while (first := edges[-1]) < len(durations):
+        block = slice(first, first + BLOCK + reach)
+        ends = _batch_ends(durations[block], bounds, texts and texts.of(block))[:BLOCK].tolist()
+        while edges[-1] < min(first + BLOCK, len(durations)):
+            edges.append(first + ends[edges[-1] - first])
     return torch.tensor(edges)
 
 
@@ -255,17 +260,31 @@ def plan_training(
     if len(durations) < world_size:
         raise InputError(f"each rank needs an utterance; got {len(durations)} utterances for {world_size} ranks.")
     generator = torch.Generator().manual_seed(derive_seed(seed, epoch, "plan", part))
-    by_duration = torch.argsort(durations, stable=True)
+    by_duration = _stable_argsort(durations)
     padded = durations if padded is None else padded
-    cells = 0 if texts is None else texts.cells(padded, texts.num_tokens)[by_duration]
-    places = bounds.fill(padded[by_duration], cells).cumsum(0)
+    if texts is None:
+        places = in_blocks(lambda index: bounds.fill(padded[index]), by_duration)
+    else:
+        num_tokens, cells = texts.num_tokens, texts.cells
+        places = in_blocks(
+            lambda index: bounds.fill(padded[index], cells(padded[index], num_tokens[index])), by_duration
+        )
+    places.cumsum_(0)
     reach = min(order.jitter, MAX_JITTER * math.sqrt(float(places[-1])))
-    moves = 2 * torch.rand(len(durations), generator=generator, dtype=torch.float64) - 1
-    indices = by_duration[torch.argsort(places + reach * moves, stable=True)]
+    moves = torch.rand(len(durations), generator=generator, dtype=torch.float64)
+    places += moves.mul_(2).sub_(1).mul_(reach)
+    del moves
+    indices = by_duration[_stable_argsort(places)]
+    del places, by_duration
     edges = _split_until_divisible(cut_batches(padded[indices], bounds, texts and texts.of(indices)), world_size)
     number = (len(edges) - 1) // world_size
     steps = torch.arange(number) if epoch < order.sorted_epochs else torch.randperm(number, generator=generator)
     return Plan(indices, edges, steps, world_size)
+
+
+def _stable_argsort(values: Tensor) -> Tensor:
+    """Return the order of values (N,): torch's argsort gives the same one, and makes a sorted copy besides."""
+    return torch.from_numpy(np.argsort(values.numpy(), kind="stable"))
 
 
 def _split_until_divisible(edges: Tensor, divisor: int) -> Tensor:

@@ -85,7 +85,7 @@ class IndexCache:
         if not self._made(path, make):
             return compute() if computed is None else computed
         try:
-            stored: np.ndarray = np.load(path, mmap_mode="r")
+            stored: np.ndarray = np.load(path, mmap_mode="c")
         except (ValueError, OSError, EOFError):  # damaged
             path.unlink(missing_ok=True)
             return self.numbers(key, compute)

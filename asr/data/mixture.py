@@ -32,7 +32,7 @@ def repeats(hours: Sequence[float], weights: Sequence[float], temperature: float
 
 
 class Occurrences(NamedTuple):
-    """The utterances of an epoch, (M,) int64 each.
+    """The utterances of an epoch, (M,) integers each.
 
     Args:
         positions: of the utterances in the training set, ascending.
@@ -48,7 +48,7 @@ class Occurrences(NamedTuple):
 
 def each_once(number: int) -> Occurrences:
     """Return the occurrences of an epoch in which each utterance occurs once."""
-    return Occurrences(torch.arange(number), torch.zeros(number, dtype=torch.int64))
+    return Occurrences(torch.arange(number, dtype=torch.int32), torch.zeros(1, dtype=torch.int32).expand(number))
 
 
 @dataclass(frozen=True)

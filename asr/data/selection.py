@@ -7,6 +7,7 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
+from asr.data.blocks import in_blocks
 from asr.data.dataset import Reference, SpeedPerturbation
 from asr.data.token_counts import TokenCounts
 from asr.data.utterances import Utterances
@@ -67,9 +68,20 @@ def select(
 ) -> Selection:
     """Keep the utterances that can be trained on: some text, a duration within bounds, tokens that fit the frames.
 
-    What augmentation adds, up to `added_seconds`, counts for the size. An utterance that fails several conditions is
-    dropped for the first of them.
+    Columns are worked on in blocks, so that ten million utterances take little memory. What augmentation adds, up to
+    `added_seconds`, counts for the size. An utterance that fails several conditions is dropped for the first of them.
     """
+
+    views = f"; its {reference.views} views share a batch" if reference.views > 1 else ""
+    reasons = [
+        "the text is empty once normalised",
+        f"longer than {bounds.max_seconds:g} s ({_LIMITS}{views})",
+        f"shorter than data.min_seconds={bounds.min_seconds:g}",
+        TEXT_TOO_LONG,
+        f"the head's largest tensor has more than {max_cells or 0:,.0f} numbers for it (data.max_cells{views})",
+        f"beyond the first data.max_train_utterances={bounds.max_train_utterances}",
+    ]
+    kept, beyond = len(reasons), len(reasons) - 1
 
     def num_frames(seconds: Tensor) -> Tensor:
         """Count the encoder's."""
@@ -77,31 +89,34 @@ def select(
         frames: Tensor = reference.output_lengths(features.num_frames(samples))
         return frames
 
-    durations, views = utterances.durations, f"; its {reference.views} views share a batch"
-    views = views if reference.views > 1 else ""
-    conditions = {
-        "the text is empty once normalised": counts.num_tokens == 0,
-        f"longer than {bounds.max_seconds:g} s ({_LIMITS}{views})": durations > bounds.max_seconds,
-        f"shorter than data.min_seconds={bounds.min_seconds:g}": durations < bounds.min_seconds,
-        TEXT_TOO_LONG: num_frames(durations) < counts.min_frames,
-    }
-    if max_cells is not None:
-        cells = reference.cells(num_frames(durations + added_seconds), counts.num_tokens)
-        reason = f"the head's largest tensor has more than {max_cells:,.0f} numbers for it (data.max_cells{views})"
-        conditions[reason] = torch.as_tensor(cells > max_cells).expand(len(utterances))
-    kept = ~torch.stack([*conditions.values()]).any(dim=0)
+    def outcome(seconds: Tensor, num_tokens: Tensor, min_frames: Tensor) -> Tensor:
+        """Return the number of the first reason to drop each utterance, or `kept`, (n,) uint8."""
+        fails = [
+            num_tokens == 0,
+            seconds > bounds.max_seconds,
+            seconds < bounds.min_seconds,
+            num_frames(seconds) < min_frames,
+        ]
+        if max_cells is not None:
+            fails.append(torch.as_tensor(reference.cells(num_frames(seconds + added_seconds), num_tokens) > max_cells))
+        first = torch.full((len(seconds),), kept, dtype=torch.uint8)
+        for place, fail in reversed(list(enumerate(fails))):
+            first[fail.expand(len(seconds))] = place
+        return first
+
+    outcomes = in_blocks(outcome, utterances.durations, counts.num_tokens, counts.min_frames)
     if bounds.max_train_utterances is not None:
-        beyond = kept.cumsum(0) - kept.long() >= bounds.max_train_utterances
-        conditions = {f"beyond the first data.max_train_utterances={bounds.max_train_utterances}": beyond} | conditions
-        kept &= ~beyond
-    dropped, left = {}, ~kept
-    for reason, fails in conditions.items():
-        dropped[reason] = (left & fails).nonzero()[:, 0]
-        left &= ~fails
+        places = (outcomes == kept).nonzero()[:, 0]
+        if len(places) >= bounds.max_train_utterances:
+            outcomes[places[bounds.max_train_utterances - 1] + 1 :] = beyond
+    is_kept = outcomes == kept
+    if bool(is_kept.all()):
+        return Selection(utterances, counts, {})
+    dropped = {reason: (outcomes == place).nonzero()[:, 0] for place, reason in enumerate(reasons)}
     by_first = sorted((item for item in dropped.items() if len(item[1])), key=lambda item: int(item[1][0]))
     return Selection(
-        utterances.select(kept.nonzero()[:, 0].numpy()),
-        TokenCounts(counts.num_tokens[kept], counts.min_frames[kept]),
+        utterances.select(is_kept.nonzero()[:, 0].numpy()),
+        TokenCounts(counts.num_tokens[is_kept], counts.min_frames[is_kept]),
         {reason: utterances.select(positions.numpy()) for reason, positions in by_first},
     )
 
@@ -128,9 +143,13 @@ def feasible_factors(
     selection: Selection, features: Features, reference: Reference, speed: SpeedPerturbation
 ) -> Tensor:
     """Tell at which speeds each utterance's tokens still fit its frames, (N, number of factors) bool."""
-    num_samples = (selection.utterances.durations * features.sample_rate).round().long()
-    num_frames = [
-        reference.output_lengths(features.num_frames(speed.num_samples(num_samples, factor)))
-        for factor in speed.factors
-    ]
-    return torch.stack([frames >= selection.counts.min_frames for frames in num_frames], dim=1)
+
+    def fit(seconds: Tensor, min_frames: Tensor) -> Tensor:
+        num_samples = (seconds * features.sample_rate).round().long()
+        num_frames = [
+            reference.output_lengths(features.num_frames(speed.num_samples(num_samples, factor)))
+            for factor in speed.factors
+        ]
+        return torch.stack([frames >= min_frames for frames in num_frames], dim=1)
+
+    return in_blocks(fit, selection.utterances.durations, selection.counts.min_frames)

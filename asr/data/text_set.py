@@ -205,4 +205,4 @@ class TextSet:
 
     def total_steps(self, position: Position, step: int, bounds: RunBounds) -> int:
         """Count the optimizer steps of a whole run: those done, and those of all epochs from a position on."""
-        return count_steps(lambda position: len(self.epoch(position)), position, step, bounds)
+        return count_steps(lambda position: len(self.epoch(position)), len(self), position, step, bounds)

@@ -5,6 +5,7 @@ import multiprocessing
 import os
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import numpy as np
@@ -30,7 +31,7 @@ _work: tuple[Utterances, Reference, str]  # of `_encode`, in processes that are 
 
 
 class TokenCounts(NamedTuple):
-    """Of each utterance, (N,) int64.
+    """Of each utterance, (N,) int32.
 
     Args:
         num_tokens: tokens of its text.
@@ -52,7 +53,8 @@ def count_tokens(utterances: Utterances, reference: Reference, split: str = "tra
     Raises:
         InputError: the tokenizer cannot spell all texts; naming split and characters.
     """
-    return _split(_encoded(utterances, reference, split))
+    with _all_missing(utterances, reference, split):
+        return _split(_encoded(utterances, reference, split))
 
 
 def stored_counts(utterances: Utterances, reference: Reference, cache: IndexCache, components: str) -> TokenCounts:
@@ -66,16 +68,15 @@ def stored_counts(utterances: Utterances, reference: Reference, cache: IndexCach
     """
     if utterances.source is None:
         return count_tokens(utterances, reference)
-    try:
-        probes = [_counted(utterances, place, reference, "train") for place in spread(len(utterances))]
-    except InputError as error:
-        raise _unspelled(utterances, reference, "train", str(error)) from None
-    key = repr(("token counts", utterances.source, components, probes))
-    return _split(cache.numbers(key, lambda: _encoded(utterances, reference, "train")))
+    some = utterances.select(np.array(spread(len(utterances)), dtype=np.int64))
+    with _all_missing(utterances, reference, "train"):
+        probes = _encoded(some, reference, "train").tolist()
+        key = repr(("token counts", utterances.source, components, probes))
+        return _split(cache.numbers(key, lambda: _encoded(utterances, reference, "train")))
 
 
 def _split(counts: np.ndarray) -> TokenCounts:
-    num_tokens, min_frames = torch.from_numpy(np.asarray(counts).astype(np.int64))
+    num_tokens, min_frames = torch.from_numpy(counts)
     return TokenCounts(num_tokens, min_frames)
 
 
@@ -87,7 +88,7 @@ def _encoded(utterances: Utterances, reference: Reference, split: str) -> np.nda
     chunks, logged = [], time.monotonic()
     for number, chunk in enumerate(_chunks(starts, len(utterances)), start=1):
         if isinstance(chunk, str):
-            raise _unspelled(utterances, reference, split, chunk)
+            raise InputError(chunk)
         chunks.append(chunk)
         if time.monotonic() - logged > LOG_SECONDS:
             logged = time.monotonic()
@@ -108,40 +109,42 @@ def _chunks(starts: Sequence[int], number: int) -> Iterator[np.ndarray | str]:
 def _encode(start: int) -> np.ndarray | str:
     """Count tokens and frames of a chunk, (2, CHUNK) int32, or return the message of the error."""
     utterances, reference, split = _work
-    places = range(start, min(start + CHUNK, len(utterances)))
+    texts = utterances.select(np.arange(start, min(start + CHUNK, len(utterances)))).texts
+    encode, min_frames = reference.encode, reference.min_frames
+    num_tokens: list[int] = []
+    needed: list[int] = []
     try:
-        return np.array([_counted(utterances, place, reference, split) for place in places], dtype=np.int32).T
+        for text in texts:
+            tokens = encode(text)
+            num_tokens.append(len(tokens))
+            needed.append(min_frames(tokens))
     except InputError as error:
-        return str(error)
+        return f"{split}: {error} (id {utterances[start + len(num_tokens)].id!r})."
+    return np.array([num_tokens, needed], dtype=np.int32)
 
 
-def _counted(utterances: Utterances, place: int, reference: Reference, split: str) -> tuple[int, int]:
-    utterance = utterances[place]
-    try:
-        tokens = reference.encode(utterance.text)
-    except InputError as error:
-        raise InputError(f"{split}: {error} (id {utterance.id!r}).") from None
-    return len(tokens), reference.min_frames(tokens)
-
-
-def _unspelled(utterances: Utterances, reference: Reference, split: str, first: str) -> InputError:
-    """Name all characters that the tokenizer lacks, and count the utterances that have one.
+@contextmanager
+def _all_missing(utterances: Utterances, reference: Reference, split: str) -> Iterator[None]:
+    """Name all characters that the tokenizer lacks, and count the utterances, in place of the first one's error.
 
     Args:
         utterances: texts normalised.
         reference: text to tokens.
         split: name of the utterances.
-        first: the error of the first text that cannot be spelled.
     """
-    missing = {character for character in set().union(*utterances.texts) if not _spells(reference, character)}
-    ids = [name for name, text in zip(utterances.ids, utterances.texts, strict=True) if not missing.isdisjoint(text)]
-    if not ids:
-        return InputError(first)
-    characters = ", ".join(map(repr, sorted(missing)))
-    number = f"{len(ids):,} of {counted(len(utterances), 'utterance')}"
-    cure = CURE_OF_TRAIN if split == "train" else CURE
-    must = f"{split}: the tokenizer must cover every character; {number} have characters that it lacks: {characters}"
-    return InputError(f"{must} ({printable(listed(ids))}). Correct the texts, leave the utterances out, or {cure}.")
+    try:
+        yield
+    except InputError:
+        missing = {character for character in set().union(*utterances.texts) if not _spells(reference, character)}
+        texts = zip(utterances.ids, utterances.texts, strict=True)
+        ids = [name for name, text in texts if not missing.isdisjoint(text)]
+        if not ids:  # each of its characters can be spelled
+            raise
+        number = f"{len(ids):,} of {counted(len(utterances), 'utterance')}"
+        must = f"{split}: the tokenizer must cover every character; {number} have characters that it lacks"
+        characters = f"{', '.join(map(repr, sorted(missing)))} ({printable(listed(ids))})"
+        cure = f"Correct the texts, leave the utterances out, or {CURE_OF_TRAIN if split == 'train' else CURE}"
+        raise InputError(f"{must}: {characters}. {cure}.") from None
 
 
 def _spells(reference: Reference, character: str) -> bool:

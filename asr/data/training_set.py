@@ -3,7 +3,6 @@
 import logging
 import math
 import sys
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -12,6 +11,7 @@ from torch import Tensor
 
 from asr.data.batch import Batch, Example, collate
 from asr.data.batch_plan import Plan, Texts, draw_factors, plan_training
+from asr.data.blocks import in_blocks
 from asr.data.dataset import Item, Reference, SpeedPerturbation
 from asr.data.epoch_plan import EpochPlan, plan_stretch
 from asr.data.manifest import Utterance
@@ -25,7 +25,8 @@ from asr.errors import InputError
 from asr.interfaces import Features
 from asr.text.numbers import counted, percent
 
-LONG_SECONDS = 5.0  # of planning, which then is announced
+MAX_PLANNED = 20_000_000  # utterances in the epochs that are planned to count the steps of a run
+MIN_PLANNED_EPOCHS = 2
 
 logger = logging.getLogger(__name__)
 
@@ -50,22 +51,33 @@ class RunBounds:
         return " or ".join(bounds) + (", whichever comes first" if len(bounds) > 1 else "")
 
 
-def count_steps(num_batches: Callable[[Position], int], position: Position, step: int, bounds: RunBounds) -> int:
-    """Count the optimizer steps of a whole run; the arguments are those of `TrainingSet.total_steps`.
+def count_steps(
+    num_batches: Callable[[Position], int], size: int, position: Position, step: int, bounds: RunBounds
+) -> int:
+    """Count the optimizer steps of a whole run; the other arguments are those of `TrainingSet.total_steps`.
 
-    `num_batches` counts the batches that each rank has in the stretch of an epoch that a position is in.
+    Epochs differ by a batch or two in a thousand. So that a run over a large set starts soon, only the first
+    `MAX_PLANNED` utterances are planned to count their batches (two epochs at least), and the later epochs are taken to
+    have as many as the last of those.
+
+    Args:
+        num_batches: counts the batches that each rank has in the part of an epoch that a position is in.
+        size: utterances in an epoch.
     """
     max_steps = bounds.max_steps if bounds.max_steps and bounds.max_steps > 0 else sys.maxsize
     if not bounds.max_epochs or bounds.max_epochs < 0:
         return max_steps
-    begun, first = time.monotonic(), position.epoch
-    while position.epoch < bounds.max_epochs and step < max_steps:
-        step += math.ceil(num_batches(position) / bounds.accumulate) - position.batch // bounds.accumulate
+    planned = max(MIN_PLANNED_EPOCHS, MAX_PLANNED // size)
+    for _ in range(planned):
+        if position.epoch >= bounds.max_epochs or step >= max_steps:
+            return min(step, max_steps)
+        batches = num_batches(position)
+        step += math.ceil(batches / bounds.accumulate) - position.batch // bounds.accumulate
         position = start_of_epoch(position.epoch + 1, position.world_size)
-        left = bounds.max_epochs - position.epoch
-        seconds = (time.monotonic() - begun) * left
-        if position.epoch == first + 1 and seconds > LONG_SECONDS:
-            logger.info("planning %d more epochs, to count their steps, takes up to %.0f s", left, seconds)
+    left = bounds.max_epochs - position.epoch
+    if left > 0:
+        logger.info("the %d epochs after epoch %d are taken to have as many batches as it", left, position.epoch)
+        step += left * math.ceil(batches / bounds.accumulate)
     return min(step, max_steps)
 
 
@@ -126,13 +138,19 @@ class TrainingSet:
         self._feasible = torch.ones(len(self.utterances), 1, dtype=torch.bool)
         if speed is not None:
             self._factors = speed.factors
-            durations = self._durations[:, None] / torch.tensor(self._factors)
-            small_enough = durations <= longest
-            if max_cells is not None:
-                small_enough &= self._cells(durations + added_seconds, num_tokens[:, None]) <= max_cells
-            self._feasible = feasible_factors(selection, features, reference, speed) & small_enough
+
+            def small_enough(seconds: Tensor, tokens: Tensor) -> Tensor:
+                played = seconds[:, None] / torch.tensor(self._factors)
+                small = played <= longest
+                if max_cells is not None:
+                    small &= self._cells(played + added_seconds, tokens[:, None]) <= max_cells
+                return small
+
+            self._feasible = in_blocks(small_enough, self._durations, num_tokens)
+            self._feasible &= feasible_factors(selection, features, reference, speed)
         # Planning asks for cells only where they may matter: it takes twice as long.
-        most = self._cells(self._padded(self._durations.max() / min(self._factors) + added_seconds), num_tokens.max())
+        longest_played = self._durations.max()[None] / min(self._factors) + added_seconds
+        most = self._cells(self._padded(longest_played), num_tokens.max())
         self._texts = None
         if max_cells is not None and most * self._bounds.max_utterances > max_cells:
             self._texts = Texts(num_tokens.double(), self._cells)
@@ -173,7 +191,7 @@ class TrainingSet:
             durations, feasible = durations[positions], feasible[positions]
             texts = texts and texts.of(positions)
         factors, kept_speed = draw_factors(self._factors, feasible, seed=self.seed, epoch=position.epoch)
-        durations = durations / factors + self._added_seconds
+        durations = (durations / factors).add_(self._added_seconds)
         padded = self._padded(durations)
 
         def plan_part(left: Tensor, world_size: int, part: int) -> Plan:
@@ -195,15 +213,15 @@ class TrainingSet:
     def total_steps(self, position: Position, step: int, bounds: RunBounds) -> int:
         """Count the optimizer steps of a whole run: those done, and those of all epochs from a position on.
 
-        Speeds and places in the sorting are drawn anew each epoch, so epochs differ in their number of batches, and
-        each is planned: half a second for a million utterances.
+        Speeds and places in the sorting are drawn anew each epoch, so epochs differ in their number of batches
+        (`count_steps`).
 
         Args:
             position: that the run has come to.
             step: optimizer steps done by then.
             bounds: of the run.
         """
-        return count_steps(lambda position: len(self.epoch(position)), position, step, bounds)
+        return count_steps(lambda position: len(self.epoch(position)), len(self.mixture), position, step, bounds)
 
     def num_frames(self, item: Item) -> int:
         """Count the feature frames that an utterance has at its factor, by the manifest, at most."""
@@ -231,6 +249,14 @@ class TrainingSet:
         return self.features.num_frames((seconds * self.features.sample_rate).round().long())
 
     def _padded(self, seconds: Tensor) -> Tensor:
-        """Seconds to which so many are padded."""
-        frames = self._frames(seconds)
-        return seconds + (self.settings.lengths.of(frames) - frames) * (self.features.hop / self.features.sample_rate)
+        """Return the seconds to which utterances are padded as the longest of their batch, (N,)."""
+
+        if self.settings.lengths.lengths_per_doubling is None:
+            return seconds
+
+        def padded(seconds: Tensor) -> Tensor:
+            frames = self._frames(seconds)
+            added = self.settings.lengths.of(frames) - frames
+            return seconds + added * (self.features.hop / self.features.sample_rate)
+
+        return in_blocks(padded, seconds)

@@ -152,7 +152,7 @@ class Utterances(Sequence[Utterance]):
                 column = batch.column(name)
                 if self._rows is not None:
                     begin, end = np.searchsorted(self._rows, [first, first + batch.num_rows])
-                    column = column.take(self._rows[begin:end] - first)
+                    column = column.take(self._rows[begin:end] - first) if begin < end else column[:0]
                 first += batch.num_rows
                 prefix = part.prefix if name == "id" else ""
                 yield from (prefix + change(decoded(value)) for value in column.to_pylist())

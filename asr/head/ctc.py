@@ -1,6 +1,6 @@
 """The CTC head: a distribution over tokens and blank for each encoder frame, and its loss."""
 
-from itertools import pairwise
+from operator import eq
 
 import torch
 import torch.nn.functional as F
@@ -57,7 +57,7 @@ class CTC(nn.Module):
     @staticmethod
     def min_frames(tokens: list[int]) -> int:
         """Fewest frames that can spell `tokens`: one each, and a blank between two that are the same."""
-        return len(tokens) + sum(left == right for left, right in pairwise(tokens))
+        return len(tokens) + sum(map(eq, tokens, tokens[1:]))
 
     def cells(self, frames: Lengths, tokens: Lengths) -> Lengths:
         """Numbers in log_probs."""
