@@ -2,7 +2,7 @@
 
 import sys
 
-from asr.system.processes import reader_has_gone
+from asr.system.processes import end_without_reader
 
 COMMANDS = {
     "Train": {
@@ -35,6 +35,7 @@ COMMANDS = {
 
 def main() -> None:
     """Print the list; the status is 2 for an argument, which would be of no command."""
+    end_without_reader()
     print("python -m asr.COMMAND --help says more of each; README.md has examples.")
     for title, commands in COMMANDS.items():
         print(f"\n{title}")
@@ -42,8 +43,6 @@ def main() -> None:
             print(f"  asr.{name:16} {about}")
     if {"-h", "--help"}.isdisjoint(sys.argv[1:]) and sys.argv[1:]:
         sys.exit(f"error: a command is a module of its own: python -m asr.{sys.argv[1]}")
-    if reader_has_gone():
-        sys.exit(1)
 
 
 if __name__ == "__main__":

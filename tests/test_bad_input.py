@@ -126,7 +126,7 @@ def test_a_file_that_breaks_after_the_check_is_skipped_and_named(
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["corpus.train=[]"], r"corpus.train must be a list, of manifests, such as .train.jsonl.; got \[\]\."),
+        (["corpus.train=[]"], r"corpus.train must be a list, of manifests, such as .train.jsonl. or .*; got \[\]\."),
         (["corpus.train=train.jsonl"], "corpus.train must be a list"),
         (["corpus.test=[test.jsonl,./test.jsonl]"], "must name manifests of different file names; got test.jsonl"),
         (["corpus.also_test=[test.jsonl]"], "corpus.test and corpus.also_test must name manifests of different"),

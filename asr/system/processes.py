@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import select
 import signal
 import sys
 
@@ -43,7 +44,17 @@ def reader_has_gone() -> bool:
     except OSError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return True
-    return False
+    try:
+        pipe = select.poll()
+        pipe.register(sys.stdout.fileno(), 0)
+        return any(event & select.POLLERR for _, event in pipe.poll(0))  # where each line is written at once
+    except OSError:  # it is no file, in a test say
+        return False
+
+
+def end_without_reader() -> None:
+    """Have this process end quietly when nobody reads what it prints any more: one that does nothing but print."""
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
 
 
 def spin_briefly() -> None:

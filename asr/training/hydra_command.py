@@ -5,7 +5,6 @@ import logging
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from importlib.metadata import PackageNotFoundError, distribution
@@ -16,7 +15,7 @@ from asr.errors import InputError, StoreError, how_to_install
 from asr.settings.conf import CONF
 from asr.storage.location import without_secrets
 from asr.system.files import NO_ROOM
-from asr.system.processes import INTERRUPTED, keep_memory, reader_has_gone, spin_briefly
+from asr.system.processes import INTERRUPTED, end_without_reader, keep_memory, reader_has_gone, spin_briefly
 from asr.text.printable import LineFormatter
 from asr.training.signals import Stopped, requeue
 
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
 Command = Callable[[Any], float | None]  # of a run's settings; returns what a sweep minimises, if anything
 Reader = Callable[[Mapping[str, Any], Sequence[str]], Any]  # config and overrides to a run's settings, checked
 
+PRINTING = {"-h", "--help", "-c", "--cfg", "-i", "--info", "--hydra-help", "--version"}  # and nothing else is done
 LONGEST_NAME = 100  # of a folder named by overrides
 SWEEP_PACKAGES = {  # files of conf/sweep/: the package that each needs, and our extra that installs it
     "optuna": ("hydra-optuna-sweeper", "optuna"),
@@ -77,18 +77,20 @@ def experiment_command(command: Command, root: str = "train", read: Reader = rea
         return run_job(partial(_in_own_folder, command, failed), resolved, HydraConfig.get().overrides.task, read)
 
     def program() -> None:
+        if PRINTING & set(sys.argv[1:]):
+            end_without_reader()
         if {"-h", "--help"} & set(sys.argv[1:]):
-            print_help(command, root)
-        else:
-            try:
-                check_sweep_packages(sys.argv[1:])
-            except InputError as error:
-                sys.exit(f"error: {error}")
-            spin_briefly()
-            keep_memory()
-            import hydra
+            print(help_text(command, root))
+            return
+        try:
+            check_sweep_packages(sys.argv[1:])
+        except InputError as error:
+            sys.exit(f"error: {error}")
+        spin_briefly()
+        keep_memory()
+        import hydra
 
-            hydra.main(version_base="1.3", config_path=str(CONF), config_name=root)(main)()
+        hydra.main(version_base="1.3", config_path=str(CONF), config_name=root)(main)()
         gc.freeze()  # Python would look through all of Lightning for garbage before it ends, for most of a second
         if reader_has_gone() or failed:
             sys.exit(1)
@@ -110,12 +112,6 @@ def check_sweep_packages(arguments: Sequence[str]) -> None:
             except PackageNotFoundError:
                 must = f"sweep=[{name}] needs the package {package}; it is not installed"
                 raise InputError(f"{must}. {how_to_install(extra)}") from None
-
-
-def print_help(command: Command, root: str) -> None:
-    """Print what `help_text` says; a reader that has seen enough of it is no error."""
-    with suppress(BrokenPipeError):
-        print(help_text(command, root))
 
 
 def help_text(command: Command, root: str) -> str:
