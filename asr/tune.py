@@ -149,7 +149,7 @@ def _tune_search(
     search = search_values(recognizer, dev_set, on_trial)
     trials = search.trials
     best, chosen = fewest_errors(trials), choose(trials)
-    why = f"the smallest {_weight(search.values[best])} within one standard error of that"
+    why = f"the smallest {weight_name(search.values[best])} within one standard error of that"
     if always and not trials.strength[chosen]:
         chosen, why = best, "the fewest errors, since without the language model there are not significantly more"
     print(f"fewest errors: {_named(search.values[best])}: {trials.words[best].sum():.0f}")
@@ -186,7 +186,7 @@ def _spelled_gain(gain: "HeldOut") -> str:
     return f"{gain.after:.1f} errors instead of {gain.before:.0f}, {change:+.1f} % ({interval})"
 
 
-def _weight(values: "Values") -> str:
+def weight_name(values: "Values") -> str:
     """Name the weight by which the language models take part."""
     from asr.evaluation.tuning import LM_WEIGHTS
 

@@ -23,6 +23,7 @@ from asr.recognition.confidence import UNCALIBRATED
 from asr.recognition.long_form import Segment
 from asr.transcribe import main as transcribe
 from asr.tune import main as tune
+from asr.tune import weight_name
 from tests.crashing import Killed, dies_at
 
 ALWAYS = ["--attach", "always"]  # for dev sets so small that no gain is certain
@@ -206,6 +207,18 @@ def _weights(line: str) -> tuple[float, float, float]:
     """`LM weight 0.50, word insertion bonus  0.00, unknown score -4.00…`"""
     words = line.replace(",", " ").replace(":", " ").split()
     return float(words[2]), float(words[6]), float(words[9])
+
+
+@pytest.mark.parametrize(
+    ("weights", "name"),
+    [
+        (["lm_weight"], "LM weight"),
+        (["rescoring_weight"], "rescoring weight"),
+        (["rescoring_weight", "lm_weight"], "sum of LM weight and rescoring weight"),
+    ],
+)
+def test_the_weight_that_is_kept_small_has_the_name_that_its_trials_have(weights: list[str], name: str) -> None:
+    assert weight_name({**dict.fromkeys(weights, 0.1), "token_insertion_bonus": 0.0}) == name
 
 
 def test_without_lm_confidence_alone_is_tuned(bundle: Path, dev: Path, capsys: pytest.CaptureFixture[str]) -> None:
