@@ -45,10 +45,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.worst < 0:
         raise InputError(f"--worst must not be negative; got {options.worst}.")
     rules = _segment_rules(options)
-    from asr.data.manifest import read_good_lines
+    from asr.data.index_cache import listed_utterances
 
     how = inference(options)
-    utterances, errors = read_good_lines(options.manifest)
+    utterances, errors = listed_utterances(options.manifest)
     for error in errors:
         complain(str(error))
     recordings = arrange(

@@ -21,7 +21,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Convert; print what was made of what."""
     parser = argparse.ArgumentParser(
         prog="python -m asr.convert",
-        description="Make a bundle of a Conformer-CTC of NVIDIA NeMo's or a Parakeet-CTC of Hugging Face's, or back.",
+        description="Make a bundle of a Conformer of NVIDIA NeMo's, or a Parakeet of Hugging Face's, with CTC, RNNT or "
+        "TDT; of one with CTC, also make theirs of a bundle.",
     )
     model = (
         "a .nemo archive, its files or transformers' in a folder, or hf://OWNER/NAME[@REVISION]; with --to: a bundle"

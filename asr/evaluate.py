@@ -21,7 +21,7 @@ from asr.cli.evaluation_table import table
 from asr.cli.output import make_output_dir
 from asr.cli.report_options import add_report, audio_budget
 from asr.errors import InputError
-from asr.storage.location import file_name, printable_url
+from asr.storage.location import printable_url
 from asr.system.files import message_stream, real, write_output, write_whole, write_whole_text
 from asr.text.normalize import NORMALIZERS, get_normalizer
 from asr.text.printable import printable
@@ -52,12 +52,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     budget = audio_budget(options, options.manifests)
     check_conditions(options)
     normalize = None if options.normalizer is None else get_normalizer(options.normalizer)
-    from asr.data.manifest import read_manifest
+    from asr.data.index import manifest_name
+    from asr.data.index_cache import listed_utterances
 
-    names = [Path(file_name(path)).stem for path in options.manifests]
+    names = [manifest_name(path) for path in options.manifests]
     if len(set(names)) < len(names):
         raise InputError(f"manifests must have different file names, since results are called after them; got {names}.")
-    manifests = {name: read_manifest(path) for name, path in zip(names, options.manifests, strict=True)}
+    manifests = {}
+    for name, path in zip(names, options.manifests, strict=True):
+        manifests[name], problems = listed_utterances(path)
+        if problems:
+            raise problems[0]
     if options.output_dir:
         make_output_dir(options.output_dir)
     how = inference(options)

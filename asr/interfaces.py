@@ -286,7 +286,10 @@ class Predictor(Protocol):
 
 
 class JointNetwork(Protocol):
-    """What a transducer joins a frame and the tokens before by: what each gives, (..., J), to logits (..., V)."""
+    """Joins a frame and the tokens before it: what each gives, (..., J), to logits (..., V).
+
+    Where durations are predicted too, their logits follow those of the tokens: (..., V + number of durations).
+    """
 
     def __call__(self, frames: Tensor, tokens: Tensor) -> Tensor: ...
     def of_frames(self, encoder_out: Tensor) -> Tensor: ...
@@ -298,6 +301,17 @@ class TransducerHead(Head, Protocol):
 
     predictor: Predictor
     joiner: JointNetwork
+
+
+class DurationHead(Head, Protocol):
+    """A transducer whose joiner predicts a duration with each token and each blank.
+
+    The joiner has another name than `TransducerHead`'s, so that no search takes logits of durations for tokens'.
+    """
+
+    predictor: Predictor
+    duration_joiner: JointNetwork
+    durations: tuple[int, ...]  # in encoder frames; a blank of duration 0 is impossible
 
 
 class Span(NamedTuple):
@@ -383,9 +397,11 @@ class Hypothesis(NamedTuple):
     Args:
         tokens: without blanks.
         score: as the decoder ranks hypotheses (natural logarithm).
-        frames: that spell each token; None: as the frame head aligns them.
+        frames: that spell each token; None: as the frame head aligns them. Of a stream, they are counted from its
+            beginning.
         confidences: of each token, from 0 to 1; None: as the frame head's entropy tells.
         num_final: of a stream: tokens that change no more.
+        has_ends: whether frames last as long as their tokens sound; False: they tell where a token is written.
     """
 
     tokens: list[int]
@@ -393,6 +409,7 @@ class Hypothesis(NamedTuple):
     frames: list[Span] | None = None
     confidences: list[float] | None = None
     num_final: int = 0
+    has_ends: bool = False
 
 
 class Tunable(NamedTuple):

@@ -1,56 +1,116 @@
-"""python -m asr.perplexity MODEL LM TEXT...: how well a language model over MODEL's tokens predicts texts."""
+"""python -m asr.perplexity MODEL LM TEXT...: how well language models over MODEL's tokens predict texts."""
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from asr.cli.command import run_command
 from asr.cli.table import lay_out
+
+if TYPE_CHECKING:
+    from asr.data.text_set import Sentences
+    from asr.evaluation.text_perplexity import TextPerplexity
+    from asr.interfaces import Tokenizer
+    from asr.language_model.kneser_ney import Array
 
 BATCH_TOKENS = 4000  # padded, through the net at once
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print a line for each text."""
-    parser = argparse.ArgumentParser(
-        prog="python -m asr.perplexity",
-        description="Print the perplexity per word of texts by a language model over a recogniser's tokens, with its "
-        "95 % interval, a bootstrap over sentences. The end of a sentence counts as a word, as KenLM counts.",
-    )
-    parser.add_argument("model", metavar="MODEL", help="recogniser, whose normaliser and tokenizer spell the texts")
-    parser.add_argument("lm", metavar="LM", help="of asr.train_lm, or of asr.ngram --tokens MODEL")
-    parser.add_argument("texts", metavar="TEXT", nargs="+", help="a sentence a line; also .gz; a manifest (.jsonl)")
-    options = parser.parse_args(arguments)
-    import torch
-
-    from asr.build import build_tokenizer, load_token_model
+    """Print a line for each text and language model."""
+    options = _read_options(arguments)
+    from asr.build import build_tokenizer
     from asr.checkpoint.load import read_model
-    from asr.data.batch_plan import BatchBounds
     from asr.data.text_set import read_sentences
-    from asr.evaluation.text_perplexity import measure, measure_ngram
+    from asr.evaluation.text_perplexity import mixed_log_probs, perplexity_of
     from asr.interchange.hub import path_of
-    from asr.language_model.kenlm import NgramModel
-    from asr.language_model.stored import is_token_model
     from asr.text.normalize import get_normalizer
 
     recognizer = read_model(path_of(options.model))
     tokenizer = build_tokenizer(recognizer.config)
     tokenizer.load(recognizer.files)
     normalize = get_normalizer(recognizer.config["normalizer"])
-    texts = {path: read_sentences([Path(path)], normalize, tokenizer, path) for path in options.texts}
-    if is_token_model(Path(options.lm)):
-        model = load_token_model(options.lm, tokenizer, "LM")
-        bounds = BatchBounds(BATCH_TOKENS, BATCH_TOKENS)
-        results = {path: measure(model, text, bounds, torch.device("cpu")) for path, text in texts.items()}
-    else:
-        ngram = NgramModel(options.lm)
-        results = {path: measure_ngram(ngram, tokenizer.pieces, text) for path, text in texts.items()}
-    rows = [("text", "sentences", "words", "perplexity per word", "95 %")]
-    for path, result in results.items():
-        ends = "-" if result.interval is None else "{:.1f} to {:.1f}".format(*result.interval)
-        rows.append((path, str(result.sentences), str(result.words), f"{result.per_word:.1f}", ends))
+    paths = [*options.texts, *([options.dev] if options.dev else [])]
+    texts = {path: read_sentences([Path(path)], normalize, tokenizer, path) for path in paths}
+    models = [_load(lm, tokenizer) for lm in (options.lm, *options.interpolate)]
+    names = (options.lm, *options.interpolate)
+    weights = _fit_weights(models, texts[options.dev], names, options.dev) if options.dev else None
+    rows: list[tuple[str, ...]] = [("text", "model", "sentences", "words", "perplexity per word", "95 %")]
+    for path in options.texts:
+        log_probs = [model(texts[path]) for model in models]
+        rows += [
+            _row(path, name, perplexity_of(each, texts[path])) for name, each in zip(names, log_probs, strict=True)
+        ]
+        if weights is not None:
+            import numpy as np
+
+            mixed = mixed_log_probs(np.stack(log_probs), weights)
+            rows.append(_row(path, "interpolated", perplexity_of(mixed, texts[path])))
     print("\n".join(lay_out(rows)))
     return 0
+
+
+def _read_options(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m asr.perplexity",
+        description="Print the perplexity per word of texts by language models over a recogniser's tokens, with its "
+        "95 % interval, a bootstrap over sentences. The end of a sentence counts as a word, as KenLM counts.",
+    )
+    parser.add_argument("model", metavar="MODEL", help="recogniser, whose normaliser and tokenizer spell the texts")
+    parser.add_argument("lm", metavar="LM", help="of asr.train_lm, or of asr.ngram --tokens MODEL")
+    parser.add_argument("texts", metavar="TEXT", nargs="+", help="a sentence a line; also .gz; a manifest (.jsonl)")
+    parser.add_argument(
+        "--interpolate",
+        metavar="LM",
+        nargs="+",
+        default=[],
+        help="more language models: each is measured, and the mixture of all, token by token",
+    )
+    parser.add_argument("--dev", metavar="TEXT", help="text, none of those above, that the mixture's weights fit (EM)")
+    options = parser.parse_args(arguments)
+    if bool(options.interpolate) != bool(options.dev):
+        given = "--dev" if options.dev else "--interpolate"
+        parser.error(f"--interpolate and --dev must be given together; got {given} alone.")
+    if options.dev in options.texts:
+        parser.error(f"--dev must be another text than those that are measured; {options.dev} is one of them.")
+    return options
+
+
+def _load(path: str, tokenizer: "Tokenizer") -> "Callable[[Sentences], Array]":
+    """Load a language model; return what gives log p of each token of sentences and of their ends."""
+    import torch
+
+    from asr.build import load_token_model
+    from asr.data.batch_plan import BatchBounds
+    from asr.evaluation.text_perplexity import neural_log_probs, ngram_log_probs
+    from asr.language_model.kenlm import NgramModel
+    from asr.language_model.stored import is_token_model
+
+    if is_token_model(Path(path)):
+        model, bounds = load_token_model(path, tokenizer, "LM"), BatchBounds(BATCH_TOKENS, BATCH_TOKENS)
+        return lambda text: neural_log_probs(model, text, bounds, torch.device("cpu"))
+    ngram = NgramModel(path)
+    return lambda text: ngram_log_probs(ngram, tokenizer.pieces, text)
+
+
+def _fit_weights(
+    models: "Sequence[Callable[[Sentences], Array]]", dev: "Sentences", names: Sequence[str], path: str
+) -> "Array":
+    """Find the weights of the mixture that make a text most likely, and print them."""
+    import numpy as np
+
+    from asr.language_model.interpolation import fit_weights
+
+    weights = fit_weights(np.exp(np.stack([model(dev) for model in models])))
+    shares = ", ".join(f"{name} {weight:.3f}" for name, weight in zip(names, weights, strict=True))
+    print(f"weights of the mixture, by EM on {path}: {shares}")
+    return weights
+
+
+def _row(path: str, name: str, result: "TextPerplexity") -> tuple[str, ...]:
+    ends = "-" if result.interval is None else "{:.1f} to {:.1f}".format(*result.interval)
+    return path, name, str(result.sentences), str(result.words), f"{result.per_word:.1f}", ends
 
 
 if __name__ == "__main__":

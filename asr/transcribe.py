@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from asr.recognition.inference import Inference
     from asr.recognition.recognizer import Recognizer
 
-MANIFEST = (".jsonl", ".json")
+MANIFEST = (".jsonl", ".json", ".arrow")
 
 
 WITH_ALTERNATIVES = ("json", "jsonl")  # formats that have room for several hypotheses
@@ -35,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "paths",
         metavar="PATH",
         nargs="+",
-        help="path or URL: audio file, folder of them, manifest (.jsonl, .json); - with --stream: standard input",
+        help="path or URL: audio, folder of it, manifest (.jsonl, .json), index (.arrow); - with --stream: stdin",
     )
     add_output(parser, default="txt")
     parser.add_argument("--nbest", type=int, default=1, metavar="N", help="alternatives, in json and jsonl (default 1)")
@@ -69,7 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _find(paths: Sequence[str]) -> tuple[list[NamedRecording], int]:
     """Find the recordings that the paths mean; complain of what cannot be read, and count it."""
     from asr.audio.load import find_audio, find_audio_objects
-    from asr.data.manifest import read_good_lines
+    from asr.data.index_cache import listed_utterances
     from asr.data.recordings import whole_file
     from asr.errors import AudioError
 
@@ -79,7 +79,7 @@ def _find(paths: Sequence[str]) -> tuple[list[NamedRecording], int]:
         files: Sequence[str | Path] = []
         try:
             if file_name(path).endswith(MANIFEST) and not os.path.isdir(path):
-                utterances, errors = read_good_lines(path, required=("audio_filepath", "duration"))
+                utterances, errors = listed_utterances(path, ("audio_filepath", "duration"))
                 recordings += [NamedRecording(line.id, line, Path(plain_name(line.id))) for line in utterances]
                 for error in errors:
                     complain(str(error))

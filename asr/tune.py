@@ -49,10 +49,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
         help="keep language model and weights only where fewer errors are certain on held-out speech (default), or "
         "always",
     )
+    parser.add_argument(
+        "--label-priors",
+        metavar="MANIFEST",
+        nargs="+",
+        help="recordings to estimate the prior of the model's labels from, without their texts; the beam subtracts it "
+        "with a weight that is tuned",
+    )
     add_decoding(parser)
     options = parser.parse_args(arguments)
     from asr.checkpoint.bundle import check_replaceable, give_back, read_bundle, replace_bundle
-    from asr.checkpoint.load import BUNDLE, bundle_folder, bundle_recognizer, decoder_settings, with_values
+    from asr.checkpoint.load import (
+        BUNDLE,
+        bundle_folder,
+        bundle_recognizer,
+        decoder_settings,
+        with_label_priors,
+        with_values,
+    )
     from asr.text.normalize import get_normalizer
 
     if Path(options.model).suffix == ".ckpt":
@@ -64,7 +78,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         give_back(folder)  # if an earlier tuning was killed while it wrote
     folder = bundle_folder(Path(options.model))
     bundle = read_bundle(folder)
-    settings = decoder_settings(bundle, decoder(options))
+    instead = decoder(options)
+    if options.label_priors:
+        recognizer = place(bundle_recognizer(bundle, folder), options)
+        instead = with_label_priors(
+            instead, _label_priors(options.label_priors, recognizer, how), bundle.config["decode"]
+        )
+    settings = decoder_settings(bundle, instead)
     tuned = replace(bundle, config=bundle.config | {"decode": settings})
     if lost := bundle.attached.keys() - tuned.attached.keys():
         kept = ", ".join(sorted(lost))
@@ -108,12 +128,12 @@ def _read(
     manifests: Sequence[str], recognizer: "Recognizer", how: "Inference"
 ) -> "tuple[dict[str, list[EncodedUtterance]], int]":
     """Run the net over each dev set; return what it gave, and the number of utterances that could not be read."""
-    from asr.data.manifest import read_good_lines
+    from asr.data.index_cache import listed_utterances
     from asr.evaluation.tuning import encode
 
     dev_sets, num_problems = {}, 0
     for manifest in manifests:
-        utterances, errors = read_good_lines(manifest)
+        utterances, errors = listed_utterances(manifest)
         for error in errors:
             complain(str(error))
         with audio_progress(f"running the net on {Path(manifest).name}", utterances) as advance:
@@ -122,6 +142,24 @@ def _read(
             complain_of(rejection.utterance.id, rejection.reason)
         num_problems += len(errors) + len(rejected)
     return dev_sets, num_problems
+
+
+def _label_priors(manifests: Sequence[str], recognizer: "Recognizer", how: "Inference") -> list[float]:
+    """Estimate the prior of the model's labels.
+
+    Raises:
+        InputError: its head gives no posteriors of frames, or the recordings cannot be read.
+    """
+    from asr.evaluation.label_priors import label_log_priors
+
+    if recognizer.model.head.frame_head is None:
+        raise InputError("--label-priors must go with a model with a CTC head; this one has none. Leave it out.")
+    recordings, num_problems = _read(manifests, recognizer, how)
+    encoded = [utterance for utterances in recordings.values() for utterance in utterances]
+    log_priors = label_log_priors(recognizer, encoded)
+    left_out = f" ({num_problems} could not be read)" if num_problems else ""
+    print(f"label priors: from {len(encoded)} recordings{left_out}; blank {100 * math.exp(log_priors[0]):.1f} %")
+    return log_priors
 
 
 class Choice(NamedTuple):

@@ -8,7 +8,7 @@ import argparse
 import gc
 import math
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,13 +17,14 @@ import torch
 from torch import Tensor
 
 from asr import ngram
-from asr.build import component
+from asr.build import component, load_token_model
 from asr.checkpoint.load import load_recognizer
 from asr.cli.command import run_command
 from asr.decode.beam import Beam
 from asr.decode.fusion.lexicon import read_lexicon
 from asr.decode.fusion.shallow_fusion import LM_WEIGHTS, WORD_INSERTION_BONUSES
 from asr.decode.greedy import Greedy
+from asr.decode.lm_rescoring import LMRescoring
 from asr.errors import InputError
 from asr.evaluation.selection import fewest_errors
 from asr.evaluation.tuning import EncodedUtterance, Values, encode, search_values
@@ -66,6 +67,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add_model(parser)
     parser.add_argument("--lm", metavar="FILE", help=f"ARPA over words; the lexicon is its words (trigrams of {TEXTS})")
     parser.add_argument("--spelling", metavar="FILE", help="of words that the LM does not know (asr.ngram --spelling)")
+    parser.add_argument(
+        "--language-model", metavar="MODEL", help="neural (asr.train_lm), to rescore what LM searches find"
+    )
     parser.add_argument("--dev", metavar="MANIFEST", help="where each decoder's weights are found (else conf's are)")
     parser.add_argument("--beams", type=int, nargs="+", default=[4, 16, 50], metavar="N", help="others get the last")
     results.add_options(parser)
@@ -77,6 +81,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         lm = given.lm or make_trigrams(folder)
         dev = listen(recognizer, [given.dev]) if given.dev else []
         decoders = make_decoders(recognizer, lm, given.spelling, given.beams, dev)
+        if given.language_model:
+            decoders |= rescorers(recognizer, given.language_model, lm, given.spelling, decoders)
         compare(recognizer, decoders, given.audio, given.turns).keep(given.output_dir, facts)
     return 0
 
@@ -175,6 +181,38 @@ def make_decoders(
             values = search.values[fewest_errors(search.trials)]
         decoders |= {name: Contender(decoder, values) for name, decoder in made.items()}
     return decoders
+
+
+def rescorers(
+    recognizer: Recognizer, language_model: str, lm: str, spelling: str | None, decoders: Mapping[str, Contender]
+) -> dict[str, Contender]:
+    """Make the searches with the language model again, with a neural one that rescores all hypotheses of the beam."""
+    model = load_token_model(language_model, recognizer.model.tokenizer, "--language-model")
+    settings = default_settings("decode", "lm_rescoring")
+
+    def rescorer(size: int) -> Any:
+        first: Any = ours(recognizer, lm=lm, spelling=spelling, beam_size=size)
+        return LMRescoring(
+            Written(),  # type: ignore[arg-type]
+            recognizer.model.tokenizer,
+            recognizer.model.normalize,
+            language_model=model,
+            rescoring_weight=settings["rescoring_weight"],
+            token_insertion_bonus=settings["token_insertion_bonus"],
+            first=lambda *_: first,
+        )
+
+    end = " + LM + spelling" if spelling else " + LM"
+    found = {
+        name.removesuffix(end).removeprefix("asr "): values
+        for name, (_, values) in decoders.items()
+        if name.endswith(end)
+    }
+    return {
+        f"asr {size}{end} + rescoring": Contender(rescorer(int(size)), values)
+        for size, values in found.items()
+        if size.isdecimal()
+    }
 
 
 def families(

@@ -9,7 +9,16 @@ from typing import Any
 
 import torch
 from tokenizers import AddedToken
-from transformers import ParakeetCTCConfig, ParakeetFeatureExtractor, ParakeetForCTC, ParakeetTokenizer
+from transformers import (
+    ParakeetCTCConfig,
+    ParakeetFeatureExtractor,
+    ParakeetForCTC,
+    ParakeetForRNNT,
+    ParakeetForTDT,
+    ParakeetRNNTConfig,
+    ParakeetTDTConfig,
+    ParakeetTokenizer,
+)
 from transformers.convert_slow_tokenizer import ParakeetConverter
 from transformers.models.parakeet.configuration_parakeet import ParakeetEncoderConfig
 from transformers.models.parakeet.modeling_parakeet import ParakeetEncoder
@@ -49,12 +58,17 @@ def encoder(**options: Any) -> ParakeetEncoder:
     return randomized(ParakeetEncoder(config))
 
 
-def tokenizer() -> ParakeetTokenizer:
-    """A SentencePiece tokenizer as transformers converts it, with the blank behind."""
+def tokenizer_without_blank() -> ParakeetTokenizer:
+    """A SentencePiece tokenizer as transformers converts it."""
     with tempfile.TemporaryDirectory() as place:
         Path(place, "tokenizer.model").write_bytes(sentencepiece_model())
         converted = ParakeetConverter(f"{place}/tokenizer.model").converted()
-    made = ParakeetTokenizer(tokenizer_object=converted, clean_up_tokenization_spaces=False)
+    return ParakeetTokenizer(tokenizer_object=converted, clean_up_tokenization_spaces=False)
+
+
+def tokenizer() -> ParakeetTokenizer:
+    """The same with the blank behind."""
+    made = tokenizer_without_blank()
     special = {name: AddedToken(name, normalized=False, special=True) for name in ("<pad>", "<unk>")}
     made.add_tokens([special["<pad>"]])
     made.add_special_tokens({"pad_token": special["<pad>"], "unk_token": special["<unk>"]})
@@ -75,6 +89,43 @@ def _saved(options: tuple[tuple[str, Any], ...]) -> Path:
     randomized(ParakeetForCTC(config)).save_pretrained(folder)
     tokenizer().save_pretrained(folder)
     feature_extractor().save_pretrained(folder)
+    return folder
+
+
+@cache
+def _saved_transducer(kind: str, options: tuple[tuple[str, Any], ...], has_blank: bool) -> Path:
+    folder = Path(tempfile.mkdtemp())
+    blank = len(vocabulary())
+    made_by, model = {
+        "rnnt": (ParakeetRNNTConfig, ParakeetForRNNT),
+        "tdt": (ParakeetTDTConfig, ParakeetForTDT),
+    }[kind]
+    sizes = {"vocab_size": blank + 1, "blank_token_id": blank, "pad_token_id": 2, "decoder_hidden_size": 12}
+    config = made_by(**sizes | dict(options), num_decoder_layers=2, encoder_config=ENCODER)
+    made = randomized(model(config))
+    with torch.no_grad():
+        made.joint.head.weight.mul_(3.0)
+        made.joint.head.bias[blank] += 3.0
+        # Transformers chooses a token among logits that durations are part of; to theirs a constant is nothing.
+        made.joint.head.bias[blank + 1 :] -= 1000.0
+        made.joint.head.bias[blank + 1 : blank + 2] -= 4.0  # its greedy search of TDT bounds no tokens in a frame
+    made.generation_config.decoder_start_token_id = blank  # as in the models that NVIDIA publishes
+    made.save_pretrained(folder)
+    (tokenizer() if has_blank else tokenizer_without_blank()).save_pretrained(folder)
+    feature_extractor().save_pretrained(folder)
+    return folder
+
+
+def save_transducer(folder: Path, kind: str, has_blank: bool = True, **options: Any) -> Path:
+    """Save a tiny Parakeet-RNNT or TDT, as transformers does.
+
+    Args:
+        folder: where.
+        kind: "rnnt" or "tdt".
+        has_blank: whether the blank is a piece of the tokenizer.
+        options: of the config.
+    """
+    shutil.copytree(_saved_transducer(kind, tuple(sorted(options.items())), has_blank), folder)
     return folder
 
 

@@ -1,6 +1,7 @@
 """Object stores for tests: an S3 server, and a proxy before it that makes faults."""
 
 import http.client
+import os
 import socket
 import struct
 import subprocess
@@ -12,6 +13,7 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from typing import BinaryIO
 
 from asr.storage.settings import StorageSettings
 
@@ -89,6 +91,9 @@ class FaultyProxy:
     def __post_init__(self) -> None:
         self.reset()
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=100)
+        self._sockets = {self._listener}
+        # A connection that is closed here would stay open as long as a process has it that was forked meanwhile.
+        os.register_at_fork(after_in_child=self._close_in_child)
         self.port = self._listener.getsockname()[1]
         self._lock = threading.Lock()
         threading.Thread(target=self._accept, daemon=True).start()
@@ -105,6 +110,11 @@ class FaultyProxy:
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
 
+    def _close_in_child(self) -> None:
+        for inherited in list(self._sockets):
+            with suppress(OSError):  # it is closed
+                os.close(inherited.detach())
+
     def _accept(self) -> None:
         while True:
             try:
@@ -114,14 +124,13 @@ class FaultyProxy:
             threading.Thread(target=self._serve, args=(client,), daemon=True).start()
 
     def _serve(self, client: socket.socket) -> None:
-        with client, client.makefile("rb") as lines:
-            try:
-                while self._one(client, lines):
-                    pass
-            except OSError:
+        self._sockets.add(client)
+        with client, client.makefile("rb") as lines, suppress(OSError):  # the other side has gone
+            while self._one(client, lines):
                 pass
+        self._sockets.discard(client)
 
-    def _one(self, client: socket.socket, lines) -> bool:
+    def _one(self, client: socket.socket, lines: BinaryIO) -> bool:
         """Answer one request of a connection; tell whether another may follow."""
         first = lines.readline().decode()
         if not first:

@@ -7,8 +7,9 @@ import pytest
 
 pytest.importorskip("flashlight.lib.text.decoder.kenlm", reason="flashlight-text is not installed")
 
-from asr import ngram
+from asr import load_recognizer, ngram
 from benchmarks import decoding
+from tests.test_neural_lm_rescoring import stored, token_model
 
 
 def test_every_decoder_has_a_row_and_the_weights_of_its_family(
@@ -16,11 +17,29 @@ def test_every_decoder_has_a_row_and_the_weights_of_its_family(
 ) -> None:
     lm, valid, test = str(tmp_path / "lm.arpa"), str(fluent / "valid.jsonl"), str(fluent / "test.jsonl")
     ngram.main([valid, test, "--order", "2", "-o", lm])
-    options = ["--lm", lm, "--dev", valid, "--beams", "2", "8", "--turns", "1", "--output-dir", str(tmp_path)]
+    pieces = list(load_recognizer(fluent / "run").model.tokenizer.pieces)
+    neural = stored(tmp_path / "neural.safetensors", token_model("lstm", len(pieces)), pieces)
+    options = [
+        "--language-model",
+        neural,
+        "--lm",
+        lm,
+        "--dev",
+        valid,
+        "--beams",
+        "2",
+        "8",
+        "--turns",
+        "1",
+        "--output-dir",
+        str(tmp_path),
+    ]
     assert decoding.main([str(fluent / "run"), test, *options]) == 0
     found = {row["decoder"]: row for row in json.loads((tmp_path / "decoding.json").read_text())["rows"]}
     names = ["greedy", "asr 2", "asr 8", "asr 2 + LM", "asr 8 + LM", "asr 2 + LM + lexicon", "asr 8 + LM + lexicon"]
     assert found.keys() >= {*names, "asr 8 + LM, pyctcdecode's pruning", decoding.NET}
+    assert found.keys() >= {"asr 2 + LM + rescoring", "asr 8 + LM + rescoring"}
+    assert found["asr 8 + LM + rescoring"]["WER"] != found["asr 8 + LM"]["WER"], "a net of random weights does harm"
     expected = json.loads((fluent / "run" / "results.json").read_text())["test"]["wer"]
     assert all(found[name]["WER"] == pytest.approx(expected, abs=0.02) for name in names)
     assert found["greedy"]["WER"] == expected

@@ -68,6 +68,15 @@ def test_up_to_format_5_the_bonus_of_a_word_was_called_a_score() -> None:
     assert of_today({"format": 6, "decode": today}, "config.json") == {"decode": today}
 
 
+@pytest.mark.parametrize("predictor", ["lstm", "gru"])
+def test_up_to_format_7_each_joiner_had_tanh_and_each_embedding_was_trained(predictor: str) -> None:
+    today = resolved("head=transducer", f"head/predictor={predictor}")["head"]
+    network = {key: value for key, value in today["predictor"].items() if key != "trains_blank"}
+    written = {key: value for key, value in today.items() if key != "joint_activation"} | {"predictor": network}
+    assert of_today({"format": 7, "head": written}, "config.json") == {"head": today}
+    assert of_today({"format": 7, "head": {"name": "ctc"}}, "config.json") == {"head": {"name": "ctc"}}
+
+
 @pytest.mark.parametrize("number", range(3))
 @pytest.mark.parametrize("encoder", ["conformer_s", "transformer"])
 def test_an_encoder_of_an_older_format_has_the_parts_that_it_was_made_of(encoder: str, number: int) -> None:

@@ -20,7 +20,7 @@ from asr.encoder.subsampling.strided_conv import StridedConv
 from asr.errors import InputError
 from asr.interfaces import BLANK_ID, NO_TAPS, Encoded, Encoder, Features, Taps
 from asr.lengths import Lengths, padding_mask
-from asr.recognition.chunks import ChunkBounds, cut_at_pauses, cut_chunks, stitch
+from asr.recognition.chunks import ChunkBounds, cut_at_pauses, cut_chunks, pause_in_blanks, stitch
 from asr.recognition.confidence import UNCALIBRATED
 from asr.recognition.inference import Inference
 from asr.recognition.model import Model
@@ -269,6 +269,11 @@ def collapse(best: list[int]) -> list[int]:
     return [token for token, _ in itertools.groupby(best) if token != BLANK_ID]
 
 
+def pause(frames: Tensor) -> int:
+    """Where to cut frames that are log_probs with their signs turned."""
+    return pause_in_blanks(-frames)
+
+
 def longest_pause(best: list[int]) -> int:
     """The middle of the first of the longest runs of blanks in the second half."""
     half, runs, run = len(best) // 2, [], []
@@ -291,7 +296,7 @@ PATHS = st.lists(st.tuples(st.integers(0, 3), st.integers(1, 6)), max_size=25).m
 def test_segments_are_all_frames_once_and_cut_in_pauses(data: st.DataObject, best: list[int], max_frames: int) -> None:
     """Frames are log_probs with their signs turned, so that one cannot be taken for the other."""
     log_probs = stream(best)
-    segments = list(cut_at_pauses(placed(in_blocks(data.draw, -log_probs)), max_frames, torch.neg))
+    segments = list(cut_at_pauses(placed(in_blocks(data.draw, -log_probs)), max_frames, pause))
     assert torch.equal(torch.cat([segment for _, segment in segments]), -log_probs)
     assert all(len(segment) <= max_frames for _, segment in segments)
     assert all(len(segment) for _, segment in segments) or not best
@@ -312,12 +317,12 @@ def test_segments_are_all_frames_once_and_cut_in_pauses(data: st.DataObject, bes
 def test_pauses_are_preferred_to_blanks_between_letters() -> None:
     first_half = [0, 0, 0, 0, 0, 0, 1, 1]
     best = [*first_half, 2, 0, 1, 0, 0, 0, 2, 0, *first_half]
-    assert [start for start, _ in cut_at_pauses([(0, -stream(best))], 16, torch.neg)] == [0, 12]
+    assert [start for start, _ in cut_at_pauses([(0, -stream(best))], 16, pause)] == [0, 12]
 
 
 @pytest.mark.parametrize("max_frames", [1, 2, 7])
 def test_log_probs_that_are_no_numbers_come_to_an_end(max_frames: int) -> None:
-    segments = list(cut_at_pauses([(0, torch.full((20, 4), math.nan))], max_frames, torch.neg))
+    segments = list(cut_at_pauses([(0, torch.full((20, 4), math.nan))], max_frames, pause))
     assert sum(len(segment) for _, segment in segments) == 20
     assert all(0 < len(segment) <= max_frames for _, segment in segments)
 
@@ -325,8 +330,8 @@ def test_log_probs_that_are_no_numbers_come_to_an_end(max_frames: int) -> None:
 def test_a_segment_ends_where_there_is_no_speech_and_the_next_one_begins_behind_it() -> None:
     frames, nothing = -stream([1, 1, 0, 2]), torch.zeros(0, 4)
     pieces = [(0, nothing), (4, frames), (8, frames), (12, nothing), (16, nothing), (20, frames)]
-    assert [(start, len(segment)) for start, segment in cut_at_pauses(pieces, 100, torch.neg)] == [(4, 8), (20, 4)]
-    [(start, segment)] = cut_at_pauses([(0, nothing), (4, nothing)], 100, torch.neg)
+    assert [(start, len(segment)) for start, segment in cut_at_pauses(pieces, 100, pause)] == [(4, 8), (20, 4)]
+    [(start, segment)] = cut_at_pauses([(0, nothing), (4, nothing)], 100, pause)
     assert (start, segment.shape) == (0, (0, 4)), "a recording without speech is a segment without frames"
 
 
@@ -340,6 +345,6 @@ def test_a_held_segment_is_all_that_is_kept() -> None:
             taken += 10
             yield -stream([1, 1, 1, 0, 0, 0, 2, 2, 2, 2])
 
-    for start, segment in cut_at_pauses(placed(pieces()), 35, torch.neg):
+    for start, segment in cut_at_pauses(placed(pieces()), 35, pause):
         assert taken <= start + 35 + 10
         assert segment.untyped_storage().nbytes() <= 4 * 4 * 35

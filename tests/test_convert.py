@@ -149,19 +149,6 @@ def test_every_tensor_is_accounted_for(tmp_path: Path) -> None:
     )
 
 
-def test_the_ctc_head_of_a_hybrid_is_taken_and_its_transducer_is_not_needed(tiny: Path, tmp_path: Path) -> None:
-    plain = nemo_config()
-    transducer = {"_target_": "nemo.collections.asr.modules.RNNTDecoder", "vocab_size": 40}
-    config = plain | {"aux_ctc": {"ctc_loss_weight": 0.3, "decoder": plain["decoder"]}, "decoder": transducer}
-    state = tensors(head="ctc_decoder") | {
-        "decoder.prediction.embed.weight": torch.zeros(41, 8),
-        "joint.joint_net.2.weight": torch.zeros(41, 8),
-    }
-    hybrid = from_nemo(archive(tmp_path, config, state), "zeros")
-    assert hybrid.account.not_needed == LAYERS + 2
-    assert_equal(hybrid.bundle.weights, from_nemo(tiny, "zeros").bundle.weights)
-
-
 def test_a_tokenizer_of_characters_is_one_of_ours(tmp_path: Path) -> None:
     labels = [" ", "a", "b", "'"]
     config = nemo_config(labels)

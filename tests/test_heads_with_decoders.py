@@ -21,9 +21,15 @@ from tests.conftest import CONF, TINY, resolved, tone_corpus
 from tests.tones import speak
 
 HEADS, DECODERS = (sorted(path.stem for path in (CONF / group).glob("*.yaml")) for group in ("head", "decode"))
-PAIRS = [(head, decode) for head in HEADS for decode in DECODERS]
+ALONE = {f"{head} alone": [f"head={head}", "head.ctc_weight=0"] for head in ("tdt", "transducer")}  # without CTC
+PAIRS = [(head, decode) for head in [*HEADS, *ALONE] for decode in DECODERS]
 SMALL = ["encoder.dropout=0.1", "data.batch_seconds=5", "num_threads=1", "trainer.check_val_every_n_epoch=1"]
 RECORDING = torch.from_numpy(speak("abba cab"))
+
+
+def chosen(head: str) -> list[str]:
+    """The overrides that choose a head."""
+    return ALONE.get(head, [f"head={head}"])
 
 
 def small(config: dict[str, Any]) -> dict[str, Any]:
@@ -35,7 +41,8 @@ def small(config: dict[str, Any]) -> dict[str, Any]:
 
 def lacking(head: Any, decode: dict[str, Any]) -> list[str]:
     """What the decoder needs of a head and this one has not."""
-    needs = component("decode", decode).func.needs  # type: ignore[attr-defined]
+    searches = [decode, *([decode["first"]] if "first" in decode else [])]
+    needs = [need for search in searches for need in component("decode", search).func.needs]  # type: ignore[attr-defined]
     return [need for need in needs if getattr(head, need, None) is None]
 
 
@@ -59,13 +66,13 @@ def check_transcripts(recognizer: Recognizer) -> None:
 
 def untrained(head: str, decode: str) -> tuple[dict[str, Any], Model]:
     small_net = [*TINY, "encoder.num_layers=4", "encoder.dim=16", "features/normalize=utterance_cmvn"]
-    config = small(resolved(*small_net, f"head={head}", f"decode={decode}"))
+    config = small(resolved(*small_net, *chosen(head), f"decode={decode}"))
     tokenizer, features = build_tokenizer(config), build_features(config)
     tokenizer.fit(["abc cab"])
     return config, build_model(config, tokenizer, features).eval()
 
 
-@pytest.mark.parametrize("head", HEADS)
+@pytest.mark.parametrize("head", [*HEADS, *ALONE])
 def test_a_decoder_is_made_or_refused_by_what_it_needs_of_the_head(head: str) -> None:
     config, model = untrained(head, "greedy")
     for name in DECODERS:
@@ -73,14 +80,19 @@ def test_a_decoder_is_made_or_refused_by_what_it_needs_of_the_head(head: str) ->
         if not lacking(model.head, config["decode"]):
             assert build_decoder(config, model).max_hypotheses >= 1
             continue
-        must = (
-            rf"^decode={name} must have a head with a {lacking(model.head, config['decode'])[0]}; head={head} has none"
-        )
+        need, head_name = lacking(model.head, config["decode"])[0], config["head"]["name"]
+        must = rf"^decode={name} must have a head with a {need}; head={head_name} has none"
         with pytest.raises(InputError, match=must):
             build_decoder(config, model)
 
 
-OWN = {"ctc_attention": ("joint_beam", "attention_rescoring"), "transducer": ("transducer_greedy", "transducer_beam")}
+OWN = {
+    "ctc_attention": ("joint_beam", "attention_rescoring"),
+    "tdt": ("tdt_greedy", "tdt_beam"),
+    "tdt alone": ("tdt_greedy", "tdt_beam"),
+    "transducer": ("transducer_greedy", "transducer_beam"),
+    "transducer alone": ("transducer_greedy", "transducer_beam"),
+}
 
 
 @pytest.mark.parametrize(
@@ -91,11 +103,12 @@ def test_a_pair_transcribes_in_any_batch_length_and_precision(head: str, decode:
     config, model = untrained(head, decode)
     if lacking(model.head, config["decode"]):
         pytest.skip("the decoder needs what the head has not")
+    vocab_size = model.tokenizer.vocab_size
     with torch.no_grad():  # so that there is something to be heard: not blanks, nor spaces
         for layer in model.head.modules():  # type: ignore[attr-defined]
             if (
                 isinstance(layer, nn.Linear)
-                and layer.out_features == model.tokenizer.vocab_size
+                and layer.out_features in (vocab_size, vocab_size + len(getattr(model.head, "durations", ())))
                 and layer.bias is not None
             ):
                 layer.bias[:2] -= 9.0
@@ -110,7 +123,7 @@ def test_a_pair_transcribes_in_any_batch_length_and_precision(head: str, decode:
 def test_a_pair_trains_resumes_exactly_and_its_bundle_transcribes_as_it_does(
     head: str, decode: str, tones: Path, tmp_path: Path
 ) -> None:
-    common = [*TINY, *SMALL, *tone_corpus(tones), "encoder.num_layers=4", f"head={head}", f"decode={decode}"]
+    common = [*TINY, *SMALL, *tone_corpus(tones), "encoder.num_layers=4", *chosen(head), f"decode={decode}"]
     if lacking(untrained(head, decode)[1].head, default_settings("decode", decode)):
         pytest.skip("the decoder needs what the head has not")
     for name, steps in (("whole", [8]), ("parts", [3, 8])):

@@ -14,6 +14,7 @@ from tests.processes import bundle, finish, kill, metrics, resumptions, start, s
 
 HEADS, ENCODERS = (sorted(path.stem for path in (CONF / group).glob("*.yaml")) for group in ("head", "encoder"))
 SMALL = {
+    "tdt": ["head.joint_dim=32", "head.predictor.dim=16", "head.omega=0.5"],
     "transducer": ["head.joint_dim=32", "head.predictor.dim=16"],
     "ctc_self_conditioned": ["head.num_intermediate=1"],
 }

@@ -45,6 +45,7 @@ CHOICES = [
     ["head=transducer", "head/predictor=lstm"],
     ["head=transducer", "decode=lm_rescoring", "decode@decode.first=transducer_beam"],
     ["head=transducer", "head/predictor=gru"],
+    ["head=tdt", "decode=tdt_beam"],
 ]
 SMALL = [
     *("encoder.dim=16", "encoder.num_layers=2", "encoder.num_heads=2", "encoder.feed_forward_factor=1"),

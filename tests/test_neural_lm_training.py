@@ -6,6 +6,7 @@ import math
 import random
 import re
 import time
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,9 @@ from asr.errors import InputError
 from asr.evaluation.text_perplexity import measure, text_perplexity
 from asr.interfaces import BOUNDARY_ID
 from asr.language_model.kenlm import NgramModel
+from asr.run.events import TextStarted, read_history
 from asr.run.language_model_settings import read_language_model_settings
+from asr.run.names import EVENTS
 from asr.text.normalize import get_normalizer
 from tests.conftest import ROOT, resolved
 from tests.processes import bundle, finish, kill, metrics, resumptions, start, steps_logged, wait_for
@@ -37,6 +40,8 @@ SMALL = {
     "lstm": ["token_model=lstm", "token_model.embedding_dim=12", "token_model.dim=16"],
     "transformer_xl": ["token_model=transformer_xl", "token_model.dim=16", "token_model.num_layers=2"],
 }
+TWO = ["trainer.strategy=ddp", "trainer.devices=2"]
+BF16 = ["trainer.precision=bf16-mixed"]
 EVERY_STEPS = 3
 RUN = [
     f"recognizer={RECOGNIZER}",
@@ -202,33 +207,76 @@ def test_perplexity_does_not_depend_on_the_batches(text_set: TextSet) -> None:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize(
+    ("name", "overrides", "world_size"),
+    [
+        ("lstm", [], 1),
+        ("transformer_xl", [], 1),
+        ("lstm", TWO, 2),
+        ("transformer_xl", TWO, 2),
+        ("lstm", BF16, 1),
+        ("transformer_xl", [*TWO, *BF16], 2),
+    ],
+    ids=["lstm", "transformer_xl", "lstm-two", "transformer_xl-two", "lstm-bf16", "transformer_xl-two-bf16"],
+)
 def test_a_run_killed_at_random_moments_ends_with_the_bits_of_one_that_was_not(
-    name: str, texts: list[str], tmp_path: Path
+    name: str, overrides: list[str], world_size: int, texts: list[str], tmp_path: Path
 ) -> None:
     whole, parts = tmp_path / "whole", tmp_path / "parts"
-    assert finish(start(config(whole, *SMALL[name], *texts), tmp_path / "whole.log")) == 0
+
+    def begin(run_dir: Path) -> list[BaseProcess]:
+        log = run_dir.with_suffix(".log")
+        return start(config(run_dir, *SMALL[name], *texts, *overrides), log, world_size=world_size)
+
+    assert finish(begin(whole)) == 0, (tmp_path / "whole.log").read_text()
     moments = random.Random(name)
     for _ in range(3):
         done = steps_logged(parts) + moments.randint(2, 6)
-        running = start(config(parts, *SMALL[name], *texts), tmp_path / "parts.log")
+        running = begin(parts)
         assert wait_for(lambda done=done: steps_logged(parts) > done, running), (tmp_path / "parts.log").read_text()
         time.sleep(moments.uniform(0, 0.05))
         kill(running)
-    assert finish(start(config(parts, *SMALL[name], *texts), tmp_path / "parts.log")) == 0
+    assert finish(begin(parts)) == 0, (tmp_path / "parts.log").read_text()
     assert bundle(parts) == bundle(whole)
     assert metrics(parts) == metrics(whole)
     assert (parts / "results.json").read_text() == (whole / "results.json").read_text()
     assert any(batch > 1 for _, batch in resumptions(parts)), "a restart must be in mid-epoch, too"
+    history = read_history(parts / EVENTS)
+    assert isinstance(history.first, TextStarted)
+    assert (history.starts, history.first.step) == (4, 0), "one line for all processes of a start"
+    assert [step for step, _ in resumptions(parts)][-1] == history.latest.step
+    assert (history.latest.train_sentences, history.latest.valid_sentences) == (160, 20)
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_training_in_bf16_follows_float32_and_its_bundle_is_used_in_float32(
+    name: str, texts: list[str], tmp_path: Path
+) -> None:
+    for run_dir, precision in ((tmp_path / "float32", []), (tmp_path / "bf16", BF16)):
+        log = tmp_path / "log"
+        assert finish(start(config(run_dir, *SMALL[name], *texts, *precision), log)) == 0, log.read_text()
+    losses = [
+        [float(row["valid/loss"]) for row in metrics(tmp_path / run) if row["valid/loss"]]
+        for run in ("float32", "bf16")
+    ]
+    assert losses[1] == pytest.approx(losses[0], rel=0.02)  # bf16 has three digits
+    assert losses[1] != losses[0], "the second run must not have computed in float32"
+    model: Any = load_token_model(str(tmp_path / "bf16"), tokenizer(), "lm")
+    assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
+    results = json.loads((tmp_path / "bf16" / "results.json").read_text())
+    valid = Path(texts[1].partition("[")[2].rstrip("]"))
+    again = measure(model, read(valid), settings().bounds, torch.device("cpu"))
+    assert again.per_word == pytest.approx(results["valid"]["per_word"], rel=1e-6)
 
 
 @pytest.fixture(scope="module")
 def trained(texts: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a run on two processes."""
     folder = tmp_path_factory.mktemp("trained")
-    two = ["trainer.strategy=ddp", "trainer.devices=2", "ema.decay=null"]
     log = folder / "log"
-    assert finish(start(config(folder / "run", *SMALL["lstm"], *texts, *two), log, world_size=2)) == 0, log.read_text()
+    assert (
+        finish(start(config(folder / "run", *SMALL["lstm"], *texts, *TWO, "ema.decay=null"), log, world_size=2)) == 0
+    ), log.read_text()
     return folder / "run"
 
 
@@ -281,6 +329,9 @@ def test_the_page_shows_perplexity_and_no_audio(trained: Path, tmp_path: Path) -
         assert f"{result['per_word']:.1f}".removesuffix(".0") in html
     assert "Validation perplexity per word:" in html
     assert "tokens a second" in html
+    assert "LSTMTokenModel, " in html
+    assert "160 sentences, " in html
+    assert "does not record how this run started" not in html
     assert "What was recognised" not in html
     assert "WER" not in re.sub(r"<pre>.*?</pre>", "", html.partition("<main>")[2], flags=re.DOTALL)
     assert training_report.main([str(trained), "--output", str(tmp_path / "page.html")]) == 0
@@ -292,7 +343,7 @@ def test_a_run_does_not_go_on_with_another_text_or_other_settings(
 ) -> None:
     text = tmp_path / "other.txt"
     text.write_text("abc\n" * 20)
-    two = ["trainer.strategy=ddp", "trainer.devices=2", "ema.decay=null", "resume.allow=[world_size]"]
+    two = [*TWO, "ema.decay=null", "resume.allow=[world_size]"]
     for override, difference in (
         (f"text.train=[{text}]", "manifests.train: '160 sentences, sha256"),
         ("seed=4", "seed: 0 -> 4"),
@@ -332,7 +383,7 @@ def test_perplexity_of_a_neural_and_of_an_ngram_model_are_counted_alike(
     neural, by_ngram = (row.split() for row in capsys.readouterr().out.splitlines()[1::2])
     model = load_token_model(str(trained), tokenizer(), "lm")
     expected = measure(model, read(text), settings().bounds, torch.device("cpu"))
-    assert float(neural[3]) == pytest.approx(expected.per_word, abs=0.06)
+    assert float(neural[4]) == pytest.approx(expected.per_word, abs=0.06)
     asked, total = NgramModel(tmp_path / "lm.arpa"), 0.0
     for line in text.read_text().splitlines():
         state = asked.start()
@@ -341,7 +392,62 @@ def test_perplexity_of_a_neural_and_of_an_ngram_model_are_counted_alike(
             total += log_prob
         total += asked.end(state)
     units = sum(len(line.split()) + 1 for line in text.read_text().splitlines())
-    assert float(by_ngram[3]) == pytest.approx(math.exp(-total / units), abs=0.06)
+    assert float(by_ngram[4]) == pytest.approx(math.exp(-total / units), abs=0.06)
+
+
+def test_models_are_interpolated_token_by_token_with_the_weights_that_suit_another_text(
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("flashlight.lib.text", reason="the extra lm is not installed")
+    text, dev, arpa = tmp_path / "text.txt", tmp_path / "dev.txt", tmp_path / "lm.arpa"
+    text.write_text("\n".join(sentences(25, 9)) + "\n")
+    dev.write_text("\n".join(sentences(25, 10)) + "\n")
+    assert ngram.main([str(dev), "--tokens", str(RECOGNIZER), "--order", "2", "-o", str(arpa)]) == 0
+    capsys.readouterr()
+    several = ["--interpolate", str(arpa), "--dev", str(dev)]
+    assert asr_perplexity.main([str(RECOGNIZER), str(trained), str(text), *several]) == 0
+    said, _, *rows = capsys.readouterr().out.splitlines()
+    assert [row.split()[1] for row in rows] == [str(trained), str(arpa), "interpolated"]
+    model, asked = load_token_model(str(trained), tokenizer(), "lm"), NgramModel(arpa)
+
+    def probabilities(path: Path) -> list[tuple[float, float]]:
+        """By the net and by the n-grams, of each letter and each end."""
+        pairs = []
+        for line in path.read_text().splitlines():
+            tokens, state = [*tokenizer().encode(line), BOUNDARY_ID], asked.start()
+            with torch.no_grad():
+                log_probs, _ = model(torch.tensor([[BOUNDARY_ID, *tokens[:-1]]]), model.initial_state(1))
+            for place, token in enumerate(tokens):
+                if token == BOUNDARY_ID:
+                    log_prob = asked.end(state)
+                else:
+                    log_prob, state = asked.score(
+                        state, tokenizer().pieces[token].replace(" ", "\N{LOWER ONE EIGHTH BLOCK}")
+                    )
+                pairs.append((math.exp(float(log_probs[0, place, token])), math.exp(log_prob)))
+        return pairs
+
+    share, of_dev = 0.5, probabilities(dev)
+    for _ in range(2000):
+        share = sum(share * p / (share * p + (1 - share) * q) for p, q in of_dev) / len(of_dev)
+    assert f"{trained} {share:.3f}, {arpa} {1 - share:.3f}" in said
+    total = sum(math.log(share * p + (1 - share) * q) for p, q in probabilities(text))
+    units = sum(len(line.split()) + 1 for line in text.read_text().splitlines())
+    assert float(rows[2].split()[4]) == pytest.approx(math.exp(-total / units), abs=0.06)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--dev", "d.txt"], r"--interpolate and --dev must be given together; got --dev alone\."),
+        (["--interpolate", "b.arpa"], r"--interpolate and --dev must be given together; got --interpolate alone\."),
+        (["--interpolate", "b.arpa", "--dev", "t.txt"], r"--dev must be another text .*; t\.txt is one of them\."),
+    ],
+)
+def test_weights_need_a_text_of_their_own(options: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        asr_perplexity.main([str(RECOGNIZER), "a.arpa", "t.txt", *options])
+    assert re.search(message, capsys.readouterr().err)
 
 
 def test_a_language_model_over_other_tokens_is_refused(trained: Path) -> None:

@@ -198,7 +198,7 @@ def test_a_model_with_a_sentencepiece_tokenizer_becomes_one_that_transformers_lo
 
 
 REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
-    "another model": ("config", {"model_type": "parakeet_tdt"}, "model_type must be parakeet_ctc, .*'parakeet_tdt'"),
+    "another model": ("config", {"model_type": "whisper"}, "model_type must be parakeet_ctc, .*'whisper'"),
     "a new key": (
         "config",
         {"encoder_config__window": 3},

@@ -25,9 +25,11 @@ from asr.data.manifest import Utterance, read_manifest, write_manifest
 from asr.data.shard_writer import encoded_audio
 from asr.data.utterances import Utterances
 from asr.errors import InputError, StoreError
+from asr.evaluate import main as evaluate
 from asr.storage import store
 from asr.train import train
-from tests.conftest import TINY, settings_with, tone_corpus
+from asr.transcribe import main as transcribe
+from tests.conftest import ROOT, TINY, settings_with, tone_corpus
 from tests.storing import FaultyProxy
 from tests.tones import SAMPLE_RATE
 
@@ -170,6 +172,24 @@ def test_a_store_that_fails_ends_the_run_in_one_line_and_skips_nothing(
         train(settings_with(*TINY, *corpus, "trainer.max_epochs=9", f"run_dir={tmp_path / 'run'}"))
     assert "wJalrXUtnFEMI" not in str(raised.value)
     assert "\n" not in str(raised.value)
+
+
+def test_a_model_is_evaluated_and_transcribes_from_shards_as_from_files(
+    tones: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    manifest, bundle = tones / "test.jsonl", str(ROOT / "tests" / "bundles" / "format-7")
+    write_shards(manifest, tmp_path / "test")
+    lines = {}
+    for name, path in (("files", str(manifest)), ("shards", str(tmp_path / "test" / "index.arrow"))):
+        assert evaluate([bundle, path, "--output-dir", str(tmp_path / name)]) == 0
+        capsys.readouterr()
+        assert transcribe([bundle, path]) == 0
+        lines[name] = capsys.readouterr().out
+    assert lines["shards"] == lines["files"] != ""
+    results = [json.loads((tmp_path / name / "test.wer.json").read_text()) for name in ("shards", "files")]
+    assert results[0]["wer"] == results[1]["wer"]
+    counts = ("substitutions", "insertions", "deletions", "reference_words", "cer")
+    assert [results[0][key] for key in counts] == [results[1][key] for key in counts]
 
 
 def test_a_killed_writer_continues_and_leaves_what_one_that_was_not_killed_leaves(tones: Path, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from torch import Tensor
 from asr.decode.greedy import Greedy
 from asr.onnx.runtime import LogProbs
 from asr.publishing.site import with_plain_spaces
-from asr.recognition.chunks import cut_at_pauses
+from asr.recognition.chunks import cut_at_pauses, pause_in_blanks
 from asr.recognition.confidence import Calibration
 from asr.recognition.long_form import Segment
 from asr.recognition.recognizer import Recognizer
@@ -55,7 +55,7 @@ def expected(
         device=torch.device("cpu"),
     )
     recognizer = Recognizer(model, Greedy(head, tokenizer, normalize), calibration)  # type: ignore[arg-type]
-    segments = cut_at_pauses([(0, log_probs)], most, lambda frames: frames)
+    segments = cut_at_pauses([(0, log_probs)], most, pause_in_blanks)
     placed = (Segment(frame * FRAME_SECONDS, piece) for frame, piece in segments)
     return recognizer.transcript(duration, placed).as_dict()
 

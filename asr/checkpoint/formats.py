@@ -5,7 +5,7 @@ from typing import Any
 
 from asr.errors import InputError, shown
 
-FORMAT = 7  # of what this version writes
+FORMAT = 8  # of what this version writes
 KEY = "format"  # of a config: its number; a config of format 0 has none
 
 
@@ -133,6 +133,17 @@ def _no_spelling(config: dict[str, Any]) -> dict[str, Any]:
     return config | {"decode": decode | {"fusion": {"spelling": None} | fusion}}
 
 
+def _transducer_of_other_toolkits(config: dict[str, Any]) -> dict[str, Any]:
+    """Up to format 7 each joiner had tanh, and each embedding was trained."""
+    head = config.get("head")
+    if not isinstance(head, dict) or head.get("name") != "transducer":
+        return config
+    head, predictor = {"joint_activation": "tanh"} | head, head.get("predictor")
+    if isinstance(predictor, dict) and predictor.get("name") == "lstm":
+        head["predictor"] = {"trains_blank": True} | predictor
+    return config | {"head": head}
+
+
 CHANGES: list[Callable[[dict[str, Any]], dict[str, Any]]] = [
     _relative_feed_forward,
     _convolution_group,
@@ -141,4 +152,5 @@ CHANGES: list[Callable[[dict[str, Any]], dict[str, Any]]] = [
     _nothing_behind_a_chunk,
     _word_insertion_bonus,
     _no_spelling,
+    _transducer_of_other_toolkits,
 ]  # from format 0, 1, … to the next

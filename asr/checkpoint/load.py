@@ -41,6 +41,7 @@ BUNDLE = "bundle"  # its folder in a run folder
 CHECKPOINTS = "checkpoints"
 CHECKPOINT_KEY = "asr"  # of a Lightning checkpoint: the rest of what a bundle holds
 PREFIX = "model."  # of its weights
+PRIOR_BEAM = "prior_beam"  # the decoder that subtracts label priors
 RESCORER = "lm_rescoring"  # the decoder that puts the hypotheses of another one in order
 RESCORING = ("language_model", "rescoring_weight", "token_insertion_bonus")  # its settings
 
@@ -168,6 +169,28 @@ def _settings_instead(own: Mapping[str, Any], instead: Mapping[str, Any]) -> dic
     if of_first := {key: value for key, value in instead.items() if key not in given}:
         merged["first"] = _settings_instead(settings["first"], of_first)
     return merged
+
+
+def with_label_priors(
+    instead: Mapping[str, Any], label_priors: Sequence[float], own: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return settings, for `decoder_settings`, of the beam that subtracts label priors.
+
+    Args:
+        instead: other settings that were given.
+        label_priors: log p of each token.
+        own: the settings of the model's decoder.
+
+    Raises:
+        InputError: another search than the beam is asked for.
+    """
+    name, others = instead.get("name"), {key: value for key, value in instead.items() if key != "name"}
+    if name not in (None, "beam", PRIOR_BEAM, RESCORER):
+        raise InputError(f"--label-priors must go with the beam search; got --decode {name}. Leave that out.")
+    search = {"name": PRIOR_BEAM, "label_priors": list(label_priors), "prior_weight": 0.0}
+    if name == RESCORER or "first" in own or others.keys() & set(RESCORING):
+        return {**others, **({"name": name} if name else {}), "first": search}
+    return others | search
 
 
 def with_values(settings: Mapping[str, Any], values: Mapping[str, float]) -> dict[str, Any]:

@@ -9,10 +9,9 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import PurePath
 
 from asr.data.dataset import Reference, load_utterance
-from asr.data.index import INDEX
+from asr.data.index import manifest_name
 from asr.data.index_cache import check_shards
 from asr.data.mixture import repeats
 from asr.data.settings import TESTS, CorpusSettings
@@ -20,7 +19,7 @@ from asr.data.token_counts import count_tokens
 from asr.data.utterances import Utterances, with_known_ids
 from asr.errors import AudioError, InputError
 from asr.settings.conf import default_settings, names
-from asr.storage.location import file_name, folder_of, is_url, printable_url
+from asr.storage.location import file_name, is_url, printable_url
 from asr.system.processes import die_with_parent
 from asr.text.normalize import Normalizer
 
@@ -116,11 +115,11 @@ def read_corpus(settings: CorpusSettings, normalize: Normalizer, read: Callable[
         StoreError: what a URL names cannot be read.
     """
     paths = [path for split in TESTS for path in settings.manifests(split)]
-    names = [_stem(path) for path in paths]
-    if repeated := [file_name(path) for path in paths if names.count(_stem(path)) > 1]:
+    names = [manifest_name(path) for path in paths]
+    if repeated := [file_name(path) for path in paths if names.count(manifest_name(path)) > 1]:
         must = "corpus.test and corpus.also_test must name manifests of different file names"
         raise InputError(f"{must}; got {repeated[0]} twice.")
-    tests, also_tests = ({_stem(path): read(path) for path in settings.manifests(split)} for split in TESTS)
+    tests, also_tests = ({manifest_name(path): read(path) for path in settings.manifests(split)} for split in TESTS)
     train, valid = (_read_all(settings, split, read) for split in ("train", "valid"))
     return Corpus(train, valid, tests, also_tests).normalized(normalize)
 
@@ -168,12 +167,6 @@ def _check_declared(settings: CorpusSettings, how: str, absent: str) -> None:
         raise InputError(f"{must}. Give corpus.prepare=null, and manifests that are there: {absent} is not.")
 
 
-def _stem(path: str) -> str:
-    """Return the name of a manifest without folder and suffix, or of the folder of an index.arrow."""
-    is_index = file_name(path) == INDEX
-    return file_name(folder_of(path)) if is_index else PurePath(file_name(path)).stem
-
-
 def _read_all(settings: CorpusSettings, split: str, read: Callable[[str], Utterances]) -> Utterances:
     """Read the manifests of one split as one."""
     weighted = settings.weighted(split)
@@ -186,7 +179,7 @@ def _read_all(settings: CorpusSettings, split: str, read: Callable[[str], Uttera
     if split == "train":
         hours = [Utterances([part]).hours for part in parts]
         means = repeats(hours, [manifest.weight for manifest in weighted], settings.temperature)
-    names = [_stem(path) for path in paths]
+    names = [manifest_name(path) for path in paths]
     names = [name if names.count(name) == 1 else f"{name}-{place}" for place, name in enumerate(names)]
     shared = with_known_ids(parts)
     return Utterances(

@@ -20,7 +20,7 @@ from asr.interfaces import FeatureAugment, Features, WaveformAugment
 from asr.lengths import Lengths
 from asr.storage.byte_range import ByteRange
 from asr.storage.location import is_url, printable_url
-from asr.storage.store import read_ranges, read_whole
+from asr.storage.store import read_files, read_ranges
 
 DURATION_TOLERANCE_SECONDS = 0.1  # by which a manifest's duration may be off, beside 1 % of it
 
@@ -211,13 +211,14 @@ def fetch(utterances: Sequence[Utterance]) -> list[Utterance]:
     """
     missing = [utterance for utterance in utterances if utterance.content is None]
     ranges = [ByteRange(each.audio_filepath, *each.extent) for each in missing if each.extent is not None]
-    contents = iter(read_ranges(ranges) if ranges else [])
+    urls = [each.audio_filepath for each in missing if each.extent is None and is_url(each.audio_filepath)]
+    extents, files = iter(read_ranges(ranges)), iter(read_files(urls))
     fetched = []
     for utterance in utterances:
         if utterance.content is None and utterance.extent is not None:
-            utterance = replace(utterance, content=next(contents))
+            utterance = replace(utterance, content=next(extents))
         elif utterance.content is None and is_url(utterance.audio_filepath):
-            utterance = replace(utterance, content=read_whole(utterance.audio_filepath))
+            utterance = replace(utterance, content=next(files))
         fetched.append(utterance)
     return fetched
 

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from asr.data.manifest import MAX_SECONDS, Extent, Utterance
 from asr.errors import InputError, one_line
+from asr.storage.location import file_name, folder_of
 
 FORMAT = b"asr.index"  # key of the file's metadata
 FORMAT_NUMBER = b"1"
@@ -37,6 +38,11 @@ SCHEMA = pa.schema(
     ],
     metadata={FORMAT: FORMAT_NUMBER},
 )
+
+
+def manifest_name(path: str) -> str:
+    """Return the name of a manifest without folder and suffix; of an index.arrow the name of its folder."""
+    return file_name(folder_of(path)) if file_name(path) == INDEX else PurePosixPath(file_name(path)).stem
 
 
 def encoded(text: str) -> bytes:

@@ -11,14 +11,22 @@ import os
 import tempfile
 import time
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 
 from asr.data.index import Index, open_index, record_batches, write_index
-from asr.data.manifest import Utterance, manifest_lines, parse_object, parse_utterance, read_manifest
+from asr.data.manifest import (
+    REQUIRED_KEYS,
+    Utterance,
+    manifest_lines,
+    parse_object,
+    parse_utterance,
+    read_good_lines,
+    read_manifest,
+)
 from asr.data.utterances import Part, Utterances
 from asr.errors import InputError, StoreError
 from asr.storage.location import file_name, folder_of, is_url, join, plain, printable_url, without_query
@@ -176,6 +184,25 @@ def _content_digest(manifest: str) -> str:
         for _ in manifest_lines(manifest):  # raises the error that says what is wrong
             break
         raise
+
+
+def listed_utterances(
+    path: str | Path, required: Sequence[str] = REQUIRED_KEYS
+) -> tuple[list[Utterance], list[InputError]]:
+    """Return the utterances of a manifest or an index, and what is wrong with the other lines of a manifest.
+
+    Args:
+        path: or URL.
+        required: keys that a line of a manifest must have; without `text`, the text is empty.
+
+    Raises:
+        InputError: there is no such file, or no line in it.
+        StoreError: what a URL names cannot be read.
+    """
+    path = plain(path)
+    if without_query(path).endswith(INDEX_SUFFIX):
+        return list(Utterances([Part(fetched_index(path), folder_of(path))])), []
+    return read_good_lines(path, required=required)
 
 
 def fetched_index(path: str) -> Index:

@@ -113,9 +113,14 @@ class Beam:
         self, encoder_out: Tensor, lengths: Tensor, states: Sequence[Grown]
     ) -> tuple[list[list[Hypothesis]], list[Grown]]:
         """Go on with streams by encoder_out (B, T', D), (B,); tokens that all of a beam begin with change no more."""
+        return self.advance(self.evidence(encoder_out, lengths), states)
+
+    def advance(
+        self, evidence: list[list[Frame]], states: Sequence[Grown]
+    ) -> tuple[list[list[Hypothesis]], list[Grown]]:
+        """Go on with streams by the evidence of their next frames."""
         search = self._search
-        pairs = zip(self.evidence(encoder_out, lengths), states, strict=True)
-        new = [search.advance(state, frames) for frames, state in pairs]
+        new = [search.advance(state, frames) for frames, state in zip(evidence, states, strict=True)]
         return [
             [each._replace(num_final=_shared(state.beams)) for each in search.hypotheses(state)] for state in new
         ], new

@@ -1,27 +1,25 @@
 """Beam search of a transducer, with shallow fusion."""
 
-import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from typing import Annotated, cast
 
 import torch
 from torch import Tensor
 
 from asr.decode.fusion.shallow_fusion import NEVER, Bonus, ShallowFusion
-from asr.decode.prefixes import Prefix, finish
-from asr.interfaces import BLANK_ID, Head, Hypothesis, Tokenizer, TransducerHead, Tunable
+from asr.decode.predictions import PrefixReader
+from asr.decode.prefixes import Prefix
+from asr.decode.trails import Beams, Paths, add, score, timed_hypotheses
+from asr.interfaces import BLANK_ID, Head, Hypothesis, Span, Tokenizer, TransducerHead, Tunable
 from asr.settings.rule import whole
-
-Beams = dict[Prefix, float]  # log-probability of all paths that have written a prefix, without fusion
-Longer = list[tuple[float, Prefix, float]]  # score, prefix, log-probability
 
 
 class TransducerBeam:
     """Search for the tokens that score highest over all their paths, with language model, lexicon and hotwords.
 
     *Source*: Saon et al. 2020, "Alignment-length synchronous decoding for RNN transducer", section 2.2:
-    time-synchronous decoding. No more tokens are written than the frames can spell by CTC, which gives them their
-    times.
+    time-synchronous decoding. Times and confidences of tokens come from a CTC head beside the transducer; without one,
+    or where there are more tokens than CTC can spell, from the most likely path and its probabilities.
 
     Args:
         head: with a joiner and a predictor.
@@ -85,32 +83,17 @@ class TransducerBeam:
             values: of what is tunable, instead of its own.
         """
         fusion = self.fusion.weighed(**values)
-        return [_Search(self, fusion)(frames) for frames in evidence]
+        return [
+            [self._aligned(hypothesis, len(frames)) for hypothesis in _Search(self, fusion)(frames)]
+            for frames in evidence
+        ]
 
-
-class _Reader:
-    """What the joiner takes of each prefix of the beam, and the state of the prediction network behind it."""
-
-    def __init__(self, head: TransducerHead, empty: Prefix) -> None:
-        self._head = head
-        begun = head.predictor.initial_state(1)
-        out, state = head.predictor.step(torch.full((1,), BLANK_ID, device=begun.device), begun)
-        self._read = {empty: (head.joiner.of_tokens(out)[0], state[0])}
-
-    def __call__(self, prefixes: Iterable[Prefix]) -> Tensor:
-        """N prefixes, the new ones longer by a token than some that were read, to (N, J)."""
-        prefixes = list(prefixes)
-        new = [prefix for prefix in prefixes if prefix not in self._read]
-        if new:
-            before = torch.stack([self._read[cast(Prefix, prefix.before())][1] for prefix in new])
-            tokens = torch.tensor([prefix.token for prefix in new], device=before.device)
-            out, states = self._head.predictor.step(tokens, before)
-            self._read.update(zip(new, zip(self._head.joiner.of_tokens(out), states, strict=True), strict=True))
-        return torch.stack([self._read[prefix][0] for prefix in prefixes])
-
-    def forget_all_but(self, prefixes: Iterable[Prefix]) -> None:
-        """Keep what is needed of these and of what grows from them."""
-        self._read = {prefix: self._read[prefix] for prefix in prefixes}
+    def _aligned(self, hypothesis: Hypothesis, num_frames: int) -> Hypothesis:
+        """Leave times to the CTC head, if it can spell the tokens."""
+        frame_head = self.head.frame_head
+        if frame_head is None or frame_head.min_frames(hypothesis.tokens) > num_frames:
+            return hypothesis
+        return hypothesis._replace(frames=None, confidences=None)
 
 
 class _Search:
@@ -122,63 +105,52 @@ class _Search:
         self.gains = fusion.at_most()
         self.joiner = settings.head.joiner
         self.empty = Prefix(None, BLANK_ID, fusion.start(), 0.0)
-        self.reader = _Reader(settings.head, self.empty)
-        self.needed = {self.empty: 0}  # frames, to spell a prefix
+        self.reader = PrefixReader(settings.head.predictor, self.joiner, self.empty)
 
     def __call__(self, frames: Tensor) -> list[Hypothesis]:
         """Find the hypotheses in frames (T', J), the best first."""
-        beams: Beams = {self.empty: 0.0}
-        for frame in frames:
-            beams = self._step(beams, frame, len(frames))
+        beams: Beams = {self.empty: Paths(0.0, 0.0, None)}
+        for number, frame in enumerate(frames):
+            beams = self._step(beams, frame, Span(number, number + 1))
             self.reader.forget_all_but(beams)
-            self.needed = {prefix: self.needed[prefix] for prefix in beams}
-        return finish(self.fusion, beams)
+        return timed_hypotheses(self.fusion, beams)
 
-    def _step(self, waiting: Beams, frame: Tensor, num_frames: int) -> Beams:
+    def _step(self, waiting: Beams, frame: Tensor, place: Span) -> Beams:
         """Write tokens in a frame, then the blank behind them: the beams before the frame to those behind it."""
         settings = self.settings
         done: Beams = {}
         for number in range(settings.max_symbols + 1):
             log_probs = self.joiner(frame, self.reader(waiting)).log_softmax(dim=-1)  # (N, V)
-            for (prefix, path), blank in zip(waiting.items(), log_probs[:, BLANK_ID].tolist(), strict=True):
-                done[prefix] = _added(done.get(prefix, NEVER), path + blank)
+            for (prefix, paths), blank in zip(waiting.items(), log_probs[:, BLANK_ID].tolist(), strict=True):
+                add(done, prefix, paths.passed(blank))
             if number == settings.max_symbols:
                 break
-            longer = self._longer(waiting, log_probs, self._floor(done), num_frames)
-            waiting = {prefix: path for _, prefix, path in longer[: settings.beam_size]}
+            waiting = self._longer(waiting, log_probs, self._floor(done), place)
             if not waiting:
                 break
         floor = self._floor(done)
-        best = sorted(done.items(), key=lambda pair: pair[1] + pair[0].fused, reverse=True)[: settings.beam_size]
-        return {prefix: path for prefix, path in best if path + prefix.fused >= floor}
+        best = sorted(done.items(), key=lambda pair: score(*pair), reverse=True)[: settings.beam_size]
+        return {prefix: paths for prefix, paths in best if score(prefix, paths) >= floor}
 
-    def _longer(self, waiting: Beams, log_probs: Tensor, floor: float, num_frames: int) -> Longer:
+    def _longer(self, waiting: Beams, log_probs: Tensor, floor: float, place: Span) -> Beams:
         """Find the prefixes that are longer by a token and may yet be kept, the best first."""
         log_probs[:, BLANK_ID] = NEVER
         values, tokens = log_probs.topk(min(self.settings.tokens_per_frame, log_probs.shape[1] - 1), dim=-1)
-        longer: Longer = []
+        longer: list[tuple[Prefix, Paths]] = []
         rows = zip(waiting.items(), values.tolist(), tokens.tolist(), strict=True)
         self.fusion.read(prefix.context for prefix in waiting)
-        for (prefix, path), row_values, row_tokens in rows:
+        for (prefix, paths), row_values, row_tokens in rows:
             for value, token in zip(row_values, row_tokens, strict=True):
-                if path + value + prefix.fused + self.gains[token] < floor:
+                if score(prefix, paths) + value + self.gains[token] < floor:
                     continue
-                needed = self.needed[prefix] + 1 + (token == prefix.token)
-                child = prefix.extend(self.fusion, token) if needed <= num_frames else None
-                if child is not None and path + value + child.fused >= floor:
-                    self.needed[child] = needed
-                    longer.append((path + value + child.fused, child, path + value))
-        longer.sort(key=lambda each: each[0], reverse=True)
-        return longer
+                child = prefix.extend(self.fusion, token)
+                if child is not None and paths.total + value + child.fused >= floor:
+                    longer.append((child, paths.wrote(value, place, value)))
+        longer.sort(key=lambda pair: score(*pair), reverse=True)
+        return dict(longer[: self.settings.beam_size])
 
-    def _floor(self, done: Mapping[Prefix, float]) -> float:
+    def _floor(self, done: Beams) -> float:
         """What a prefix must score to be kept beside those that are done with a frame."""
-        scores = sorted((path + prefix.fused for prefix, path in done.items()), reverse=True)
+        scores = sorted((score(*pair) for pair in done.items()), reverse=True)
         enough = len(scores) >= self.settings.beam_size
         return max(scores[0] - self.settings.beam_threshold, scores[self.settings.beam_size - 1] if enough else NEVER)
-
-
-def _added(left: float, right: float) -> float:
-    """The logarithm of the sum of two probabilities."""
-    high, low = (left, right) if left > right else (right, left)
-    return high + math.log1p(math.exp(low - high))

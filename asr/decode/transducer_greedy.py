@@ -2,13 +2,24 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Annotated, NamedTuple, Self, cast
+from typing import Annotated, Self, cast
 
 import torch
 from torch import Tensor
 
-from asr.interfaces import BLANK_ID, NO_HOTWORDS, Head, Hypothesis, Tokenizer, TransducerHead, Tunable
-from asr.kernels.choice import exact
+from asr.decode import greedy_paths
+from asr.decode.greedy_paths import GreedyPath, Place, TokenSteps, WrittenTokens
+from asr.interfaces import (
+    BLANK_ID,
+    NO_HOTWORDS,
+    Head,
+    Hypothesis,
+    JointNetwork,
+    Predictor,
+    Tokenizer,
+    TransducerHead,
+    Tunable,
+)
 from asr.settings.rule import whole
 
 LOOK_AHEAD = 4  # frames that are joined at once
@@ -18,8 +29,9 @@ class TransducerGreedy:
     """Write the most likely token, frame by frame, until that is the blank; then go on to the next frame.
 
     *Source*: Graves 2012, arXiv:1211.3711. Each utterance of a batch is in a frame of its own (Bataev et al. 2024,
-    arXiv:2406.06220), so that none waits for another's tokens. No more tokens are written than the frames can spell
-    by CTC, which gives them their times.
+    arXiv:2406.06220), so that none waits for another's tokens. A CTC head beside the transducer gives tokens their
+    times; without one, or where there are more tokens than CTC can spell, they have those of the frames where they are
+    written, and their probabilities are their confidences.
 
     Args:
         head: with a joiner and a predictor.
@@ -53,8 +65,9 @@ class TransducerGreedy:
     def search(self, evidence: tuple[Tensor, Tensor]) -> list[list[Hypothesis]]:
         """Find one hypothesis of each utterance, scored by its path."""
         frames, lengths = evidence
-        written, behind = self._walk(frames, lengths, self._begin(len(lengths)), room=lengths)
-        return [[Hypothesis(*path)] for path in zip(written, behind.scores.tolist(), strict=True)]
+        written, place = self._walk(frames, lengths, greedy_paths.begin(*self._parts, len(lengths)))
+        rows = zip(written, place.scores.tolist(), lengths.tolist(), strict=True)
+        return [[self._hypothesis(Hypothesis(row.tokens, score, *row[1:]), length)] for row, score, length in rows]
 
     @property
     def streaming(self) -> Self:
@@ -62,73 +75,53 @@ class TransducerGreedy:
         return self
 
     @torch.inference_mode()
-    def initial_state(self) -> "TransducerPath":
+    def initial_state(self) -> GreedyPath:
         """Begin a stream."""
-        return TransducerPath([], self._begin(1))
+        return greedy_paths.begin_stream(*self._parts)
 
     @torch.inference_mode()
     def step(
-        self, encoder_out: Tensor, lengths: Tensor, states: "Sequence[TransducerPath]"
-    ) -> "tuple[list[list[Hypothesis]], list[TransducerPath]]":
-        """Go on with streams by encoder_out (B, T', D), (B,): no token ever changes.
-
-        How many frames are to come is not known, and bounds no tokens here.
-        """
-        begun = Place(*map(torch.cat, zip(*(state.place for state in states), strict=True)))
+        self, encoder_out: Tensor, lengths: Tensor, states: Sequence[GreedyPath]
+    ) -> tuple[list[list[Hypothesis]], list[GreedyPath]]:
+        """Continue streams by encoder_out (B, T', D), (B,): no token ever changes."""
         frames, _ = self.evidence(encoder_out, lengths)
-        room = torch.full_like(lengths, torch.iinfo(lengths.dtype).max)
-        written, behind = self._walk(frames, lengths, begun, room)
-        new = [
-            TransducerPath([*state.tokens, *tokens], Place(*(rows[number : number + 1].clone() for rows in behind)))
-            for number, (state, tokens) in enumerate(zip(states, written, strict=True))
-        ]
-        return [[self._hypothesis(state)] for state in new], new
+        written, place = self._walk(frames, lengths, greedy_paths.together(states))
+        new = greedy_paths.continued(states, lengths, written, place)
+        return [[self._hypothesis(greedy_paths.hypothesis(state))] for state in new], new
 
-    @staticmethod
-    def decide(state: "TransducerPath", tokens: list[int]) -> "TransducerPath":
-        """There is but one hypothesis."""
-        return state
+    decide = staticmethod(greedy_paths.decide)
+    forget = staticmethod(greedy_paths.forget)
 
-    @staticmethod
-    def forget(state: "TransducerPath", num_tokens: int) -> "TransducerPath":
-        """Leave out the first tokens; the prediction network remembers them."""
-        return state._replace(tokens=state.tokens[num_tokens:])
+    def settle(self, state: GreedyPath) -> tuple[Hypothesis, GreedyPath]:
+        """Take what there is, and continue after it."""
+        return self._hypothesis(greedy_paths.hypothesis(state)), greedy_paths.settled(state)
 
-    @classmethod
-    def settle(cls, state: "TransducerPath") -> "tuple[Hypothesis, TransducerPath]":
-        """Take what there is, and go on behind it."""
-        return cls._hypothesis(state), state._replace(tokens=[])
+    @property
+    def _parts(self) -> tuple[Predictor, JointNetwork]:
+        return self.head.predictor, self.head.joiner
 
-    @staticmethod
-    def _hypothesis(state: "TransducerPath") -> Hypothesis:
-        return Hypothesis(state.tokens, float(state.place.scores), num_final=len(state.tokens))
+    def _hypothesis(self, hypothesis: Hypothesis, num_frames: int | None = None) -> Hypothesis:
+        """Leave times to the CTC head, if it can spell the tokens in so many frames; None: the stream asks it."""
+        frame_head = self.head.frame_head
+        if frame_head is None or (num_frames is not None and frame_head.min_frames(hypothesis.tokens) > num_frames):
+            return hypothesis
+        return hypothesis._replace(frames=None, confidences=None)
 
-    def _begin(self, number: int) -> "Place":
-        """Stand before the first frame of so many utterances, with nothing written."""
-        state = self.head.predictor.initial_state(number)
-        tokens = torch.full((number,), BLANK_ID, device=state.device)
-        out, state = self.head.predictor.step(tokens, state)
-        scores = torch.zeros(number, dtype=exact(state.device), device=state.device)
-        return Place(tokens, scores, self.head.joiner.of_tokens(out), state)
-
-    def _walk(self, frames: Tensor, lengths: Tensor, begun: "Place", room: Tensor) -> "tuple[list[list[int]], Place]":
-        """Write tokens of frames (B, T', J), no more than can be spelt in `room` frames, (B,)."""
-        tokens, scores, before, state = begun
+    def _walk(self, frames: Tensor, lengths: Tensor, place: Place) -> tuple[list[WrittenTokens], Place]:
+        """Write tokens of frames (B, T', J)."""
+        steps, scores = TokenSteps(len(lengths)), place.scores
         number = torch.zeros_like(lengths)  # of the frame that each utterance is in
-        written = torch.zeros_like(lengths)  # tokens, in that frame
-        needed = torch.zeros_like(lengths)  # frames, to spell the tokens so far
+        symbols = torch.zeros_like(lengths)  # tokens written in that frame
         rows = torch.arange(len(lengths), device=lengths.device)
         ahead = torch.arange(LOOK_AHEAD, device=lengths.device)
-        steps: list[Tensor] = []
         while bool((number < lengths).any()):
             window = number[:, None] + ahead  # (B, W): until a token is written, frames do not depend on one another
             here = frames[rows[:, None], window.clamp(max=frames.shape[1] - 1)]  # (B, W, J)
-            logits = self.head.joiner(here.flatten(0, 1), before.repeat_interleave(LOOK_AHEAD, dim=0))
+            logits = self.head.joiner(here.flatten(0, 1), place.before.repeat_interleave(LOOK_AHEAD, dim=0))
             log_probs = logits.log_softmax(dim=-1).unflatten(0, (-1, LOOK_AHEAD))  # (B, W, V)
             best, token = log_probs.max(dim=-1)  # (B, W)
-            cost = 1 + (token == tokens[:, None]).long()
-            can = (token != BLANK_ID) & (needed[:, None] + cost <= room[:, None])
-            can[:, 0] &= written < self.max_symbols
+            can = token != BLANK_ID
+            can[:, 0] &= symbols < self.max_symbols
             is_there = window < lengths[:, None]
             waits = (~can | ~is_there).cumprod(dim=1).bool()  # frames before the first that writes
             passes = waits & is_there
@@ -136,45 +129,10 @@ class TransducerGreedy:
             passed = passes.sum(dim=1)  # (B,)
             writes = ~waits[:, -1]
             first = passed.clamp(max=LOOK_AHEAD - 1)
-            token, best, cost = token[rows, first], best[rows, first], cost[rows, first]
+            token, best = torch.where(writes, token[rows, first], BLANK_ID), best[rows, first]
             scores = scores + best.masked_fill(~writes, 0.0)
-            steps.append(torch.where(writes, token, BLANK_ID))
-            number += passed
-            written = (written * (passed == 0) + 1) * writes
-            needed += cost * writes
-            if bool(writes.any()):
-                tokens = torch.where(writes, token, tokens)
-                out, after = self.head.predictor.step(tokens, state)
-                state = torch.where(writes.view(-1, *[1] * (state.dim() - 1)), after, state)
-                before = torch.where(writes[:, None], self.head.joiner.of_tokens(out), before)
-        found = torch.stack(steps, dim=1).tolist() if steps else [[]] * len(lengths)
-        texts = [[token for token in row if token != BLANK_ID] for row in found]
-        return texts, Place(tokens, scores, before, state)
-
-
-class Place(NamedTuple):
-    """Where the paths of a batch have come to.
-
-    Args:
-        tokens: the last of each, (B,).
-        scores: of each, (B,).
-        before: what the joiner takes of the tokens, (B, J).
-        state: of the prediction network, (B, ...).
-    """
-
-    tokens: Tensor
-    scores: Tensor
-    before: Tensor
-    state: Tensor
-
-
-class TransducerPath(NamedTuple):
-    """Where the path of a stream has come to.
-
-    Args:
-        tokens: that were not forgotten.
-        place: of a batch of one.
-    """
-
-    tokens: list[int]
-    place: Place
+            number = number + passed
+            steps.add(token, number, number + 1, best)
+            symbols = (symbols * (passed == 0) + 1) * writes
+            place = greedy_paths.read(*self._parts, place, token)
+        return steps.written(), place._replace(scores=scores)

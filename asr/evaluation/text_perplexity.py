@@ -14,7 +14,8 @@ from asr.errors import InputError
 from asr.evaluation.bootstrap import intervals
 from asr.interfaces import TokenModel
 from asr.language_model.kenlm import SPACE, NgramModel
-from asr.language_model.token_scores import text_log_probs
+from asr.language_model.kneser_ney import Array
+from asr.language_model.token_scores import token_log_probs
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ class TextPerplexity:
         return f"perplexity per word {self.per_word:.1f}{low_high}, {size}"
 
 
-def text_perplexity(log_probs: Sequence[float], num_words: Sequence[int], num_tokens: int) -> TextPerplexity:
+def text_perplexity(log_probs: Sequence[float] | Array, num_words: Sequence[int], num_tokens: int) -> TextPerplexity:
     """Compute it from log p(text, end) and the number of words of each sentence.
 
     Args:
@@ -72,9 +73,20 @@ def text_perplexity(log_probs: Sequence[float], num_words: Sequence[int], num_to
     )
 
 
-@torch.inference_mode()
 def measure(model: TokenModel, sentences: Sentences, bounds: BatchBounds, device: torch.device) -> TextPerplexity:
-    """Compute the perplexity that a neural model gives sentences.
+    """Compute the perplexity that a neural model gives sentences; for the arguments see `neural_log_probs`."""
+    return perplexity_of(neural_log_probs(model, sentences, bounds, device), sentences)
+
+
+def perplexity_of(log_probs: Array, sentences: Sentences) -> TextPerplexity:
+    """Compute the perplexity of sentences from log p of each of their tokens, ends included, (T,)."""
+    begins = (sentences.lengths.cumsum(0) - sentences.lengths).numpy()
+    return text_perplexity(np.add.reduceat(log_probs, begins), sentences.num_words.tolist(), len(log_probs))
+
+
+@torch.inference_mode()
+def neural_log_probs(model: TokenModel, sentences: Sentences, bounds: BatchBounds, device: torch.device) -> Array:
+    """Ask a neural model for log p of each token of sentences and of their ends, (T,), sentence by sentence.
 
     Args:
         model: on the device, not in training mode.
@@ -82,15 +94,17 @@ def measure(model: TokenModel, sentences: Sentences, bounds: BatchBounds, device
         bounds: of a batch.
         device: to compute on.
     """
-    log_probs = torch.zeros(len(sentences), dtype=torch.float64)
+    rows: list[Array] = [np.zeros(0)] * len(sentences)
     for indices in sentences.batches(bounds):
         batch = sentences.batch(indices).to(device)
-        log_probs[indices] = text_log_probs(model, batch.tokens, batch.token_lengths).cpu().double()
-    return text_perplexity(log_probs.tolist(), sentences.num_words.tolist(), int(sentences.lengths.sum()))
+        log_probs = token_log_probs(model, batch.tokens, batch.token_lengths).cpu().double().numpy()
+        for index, row, length in zip(indices, log_probs, batch.token_lengths.tolist(), strict=True):
+            rows[index] = row[: length + 1]
+    return np.concatenate(rows)
 
 
-def measure_ngram(model: NgramModel, pieces: Sequence[str], sentences: Sentences) -> TextPerplexity:
-    """Compute the perplexity that an n-gram model over tokens gives sentences.
+def ngram_log_probs(model: NgramModel, pieces: Sequence[str], sentences: Sentences) -> Array:
+    """Ask an n-gram model over tokens for log p of each token of sentences and of their ends, (T,).
 
     Args:
         model: made by `asr.ngram --tokens`.
@@ -106,9 +120,20 @@ def measure_ngram(model: NgramModel, pieces: Sequence[str], sentences: Sentences
         raise InputError(f"{must}; of its {len(model.words)} entries {len(model.words & set(names))} are tokens.")
     log_probs = []
     for index in range(len(sentences)):
-        state, total = model.start(), 0.0
+        state = model.start()
         for token in sentences.batch([index]).tokens[0].tolist():
             log_prob, state = model.score(state, names[token])
-            total += log_prob
-        log_probs.append(total + model.end(state))
-    return text_perplexity(log_probs, sentences.num_words.tolist(), int(sentences.lengths.sum()))
+            log_probs.append(log_prob)
+        log_probs.append(model.end(state))
+    return np.array(log_probs, dtype=np.float64)
+
+
+def mixed_log_probs(log_probs: Array, weights: Array) -> Array:
+    """Interpolate models, token by token: log of the sum of weight times p.
+
+    Args:
+        log_probs: (models, T).
+        weights: (models,) that sum to one.
+    """
+    mixed: Array = np.logaddexp.reduce(log_probs + np.log(weights)[:, None], axis=0)
+    return mixed

@@ -19,9 +19,10 @@ from asr.recognition.inference import Inference
 from asr.recognition.long_form import Segment
 from asr.recognition.recognizer import Recognizer
 
-LM_WEIGHTS = {  # of language models; values that mean nothing where the weight is 0
+LM_WEIGHTS = {  # of language models and label priors; values that mean nothing where the weight is 0
     "lm_weight": ("word_insertion_bonus", "unknown_score"),
     "rescoring_weight": ("token_insertion_bonus",),
+    "prior_weight": (),
 }
 
 Values = Mapping[str, float]  # of what a decoder can tune
@@ -59,7 +60,8 @@ class Search:
     """Every combination of values that was tried, and its errors.
 
     Args:
-        values: of each trial; the first is the search without a language model, all else as the recogniser has it.
+        values: of each trial; the first is the search without language model and label priors, all else as the
+            recogniser has it.
         trials: their errors.
         num_words: of the references.
     """

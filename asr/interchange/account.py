@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 import torch
@@ -51,6 +52,7 @@ class Names(NamedTuple):
         block: of a block, our modules and parameters: theirs. Queries, keys and values have one each.
         computed: tensors that follow from the features, which it keeps too.
         blank: the blank's number among the outputs of its head; None: the last.
+        transducer: tensors of ours that theirs of other names or another layout are, by name: those of a transducer.
     """
 
     toolkit: str
@@ -59,6 +61,7 @@ class Names(NamedTuple):
     block: Mapping[str, str | tuple[str, ...]]
     computed: Mapping[str, Callable[[SlaneyFbank], Tensor]]
     blank: int | None
+    transducer: "Mapping[str, tuple[tuple[str, ...], Layout]]" = MappingProxyType({})
 
 
 def stages(theirs: str) -> dict[str, str]:
@@ -103,9 +106,11 @@ HEADS = Layout(lambda shape: [(shape[0], shape[2])], lambda x: x[:, None], lambd
 THREE = Layout(
     lambda shape: 3 * [(shape[0] // 3, *shape[1:])], lambda *parts: torch.cat(parts), lambda x: list(x.chunk(3))
 )
+# One bias of ours is the sum of two of theirs; back, all of it is the first.
+SUM = Layout(lambda shape: 2 * [shape], lambda x, y: x + y, lambda x: [x, torch.zeros_like(x)])
 
 
-def _outputs(blank: int | None, layout: Layout) -> Layout:
+def outputs(blank: int | None, layout: Layout = SAME) -> Layout:
     """A layout of rows of which theirs with number `blank` is our first."""
 
     def first(x: Tensor) -> Tensor:
@@ -125,10 +130,12 @@ def row(ours: str, names: Names) -> Row:
     Raises:
         InputError: they have none like it.
     """
+    if ours in names.transducer:
+        return Row(ours, *names.transducer[ours])
     module, _, kind = ours.rpartition(".")
     is_weight = kind == "weight"
     if module in names.outside:
-        layout = _outputs(names.blank, ONE_FRAME if is_weight else SAME) if module == HEAD else SAME
+        layout = outputs(names.blank, ONE_FRAME if is_weight else SAME) if module == HEAD else SAME
         return Row(ours, (f"{names.outside[module]}.{kind}",), layout)
     block = re.fullmatch(r"encoder\.blocks\.(\d+)\.(.+)", ours)
     begin, part = (f"{names.blocks}.{block[1]}", block[2]) if block else ("", "")
@@ -149,7 +156,6 @@ def take(
     shapes: Mapping[str, torch.Size],
     names: Names,
     features: SlaneyFbank,
-    others: tuple[str, ...],
     scale: float,
 ) -> tuple[dict[str, Tensor], Account]:
     """Make our tensors of theirs, of which each is accounted for.
@@ -159,7 +165,6 @@ def take(
         shapes: of ours, by name.
         names: of theirs.
         features: what is computed of which is compared.
-        others: what the names of another head's begin with, which are left.
         scale: that they multiply the subsampling's output by.
 
     Raises:
@@ -170,6 +175,7 @@ def take(
     folded = 0
     for name, shape in shapes.items():
         _, theirs, layout = row(name, names)
+        folded += layout is SUM
         parts = [_take(left, part, size) for part, size in zip(theirs, layout.shapes(shape), strict=True)]
         ours[name] = layout.join(*parts).clone(memory_format=torch.contiguous_format)  # their layers may share one
         if scale != 1 and name.startswith(FOLDED):
@@ -177,7 +183,7 @@ def take(
             folded += 1
     taken = len(tensors) - len(left) - folded
     compared = [_compare(left, name, made(features)) for name, made in names.computed.items() if name in left]
-    unneeded = [name for name in left if name.endswith(COUNTER) or name.startswith(others)]
+    unneeded = [name for name in left if name.endswith(COUNTER)]
     left_over = sorted(left.keys() - set(unneeded))
     if left_over:
         more = f", and {len(left_over) - 1:,} others" if len(left_over) > 1 else ""

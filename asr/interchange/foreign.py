@@ -46,6 +46,16 @@ class Vocabulary(NamedTuple):
     pieces: list[str]
 
 
+class HeadConfig(NamedTuple):
+    """The config of one of our heads, and that of a decoder for it."""
+
+    head: Mapping[str, Any]
+    decode: Mapping[str, Any]
+
+
+CTC_HEAD = HeadConfig({"name": "ctc"}, default_settings("decode", "greedy"))
+
+
 class Weights(NamedTuple):
     """The tensors of a model of another toolkit.
 
@@ -53,14 +63,12 @@ class Weights(NamedTuple):
         file: their file's name.
         content: of it.
         names: of the tensors.
-        others: what names of tensors begin with that are another head's.
         scale: that the toolkit multiplies the subsampling's output by, and we do not.
     """
 
     file: str
     content: bytes
     names: Names
-    others: tuple[str, ...]
     scale: float
 
 
@@ -81,7 +89,12 @@ class Converted(NamedTuple):
 
 
 def convert(
-    path: Path, vocabulary: Vocabulary, features: Mapping[str, Any], encoder: Mapping[str, Any], weights: Weights
+    path: Path,
+    vocabulary: Vocabulary,
+    features: Mapping[str, Any],
+    encoder: Mapping[str, Any],
+    weights: Weights,
+    head: HeadConfig = CTC_HEAD,
 ) -> tuple[Bundle, Account, str]:
     """Make a bundle, which loads.
 
@@ -91,6 +104,7 @@ def convert(
         features: the config of ours.
         encoder: the config of ours.
         weights: of the model.
+        head: the config of ours, and its decoder's.
 
     Returns:
         The bundle, the account of the tensors, and the SHA-256 of their file.
@@ -103,12 +117,12 @@ def convert(
         "tokenizer": vocabulary.config,
         "features": dict(features),
         "encoder": dict(encoder),
-        "head": {"name": "ctc"},
-        "decode": default_settings("decode", "greedy"),
+        "head": dict(head.head),
+        "decode": dict(head.decode),
     }
     shapes, made = _shapes(config, vocabulary.files)
     tensors = load_tensors(weights.content, weights.file)
-    ours, account = take(tensors, shapes, weights.names, made, weights.others, weights.scale)
+    ours, account = take(tensors, shapes, weights.names, made, weights.scale)
     bundle = Bundle(config, vocabulary.files, ours, card="")
     bundle_recognizer(bundle, path)  # it must load
     return bundle, account, hashlib.sha256(weights.content).hexdigest()

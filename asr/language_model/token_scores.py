@@ -9,7 +9,12 @@ from asr.lengths import padding_mask
 
 
 def text_log_probs(model: TokenModel, tokens: Tensor, token_lengths: Tensor, at_once: int | None = None) -> Tensor:
-    """Compute log p(tokens, end) of each text, natural logarithm.
+    """Compute log p(tokens, end) of each text, natural logarithm, (B,); arguments: see `token_log_probs`."""
+    return token_log_probs(model, tokens, token_lengths, at_once).sum(dim=1)
+
+
+def token_log_probs(model: TokenModel, tokens: Tensor, token_lengths: Tensor, at_once: int | None = None) -> Tensor:
+    """Compute log p of each token of texts, and of their ends, natural logarithm.
 
     Args:
         model: a language model.
@@ -18,7 +23,7 @@ def text_log_probs(model: TokenModel, tokens: Tensor, token_lengths: Tensor, at_
         at_once: tokens of a text that go through the net at once, which bounds memory; None: all of them.
 
     Returns:
-        (B,).
+        (B, U + 1): of each token, then of the end; 0 in the padding.
     """
     padding = padding_mask(token_lengths, tokens.shape[1])
     padded = F.pad(tokens.masked_fill(padding, BOUNDARY_ID), (1, 1), value=BOUNDARY_ID)  # (B, U + 2)
@@ -27,5 +32,4 @@ def text_log_probs(model: TokenModel, tokens: Tensor, token_lengths: Tensor, at_
     for given, targets in zip(padded[:, :-1].split(size, dim=1), padded[:, 1:].split(size, dim=1), strict=True):
         log_probs, state = model(given, state)
         parts.append(log_probs.gather(2, targets[:, :, None])[:, :, 0])
-    of_targets = torch.cat(parts, dim=1).masked_fill(padding_mask(token_lengths + 1, tokens.shape[1] + 1), 0.0)
-    return of_targets.sum(dim=1)
+    return torch.cat(parts, dim=1).masked_fill(padding_mask(token_lengths + 1, tokens.shape[1] + 1), 0.0)

@@ -68,8 +68,10 @@ class CachedStream:
         self._decoded = self.decode.initial_state()
         self._placed = NO_TOKENS  # of a long word that has not ended: its first tokens, which the decoder has forgotten
         self._hypothesis = NO_TOKENS  # behind them
-        self._log_probs: list[Tensor] = []  # of the frames since `_start`, in which the hypothesis lies
-        self._start = 0
+        self._log_probs: list[Tensor] = []  # of the frame head, if there is one, for the frames since `_start`
+        self._start = 0  # frame in which the hypothesis begins, or a later one
+        self._num_frames = 0  # up to the last
+        self._last_chunk = 0  # frames of it
         self._silence = 0  # frames, up to the last
         self._partial: list[Word] = []
 
@@ -110,18 +112,27 @@ class CachedStream:
 
     def decode_chunk(self, encoder_out: Tensor) -> Captions:
         """Go on by what the encoder gave, (T', D)."""
-        log_probs = self.recognizer.log_probs(encoder_out)
+        log_probs = self.recognizer.checked_log_probs(encoder_out)
+        self._num_frames += len(encoder_out)
+        self._last_chunk = len(encoder_out)
         with torch.inference_mode(), self.recognizer.recording_encoder.autocast():
             length = torch.tensor([len(encoder_out)], device=encoder_out.device)
             [hypotheses], [self._decoded] = self.decode.step(encoder_out[None], length, [self._decoded])
         self._hypothesis = hypotheses[0]
-        self._log_probs.append(log_probs)
-        said = (log_probs.argmax(dim=-1) != BLANK_ID).nonzero()
-        self._silence = len(log_probs) - 1 - int(said[-1]) if len(said) else self._silence + len(log_probs)
+        self._log_probs += [] if log_probs is None else [log_probs]
+        self._silence = self._silence_after(log_probs)
         is_said = bool(self._placed.tokens or self._hypothesis.tokens)
         if self.endpoint is not None and self._silence >= self.endpoint and is_said:
             return self.settle()
         return self._captions()
+
+    def _silence_after(self, log_probs: Tensor | None) -> int:
+        """How many frames of silence end the chunk: blanks of the frame head, or else those without tokens."""
+        if log_probs is None:
+            ends = [span.end for span in self._hypothesis.frames or []]
+            return max(0, self._num_frames - ends[-1]) if ends else self._silence + self._last_chunk
+        said = (log_probs.argmax(dim=-1) != BLANK_ID).nonzero()
+        return len(log_probs) - 1 - int(said[-1]) if len(said) else self._silence + len(log_probs)
 
     def settle(self) -> Captions:
         """End a stretch of speech: all words of the best hypothesis are final."""
@@ -136,7 +147,7 @@ class CachedStream:
         timed = self._timed()
         if not self._hypothesis.tokens:
             # A transducer may write what was said a chunk later.
-            self._forget(0, self._num_frames - len(self._log_probs[-1]))
+            self._forget(0, self._num_frames - self._last_chunk)
             return Captions([], self._words(timed, self._num_frames))
         num_placed = len(self._placed.tokens)
         num_agreed = num_placed + self._hypothesis.num_final
@@ -145,6 +156,8 @@ class CachedStream:
         frames = timed.frames or []
         final, partial = _part(timed, 0, num_final), _part(timed, num_final, len(timed.tokens))
         begin = frames[num_final].start if partial.tokens else self._num_frames
+        if num_final:  # a transducer may write both in one frame
+            begin = max(begin, frames[num_final - 1].start + 1)
         captions = Captions(self._words(final, begin), self._words(partial, self._num_frames))
         self._placed = _part(timed, num_final, num_kept)
         if num_kept > num_placed:
@@ -157,11 +170,6 @@ class CachedStream:
         """Number of tokens before the last word that has begun."""
         words = spell(tokens, self.recognizer.model.tokenizer.pieces)
         return words[-1].first if words else 0
-
-    @property
-    def _num_frames(self) -> int:
-        """Number of frames up to the last."""
-        return self._start + sum(map(len, self._log_probs))
 
     def _num_settled(self, timed: Hypothesis) -> int:
         """How many tokens are of words that were said so long ago that the best hypothesis decides them."""
@@ -186,7 +194,18 @@ class CachedStream:
 
     def _timed(self) -> Hypothesis:
         """The tokens that are not final with their frames, counted from the beginning of the stream."""
-        hypothesis, log_probs = self._hypothesis, torch.cat(self._log_probs) if self._log_probs else None
+        placed, timed = self._placed, self._hypothesis
+        if timed.frames is None or timed.confidences is None:
+            timed = self._aligned(timed)
+        return timed._replace(
+            tokens=placed.tokens + timed.tokens,
+            frames=(placed.frames or []) + (timed.frames or []),
+            confidences=(placed.confidences or []) + (timed.confidences or []),
+        )
+
+    def _aligned(self, hypothesis: Hypothesis) -> Hypothesis:
+        """Align a hypothesis by the frame head."""
+        log_probs = torch.cat(self._log_probs) if self._log_probs else None
         num_frames = 0 if log_probs is None else len(log_probs)
         if self.recognizer.frame_head.min_frames(hypothesis.tokens) > num_frames:
             # Another hypothesis of the beam is the best one now, and in it the words before were said sooner.
@@ -194,15 +213,8 @@ class CachedStream:
             hypothesis = hypothesis._replace(frames=[Span(0, num_frames)] * number, confidences=[0.0] * number)
         else:
             hypothesis = with_times(hypothesis, log_probs)
-        return Hypothesis(
-            self._placed.tokens + hypothesis.tokens,
-            hypothesis.score,
-            [
-                *(self._placed.frames or []),
-                *(Span(self._start + span.start, self._start + span.end) for span in hypothesis.frames or []),
-            ],
-            [*(self._placed.confidences or []), *(hypothesis.confidences or [])],
-        )
+        frames = [Span(self._start + span.start, self._start + span.end) for span in hypothesis.frames or []]
+        return hypothesis._replace(frames=frames, confidences=hypothesis.confidences or [])
 
     def _words(self, hypothesis: Hypothesis, num_frames: int) -> list[Word]:
         """The words of a hypothesis whose last one ends by frame `num_frames`."""
@@ -221,7 +233,7 @@ def _part(hypothesis: Hypothesis, first: int, behind: int) -> Hypothesis:
     """The tokens from `first` to the one before `behind`, with their frames and confidences."""
     part = slice(first, behind)
     frames, confidences = hypothesis.frames or [], hypothesis.confidences or []
-    return Hypothesis(hypothesis.tokens[part], hypothesis.score, frames[part], confidences[part])
+    return hypothesis._replace(tokens=hypothesis.tokens[part], frames=frames[part], confidences=confidences[part])
 
 
 def advance(streams: Sequence[CachedStream]) -> list[Captions]:

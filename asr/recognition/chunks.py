@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from asr.errors import InputError
-from asr.interfaces import BLANK_ID
+from asr.interfaces import BLANK_ID, Span
 
 
 class ChunkBounds(NamedTuple):
@@ -91,18 +91,18 @@ def stitch(chunks: Iterable[tuple[int, int, Tensor]]) -> Iterator[tuple[int, Ten
 
 
 def cut_at_pauses(
-    pieces: Iterable[tuple[int, Tensor]], max_frames: int, log_probs: Callable[[Tensor], Tensor]
+    pieces: Iterable[tuple[int, Tensor]], max_frames: int, pause: Callable[[Tensor], int]
 ) -> Iterator[tuple[int, Tensor]]:
     """Cut a stream of encoder_out (T', D) into segments to be decoded each by itself; yield first frame and segment.
 
-    A segment ends at a gap, which a piece without frames stands for, and where it would be longer than `max_frames`: in
-    the middle of the longest run of blanks in its second half, or at the frame there where blank is most likely, so
-    that no word is torn if that can be. A stream without frames is one segment, without frames.
+    A segment ends at a gap, which a piece without frames stands for, and where it would be longer than `max_frames`: at
+    a pause in its second half, so that no word is torn if that can be. A stream without frames is one segment, without
+    frames.
 
     Args:
         pieces: of the stream, with their first frames.
         max_frames: of a segment.
-        log_probs: of frames, encoder_out (T', D) to (T', V).
+        pause: finds the frame of encoder_out (T', D) to cut at.
     """
     waiting: list[Tensor] = []
     start, num_segments = 0, 0
@@ -119,7 +119,7 @@ def cut_at_pauses(
         while sum(map(len, waiting)) > max_frames:
             frames = torch.cat(waiting)
             half = max_frames // 2
-            end = max(1, half + _best_cut(log_probs(frames[half:max_frames])))
+            end = max(1, half + pause(frames[half:max_frames]))
             yield start, frames[:end].clone()
             num_segments += 1
             waiting, start = [frames[end:]], start + end
@@ -128,12 +128,34 @@ def cut_at_pauses(
         yield start, rest
 
 
-def _best_cut(log_probs: Tensor) -> int:
-    blank = log_probs[:, BLANK_ID]
+def pause_in_blanks(log_probs: Tensor) -> int:
+    """Return the middle of the longest run of blanks in (T', V), or else the frame where blank is most likely."""
     is_blank = log_probs.argmax(dim=-1) == BLANK_ID
-    if not is_blank.any():
-        return int(blank.argmax())
-    edges = torch.diff(is_blank.int(), prepend=torch.zeros(1), append=torch.zeros(1)).nonzero()[:, 0]
+    return longest_run(is_blank) if is_blank.any() else int(log_probs[:, BLANK_ID].argmax())
+
+
+def pause_between(frames: Iterable[Span], num_frames: int) -> int:
+    """Return the middle of the longest run of frames in which no token is written.
+
+    Where tokens fill all frames, it is the end of one in the middle.
+
+    Args:
+        frames: of the tokens.
+        num_frames: in which they lie.
+    """
+    frames = list(frames)
+    is_free = torch.ones(num_frames, dtype=torch.bool)
+    for start, end in frames:
+        is_free[start:end] = False
+    if is_free.any():
+        return longest_run(is_free)
+    return min((span.end for span in frames), key=lambda end: abs(end - num_frames // 2))
+
+
+def longest_run(mask: Tensor) -> int:
+    """Return the middle of the longest run of True in a mask (T',), which has some."""
+    edge = torch.zeros(1, device=mask.device)
+    edges = torch.diff(mask.int(), prepend=edge, append=edge).nonzero()[:, 0]
     starts, ends = edges[0::2], edges[1::2]
     longest = int((ends - starts).argmax())
     return int(starts[longest] + ends[longest]) // 2

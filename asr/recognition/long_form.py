@@ -39,7 +39,7 @@ def in_chunks(
     sample_rate: int,
     frame_samples: int,
     bounds: ChunkBounds,
-    log_probs: Callable[[Tensor], Tensor],
+    pause: Callable[[Tensor], int],
 ) -> Segments:
     """Recognise in chunks that overlap; a segment ends at a pause.
 
@@ -49,7 +49,7 @@ def in_chunks(
         sample_rate: of the waveform, in Hz.
         frame_samples: samples per encoder frame.
         bounds: how long chunks are.
-        log_probs: of encoder frames (T', D), which tell pauses.
+        pause: finds the encoder frame of (T', D) to cut at.
     """
     chunk_samples, context_samples = bounds.samples(sample_rate, frame_samples)
     under_way: list[Chunk] = []  # without their waveforms
@@ -65,7 +65,7 @@ def in_chunks(
             yield chunk.start // frame_samples, chunk.keep // frame_samples, encoder_out
 
     max_frames = SEGMENT_CHUNKS * (chunk_samples // frame_samples)
-    for frame, encoder_out in cut_at_pauses(stitch(placed()), max_frames, log_probs):
+    for frame, encoder_out in cut_at_pauses(stitch(placed()), max_frames, pause):
         yield Segment(frame * frame_samples / sample_rate, encoder_out)
 
 

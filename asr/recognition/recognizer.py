@@ -19,6 +19,7 @@ from asr.data.batch import Rejected
 from asr.data.manifest import Utterance
 from asr.errors import AudioError, InputError, shown
 from asr.interfaces import Decoder, FrameHead, Hypothesis
+from asr.recognition.chunks import pause_between, pause_in_blanks
 from asr.recognition.confidence import Calibration
 from asr.recognition.inference import INFERENCE, NO_NUMBERS, NOTHING, Inference, RecordingEncoder
 from asr.recognition.long_form import Segments, at_silences, in_chunks
@@ -75,6 +76,18 @@ class Recognizer:
         if log_probs.isnan().any():
             raise AudioError(NO_NUMBERS)
         return log_probs
+
+    def checked_log_probs(self, encoder_out: Tensor) -> Tensor | None:
+        """encoder_out (T', D) to log_probs (T', V) of the frame head, if there is one.
+
+        Raises:
+            AudioError: the net gives NaN, which decoders would take for silence.
+        """
+        if self.model.head.frame_head is not None:
+            return self.log_probs(encoder_out)
+        if encoder_out.isnan().any():
+            raise AudioError(NO_NUMBERS)
+        return None
 
     def hypotheses(self, encoder_out: Tensor, lengths: Tensor) -> list[list[Hypothesis]]:
         """encoder_out (B, T', D), (B,) to the hypotheses of each utterance, the best first."""
@@ -247,11 +260,17 @@ class Recognizer:
         """
         most = self.decode.max_seconds
         chunks = how.chunks if most is None else how.chunks.within(most)
-        # Chunks that overlap are one stream, whose pauses only a frame head can tell.
-        can_join = self.model.head.frame_head is not None and most is None
-        segmenter = how.segmenter or (partial(in_chunks, log_probs=self.log_probs) if can_join else at_silences)
+        segmenter = how.segmenter or (partial(in_chunks, pause=self._pause) if most is None else at_silences)
         bounds = how.batches, chunks, segmenter
         return self.recording_encoder.segments(utterances, *bounds, how.num_workers, how.load, how.check, waveforms)
+
+    def _pause(self, encoder_out: Tensor) -> int:
+        """Find the frame of encoder_out (T', D) to cut at: in a pause, as the frame head or else the decoder tells."""
+        if self.model.head.frame_head is not None:
+            return pause_in_blanks(self.log_probs(encoder_out))
+        length = torch.tensor([len(encoder_out)], device=encoder_out.device)
+        [[best, *_]] = self.hypotheses(encoder_out[None], length)
+        return pause_between(best.frames or [], len(encoder_out))
 
     def transcript(
         self,
@@ -275,7 +294,7 @@ class Recognizer:
         speech = False
         for start, encoder_out in segments:
             speech = speech or len(encoder_out) > 0
-            log_probs = None if self.model.head.frame_head is None else self.log_probs(encoder_out)
+            log_probs = self.checked_log_probs(encoder_out)
             length = torch.tensor([len(encoder_out)], device=encoder_out.device)
             [hypotheses] = self.search(self.evidence(encoder_out[None], length), values)
             end = min(start + len(encoder_out) * self.model.frame_seconds, duration)  # the last frame may reach beyond
@@ -296,7 +315,7 @@ class Recognizer:
         """
         frames, confidences = hypothesis.frames or [], hypothesis.confidences or []
         words = spell(hypothesis.tokens, self.model.tokenizer.pieces)
-        times = word_times(words, frames, self.model.frame_seconds, start, end)
+        times = word_times(words, frames, self.model.frame_seconds, start, end, hypothesis.has_ends)
         for word, (first, last) in zip(words, times, strict=True):
             confidence = self.calibration(math.prod(confidences[word.first : word.last + 1]))
             for text in self.model.normalize(word.text).split():

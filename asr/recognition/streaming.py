@@ -136,7 +136,8 @@ def why_not(recognizer: Recognizer) -> str:
     encoder, decode = recognizer.model.encoder, recognizer.decode
     if encoder.streaming is None:
         return f"{type(encoder).__name__} hears all of an utterance at once (train encoder=conformer_streaming_s)"
-    if decode.streaming is None or recognizer.model.head.frame_head is None:
-        which = "transducer_greedy" if "joiner" in decode.needs else "greedy or beam"
+    if decode.streaming is None:
+        by_need = {"joiner": "transducer_greedy", "duration_joiner": "tdt_greedy"}
+        which = next((name for need, name in by_need.items() if need in decode.needs), "greedy or beam")
         return f"{type(decode).__name__} decodes all of an utterance at once (choose --decode {which})"
     return ""

@@ -37,12 +37,18 @@ def with_times(hypothesis: Hypothesis, log_probs: Tensor | None) -> Hypothesis:
 
 
 def word_times(
-    words: Sequence[Spelt], frames: Sequence[Span], frame_seconds: float, start: float, end: float
+    words: Sequence[Spelt],
+    frames: Sequence[Span],
+    frame_seconds: float,
+    start: float,
+    end: float,
+    has_ends: bool = False,
 ) -> list[tuple[float, float]]:
     """Return when each word starts and ends, in seconds.
 
     A word starts with its first token. It ends with its last token, which lasts `CHARACTER_SECONDS` longer for each
-    character behind the first, but not longer than until the next word starts.
+    character behind the first, but not longer than until the next word starts. A word that a transducer writes in the
+    same frame as the next one lasts for that frame.
 
     Args:
         words: of one hypothesis, in order.
@@ -50,7 +56,12 @@ def word_times(
         frame_seconds: from one frame to the next.
         start: of the first frame, in seconds.
         end: of the audio, in seconds.
+        has_ends: whether the frames last as long as the tokens sound, and nothing is to be added.
     """
+    character_seconds = 0.0 if has_ends else CHARACTER_SECONDS
     starts = [start + frames[word.first].start * frame_seconds for word in words]
-    lasts = [start + frames[word.last].end * frame_seconds + CHARACTER_SECONDS * (word.tail - 1) for word in words]
-    return [(begin, min(last, limit)) for (begin, limit), last in zip(pairwise([*starts, end]), lasts, strict=True)]
+    lasts = [start + frames[word.last].end * frame_seconds + character_seconds * (word.tail - 1) for word in words]
+    return [
+        (begin, min(last, max(limit, begin + frame_seconds), end))
+        for (begin, limit), last in zip(pairwise([*starts, end]), lasts, strict=True)
+    ]

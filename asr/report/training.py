@@ -15,7 +15,7 @@ from asr.report.language_model import is_language_model, perplexity_charts, perp
 from asr.report.training_charts import charts, missing, smoothing
 from asr.report.training_examples import examples
 from asr.report.training_gains import gains
-from asr.run.events import History, read_history
+from asr.run.events import History, Start, Started, TextStarted, read_history
 from asr.run.names import COMPARISON, CONFIG, EVENTS, EXAMPLES, LOG, METRICS, REPORT, RESULTS
 from asr.run.validation_samples import ValidationSample, read_samples
 from asr.system.files import real, write_whole_text
@@ -120,7 +120,7 @@ def _headline(record: Record) -> list[str]:
         epochs = curves.get("epoch")
         detail = [f"epoch {epochs.values[-1]:,.0f}"] if epochs is not None and len(epochs) else []
         tiles.append(figure("steps", "Optimizer steps", f"{step:,}", detail))
-    if history.passes is not None and history.latest is not None:
+    if history.passes is not None and isinstance(history.latest, Started):
         hours = history.latest.train_hours
         heard = f"about {number(round(history.passes * hours, 1))} h"
         times = f"{number(round(history.passes, 2))} times {number(round(hours, 2))} h"
@@ -171,14 +171,9 @@ def _rate(value: Any) -> str:
 def _facts(record: Record) -> list[tuple[str, str]]:
     """Name the model and the data, as far as the files tell."""
     start, settings = record.history.latest, record.settings
-    pairs = []
-    if start is not None:
-        pairs.append(("Model", f"{start.encoder}, {start.parameters:,} parameters, {start.tokens:,} tokens"))
-    if (corpus := _at(settings, "corpus", "name")) is not None:
-        pairs.append(("Corpus", str(corpus)))
-    if start is not None:
-        pairs.append(("Trained on", f"{start.train_utterances:,} utterances, {number(round(start.train_hours, 2))} h"))
-        pairs.append(("Validated on", f"{start.valid_utterances:,} utterances"))
+    net, data = _sizes(start)
+    corpus = _at(settings, "corpus", "name")
+    pairs = [*net, *([("Corpus", str(corpus))] if corpus is not None else []), *data]
     if (model := _at(settings, "init", "from")) is not None:
         pairs.append(("Started from", str(model)))
     if isinstance(trainer := settings.get("trainer"), Mapping):
@@ -192,6 +187,24 @@ def _facts(record: Record) -> list[tuple[str, str]]:
     if not record.results:
         pairs.append(("Not tested", f"there is no {RESULTS}: the run has not ended, or had no test manifest"))
     return pairs
+
+
+def _sizes(start: Start | None) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
+    """Describe the net, and the amount of training and validation data."""
+    match start:
+        case Started():
+            net, hours = start.encoder, number(round(start.train_hours, 2))
+            trained, validated = (
+                f"{start.train_utterances:,} utterances, {hours} h",
+                f"{start.valid_utterances:,} utterances",
+            )
+        case TextStarted():
+            net, validated = start.net, f"{start.valid_sentences:,} sentences"
+            trained = f"{start.train_sentences:,} sentences, {start.train_words:,} words"
+        case None:
+            return [], []
+    model = f"{net}, {start.parameters:,} parameters, {start.tokens:,} tokens"
+    return [("Model", model)], [("Trained on", trained), ("Validated on", validated)]
 
 
 def _notes(record: Record) -> list[str]:

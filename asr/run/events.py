@@ -52,6 +52,37 @@ class Started:
 
 
 @dataclass(frozen=True, slots=True)
+class TextStarted:
+    """A language model was made, and is about to be trained.
+
+    Args:
+        step: optimizer steps done before; 0 in a new run.
+        net: its class.
+        parameters: how many.
+        tokens: vocab_size.
+        train_sentences: that are trained on.
+        train_words: of these sentences.
+        valid_sentences: that are validated on.
+        command: see `Provenance`, as are the next three.
+        code: see there.
+        libraries: see there.
+        machine: see there.
+    """
+
+    step: int
+    net: str
+    parameters: int
+    tokens: int
+    train_sentences: int
+    train_words: int
+    valid_sentences: int
+    command: str
+    code: str
+    libraries: str
+    machine: str
+
+
+@dataclass(frozen=True, slots=True)
 class Progress:
     """The run is alive.
 
@@ -97,9 +128,11 @@ class Bundled:
     """The run is trained, and its bundle written."""
 
 
-Event = Started | Progress | Validated | Warned | Bundled
+Start = Started | TextStarted
+Event = Start | Progress | Validated | Warned | Bundled
 EVENTS: dict[str, Callable[..., Event]] = {
     "start": Started,
+    "text_start": TextStarted,
     "progress": Progress,
     "validation": Validated,
     "warning": Warned,
@@ -158,8 +191,8 @@ class History:
         damaged: lines that could not be read.
     """
 
-    first: Started | None = None
-    latest: Started | None = None
+    first: Start | None = None
+    latest: Start | None = None
     began: float | None = None
     starts: int = 0
     wall_seconds: float | None = None
@@ -179,7 +212,7 @@ def read_history(path: Path) -> History:
             history.damaged += 1
             continue
         match event:
-            case Started():
+            case Started() | TextStarted():
                 history.first, history.latest = history.first or event, event
                 history.began = moment if history.began is None else history.began
                 history.starts += 1

@@ -14,6 +14,7 @@ from asr.data.position import Position, start_of_epoch
 from asr.data.text_set import Sentences, TextSet, read_sentences
 from asr.interchange.hub import path_of
 from asr.run import folder
+from asr.run.events import EventsFile, TextStarted
 from asr.run.language_model_settings import LanguageModelSettings
 from asr.run.provenance import provenance
 from asr.run.resume import Resume, Run, begun_or_resumed, changes_but_for, check_allowed, find_resume
@@ -38,6 +39,7 @@ class PreparedText:
 
     Args:
         run_dir: the run folder.
+        writes: whether this is the first of the processes, which alone writes to it.
         tokenizer: the recogniser's.
         train: what to train on.
         valid: what to validate on.
@@ -50,6 +52,7 @@ class PreparedText:
     """
 
     run_dir: Path
+    writes: bool
     tokenizer: "Tokenizer"
     train: TextSet
     valid: Sentences
@@ -60,14 +63,18 @@ class PreparedText:
     resume: Resume | None
     changed: bool
 
+    @property
+    def step(self) -> int:
+        """Optimizer steps that are done already."""
+        return self.resume.step if self.resume else 0
+
     def run(self, bounds: "RunBounds") -> Run:
         """Return what every checkpoint tells of the run, which ends at these bounds."""
-        step = self.resume.step if self.resume else 0
-        count = partial(self.train.total_steps, self.position, step, bounds)
+        count = partial(self.train.total_steps, self.position, self.step, bounds)
         return begun_or_resumed(self.settings, self.resume, self.changed, count)
 
     def describe(self, model: "TokenModel", num_parameters: int) -> None:
-        """Say what is trained, and on what."""
+        """Say what is trained, and on what; record that the run starts."""
         name, sentences = type(model).__name__, self.train.sentences
         logger.info("%s with %s parameters, %d tokens", name, f"{num_parameters:,}", model.vocab_size)
         words, tokens = int(sentences.num_words.sum()), int(sentences.lengths.sum())
@@ -75,8 +82,12 @@ class PreparedText:
         logger.info("%d training sentences: %s; %d to validate on", len(sentences), size, len(self.valid))
         if self.train.num_dropped:
             logger.warning("dropped %d sentences that are longer than text.batch_tokens", self.train.num_dropped)
-        for what, line in asdict(provenance()).items():
-            logger.info("%s: %s", what, line)
+        if self.writes:
+            origin = asdict(provenance())
+            for what, line in origin.items():
+                logger.info("%s: %s", what, line)
+            sizes = num_parameters, model.vocab_size, len(sentences), words, len(self.valid)
+            EventsFile(self.run_dir).append(TextStarted(self.step, name, *sizes, **origin))
 
 
 def prepare_text(settings: LanguageModelSettings, rank: int, world_size: int) -> PreparedText:
@@ -120,4 +131,6 @@ def prepare_text(settings: LanguageModelSettings, rank: int, world_size: int) ->
     of_bundle = {**recognizer.config, "token_model": settings.components["token_model"]}
     extra = checkpoint_extra(of_bundle, tokenizer.files(), LANGUAGE_MODEL_KEYS)
     train_set = TextSet(train, settings.text, settings.seed)
-    return PreparedText(run_dir, tokenizer, train_set, valid, tests, extra, position, compared, resume, bool(changed))
+    return PreparedText(
+        *(run_dir, first, tokenizer, train_set, valid, tests, extra, position, compared, resume, bool(changed))
+    )

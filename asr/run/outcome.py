@@ -13,7 +13,7 @@ from asr.data.manifest import Utterance
 from asr.errors import InputError
 from asr.evaluation.result import Evaluation, evaluate
 from asr.evaluation.word_errors import total
-from asr.run.events import Bundled, EventsFile, Started, read_history
+from asr.run.events import Bundled, EventsFile, Start, read_history
 from asr.run.gains import tell_gains
 from asr.run.names import EVENTS, RESULTS
 from asr.run.settings import RunSettings
@@ -113,7 +113,7 @@ def make_bundle(run_dir: Path, settings: RunSettings, start: "Initialization | N
     return run_dir / BUNDLE
 
 
-def _origin(start: Started | None) -> dict[str, str]:
+def _origin(start: Start | None) -> dict[str, str]:
     """What the weights come from, and nothing else: the same command gives the same bundle byte for byte.
 
     Command, date and time are in the log, the report and the events.

@@ -36,6 +36,8 @@ def default_settings(group: str, name: str) -> dict[str, Any]:
     chosen = [entry for entry in settings.pop("defaults", []) if isinstance(entry, dict)]
     parts: dict[str, dict[str, Any]] = {}
     for key, part in (item for entry in chosen for item in entry.items()):
+        if key.startswith("override "):  # of a setting that is not the component's own
+            continue
         # "/decode@first: beam" is a component of another group, or of the same one
         of_group, _, absolute = key.rpartition("@")
         parts[absolute] = default_settings(of_group.removeprefix("/") or f"{group}/{key}", part)

@@ -42,6 +42,8 @@ REASONS = {  # marks in obstore's messages, and what they mean
     "dns error": "the name of the host cannot be resolved",
 }
 
+_process_id: int | None = None  # of the process that has used obstore: this one, or one that it was forked from
+
 logger = logging.getLogger(__name__)
 
 
@@ -112,6 +114,9 @@ class Client:
     def __init__(self) -> None:
         import obstore
 
+        global _process_id
+        assert is_alive(), "a process forked from one that used obstore would hang"
+        _process_id = os.getpid()
         self._obstore = obstore
         self._stores: dict[tuple[str, StorageSettings, Environment], Any] = {}
         self._whole_only: set[str] = set()  # hosts and buckets of servers without byte ranges
@@ -258,6 +263,11 @@ class Client:
         stores: dict[str, Any] = {"s3": S3Store, "gs": GCSStore, "az": AzureStore}
         assert stores.keys() | set(HTTP) == set(SCHEMES)
         return stores[kind](bucket(root), **options)
+
+
+def is_alive() -> bool:
+    """Tell whether obstore works here: it does not in a process forked from one that has used it."""
+    return _process_id in (None, os.getpid())
 
 
 def store_environment() -> Environment:

@@ -27,6 +27,7 @@ from asr.storage.client import (
     Client,
     Environment,
     Request,
+    is_alive,
     store_environment,
     time_limit,
 )
@@ -93,17 +94,15 @@ class _Session:
 
     Args:
         settings: how long to wait for them, and where to keep what was fetched; None: the defaults.
-        can_hold_client: obstore has not been used in a process that this one was forked from.
     """
 
-    def __init__(self, settings: StorageSettings | None, can_hold_client: bool) -> None:
+    def __init__(self, settings: StorageSettings | None) -> None:
         self.settings = settings
-        self.can_hold_client = can_hold_client
         self.lock = threading.Lock()
         self.access: Client | _Helper | None = None
 
 
-_session = _Session(None, can_hold_client=True)
+_session = _Session(None)
 
 
 def configure(settings: StorageSettings | None) -> None:
@@ -157,7 +156,7 @@ def _access() -> Client | _Helper:
                 must = "s3:// and https:// need the package obstore"
                 raise InputError(f"{must}; it is not installed. {how_to_install('s3')}") from None
             is_child = multiprocessing.parent_process() is not None
-            _session.access = Client() if is_child and _session.can_hold_client else _Helper(environment)
+            _session.access = Client() if is_child and is_alive() else _Helper(environment)
         return _session.access
 
 
@@ -167,7 +166,7 @@ def _begin_anew() -> None:
     access, before = _session.access, _session
     if isinstance(access, _Helper):
         access.leave()
-    _session = _Session(before.settings, before.can_hold_client and not isinstance(access, Client))
+    _session = _Session(before.settings)
 
 
 def serve(descriptor: int) -> None:

@@ -100,21 +100,40 @@ def read_ranges(ranges: Sequence[ByteRange]) -> list[bytes]:
     return [contents[wanted] for wanted in ranges]
 
 
-def read_whole(path: str, *, etag: str | None = None) -> bytes:
+def read_whole(path: str) -> bytes:
     """Read a whole file.
 
     Raises:
         StoreError: as for `read_range`.
     """
-    if not is_url(path) or current_settings().cache_dir is not None:
-        size, version = size_and_etag(path)
-        return read_range(path, 0, size, etag=etag or version)
-    first: Fetched
-    [first] = ask([Get(path, 0, REQUEST_BYTES, etag, is_open=True)])
-    size, version = first.info
-    if size <= REQUEST_BYTES:
-        return first.content
-    return first.content + read_range(path, REQUEST_BYTES, size - REQUEST_BYTES, etag=version)
+    return read_files([path])[0]
+
+
+def read_files(paths: Sequence[str]) -> list[bytes]:
+    """Read whole files, those of object stores at once.
+
+    Raises:
+        StoreError: as for `read_range`, of the first that failed.
+    """
+    urls = [path for path in dict.fromkeys(paths) if is_url(path)]
+    contents: dict[str, bytes] = {}
+    if urls and current_settings().cache_dir is None:
+        beginnings: list[Fetched] = ask([Get(url, 0, REQUEST_BYTES, is_open=True) for url in urls])
+        contents = {url: beginning.content for url, beginning in zip(urls, beginnings, strict=True)}
+        infos = [beginning.info for beginning in beginnings]
+    else:  # what is kept is found by its version
+        infos = ask([Stat(url) for url in urls]) if urls else []
+    rest = {
+        url: ByteRange(url, begin, size - begin, version)
+        for url, (size, version) in zip(urls, infos, strict=True)
+        if (begin := len(contents.get(url, b""))) < size
+    }
+    for url, content in zip(rest, read_ranges(list(rest.values())), strict=True):
+        contents[url] = contents.get(url, b"") + content
+    for path in paths:
+        if path not in contents:
+            contents[path] = b"" if is_url(path) else read_range(path, 0, size_and_etag(path).size)
+    return [contents[path] for path in paths]
 
 
 def list_prefix(url: str) -> list[tuple[str, int]]:

@@ -1,11 +1,13 @@
 """The prediction network of long short-term memory."""
 
+from typing import Annotated
+
 import torch
 from torch import Tensor, nn
 
 from asr.interfaces import BLANK_ID
 from asr.kernels.recurrent import step_lstm
-from asr.settings.rule import Dim, Layers, Probability
+from asr.settings.rule import SWITCH, Dim, Layers, Probability
 
 
 class LSTMPredictor(nn.Module):
@@ -18,12 +20,21 @@ class LSTMPredictor(nn.Module):
         dim: of the embedding and of each layer.
         num_layers: of cells.
         dropout: between the layers, and of what comes out.
+        trains_blank: whether the embedding of id 0 is trained; if not, it stays what it is: zero, as in NVIDIA NeMo.
     """
 
-    def __init__(self, vocab_size: int, *, dim: Dim, num_layers: Layers, dropout: Probability) -> None:
+    def __init__(
+        self,
+        vocab_size: int,
+        *,
+        dim: Dim,
+        num_layers: Layers,
+        dropout: Probability,
+        trains_blank: Annotated[bool, SWITCH],
+    ) -> None:
         super().__init__()
         self.output_dim = dim
-        self.embedding = nn.Embedding(vocab_size, dim)
+        self.embedding = nn.Embedding(vocab_size, dim, padding_idx=None if trains_blank else BLANK_ID)
         self.cells = nn.LSTM(dim, dim, num_layers, batch_first=True, dropout=dropout if num_layers > 1 else 0.0)
         self.dropout = nn.Dropout(dropout)
 

@@ -1,4 +1,4 @@
-"""The config of a Parakeet-CTC of Hugging Face's transformers, and ours of the same net.
+"""The config of a Parakeet of Hugging Face's transformers, and ours of the same net.
 
 Whatever a config asks for must be known: what asr does not have is named, and so is a key that asr has never heard of.
 """
@@ -8,12 +8,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from asr.errors import InputError
-from asr.interchange.foreign import EPS, check_parts
+from asr.head.joint_network import ACTIVATIONS
+from asr.interchange.foreign import CTC_HEAD, EPS, HeadConfig, check_parts
 from asr.interchange.section import Section, as_yaml, check, mapping, whole
 from asr.settings.conf import default_settings
 
 SUBSAMPLING, FACTOR = "depthwise_conv", 8
 PREEMPHASIS = 0.97
+DURATIONS = [0, 1, 2, 3, 4]  # where theirs names none
 MOST_FRAMES = 5_000  # of an encoder's positions; transformers notes it and computes with any number
 
 # Keys that change nothing of what a trained model computes, beside those that are checked or taken.
@@ -22,6 +24,15 @@ GENERAL_KEYS = {
     *("_name_or_path", "return_dict", "output_attentions", "output_hidden_states", "use_cache"),
 }
 MODEL_KEYS = GENERAL_KEYS | {"ctc_loss_reduction", "ctc_zero_infinity", "encoder_config", "pad_token_id", "vocab_size"}
+TRANSDUCER_KEYS = GENERAL_KEYS | {
+    *("encoder_config", "vocab_size", "pad_token_id", "blank_token_id", "is_encoder_decoder"),
+    *("decoder_hidden_size", "num_decoder_layers", "max_symbols_per_step"),
+}
+KEYS = {
+    "parakeet_ctc": MODEL_KEYS,
+    "parakeet_rnnt": TRANSDUCER_KEYS,
+    "parakeet_tdt": TRANSDUCER_KEYS | {"durations"},
+}
 ENCODER_KEYS = GENERAL_KEYS | {
     *("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "conv_kernel_size"),
     *("subsampling_conv_channels", "num_mel_bins", "attention_bias", "convolution_bias", "scale_input"),
@@ -38,12 +49,14 @@ def encoder_section(config: Section) -> Section:
     """Take the section on the encoder.
 
     Raises:
-        InputError: the model is no Parakeet-CTC.
+        InputError: the model is no Parakeet.
     """
-    if config.get("model_type") != "parakeet_ctc":
-        given = as_yaml(config.get("model_type"))
-        raise InputError(f"model_type must be parakeet_ctc, transformers' ParakeetForCTC; got {given}.")
-    check(config, "config", MODEL_KEYS, {})
+    kind = config.get("model_type")
+    if not isinstance(kind, str) or kind not in KEYS:
+        must = "model_type must be parakeet_ctc, parakeet_rnnt or parakeet_tdt, transformers' ParakeetForCTC, RNNT, TDT"
+        raise InputError(f"{must}; got {as_yaml(kind)}.")
+    activations = {} if kind == "parakeet_ctc" else {"hidden_act": ("relu", tuple(ACTIVATIONS))}
+    check(config, "config", KEYS[kind], activations)
     return mapping(config.get("encoder_config"), "encoder_config")
 
 
@@ -90,6 +103,43 @@ def encoder_config(config: Section) -> dict[str, Any]:
         "norm": default_settings("encoder/norm", "masked_batch_norm") | {"eps": EPS},
         "activation": default_settings("encoder/activation", "swish"),
     }
+
+
+def head_config(config: Section) -> HeadConfig:
+    """Make the config of our head, and of its greedy decoder.
+
+    Raises:
+        InputError: theirs asks for what we do not have.
+    """
+    kind = config["model_type"]
+    if kind == "parakeet_ctc":
+        return CTC_HEAD
+    dim = whole(config, "decoder_hidden_size", 640)
+    network = {"name": "lstm", "dim": dim, "num_layers": whole(config, "num_decoder_layers", 2), "dropout": 0.0}
+    name = "tdt" if kind == "parakeet_tdt" else "transducer"
+    head = default_settings("head", name) | {
+        "joint_dim": dim,
+        "joint_activation": config.get("hidden_act", "relu"),
+        "ctc_weight": 0.0,
+        "predictor": network | {"trains_blank": False},
+        **({"durations": config.get("durations", DURATIONS)} if name == "tdt" else {}),
+    }
+    most = whole(config, "max_symbols_per_step", 10)
+    return HeadConfig(head, default_settings("decode", f"{name}_greedy") | {"max_symbols": most})
+
+
+def blank_of(config: Section) -> tuple[int, int]:
+    """Take the number of tokens, the blank included, and the blank's number among them.
+
+    Raises:
+        InputError: they do not fit.
+    """
+    is_ctc = config.get("model_type") == "parakeet_ctc"
+    key, size, last = ("pad_token_id", 1025, 1024) if is_ctc else ("blank_token_id", 8193, 8192)
+    vocab_size, blank = whole(config, "vocab_size", size), whole(config, key, last)
+    if not 0 <= blank < vocab_size:
+        raise InputError(f"{key} must be the blank's number, from 0 to {vocab_size - 1}; got {blank}.")
+    return vocab_size, blank
 
 
 def scale(config: Section) -> float:

@@ -1,4 +1,4 @@
-"""A Parakeet-CTC of Hugging Face's transformers to a bundle, and back."""
+"""A Parakeet of Hugging Face's transformers to a bundle, and back."""
 
 import json
 import re
@@ -9,22 +9,23 @@ from safetensors.torch import save
 
 from asr.checkpoint.bundle import Bundle
 from asr.checkpoint.load import bundle_recognizer
-from asr.errors import InputError
 from asr.features.slaney_fbank import SlaneyFbank
-from asr.interchange.account import give
+from asr.interchange.account import Names, give
 from asr.interchange.foreign import Converted, Weights, convert, errors_of
 from asr.interchange.huggingface.config import (
+    blank_of,
     encoder_config,
     features_config,
+    head_config,
     huggingface_config,
     preprocessor_config,
     scale,
 )
 from asr.interchange.huggingface.files import read_config, read_files
 from asr.interchange.huggingface.tokenizer import give_vocabulary, take_vocabulary
-from asr.interchange.huggingface.weights import names
+from asr.interchange.huggingface.weights import names, transducer_names
 from asr.interchange.huggingface_files import CONFIG, PREPROCESSOR, TOKENIZER, TOKENIZER_CONFIG, WEIGHTS
-from asr.interchange.section import whole
+from asr.interchange.section import Section
 
 
 def from_huggingface(path: Path, pad_mode: str) -> Converted:
@@ -42,15 +43,19 @@ def from_huggingface(path: Path, pad_mode: str) -> Converted:
         files = read_files(path)
         config, preprocessor = read_config(files)
         encoder, features = encoder_config(config), features_config(config, preprocessor, pad_mode)
-        vocab_size, blank = whole(config, "vocab_size", 1025), whole(config, "pad_token_id", 1024)
-        if not 0 <= blank < vocab_size:
-            raise InputError(f"pad_token_id must be the blank's number, from 0 to {vocab_size - 1}; got {blank}.")
+        head, (vocab_size, blank) = head_config(config), blank_of(config)
         vocabulary = take_vocabulary(files[TOKENIZER], vocab_size, blank)
-        weights = Weights(WEIGHTS, files[WEIGHTS], names(blank), (), scale(config))
+        weights = Weights(WEIGHTS, files[WEIGHTS], _names(config, blank), scale(config))
         version = config.get("transformers_version")
         is_plain = isinstance(version, str) and re.fullmatch(r"[\w.+-]{1,40}", version, re.ASCII)
         writer = f"transformers {version}" if is_plain else ""
-        return Converted(*convert(path, vocabulary, features, encoder, weights), writer)
+        return Converted(*convert(path, vocabulary, features, encoder, weights, head), writer)
+
+
+def _names(config: Section, blank: int) -> Names:
+    if config["model_type"] == "parakeet_ctc":
+        return names(blank)
+    return transducer_names(blank, "duration_joiner" if config["model_type"] == "parakeet_tdt" else "joiner")
 
 
 def to_huggingface(bundle: Bundle, path: Path) -> dict[str, bytes]:

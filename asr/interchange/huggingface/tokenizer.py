@@ -11,7 +11,8 @@ from asr.interchange.foreign import Vocabulary
 from asr.tokenizer import sentencepiece as subwords
 from asr.tokenizer.huggingface import FILE, SPACE, HuggingFace, names, unknown_piece
 
-BLANK = "<pad>"  # as Parakeet has it
+BLANK = "<pad>"  # as Parakeet-CTC has it
+OTHER_BLANKS = ("<blank>", "<|blank|>")  # of a tokenizer that has none; a piece that spells neither
 
 
 class Written(NamedTuple):
@@ -29,11 +30,16 @@ class Written(NamedTuple):
 
 
 def take_vocabulary(content: bytes, vocab_size: int, blank: int) -> Vocabulary:
-    """Take a tokenizer whose piece `blank` is the blank of a head with so many outputs.
+    """Take a tokenizer whose piece `blank` is the blank of a head with so many tokens.
+
+    That of a transducer may lack the blank if it is the last; then it is added.
 
     Raises:
         InputError: it is damaged, or not of the head, or asks for what we do not have.
     """
+    pieces = names(content)
+    if len(pieces) == blank == vocab_size - 1:
+        content = _with_blank(content, pieces)
     name = dict(enumerate(names(content))).get(blank)
     if name is None:
         raise InputError(f"{FILE} must have a piece {blank}, the blank; it has none.")
@@ -42,6 +48,15 @@ def take_vocabulary(content: bytes, vocab_size: int, blank: int) -> Vocabulary:
     config = {"name": "huggingface", "vocab_size": vocab_size, "blank_piece": name}
     unknown = unknown_piece(content)
     return Vocabulary(config, tokenizer.files(), [text for text in tokenizer.pieces[1:] if text != unknown])
+
+
+def _with_blank(content: bytes, pieces: list[str]) -> bytes:
+    """Add the blank as the last piece of a `tokenizer.json`."""
+    name = next(name for name in OTHER_BLANKS if name not in pieces)
+    plain = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+    tokenizer = json.loads(content)
+    tokenizer["added_tokens"] = [*(tokenizer.get("added_tokens") or []), {"id": len(pieces), "content": name, **plain}]
+    return (json.dumps(tokenizer, ensure_ascii=False) + "\n").encode()
 
 
 def give_vocabulary(config: Mapping[str, Any], learnt: Mapping[str, bytes]) -> Written:

@@ -26,13 +26,11 @@ class CTCHead(NamedTuple):
         settings: of the head.
         name: of its section in the config.
         tensors: what its tensors' names begin with.
-        others: what names of tensors begin with that are another head's.
     """
 
     settings: Section
     name: str
     tensors: str
-    others: tuple[str, ...]
 
 
 # Keys that change nothing of what a trained model computes, beside those that are checked or taken.
@@ -91,17 +89,16 @@ def ctc_head(config: Section) -> CTCHead:
         InputError: there is none.
     """
     auxiliary = config.get("aux_ctc")
-    others: tuple[str, ...]
     if isinstance(auxiliary, Mapping):
-        name, tensors, others = "aux_ctc.decoder", "ctc_decoder", ("decoder.", "joint.")
+        name, tensors = "aux_ctc.decoder", "ctc_decoder"
         settings = mapping(auxiliary.get("decoder"), name)
     else:
-        name, tensors, others = "decoder", "decoder", ()
+        name, tensors = "decoder", "decoder"
         settings = mapping(config.get("decoder"), name)
-    _check_class(settings, name, "ConvASRDecoder", "a CTC head")
+    check_class(settings, name, "ConvASRDecoder", "a CTC head")
     if settings.get("add_blank", True) is not True:
         raise InputError(f"{name}.add_blank must be true: a CTC head has a blank; got {shown(settings['add_blank'])}.")
-    return CTCHead(settings, name, tensors, others)
+    return CTCHead(settings, name, tensors)
 
 
 def encoder_config(config: Section) -> dict[str, Any]:
@@ -111,7 +108,7 @@ def encoder_config(config: Section) -> dict[str, Any]:
         InputError: NeMo's asks for what we do not have.
     """
     nemo = mapping(config.get("encoder"), "encoder")
-    _check_class(nemo, "encoder", "ConformerEncoder", "a Conformer")
+    check_class(nemo, "encoder", "ConformerEncoder", "a Conformer")
     dim, kernel_size = whole(nemo, "encoder.d_model"), whole(nemo, "encoder.conv_kernel_size", 31)
     context = kernel_size // 2
     theirs = nemo.get("subsampling", "striding")
@@ -176,7 +173,7 @@ def features_config(config: Section, pad_mode: str) -> dict[str, Any]:
         InputError: NeMo's asks for what we do not have.
     """
     nemo = mapping(config.get("preprocessor"), "preprocessor")
-    _check_class(nemo, "preprocessor", "AudioToMelSpectrogramPreprocessor", "log-mel features")
+    check_class(nemo, "preprocessor", "AudioToMelSpectrogramPreprocessor", "log-mel features")
     sample_rate = whole(nemo, "preprocessor.sample_rate", 16000)
     window, hop = (_samples(nemo, name, seconds, sample_rate) for name, seconds in (("size", 0.02), ("stride", 0.01)))
     check(
@@ -286,7 +283,7 @@ def _nemo_encoder(encoder: Section, num_mel_bins: int) -> dict[str, Any]:
     }
 
 
-def _check_class(settings: Section, name: str, cls: str, what: str) -> None:
+def check_class(settings: Section, name: str, cls: str, what: str) -> None:
     """Check which of NeMo's classes a section configures."""
     target = settings.get("_target_")
     if not isinstance(target, str) or target.rpartition(".")[2] != cls:

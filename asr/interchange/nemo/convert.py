@@ -1,4 +1,4 @@
-"""NVIDIA NeMo's Conformer-CTC to a bundle, and back."""
+"""NVIDIA NeMo's Conformers, with CTC or a transducer, to a bundle; those with CTC alone back."""
 
 import io
 import re
@@ -12,10 +12,11 @@ from asr.checkpoint.load import bundle_recognizer
 from asr.errors import InputError
 from asr.features.slaney_fbank import SlaneyFbank
 from asr.interchange.account import give
-from asr.interchange.foreign import Converted, Weights, convert, errors_of
+from asr.interchange.foreign import CTC_HEAD, Converted, Weights, convert, errors_of
 from asr.interchange.nemo.archive import read_files
 from asr.interchange.nemo.config import ctc_head, encoder_config, features_config, nemo_config, parse, scale
 from asr.interchange.nemo.tokenizer import give_vocabulary, take_vocabulary
+from asr.interchange.nemo.transducer import is_transducer, transducer
 from asr.interchange.nemo.weights import names
 from asr.interchange.nemo_files import CONFIG, SAFETENSORS, WEIGHTS
 
@@ -42,13 +43,18 @@ def _convert(files: dict[str, bytes], path: Path, pad_mode: str) -> Converted:
     if weights_name is None:
         raise InputError(f"{WEIGHTS}, or {SAFETENSORS}, must be there; both are missing.")
     nemo = parse(files[CONFIG], CONFIG)
-    head = ctc_head(nemo)
+    if is_transducer(nemo):
+        head, section, named = transducer(nemo)
+    else:
+        ctc = ctc_head(nemo)
+        head, section, named = CTC_HEAD, ctc.settings, names(ctc.tensors)
     encoder, features = encoder_config(nemo), features_config(nemo, pad_mode)
-    vocabulary = take_vocabulary(nemo, head.settings, files, path)
-    weights = Weights(weights_name, files[weights_name], names(head.tensors), head.others, scale(nemo))
+    vocabulary = take_vocabulary(nemo, section, files, path)
+    weights = Weights(weights_name, files[weights_name], named, scale(nemo))
     version = nemo.get("nemo_version")
     is_plain = isinstance(version, str) and re.fullmatch(r"[\w.+-]{1,40}", version, re.ASCII)
-    return Converted(*convert(path, vocabulary, features, encoder, weights), f"NeMo {version}" if is_plain else "")
+    writer = f"NeMo {version}" if is_plain else ""
+    return Converted(*convert(path, vocabulary, features, encoder, weights, head), writer)
 
 
 def to_nemo(bundle: Bundle, path: Path) -> list[tuple[str, bytes]]:

@@ -125,7 +125,8 @@ export function transcript(frames, duration, settings) {
     const spelt = spell(spans(frames, first, end), settings.pieces);
     for (const [i, { text, of, tail }] of spelt.entries()) {
       const confidence = calibrated(of.reduce((product, run) => product * run.confidence, 1), settings);
-      const start = of[0].start * step, limit = (spelt[i + 1]?.of[0].start ?? end) * step;
+      const next = Math.max(spelt[i + 1]?.of[0].start ?? end, of[0].start + 1); // a token may spell several words
+      const start = of[0].start * step, limit = Math.min(next, end) * step;
       const stop = Math.min(of.at(-1).end * step + settings.character_seconds * (tail - 1), limit, duration);
       for (const word of normalize(text)) words.push({ text: word, start, end: stop, confidence });
     }

@@ -1,0 +1,223 @@
+"""Index tar files that other toolkits wrote, WebDataset's and NeMo's tarred audio, without copying their audio."""
+
+import io
+import json
+import os
+import tarfile
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from hashlib import sha256
+from pathlib import Path, PurePosixPath
+from typing import Any, BinaryIO, NamedTuple, cast
+
+from asr.audio.load import AUDIO_SUFFIXES, audio_info
+from asr.data.index import write_index
+from asr.data.manifest import Extent, Utterance, named_lines, parse_object, parse_utterance
+from asr.errors import AudioError, InputError, one_line
+from asr.storage.location import file_name, folder_of, is_url, printable_url
+from asr.storage.store import read_range, size_and_etag, sizes_and_etags, write_whole
+
+READ_BYTES = 1 << 16  # of an object at once: a header, and small members after it
+MAX_TEXT_BYTES = 1 << 20  # of a member that holds a text or a manifest's line
+
+OnShard = Callable[[], object]
+
+
+class Member(NamedTuple):
+    """A regular file in a tar file."""
+
+    name: str
+    extent: Extent
+
+
+class _Ranges(io.RawIOBase):
+    """A file or an object that is read by byte ranges."""
+
+    def __init__(self, path: str) -> None:
+        self._path, self._position = path, 0
+        self.size, self._version = size_and_etag(path)
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        start = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self.size}[whence]
+        self._position = max(0, start + offset)
+        return self._position
+
+    def readinto(self, buffer: Any) -> int:
+        number = max(0, min(len(buffer), self.size - self._position))
+        if number:
+            buffer[:number] = read_range(self._path, self._position, number, etag=self._version)
+            self._position += number
+        return number
+
+
+def members(path: str) -> Iterator[Member]:
+    """Yield the regular files of a tar file, by its headers alone.
+
+    Raises:
+        InputError: it is not a whole, uncompressed tar file.
+        StoreError: it cannot be read.
+    """
+    file, name = _Ranges(path), printable_url(path)
+    try:
+        with tarfile.open(fileobj=io.BufferedReader(file, READ_BYTES), mode="r:") as archive:
+            for member in archive:
+                if member.offset_data + member.size > file.size:
+                    raise InputError(f"{name}: must be a whole tar file; {member.name!r} reaches beyond its end.")
+                if member.isreg() and not member.issparse():
+                    yield Member(member.name, Extent(member.offset_data, member.size))
+    except (tarfile.TarError, EOFError, ValueError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"{name}: must be an uncompressed tar file; {one_line(error)}.") from None
+
+
+def index_webdataset(shards: Sequence[str], on_shard: OnShard) -> Iterator[Utterance]:
+    """Yield the utterances of WebDataset's shards: an audio file each, with a .json or a .txt of the same key.
+
+    The .json may have the keys of a manifest's line; without `text` there, the text is the .txt's. Without `duration`,
+    the audio is read for it. An utterance without `id` has its key as id.
+
+    Args:
+        shards: paths or URLs.
+        on_shard: called after each.
+
+    Raises:
+        InputError: a shard is no tar file, or a sample of it is no utterance.
+        StoreError: a shard cannot be read.
+    """
+    for shard in shards:
+        for key, sample in _samples(members(shard)):
+            yield _utterance(shard, key, sample)
+        on_shard()
+
+
+def _samples(files: Iterable[Member]) -> Iterator[tuple[str, dict[str, Extent]]]:
+    """Group neighbouring members by their key, as WebDataset does: the name up to the first dot after its folder."""
+    key, sample = "", dict[str, Extent]()
+    for name, extent in files:
+        folder, _, base = name.rpartition("/")
+        stem, _, suffix = base.partition(".")
+        own = f"{folder}/{stem}" if folder else stem
+        if sample and own != key:
+            yield key, sample
+            sample = {}
+        key = own
+        sample[f".{suffix.lower()}"] = extent
+    if sample:
+        yield key, sample
+
+
+def _utterance(shard: str, key: str, sample: Mapping[str, Extent]) -> Utterance:
+    where = f"{printable_url(shard)}: {key}"
+    audio = [suffix for suffix in sample if suffix in AUDIO_SUFFIXES]
+    if len(audio) != 1:
+        raise InputError(f"{where}: a sample must have one audio file; it has {', '.join(sorted(sample))}.")
+    entry: dict[str, Any] = {}
+    if ".json" in sample:
+        entry = parse_object(_text(shard, sample[".json"], where), where)
+    if ".txt" in sample and "text" not in entry:
+        entry = entry | {"text": _text(shard, sample[".txt"], where).rstrip("\r\n")}
+    extent = sample[audio[0]]
+    if "duration" not in entry:
+        entry = entry | {"duration": _seconds(shard, extent, where)}
+    entry = entry | {"audio_filepath": shard, "id": entry.get("id", key)}
+    return replace(parse_utterance(entry, where, None), extent=extent)
+
+
+def _text(shard: str, extent: Extent, where: str) -> str:
+    if extent.num_bytes > MAX_TEXT_BYTES:
+        raise InputError(f"{where}: a text must have at most {MAX_TEXT_BYTES:,} bytes; got {extent.num_bytes:,}.")
+    return read_range(shard, extent.start, extent.num_bytes).decode("utf-8", "surrogateescape")
+
+
+def _seconds(shard: str, extent: Extent, where: str) -> float:
+    try:
+        sample_rate, _, num_samples = audio_info(where, read_range(shard, extent.start, extent.num_bytes))
+    except AudioError as error:
+        raise InputError(f"{error} Its duration is needed: give one in the sample's .json.") from None
+    return num_samples / sample_rate
+
+
+def index_nemo(shards: Sequence[str], manifest: str, on_shard: OnShard) -> Iterator[Utterance]:
+    """Yield the utterances of NeMo's tarred audio, in the order of their manifest.
+
+    Args:
+        shards: tar files in the order of their `shard_id`, from 0.
+        manifest: with `shard_id`, and the member's name as `audio_filepath`.
+        on_shard: called after each shard is read.
+
+    Raises:
+        InputError: a line is no utterance, or its audio is in no shard.
+        StoreError: a shard cannot be read.
+    """
+    extents = []
+    for shard in shards:
+        extents.append({PurePosixPath(name).name: extent for name, extent in members(shard)})
+        on_shard()
+    for where, line in named_lines(manifest, "a manifest of tarred audio"):
+        entry = parse_object(line, where)
+        number = entry.get("shard_id")
+        if type(number) is not int or not 0 <= number < len(shards):
+            must = f"{where}: shard_id must be the number of one of the {len(shards)} shards, from 0"
+            raise InputError(f"{must}; got {json.dumps(number)}. Give all tar files, in order.")
+        utterance = parse_utterance(entry, where, None)
+        extent = extents[number].get(PurePosixPath(utterance.audio_filepath).name)
+        if extent is None:
+            raise InputError(
+                f"{where}: {file_name(shards[number])} must hold {utterance.audio_filepath!r}; it does not."
+            )
+        yield replace(utterance, audio_filepath=shards[number], extent=extent)
+
+
+def write_foreign_index(output: str, shards: Sequence[str], utterances: Iterable[Utterance]) -> int:
+    """Write an index of shards that stay where they are; return the number of utterances.
+
+    Args:
+        output: path or URL of the index: in the folder of the shards, or above it.
+        shards: paths or URLs.
+        utterances: of `index_webdataset` or `index_nemo`.
+
+    Raises:
+        InputError: a shard is not below the folder of the index, or an id occurs twice.
+        StoreError: the index cannot be written.
+    """
+    folder = folder_of(output)
+    names = {shard: _below(folder, shard) for shard in shards}
+    infos = sizes_and_etags(shards)
+    sizes = {names[shard]: info.size for shard, info in zip(shards, infos, strict=True)}
+    source = sha256(repr((list(sizes.items()), [info.etag for info in infos])).encode()).hexdigest()[:32]
+    seen: set[int] = set()
+
+    def rows() -> Iterator[Utterance]:
+        for utterance in utterances:
+            key = hash(utterance.id)
+            if key in seen:
+                shard = printable_url(utterance.audio_filepath)
+                raise InputError(f"{shard}: ids must be unique; {utterance.id!r} is in more than one sample.")
+            seen.add(key)
+            yield replace(utterance, audio_filepath=names[utterance.audio_filepath])
+
+    with tempfile.NamedTemporaryFile() as file:
+        write_index(cast(BinaryIO, file), rows(), source, sizes)
+        file.flush()
+        if not seen:
+            raise InputError(f"{printable_url(shards[0])}: shards must hold at least one utterance; they hold none.")
+        write_whole(output, Path(file.name))
+    return len(seen)
+
+
+def _below(folder: str, shard: str) -> str:
+    """Return the name of a shard relative to a folder that it lies in."""
+    own = shard if is_url(shard) else os.path.abspath(shard)
+    base = f"{folder if is_url(folder) else os.path.abspath(folder)}/"
+    if not own.startswith(base):
+        must = "--output must be an index in the folder of the shards, or above it"
+        raise InputError(f"{must}; {printable_url(shard)} is not below {printable_url(folder) or '.'}.")
+    return own[len(base) :]

@@ -1,0 +1,163 @@
+"""Greedy decoding of a token-and-duration transducer, a batch at a time."""
+
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Annotated, Self, cast
+
+import torch
+from torch import Tensor
+
+from asr.decode import greedy_paths
+from asr.decode.greedy_paths import GreedyPath, Place, TokenSteps, WrittenTokens
+from asr.interfaces import (
+    BLANK_ID,
+    NO_HOTWORDS,
+    DurationHead,
+    Head,
+    Hypothesis,
+    JointNetwork,
+    Predictor,
+    Span,
+    Tokenizer,
+    Tunable,
+)
+from asr.settings.rule import whole
+
+
+class TDTGreedy:
+    """Write the most likely token and skip the most likely number of frames, until the frames end.
+
+    Times of tokens are the frames where they are written and their durations; confidences are their probabilities.
+
+    *Source*: Xu et al. 2023, arXiv:2304.06795, section 3.4. A batch loops over labels (Bataev et al. 2024,
+    arXiv:2406.06220): each utterance passes its blanks, and the prediction network then reads the next token of all.
+    A blank whose most likely duration is 0 takes one frame, as in NVIDIA NeMo.
+
+    Args:
+        head: with a joiner of tokens and durations.
+        tokenizer: not used.
+        normalize: not used.
+        max_symbols: tokens in a frame, at most; then a blank of one frame follows.
+    """
+
+    needs = ("duration_joiner",)
+    max_seconds = None
+    max_hypotheses = 1
+    hotwords = NO_HOTWORDS
+    tunable: Mapping[str, Tunable] = MappingProxyType({})
+    description = "greedy: the most likely token and duration"
+
+    def __init__(
+        self,
+        head: Head,
+        tokenizer: Tokenizer,
+        normalize: Callable[[str], str],
+        *,
+        max_symbols: Annotated[int, whole(1, 1_000)],
+    ) -> None:
+        self.head = cast(DurationHead, head)
+        self.max_symbols = max_symbols
+
+    def evidence(self, encoder_out: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+        """What the joiner takes of each frame, (B, T', J), and the lengths."""
+        return self.head.duration_joiner.of_frames(encoder_out), lengths
+
+    @torch.inference_mode()
+    def search(self, evidence: tuple[Tensor, Tensor]) -> list[list[Hypothesis]]:
+        """Find one hypothesis of each utterance, scored by its path."""
+        frames, lengths = evidence
+        begun = greedy_paths.begin(*self._parts, len(lengths))
+        written, place = self._walk(frames, lengths, begun)
+        hypotheses = []
+        for row, score, length in zip(written, place.scores.tolist(), lengths.tolist(), strict=True):
+            inside = [Span(start, min(end, length)) for start, end in row.frames]
+            hypotheses.append([Hypothesis(row.tokens, score, inside, row.confidences, has_ends=True)])
+        return hypotheses
+
+    @property
+    def streaming(self) -> Self:
+        """Itself: it can go on from chunk to chunk."""
+        return self
+
+    @torch.inference_mode()
+    def initial_state(self) -> GreedyPath:
+        """Begin a stream."""
+        return greedy_paths.begin_stream(*self._parts)
+
+    @torch.inference_mode()
+    def step(
+        self, encoder_out: Tensor, lengths: Tensor, states: Sequence[GreedyPath]
+    ) -> tuple[list[list[Hypothesis]], list[GreedyPath]]:
+        """Continue streams by encoder_out (B, T', D), (B,): no token ever changes."""
+        frames, _ = self.evidence(encoder_out, lengths)
+        written, place = self._walk(frames, lengths, greedy_paths.together(states))
+        new = greedy_paths.continued(states, lengths, written, place)
+        return [[self._hypothesis(state)] for state in new], new
+
+    decide = staticmethod(greedy_paths.decide)
+    forget = staticmethod(greedy_paths.forget)
+
+    @classmethod
+    def settle(cls, state: GreedyPath) -> tuple[Hypothesis, GreedyPath]:
+        """Take what there is, and continue after it."""
+        return cls._hypothesis(state), greedy_paths.settled(state)
+
+    @property
+    def _parts(self) -> tuple[Predictor, JointNetwork]:
+        return self.head.predictor, self.head.duration_joiner
+
+    @staticmethod
+    def _hypothesis(state: GreedyPath) -> Hypothesis:
+        return greedy_paths.hypothesis(state)._replace(has_ends=True)
+
+    def _walk(self, frames: Tensor, lengths: Tensor, place: Place) -> tuple[list[WrittenTokens], Place]:
+        """Write tokens of frames (B, T', J), one of each utterance at a time."""
+        steps = TokenSteps(len(lengths))
+        number = place.frames  # that each utterance is in
+        scores, symbols = place.scores, torch.zeros_like(lengths)  # tokens written in that frame
+        while bool((number < lengths).any()):
+            searching = number < lengths
+            token, log_prob = torch.full_like(lengths, BLANK_ID), scores.new_zeros(len(lengths))
+            duration = torch.zeros_like(lengths)
+            while bool(searching.any()):
+                here, score, taken, of_token = self._arc(frames, number, place.before, symbols >= self.max_symbols)
+                writes, passes = searching & (here != BLANK_ID), searching & (here == BLANK_ID)
+                scores = torch.where(searching, scores + score, scores)
+                token, duration = torch.where(writes, here, token), torch.where(writes, taken, duration)
+                log_prob = torch.where(writes, of_token, log_prob)
+                number = torch.where(passes, number + taken, number)
+                symbols = symbols.masked_fill(passes, 0)
+                searching = passes & (number < lengths)
+            steps.add(token, number, number + duration.clamp(min=1), log_prob)
+            symbols = torch.where((token != BLANK_ID) & (duration == 0), symbols + 1, 0)
+            number = number + duration
+            place = greedy_paths.read(*self._parts, place, token)
+        return steps.written(), place._replace(frames=number - lengths, scores=scores)
+
+    def _arc(
+        self, frames: Tensor, number: Tensor, before: Tensor, is_full: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Choose the most likely token and duration of each utterance in its frame.
+
+        Args:
+            frames: (B, T', J).
+            number: of the frame of each, (B,).
+            before: what the joiner takes of the tokens before, (B, J).
+            is_full: whether a frame can hold no more tokens, (B,).
+
+        Returns:
+            Token, log-probability of the arc, duration, and log-probability of the token alone; (B,) each.
+        """
+        durations = torch.tensor(self.head.durations, device=frames.device)
+        rows = torch.arange(len(frames), device=frames.device)
+        here = frames[rows, number.clamp(max=frames.shape[1] - 1)]
+        logits = self.head.duration_joiner(here, before)
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        of_tokens, of_durations = logits.split([logits.shape[1] - len(durations), len(durations)], dim=1)
+        of_tokens, of_durations = of_tokens.log_softmax(dim=1), of_durations.log_softmax(dim=1)
+        token = of_tokens.argmax(dim=1).masked_fill(is_full, BLANK_ID)
+        kind = of_durations.argmax(dim=1)
+        one_frame = is_full | ((token == BLANK_ID) & (durations[kind] == 0))
+        kind = kind.masked_fill(one_frame, self.head.durations.index(1))
+        of_token = of_tokens[rows, token]
+        return token, of_token + of_durations[rows, kind], durations[kind], of_token

@@ -1,0 +1,30 @@
+"""The prior of a CTC model's labels, estimated from what it recognises: no transcripts are needed."""
+
+from collections.abc import Iterable
+
+import torch
+
+from asr.errors import InputError
+from asr.evaluation.tuning import EncodedUtterance
+from asr.recognition.recognizer import Recognizer
+
+
+def label_log_priors(recognizer: Recognizer, recordings: Iterable[EncodedUtterance]) -> list[float]:
+    """Average the posteriors over all frames of recordings; return log p of each token, the blank's first.
+
+    One frame in which every token is as likely is counted too, so that no prior is zero.
+
+    Raises:
+        InputError: the recordings have no frame.
+    """
+    vocab_size = recognizer.model.tokenizer.vocab_size
+    total, num_frames = torch.full((vocab_size,), 1 / vocab_size, dtype=torch.float64), 1
+    for recording in recordings:
+        for segment in recording.segments:
+            posteriors = recognizer.log_probs(segment.encoder_out).cpu().double().exp()  # (T', V)
+            total += posteriors.sum(dim=0)
+            num_frames += len(posteriors)
+    if num_frames == 1:
+        raise InputError("--label-priors must name recordings with audio that can be read; got none.")
+    log_priors: list[float] = (total / num_frames).log().clamp(max=0.0).tolist()
+    return log_priors

@@ -1,0 +1,113 @@
+"""The token-and-duration transducer: each token comes with the number of frames until the next one."""
+
+from collections.abc import Callable
+from typing import Annotated
+
+import torch
+from torch import Tensor, nn
+
+from asr.head.ctc import CTC
+from asr.head.joint_network import Joiner, JointActivation, joint_logits
+from asr.head.transducer import CTCWeight
+from asr.interfaces import NO_TAPS, Encoded, Predictor
+from asr.kernels.tdt_loss import tdt_loss
+from asr.kernels.transducer_loss import transducer_loss
+from asr.lengths import Lengths
+from asr.settings.rule import FRACTION, Dim, Probability, Rule, is_whole, number
+
+MAX_DURATION = 100  # frames: seconds of audio, whatever the encoder's stride
+DURATIONS = Rule(
+    f"a list, of frames in ascending order, 0 and 1 first, at most {MAX_DURATION}",
+    lambda value: (
+        isinstance(value, list)
+        and all(map(is_whole, value))
+        and value[:2] == [0, 1]
+        and value == sorted(set(value))
+        and value[-1] <= MAX_DURATION
+    ),
+)
+
+
+class TDT(nn.Module):
+    """Prediction network, a joiner of tokens and durations, and a CTC head, unless its loss has no weight.
+
+    *Source*: Xu et al. 2023, arXiv:2304.06795; omega as in NVIDIA NeMo.
+
+    Args:
+        output_dim: D.
+        num_blocks: of the encoder.
+        vocab_size: V, blank included.
+        joint_dim: J, of the joiner.
+        joint_activation: of the joiner.
+        dropout: of what the joiner adds up.
+        durations: encoder frames that a token or a blank may take; a blank takes at least one.
+        sigma: subtracted from the log-probabilities of tokens and blank in training, which favours long durations
+            (section 3.3 of the paper).
+        omega: probability that a training batch has the loss of a transducer without durations in place of this one's.
+        ctc_weight: of the CTC loss, the transducer's has the rest; 0: there is no CTC head.
+        predictor: makes the prediction network, given V.
+    """
+
+    taps = NO_TAPS
+    views = 1
+
+    def __init__(
+        self,
+        output_dim: int,
+        num_blocks: int,
+        vocab_size: int,
+        *,
+        joint_dim: Dim,
+        joint_activation: JointActivation,
+        dropout: Probability,
+        durations: Annotated[list[int], DURATIONS],
+        sigma: Annotated[float, number(0, 1)],
+        omega: Annotated[float, FRACTION],
+        ctc_weight: CTCWeight,
+        predictor: Callable[[int], Predictor],
+    ) -> None:
+        super().__init__()
+        self.durations = tuple(durations)
+        self.vocab_size = vocab_size
+        self.predictor = predictor(vocab_size)
+        dims = output_dim, self.predictor.output_dim, vocab_size + len(durations), joint_dim
+        self.duration_joiner = Joiner(*dims, joint_activation, dropout)
+        self.ctc = CTC(output_dim, num_blocks, vocab_size) if ctc_weight else None
+        self.ctc_weight = ctc_weight
+        self.sigma = sigma
+        self.omega = omega
+
+    @property
+    def loss_names(self) -> tuple[str, ...]:
+        """Both parts of the loss, if there are two."""
+        return ("tdt", "ctc") if self.ctc is not None else ()
+
+    @property
+    def frame_head(self) -> CTC | None:
+        """The CTC head beside it."""
+        return self.ctc
+
+    def losses(self, encoded: Encoded, tokens: Tensor, token_lengths: Tensor) -> dict[str, Tensor]:
+        """Compute the weighted loss of each utterance, and its parts, (B,) each; arguments are those of `CTC`.
+
+        In training, omega is drawn from torch's CPU generator, which each batch seeds by its place in the run.
+        """
+        logits, cut = joint_logits(self.duration_joiner, self.predictor, encoded, tokens, token_lengths)
+        if self.training and self.omega > 0 and float(torch.rand(())) < self.omega:
+            tdt = transducer_loss(logits[..., : self.vocab_size], cut, encoded.lengths, token_lengths)
+        else:
+            sigma = self.sigma if self.training else 0.0
+            tdt = tdt_loss(logits, cut, encoded.lengths, token_lengths, self.durations, sigma)
+        if self.ctc is None:
+            return {"loss": tdt}
+        ctc = self.ctc.losses(encoded, tokens, token_lengths)["loss"]
+        loss = (1 - self.ctc_weight) * tdt + self.ctc_weight * ctc
+        return {"loss": loss, "tdt": tdt, "ctc": ctc}
+
+    def min_frames(self, tokens: list[int]) -> int:
+        """Fewest frames that can spell `tokens`: those of the CTC head; without it, one."""
+        return 1 if self.ctc is None else self.ctc.min_frames(tokens)
+
+    def cells(self, frames: Lengths, tokens: Lengths) -> Lengths:
+        """Numbers in what the joiner makes of each frame with each number of tokens."""
+        return frames * (tokens + 1) * max(self.duration_joiner.output.weight.shape)

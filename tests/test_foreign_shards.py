@@ -1,0 +1,132 @@
+"""Shards that other toolkits wrote are indexed where they are, and read as the files they were made from."""
+
+import io
+import json
+import tarfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+import torch
+import webdataset
+
+from asr import shards
+from asr.data.dataset import load_utterance
+from asr.data.index_cache import IndexCache
+from asr.data.manifest import Utterance, read_manifest
+from asr.errors import InputError
+from asr.storage.store import write_whole
+from tests.storing import FaultyProxy
+from tests.tones import SAMPLE_RATE
+
+
+def add(archive: tarfile.TarFile, name: str, content: bytes) -> None:
+    header = tarfile.TarInfo(name)
+    header.size = len(content)
+    archive.addfile(header, io.BytesIO(content))
+
+
+def tar_of(path: Path, members: Mapping[str, bytes]) -> Path:
+    with tarfile.open(path, "w") as archive:
+        for name, content in members.items():
+            add(archive, name, content)
+    return path
+
+
+def index(*arguments: str | Path) -> None:
+    assert shards.main(["--index-only", *map(str, arguments)]) == 0
+
+
+def assert_reads_as(index_path: str | Path, files: list[Utterance]) -> None:
+    utterances = IndexCache().utterances(index_path)
+    assert [(each.id, each.text) for each in utterances] == [(file.id, file.text) for file in files]
+    assert utterances.durations.tolist() == pytest.approx([file.duration for file in files], abs=1e-6)
+    for utterance, file in zip(utterances, files, strict=True):
+        assert torch.equal(load_utterance(utterance, SAMPLE_RATE), load_utterance(file, SAMPLE_RATE))
+
+
+@pytest.mark.parametrize("beside", ["json", "txt"])
+def test_shards_that_webdataset_wrote_are_read(beside: str, tones: Path, tmp_path: Path) -> None:
+    files = read_manifest(tones / "train.jsonl")
+    with webdataset.ShardWriter(str(tmp_path / "web-%04d.tar"), maxcount=10, verbose=0) as writer:
+        for file in files:
+            sample = {"__key__": file.id, Path(file.audio_filepath).suffix[1:]: Path(file.audio_filepath).read_bytes()}
+            text = {"json": {"text": file.text, "duration": file.duration}} if beside == "json" else {"txt": file.text}
+            writer.write(sample | text)
+    index(tmp_path / "web-{0000..0004}.tar", "-o", tmp_path / "index.arrow")
+    assert_reads_as(tmp_path / "index.arrow", files)
+
+
+def test_tarred_audio_of_nemo_is_read_in_the_order_of_its_manifest(tones: Path, tmp_path: Path) -> None:
+    files = read_manifest(tones / "train.jsonl")
+    lines = []
+    for number in range(3):
+        members = {}
+        for file in files[number::3]:
+            name = file.audio_filepath.replace("/", "_").lstrip("_")  # as NeMo flattens paths
+            members[name] = Path(file.audio_filepath).read_bytes()
+            lines.append({"audio_filepath": name, "duration": file.duration, "text": file.text, "shard_id": number})
+        tar_of(tmp_path / f"audio_{number}.tar", members)
+    lines.reverse()
+    manifest = tmp_path / "tarred_audio_manifest.json"
+    manifest.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    index(tmp_path / "audio_{0..2}.tar", "--nemo-manifest", manifest, "-o", tmp_path / "index.arrow")
+    by_name = {file.audio_filepath.replace("/", "_").lstrip("_"): file for file in files}
+    expected = [by_name[str(line["audio_filepath"])] for line in lines]
+    utterances = IndexCache().utterances(tmp_path / "index.arrow")
+    assert [utterance.text for utterance in utterances] == [file.text for file in expected]
+    for utterance, file in zip(utterances, expected, strict=True):
+        assert torch.equal(load_utterance(utterance, SAMPLE_RATE), load_utterance(file, SAMPLE_RATE))
+
+
+def test_shards_in_an_object_store_are_indexed_where_they_are(tones: Path, tmp_path: Path, s3: FaultyProxy) -> None:
+    files = read_manifest(tones / "valid.jsonl")
+    members = {}
+    for file in files:
+        members[f"{file.id}.flac"] = Path(file.audio_filepath).read_bytes()
+        members[f"{file.id}.json"] = json.dumps({"text": file.text, "duration": file.duration}).encode()
+    write_whole("s3://bucket/foreign/a.tar", tar_of(tmp_path / "a.tar", members))
+    index("s3://bucket/foreign/*.tar", "-o", "s3://bucket/foreign/index.arrow")
+    assert_reads_as("s3://bucket/foreign/index.arrow", files)
+
+
+def test_hostile_and_damaged_tar_files_are_one_line(tones: Path, tmp_path: Path) -> None:
+    audio = Path(read_manifest(tones / "valid.jsonl")[0].audio_filepath).read_bytes()
+    good = {"a.flac": audio, "a.txt": b"abc"}
+    whole = tar_of(tmp_path / "whole.tar", good).read_bytes()
+    huge = bytearray(whole)
+    header = tarfile.TarInfo("a.flac")
+    header.size = 1 << 40
+    huge[:512] = header.tobuf(tarfile.GNU_FORMAT)
+    cases = {
+        "cut": (whole[:700], r"it is no|must be (a whole|an uncompressed) tar file"),
+        "huge": (bytes(huge), "must be a whole tar file; 'a.flac' reaches beyond its end"),
+        "noise": (b"no tar file at all" * 100, "must be an uncompressed tar file"),
+        "empty": (b"", "must be an uncompressed tar file"),
+        "lonely": (tar_of(tmp_path / "x", {"a.txt": b"abc"}).read_bytes(), "a: a sample must have one audio file"),
+        "silent": (tar_of(tmp_path / "x", {"a.flac": b"abc", "a.txt": b""}).read_bytes(), "Its duration is needed"),
+        "listed": (tar_of(tmp_path / "x", {"a.flac": audio, "a.json": b"[1]"}).read_bytes(), "must be one JSON object"),
+        "twice": (
+            tar_of(tmp_path / "x", good | {"b/a.flac": audio, "b/a.json": b'{"id": "a", "text": "b"}'}).read_bytes(),
+            "ids must be unique; 'a' is in more than one sample",
+        ),
+        "textless": (tar_of(tmp_path / "x", {"a.flac": audio}).read_bytes(), "missing text"),
+    }
+    for name, (content, message) in cases.items():
+        (tmp_path / f"{name}.tar").write_bytes(content)
+        with pytest.raises(InputError, match=message):
+            index(tmp_path / f"{name}.tar", "-o", tmp_path / "index.arrow")
+        assert not (tmp_path / "index.arrow").exists()
+
+
+def test_an_index_lies_where_its_shards_can_be_named_from_it(tones: Path, tmp_path: Path) -> None:
+    audio = Path(read_manifest(tones / "valid.jsonl")[0].audio_filepath).read_bytes()
+    (tmp_path / "in" / "side").mkdir(parents=True)
+    shard = tar_of(tmp_path / "in" / "side" / "a.tar", {"a.flac": audio, "a.txt": b"abc"})
+    index(shard, "-o", tmp_path / "in" / "index.arrow")
+    assert IndexCache().utterances(tmp_path / "in" / "index.arrow")[0].text == "abc"
+    (tmp_path / "out").mkdir()
+    with pytest.raises(InputError, match="must be an index in the folder of the shards, or above it"):
+        index(shard, "-o", tmp_path / "out" / "index.arrow")
+    with pytest.raises(InputError, match="--output must be the index"):
+        index(shard, "-o", tmp_path / "in")

@@ -1,0 +1,184 @@
+"""NeMo's RNNT and TDT, alone and beside a CTC head, as bundles: their logits, every tensor in its place."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from asr.checkpoint.load import load_recognizer
+from asr.convert import main
+from asr.interchange.nemo.convert import from_nemo
+from tests.nemo import DIM, FAST, LAYERS, SAMPLE_RATE, nemo_config, nemo_files, tensors, vocabulary, write_tar
+from tests.nemo import member as tar_member
+from tests.test_convert import assert_refused
+
+HIDDEN, JOINT, NUM_LAYERS = 10, 12, 2
+DURATIONS = [0, 1, 2, 4]
+KINDS = ["rnnt", "tdt", "hybrid rnnt", "hybrid tdt"]
+
+
+def config(kind: str, **sections: dict[str, Any]) -> dict[str, Any]:
+    """The config of a tiny model, as NeMo writes it; sections have these settings, too."""
+    plain = nemo_config()
+    pieces = vocabulary()
+    is_tdt = kind.endswith("tdt")
+    made: dict[str, Any] = {
+        **plain,
+        "encoder": plain["encoder"] | FAST,
+        "decoder": {
+            "_target_": "nemo.collections.asr.modules.RNNTDecoder",
+            "normalization_mode": None,
+            "random_state_sampling": False,
+            "blank_as_pad": True,
+            "vocab_size": len(pieces),
+            "prednet": {"pred_hidden": HIDDEN, "pred_rnn_layers": NUM_LAYERS, "t_max": None, "dropout": 0.2},
+        },
+        "joint": {
+            "_target_": "nemo.collections.asr.modules.RNNTJoint",
+            "log_softmax": None,
+            "preserve_memory": False,
+            "fuse_loss_wer": True,
+            "fused_batch_size": 4,
+            "num_classes": len(pieces),
+            "vocabulary": pieces,
+            "jointnet": {"joint_hidden": JOINT, "activation": "relu", "dropout": 0.2},
+        },
+        "decoding": {"strategy": "greedy_batch", "greedy": {"max_symbols": 7}},
+        "loss": {"loss_name": "default"},
+    }
+    if is_tdt:
+        made["joint"]["num_extra_outputs"] = len(DURATIONS)
+        made["decoding"] |= {"model_type": "tdt", "durations": DURATIONS}
+        made["loss"] = {"loss_name": "tdt", "tdt_kwargs": {"durations": DURATIONS, "sigma": 0.05, "omega": 0.2}}
+    if kind.startswith("hybrid"):
+        made["aux_ctc"] = {"ctc_loss_weight": 0.3, "decoder": plain["decoder"]}
+    for name, settings in sections.items():
+        inner, _, key = name.partition("__")
+        section = made[inner][key] if key else made[inner]
+        section.update(settings)
+    return made
+
+
+def state(kind: str, linear: str = "joint_net.2") -> dict[str, Tensor]:
+    """Random tensors of such a model, by NeMo's names."""
+    generator = torch.Generator().manual_seed(1)
+    num_pieces = len(vocabulary())
+    num_outputs = num_pieces + 1 + (len(DURATIONS) if kind.endswith("tdt") else 0)
+    cells = nn.LSTM(HIDDEN, HIDDEN, NUM_LAYERS)
+    shapes = {
+        "decoder.prediction.embed.weight": (num_pieces + 1, HIDDEN),
+        **{f"decoder.prediction.dec_rnn.lstm.{name}": tuple(w.shape) for name, w in cells.state_dict().items()},
+        "joint.enc.weight": (JOINT, DIM),
+        "joint.enc.bias": (JOINT,),
+        "joint.pred.weight": (JOINT, HIDDEN),
+        "joint.pred.bias": (JOINT,),
+        f"joint.{linear}.weight": (num_outputs, JOINT),
+        f"joint.{linear}.bias": (num_outputs,),
+    }
+    made = {name: 0.3 * torch.randn(shape, generator=generator) for name, shape in shapes.items()}
+    made["decoder.prediction.embed.weight"][-1] = 0.0  # NeMo's padding_idx
+    encoder = tensors(head="ctc_decoder", is_fast=True)
+    if not kind.startswith("hybrid"):
+        encoder = {name: tensor for name, tensor in encoder.items() if not name.startswith("ctc_decoder")}
+    return encoder | made
+
+
+def archive(folder: Path, settings: dict[str, Any], weights: dict[str, Tensor]) -> Path:
+    files = nemo_files(settings, weights)
+    return write_tar(folder / "tiny.nemo", [tar_member(name, content) for name, content in files.items()])
+
+
+def logits(weights: dict[str, Tensor], encoder_out: Tensor, tokens: list[int]) -> Tensor:
+    """NeMo's joint network over (T', D) and its own ids: (T', U + 1, V and durations)."""
+    cells = nn.LSTM(HIDDEN, HIDDEN, NUM_LAYERS, batch_first=True)
+    begin = "decoder.prediction.dec_rnn.lstm."
+    cells.load_state_dict({name[len(begin) :]: w for name, w in weights.items() if name.startswith(begin)})
+    embedded = weights["decoder.prediction.embed.weight"][tokens]
+    read, _ = cells(torch.cat([torch.zeros(1, HIDDEN), embedded])[None])  # it begins with a vector of zeros
+    frames = encoder_out @ weights["joint.enc.weight"].T + weights["joint.enc.bias"]
+    before = read[0] @ weights["joint.pred.weight"].T + weights["joint.pred.bias"]
+    hidden = torch.relu(frames[:, None] + before[None])
+    return hidden @ weights["joint.joint_net.2.weight"].T + weights["joint.joint_net.2.bias"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_model_of_nemos_gives_its_logits_and_is_used(kind: str, tmp_path: Path) -> None:
+    weights = state(kind)
+    assert main([str(archive(tmp_path, config(kind), weights)), "-o", str(tmp_path / "ours")]) == 0
+    recognizer = load_recognizer(tmp_path / "ours")
+    head: Any = recognizer.model.head
+    joiner = head.duration_joiner if kind.endswith("tdt") else head.joiner
+    encoder_out, tokens = torch.randn(5, DIM), [3, 1, 4]
+    with torch.no_grad():
+        before = joiner.of_tokens(head.predictor(torch.tensor([tokens]) + 1))
+        actual = joiner(joiner.of_frames(encoder_out)[:, None], before)
+    expected = logits(weights, encoder_out, tokens)
+    blank = len(vocabulary())
+    order = [blank, *range(blank), *range(blank + 1, expected.shape[-1])]
+    torch.testing.assert_close(actual, expected[..., order], rtol=0, atol=1e-5)
+    assert type(recognizer.decode).__name__ == ("TDTGreedy" if kind.endswith("tdt") else "TransducerGreedy")
+    assert recognizer.decode.max_symbols == 7  # type: ignore[attr-defined]
+    recognizer.transcribe(torch.randn(2 * SAMPLE_RATE), sample_rate=SAMPLE_RATE)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_tensor_and_setting_is_accounted_for(kind: str, tmp_path: Path) -> None:
+    weights = state(kind)
+    converted = from_nemo(archive(tmp_path, config(kind), weights), "zeros")
+    account, head = converted.account, converted.bundle.config["head"]
+    assert (account.folded, account.not_needed) == (1 + 2, LAYERS)  # a bias; the scale in the subsampling
+    assert account.taken == len(weights) - 3 - LAYERS
+    assert head["ctc_weight"] == (0.3 if kind.startswith("hybrid") else 0.0)
+    if kind.endswith("tdt"):
+        assert (head["durations"], head["sigma"], head["omega"]) == (DURATIONS, 0.05, 0.2)
+    ours = converted.bundle.weights
+    assert not ours["head.predictor.embedding.weight"][0].any()
+    if kind.startswith("hybrid"):
+        theirs = weights["ctc_decoder.decoder_layers.0.weight"][:, :, 0]
+        assert torch.equal(ours["head.ctc.linear.weight"], theirs.roll(1, dims=0))
+
+
+def test_without_dropout_the_joint_networks_last_layer_has_another_number(tmp_path: Path) -> None:
+    settings = config("rnnt", joint__jointnet={"dropout": 0.0, "activation": "tanh"})
+    converted = from_nemo(archive(tmp_path, settings, state("rnnt", "joint_net.1")), "zeros")
+    assert converted.bundle.config["head"]["joint_activation"] == "tanh"
+
+
+@pytest.mark.parametrize(
+    ("sections", "message"),
+    [
+        ({"decoder": {"normalization_mode": "layer"}}, "decoder.normalization_mode must be null, which asr has"),
+        ({"decoder": {"blank_as_pad": False}}, "decoder.blank_as_pad must be true, which asr has; got false."),
+        (
+            {"decoder": {"_target_": "nemo.collections.asr.modules.StatelessTransducerDecoder"}},
+            "decoder must be an LSTM prediction network, NeMo's RNNTDecoder, which asr can take; got",
+        ),
+        ({"decoder__prednet": {"rnn_hidden_size": 20}}, "decoder.prednet.rnn_hidden_size must be -1, which asr has"),
+        ({"decoder__prednet": {"pred_hidden": None}}, "decoder.prednet.pred_hidden must be a whole number; got null."),
+        ({"decoder__prednet": {"surprise": 1}}, "decoder.prednet.surprise must not be set"),
+        ({"decoder__prednet": {"dropout": "x"}}, "head.predictor.dropout must be a number"),
+        ({"joint": {"num_extra_outputs": 5}}, "joint.num_extra_outputs must be the number of decoding.durations, 4;"),
+        ({"joint__jointnet": {"activation": "sigmoid"}}, "joint.jointnet.activation must be 'tanh', which asr has"),
+        ({"decoding": {"big_blank_durations": [2, 4]}}, "decoding.big_blank_durations must be null: asr has one blank"),
+        ({"decoding": {"durations": [1, 2, 3, 4]}}, "head.durations must be a list, of frames in ascending order"),
+        ({"decoding": {"durations": "all"}}, "decoding.durations must be a list of frames; got 'all'."),
+        ({"aux_ctc": {"ctc_loss_weight": 2}}, "head.ctc_weight must be a number from 0 to less than 1; got 2."),
+    ],
+)
+def test_what_asr_does_not_have_is_refused_by_name(sections: dict[str, Any], message: str, tmp_path: Path) -> None:
+    path = archive(tmp_path, config("hybrid tdt", **sections), state("hybrid tdt"))
+    assert_refused(path, re.escape(message), tmp_path)
+
+
+@pytest.mark.parametrize("name", ["decoder", "joint", "loss", "decoding", "aux_ctc"])
+@pytest.mark.parametrize("value", [None, 3, "x", [], {}])
+def test_a_damaged_section_is_one_line_or_is_not_needed(name: str, value: Any, tmp_path: Path) -> None:
+    settings = config("hybrid tdt") | {name: value}
+    path = archive(tmp_path, settings, state("hybrid tdt"))
+    if name in ("loss", "decoding"):  # either has the durations
+        assert from_nemo(path, "zeros").bundle.config["head"]["name"] == "tdt"
+        return
+    assert_refused(path, ".", tmp_path)

@@ -1,0 +1,144 @@
+"""Hugging Face's Parakeet-RNNT and TDT as bundles: the same logits, loss and greedy text, every tensor in its place."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors.torch
+import torch
+from torch import Tensor
+from transformers import AutoProcessor, ParakeetForRNNT, ParakeetForTDT
+
+from asr.checkpoint.load import load_recognizer
+from asr.convert import main
+from asr.interchange.tensors import COUNTER
+from asr.interfaces import Encoded
+from asr.recognition.recognizer import Recognizer
+from tests import parakeet
+from tests.parakeet import SAMPLE_RATE, change
+from tests.test_convert import assert_refused
+from tests.test_parakeet import sound
+
+KINDS = pytest.mark.parametrize("kind", ["rnnt", "tdt"])
+WAVEFORMS = [sound(3.0), sound(1.2, seed=1), sound(2.1, seed=2)]
+
+
+def converted(folder: Path, kind: str, **options: Any) -> tuple[Any, Any, Recognizer]:
+    """Transformers' model, in float64, and its processor; and ours."""
+    theirs, ours = folder / "theirs", folder / "ours"
+    parakeet.save_transducer(theirs, kind, **options)
+    assert main([str(theirs), "-o", str(ours)]) == 0
+    model = {"rnnt": ParakeetForRNNT, "tdt": ParakeetForTDT}[kind].from_pretrained(theirs).double().eval()
+    return model, AutoProcessor.from_pretrained(theirs), load_recognizer(ours)
+
+
+def inputs_of(processor: Any, waveforms: list[Tensor]) -> dict[str, Tensor]:
+    arrays = [waveform.numpy() for waveform in waveforms]
+    inputs = processor.feature_extractor(arrays, sampling_rate=SAMPLE_RATE, return_tensors="pt")
+    return {"input_features": inputs["input_features"].double(), "attention_mask": inputs["attention_mask"]}
+
+
+def joiner_of(head: Any) -> Any:
+    return getattr(head, "joiner", None) or head.duration_joiner
+
+
+@KINDS
+@pytest.mark.parametrize("has_blank", [True, False], ids=["blank in the tokenizer", "no blank in it"])
+def test_the_logits_of_all_frames_and_tokens_are_transformers(kind: str, has_blank: bool, tmp_path: Path) -> None:
+    model, processor, recognizer = converted(tmp_path, kind, has_blank=has_blank)
+    inputs = inputs_of(processor, WAVEFORMS[:1])
+    blank = model.config.blank_token_id
+    tokens = torch.tensor([[3, 1, 4, 1, 5]])  # theirs
+    with torch.no_grad():
+        encoded = model.get_audio_features(**inputs, output_attention_mask=True)
+        before = model.decoder(torch.cat([torch.tensor([[blank]]), tokens], dim=1))
+        expected = model.joint(
+            encoder_hidden_states=encoded.pooler_output[:, :, None], decoder_hidden_states=before[:, None]
+        )
+        head, ours = recognizer.model.head.double(), recognizer.model.encoder.double()
+        out = ours(inputs["input_features"], inputs["attention_mask"].sum(dim=1))
+        network, joiner = head.predictor, joiner_of(head)
+        actual = joiner(joiner.of_frames(out.out)[:, :, None], joiner.of_tokens(network(tokens + 1))[:, None])
+    order = [blank, *range(blank), *range(blank + 1, expected.shape[-1])]
+    num_frames = int(out.lengths[0])
+    torch.testing.assert_close(
+        actual[:, :num_frames], expected[:, :num_frames][..., order], rtol=0, atol=1e-6
+    )  # weights are folded in float32
+
+
+@KINDS
+def test_the_loss_and_its_gradients_are_transformers(kind: str, tmp_path: Path) -> None:
+    """Their losses compute in float32; they count tokens that are no padding, piece 2 here or the blank."""
+    model, processor, recognizer = converted(tmp_path, kind)
+    inputs = inputs_of(processor, WAVEFORMS)
+    tokens = [[3, 1, 4, 1, 5], [9, 6], [7, 5, 3, 5]]
+    padding = {"tdt": model.config.pad_token_id, "rnnt": model.config.blank_token_id}[kind]
+    rows = [torch.tensor(row) for row in tokens]
+    labels = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=padding)
+    begun = torch.cat([torch.full((3, 1), model.config.blank_token_id), labels], dim=1)
+    expected = model(**inputs, labels=labels, decoder_input_ids=begun, output_attention_mask=True).loss
+    expected.backward()
+
+    head, encoder = recognizer.model.head.double().eval(), recognizer.model.encoder.double().eval()
+    encoded: Encoded = encoder(inputs["input_features"], inputs["attention_mask"].sum(dim=1))
+    lengths = torch.tensor([len(row) for row in tokens])
+    losses = head.losses(encoded, labels + 1, lengths)["loss"]
+    actual = {"tdt": (losses / lengths).mean(), "rnnt": losses.sum() / lengths.sum()}[kind]  # their means
+    actual.backward()
+    torch.testing.assert_close(actual.float(), expected.float(), rtol=1e-4, atol=0)
+    joiner, blank = joiner_of(head), model.config.blank_token_id
+    for ours, theirs in (
+        (joiner.of_frames, model.encoder_projector),
+        (joiner.of_tokens, model.decoder.decoder_projector),
+        (encoder.blocks[0].feed_forward1.linear1, model.encoder.layers[0].feed_forward1.linear1),
+    ):
+        torch.testing.assert_close(ours.weight.grad, theirs.weight.grad, rtol=1e-3, atol=2e-4)
+    order = [blank, *range(blank), *range(blank + 1, len(model.joint.head.bias))]
+    torch.testing.assert_close(joiner.output.weight.grad, model.joint.head.weight.grad[order], rtol=1e-3, atol=2e-4)
+    assert not head.predictor.embedding.weight.grad[0].any(), "the blank's embedding stays what it is"
+
+
+@KINDS
+def test_greedy_texts_are_those_of_transformers_generate(kind: str, tmp_path: Path) -> None:
+    model, processor, recognizer = converted(tmp_path, kind)
+    texts = []
+    for waveform in WAVEFORMS:
+        found = model.generate(**inputs_of(processor, [waveform]))
+        ids = [token for token in found.sequences[0].tolist() if token != model.config.blank_token_id]
+        texts.append(" ".join(processor.tokenizer.decode(ids, group_tokens=False).split()))
+    transcripts = recognizer.transcribe(WAVEFORMS, sample_rate=SAMPLE_RATE)
+    assert [transcript.text for transcript in transcripts] == texts
+    assert sum(map(len, texts)) > 20, "there is something to compare"
+    for transcript in transcripts:
+        assert all(0 <= word.start < word.end <= transcript.duration for word in transcript.words)
+
+
+@KINDS
+def test_every_tensor_is_accounted_for(kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    parakeet.save_transducer(tmp_path / "theirs", kind)
+    assert main([str(tmp_path / "theirs"), "-o", str(tmp_path / "ours")]) == 0
+    tensors = safetensors.torch.load_file(tmp_path / "theirs" / "model.safetensors")
+    num_counters = sum(name.endswith(COUNTER) for name in tensors)
+    folded = 1 + 2  # a bias of the prediction network's projection; the scale in weight and bias of the subsampling
+    said = capsys.readouterr().out
+    assert f"{len(tensors)} tensors: {len(tensors) - num_counters - folded} taken, {folded} folded" in said
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"hidden_act": "gelu"}, "config.hidden_act must be 'tanh', which asr has; got 'gelu'."),
+        ({"durations": [1, 2]}, "head.durations must be a list, of frames in ascending order, 0 and 1 first"),
+        ({"durations": [0, 1, 2]}, "joint.head.weight must be"),
+        ({"blank_token_id": 99}, "blank_token_id must be the blank's number, from 0 to 40; got 99."),
+        ({"decoder_hidden_size": "x"}, "decoder_hidden_size must be a whole number; got 'x'."),
+        ({"num_decoder_layers": 1}, "every tensor must have its place"),
+        ({"projection_size": 3}, "config.projection_size must not be set"),
+        ({"model_type": "parakeet_rnnt"}, "config.durations must not be set"),
+    ],
+)
+def test_what_asr_does_not_have_is_refused_by_name(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
+    folder = parakeet.save_transducer(tmp_path / "theirs", "tdt")
+    change(folder / "config.json", **changes)
+    assert_refused(folder, re.escape(message), tmp_path)

@@ -1,0 +1,59 @@
+"""A training that reads from an object store ends with the bits of one that reads files, or in one line."""
+
+import random
+from pathlib import Path
+
+import pytest
+
+from asr.errors import StoreError
+from asr.run.settings import RunSettings
+from asr.storage.store import write_whole
+from asr.train import train
+from tests.conftest import TINY, settings_with, tone_corpus
+from tests.storing import FaultyProxy
+
+SHORT = ["trainer.max_epochs=1", "data.retry_seconds=20", "data.timeout_seconds=2"]
+FAULTS = ("slow_down", "reset", "cut", "reset_within", "hang_within")
+
+
+@pytest.fixture
+def uploaded(tones: Path, s3: FaultyProxy) -> str:
+    for path in sorted(tones.rglob("*")):
+        if path.suffix in (".jsonl", ".wav", ".flac"):
+            write_whole(f"s3://bucket/tones/{path.relative_to(tones)}", path)
+    s3.requests.clear()
+    return "s3://bucket/tones"
+
+
+def settings(corpus: str | Path, run_dir: Path, *more: str) -> RunSettings:
+    return settings_with(*TINY, *tone_corpus(corpus), *SHORT, f"run_dir={run_dir}", *more)
+
+
+def weights(run_dir: Path) -> bytes:
+    [path] = (run_dir / "bundle").glob("*.safetensors")
+    return path.read_bytes()
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_training_from_a_store_with_faults_and_a_cache_gives_the_bits_of_one_from_files(
+    tones: Path, uploaded: str, s3: FaultyProxy, tmp_path: Path, num_workers: int
+) -> None:
+    train(settings(tones, tmp_path / "files"))
+    drawn = random.Random(0)
+    s3.faults.extend(drawn.choice(FAULTS) if drawn.random() < 0.3 else "" for _ in range(150))
+    more = [f"data.num_workers={num_workers}", f"data.cache_dir={tmp_path / 'cache'}"]
+    train(settings(uploaded, tmp_path / "store", *more))
+    assert len(s3.faults) < 80  # of 150: there were some
+    assert weights(tmp_path / "store") == weights(tmp_path / "files")
+    assert any((tmp_path / "cache").rglob("*"))
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_training_whose_store_fails_ends_in_one_line(
+    uploaded: str, s3: FaultyProxy, tmp_path: Path, num_workers: int
+) -> None:
+    s3.faults.extend([""] * 20)
+    s3.forever = "expired"
+    with pytest.raises(StoreError, match=r"s3://bucket/tones/.*ExpiredToken") as caught:
+        train(settings(uploaded, tmp_path / "run", f"data.num_workers={num_workers}"))
+    assert "\n" not in str(caught.value)

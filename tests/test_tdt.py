@@ -1,0 +1,432 @@
+"""The token-and-duration transducer: its loss and its searches against enumeration and plain loops."""
+
+import math
+import random
+from collections.abc import Iterator
+from functools import lru_cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from asr.build import check_components, component
+from asr.decode.tdt_beam import TDTBeam
+from asr.decode.tdt_greedy import TDTGreedy
+from asr.errors import InputError
+from asr.interfaces import Encoded, Span
+from asr.kernels.tdt_loss import tdt_loss
+from asr.kernels.transducer_loss import transducer_loss
+from asr.text.normalize import as_written
+from tests.conftest import CONF, resolved
+from tests.fusion import NUMBERS, Fusion, Pieces, Trigrams, search_settings
+from tests.identity import decoded
+
+PREDICTORS = sorted(path.stem for path in (CONF / "head" / "predictor").glob("*.yaml"))
+PIECES = ["", " ", "a", "b"]
+DIM = 6
+DURATIONS = (0, 1, 3)
+
+Arcs = list[tuple[int, int, int, int]]  # arcs: frame, tokens before, token or blank, number of the duration
+
+
+def paths(num_frames: int, tokens: tuple[int, ...], durations: tuple[int, ...] = DURATIONS) -> Iterator[Arcs]:
+    """Every way to spell the tokens that ends by a blank which lands on the end of the frames."""
+
+    def go(frame: int, written: int) -> Iterator[Arcs]:
+        for number, duration in enumerate(durations):
+            if duration > 0 and frame + duration == num_frames and written == len(tokens):
+                yield [(frame, written, 0, number)]
+            if duration > 0 and frame + duration < num_frames:
+                for rest in go(frame + duration, written):
+                    yield [(frame, written, 0, number), *rest]
+            if written < len(tokens) and frame + duration < num_frames:
+                for rest in go(frame + duration, written + 1):
+                    yield [(frame, written, tokens[written], number), *rest]
+
+    return go(0, 0) if num_frames else iter(())
+
+
+def enumerated(
+    logits: Tensor, tokens: tuple[int, ...], sigma: float = 0.0, durations: tuple[int, ...] = DURATIONS
+) -> Tensor:
+    """-log p(tokens), the sum over all paths, by logits (T', U + 1, V + D)."""
+    vocab_size = logits.shape[-1] - len(durations)
+    of_tokens = logits[..., :vocab_size].log_softmax(dim=-1) - sigma
+    of_durations = logits[..., vocab_size:].log_softmax(dim=-1)
+    scores = [
+        sum(
+            of_tokens[frame, written, token] + of_durations[frame, written, number]
+            for frame, written, token, number in path
+        )
+        for path in paths(len(logits), tokens, durations)
+    ]
+    return -torch.stack(scores).logsumexp(dim=0)  # type: ignore[arg-type]
+
+
+CASES = [((1, 2), 4), ((2,), 5), ((), 2), ((3, 3, 1), 1), ((1, 1), 2), ((2, 1, 3), 4), ((), 1)]
+VOCAB_SIZE = 4
+
+
+def batch_of_cases() -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Logits, tokens, lengths and token lengths of CASES, with junk in all that is padding."""
+    torch.manual_seed(1)
+    lengths = torch.tensor([frames for _, frames in CASES])
+    token_lengths = torch.tensor([len(tokens) for tokens, _ in CASES])
+    logits = torch.full((len(CASES), 7, 6, VOCAB_SIZE + len(DURATIONS)), math.nan, dtype=torch.float64)
+    logits[:, ::2] = math.inf
+    tokens = torch.full((len(CASES), 5), 10**6)
+    for row, (ids, frames) in enumerate(CASES):
+        logits[row, :frames, : len(ids) + 1] = 2 * torch.randn(frames, len(ids) + 1, logits.shape[-1]).double()
+        tokens[row, : len(ids)] = torch.tensor(ids, dtype=torch.int64)
+    return logits.requires_grad_(), tokens, lengths, token_lengths
+
+
+@pytest.mark.parametrize("sigma", [0.0, 0.05])
+def test_loss_and_gradient_are_those_of_an_enumeration_of_all_paths(sigma: float) -> None:
+    logits, *others = batch_of_cases()
+    loss = tdt_loss(logits, *others, DURATIONS, sigma)
+    [gradient] = torch.autograd.grad(loss @ torch.arange(1.0, len(CASES) + 1, dtype=torch.float64), logits)
+    for row, (ids, frames) in enumerate(CASES):
+        own = logits[row, :frames, : len(ids) + 1].detach().requires_grad_()
+        expected = enumerated(own, ids, sigma)
+        [own_gradient] = torch.autograd.grad(expected * (row + 1), own)
+        torch.testing.assert_close(loss[row], expected, rtol=0, atol=1e-12)
+        torch.testing.assert_close(gradient[row, :frames, : len(ids) + 1], own_gradient, rtol=0, atol=1e-12)
+        gradient[row, :frames, : len(ids) + 1] = 0
+    assert not gradient.any(), "of padding there is none"
+
+
+@pytest.mark.parametrize("durations", [(0, 1), (0, 1, 2, 3, 4), (0, 1, 8)])
+def test_any_durations_are_summed_as_they_are_enumerated(durations: tuple[int, ...]) -> None:
+    for num_frames, tokens in ((4, (1, 2)), (6, (2,)), (1, (1, 1))):
+        logits = torch.randn(1, num_frames, len(tokens) + 1, 3 + len(durations), dtype=torch.float64)
+        lengths = torch.tensor([num_frames]), torch.tensor([len(tokens)])
+        found = tdt_loss(logits, torch.tensor([tokens]), *lengths, durations)
+        torch.testing.assert_close(found[0], enumerated(logits[0], tokens, durations=durations), rtol=0, atol=1e-12)
+
+
+def test_the_gradient_is_that_of_finite_differences() -> None:
+    tokens, lengths, token_lengths = torch.tensor([[1, 2], [3, 0]]), torch.tensor([4, 3]), torch.tensor([2, 1])
+    logits = torch.randn(2, 4, 3, VOCAB_SIZE + len(DURATIONS), dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda x: tdt_loss(x, tokens, lengths, token_lengths, DURATIONS, 0.1), logits)
+
+
+def test_the_loss_is_that_of_transformers() -> None:
+    witness = pytest.importorskip("transformers.loss.loss_tdt")
+    logits = torch.randn(3, 40, 13, 9 + 5, requires_grad=True)
+    tokens = torch.randint(1, 9, (3, 12))
+    lengths, token_lengths, durations = torch.tensor([40, 23, 31]), torch.tensor([12, 0, 7]), [0, 1, 2, 3, 4]
+    ours = tdt_loss(logits, tokens, lengths, token_lengths, durations, 0.02)
+    theirs = witness.tdt_loss(
+        *(logits[..., :9], logits[..., 9:], tokens, lengths, token_lengths, 0, durations, 0.02), reduction="none"
+    )
+    torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-4)  # theirs sums in float32
+    gradients = [torch.autograd.grad(loss.sum(), logits)[0] for loss in (ours, theirs)]
+    torch.testing.assert_close(*gradients, rtol=0, atol=1e-4)
+
+
+def test_long_utterances_have_finite_losses_and_gradients_in_each_precision() -> None:
+    logits = 5 * torch.randn(1, 300, 61, 5 + 5)
+    tokens, lengths = torch.randint(1, 5, (1, 60)), (torch.tensor([300]), torch.tensor([60]))
+    exact = tdt_loss(logits.double(), tokens, *lengths, range(5))
+    for dtype, rtol in ((torch.float32, 1e-6), (torch.bfloat16, 1e-2)):
+        own = logits.to(dtype).requires_grad_()
+        with torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16):
+            loss = tdt_loss(own, tokens, *lengths, range(5))
+        assert loss.dtype == torch.float32
+        torch.testing.assert_close(loss.double(), exact, rtol=rtol, atol=0)
+        [gradient] = torch.autograd.grad(loss, own)
+        assert gradient.dtype == dtype
+        assert gradient.isfinite().all()
+        assert gradient.any()
+
+
+def test_an_utterance_without_frames_has_no_probability() -> None:
+    tokens, lengths = torch.tensor([[1], [1], [0]]), torch.tensor([0, 2, 0])
+    logits = torch.randn(3, 2, 2, 3 + 3, requires_grad=True)
+    loss = tdt_loss(logits, tokens, lengths, torch.tensor([1, 1, 0]), DURATIONS)
+    assert loss.isinf().tolist() == [True, False, True]
+    [gradient] = torch.autograd.grad(loss[1], logits)
+    assert gradient.isfinite().all()
+    assert tdt_loss(torch.zeros(3, 0, 2, 6), tokens, 0 * lengths, lengths, DURATIONS).tolist() == [math.inf] * 3
+
+
+@lru_cache
+def config(predictor: str, *more: str) -> dict[str, Any]:
+    overrides = [f"head/predictor={predictor}", "head.predictor.dim=5", "head.joint_dim=7", "head.durations=[0,1,3]"]
+    settings: dict[str, Any] = resolved("head=tdt", *overrides, *more)["head"]
+    return settings
+
+
+def head(predictor: str = "stateless", seed: int = 0, scale: float = 3.0, more: tuple[str, ...] = ()) -> Any:
+    """A small head in float64 whose distributions are far from flat."""
+    torch.manual_seed(seed)
+    made = component("head", config(predictor, *more))(DIM, 3, len(PIECES)).double().eval()
+    with torch.no_grad():
+        for parameter in made.parameters():
+            parameter.copy_(0.7 * torch.randn_like(parameter))
+        made.duration_joiner.output.weight *= scale
+    return made
+
+
+def logits_of(made: Any, encoder_out: Tensor, tokens: tuple[int, ...]) -> Tensor:
+    """(T', D) and tokens to logits (T', U + 1, V + D), token by token."""
+    out, state = made.predictor.step(torch.tensor([0]), made.predictor.initial_state(1))
+    outs = [out]
+    for token in tokens:
+        out, state = made.predictor.step(torch.tensor([token]), state)
+        outs.append(out)
+    frames = made.duration_joiner.of_frames(encoder_out)[:, None]
+    logits: Tensor = made.duration_joiner(frames, made.duration_joiner.of_tokens(torch.cat(outs))[None])
+    return logits
+
+
+@pytest.mark.parametrize("more", [(), ("head.ctc_weight=0",), ("head.joint_activation=relu",)])
+def test_the_heads_loss_is_the_weighted_sum_of_its_own_and_ctcs(more: tuple[str, ...]) -> None:
+    made, encoder_out, tokens = head(more=more), torch.randn(1, 4, DIM, dtype=torch.float64), (2, 1)
+    losses = made.losses(Encoded(encoder_out, torch.tensor([4]), {}), torch.tensor([tokens]), torch.tensor([2]))
+    own = enumerated(logits_of(made, encoder_out[0], tokens), tokens)
+    weight = made.ctc_weight
+    expected = (1 - weight) * own + (weight * losses["ctc"][0] if weight else 0.0)
+    torch.testing.assert_close(losses["loss"][0], expected, rtol=0, atol=1e-12)
+    assert set(losses) == {"loss", *made.loss_names}
+    assert (made.frame_head is None) == (weight == 0)
+    assert made.min_frames([1, 1]) == (1 if weight == 0 else 3)
+
+
+def test_omega_is_how_often_a_batch_has_the_loss_without_durations_and_its_seed_decides() -> None:
+    made = head(more=("head.omega=0.3", "head.ctc_weight=0", "head.sigma=0.05")).train()
+    encoded = Encoded(torch.randn(2, 5, DIM, dtype=torch.float64), torch.tensor([5, 3]), {})
+    tokens, lengths = torch.tensor([[2, 1], [3, 0]]), torch.tensor([2, 1])
+    logits = torch.stack(
+        [logits_of(made, out, tuple(row)) for out, row in zip(encoded.out, tokens.tolist(), strict=True)]
+    )
+    with_durations = tdt_loss(logits, tokens, encoded.lengths, lengths, DURATIONS, 0.05)
+    without = transducer_loss(logits[..., : len(PIECES)], tokens, encoded.lengths, lengths)
+
+    def drawn(seed: int) -> bool:
+        torch.manual_seed(seed)
+        loss = made.losses(encoded, tokens, lengths)["loss"]
+        is_without = torch.allclose(loss, without, rtol=0, atol=1e-10)
+        assert is_without or torch.allclose(loss, with_durations, rtol=0, atol=1e-10)
+        return is_without
+
+    first = [drawn(seed) for seed in range(100)]
+    assert 15 <= sum(first) <= 45
+    assert [drawn(seed) for seed in range(100)] == first
+    made.eval()
+    assert not any(torch.allclose(made.losses(encoded, tokens, lengths)["loss"], without) for _ in range(20))
+
+
+def test_cells_are_the_numbers_of_the_largest_tensor() -> None:
+    made, sizes = head(), []
+    made.duration_joiner.output.register_forward_hook(
+        lambda module, inputs, out: sizes.extend([inputs[0].numel(), out.numel()])
+    )
+    encoded = Encoded(torch.randn(3, 9, DIM, dtype=torch.float64), torch.tensor([9, 2, 5]), {})
+    made.losses(encoded, torch.ones(3, 4, dtype=torch.int64), torch.tensor([1, 4, 2]))
+    assert max(sizes) == 3 * made.cells(9, 4)
+
+
+@pytest.mark.parametrize(
+    "durations", ["[1,2]", "[0,2]", "[0,1,1]", "[0,1,3,2]", "[0,1,1000]", "[0]", "[]", "[0,1.5]", "3"]
+)
+def test_durations_that_do_not_hold_are_refused(durations: str) -> None:
+    with pytest.raises(
+        InputError, match=r"^head\.durations must be a list, of frames in ascending order, 0 and 1 first"
+    ):
+        component("head", resolved("head=tdt", f"head.durations={durations}")["head"])
+
+
+def test_searches_with_and_without_durations_are_not_taken_for_each_other() -> None:
+    with pytest.raises(
+        InputError, match=r"decode=transducer_greedy must have a head with a joiner; head=tdt has none\."
+    ):
+        check_components(resolved("head=tdt", "decode=transducer_greedy"))
+    with pytest.raises(
+        InputError, match=r"decode=tdt_beam must have a head with a duration_joiner; head=transducer has"
+    ):
+        check_components(resolved("head=transducer", "decode=tdt_beam"))
+    assert resolved("head=tdt")["decode"]["name"] == "tdt_greedy"
+
+
+def greedy(made: Any, max_symbols: int = 10) -> TDTGreedy:
+    return TDTGreedy(made, Pieces(PIECES), as_written, max_symbols=max_symbols)  # type: ignore[arg-type]
+
+
+def plain_greedy(made: Any, encoder_out: Tensor, max_symbols: int) -> tuple[list[int], float, list[Span], list[float]]:
+    """One utterance, (T', D), arc by arc: tokens, score, frames and confidences."""
+    tokens: list[int] = []
+    spans, confidences, score, frame, number = [], [], 0.0, 0, 0
+    while frame < len(encoder_out):
+        row = logits_of(made, encoder_out[frame : frame + 1], tuple(tokens))[0, -1].detach()
+        of_tokens, of_durations = row[: len(PIECES)].log_softmax(dim=0), row[len(PIECES) :].log_softmax(dim=0)
+        token, kind = int(of_tokens.argmax()), int(of_durations.argmax())
+        if number == max_symbols:
+            token, kind = 0, 1
+        if token == 0 and kind == 0:
+            kind = 1
+        score += float(of_tokens[token] + of_durations[kind])
+        end = frame + DURATIONS[kind]
+        if token:
+            tokens.append(token)
+            spans.append(Span(frame, min(max(end, frame + 1), len(encoder_out))))
+            confidences.append(float(of_tokens[token].exp()))
+        number = number + 1 if end == frame else 0
+        frame = end
+    return tokens, score, spans, confidences
+
+
+@pytest.mark.parametrize("max_symbols", [1, 3])
+@pytest.mark.parametrize("predictor", PREDICTORS)
+def test_greedy_decoding_of_a_batch_is_a_plain_loop_over_each_utterance(predictor: str, max_symbols: int) -> None:
+    num_tokens, kinds = 0, set()
+    for seed in range(5):
+        made, lengths = head(predictor, seed=seed), torch.tensor([9, 0, 4, 1, 12])
+        encoder_out = torch.randn(len(lengths), 14, DIM, dtype=torch.float64)
+        found = decoded(greedy(made, max_symbols), encoder_out, lengths)
+        for [hypothesis], row, length in zip(found, encoder_out, lengths.tolist(), strict=True):
+            tokens, score, frames, confidences = plain_greedy(made, row[:length], max_symbols)
+            assert (hypothesis.tokens, hypothesis.frames) == (tokens, frames)
+            assert hypothesis.score == pytest.approx(score, abs=1e-9)
+            assert hypothesis.confidences == pytest.approx(confidences, abs=1e-9)
+            num_tokens += len(tokens)
+            kinds |= {span.end - span.start for span in frames}
+    assert num_tokens > 30, "there must be something to compare"
+    assert kinds >= {1, 3}
+
+
+def test_a_stream_in_chunks_of_any_length_writes_what_one_pass_writes() -> None:
+    for seed in range(5):
+        made = head("lstm", seed=seed)
+        encoder_out, search = torch.randn(1, 40, DIM, dtype=torch.float64), greedy(made, 3)
+        [[whole]] = decoded(search, encoder_out, torch.tensor([40]))
+        for size in (1, 2, 7):
+            state = search.initial_state()
+            for chunk in encoder_out.split(size, dim=1):
+                [[hypothesis]], [state] = search.step(chunk, torch.tensor([chunk.shape[1]]), [state])
+            inside = [Span(start, min(end, 40)) for start, end in hypothesis.frames or []]
+            assert (hypothesis.tokens, inside) == (whole.tokens, whole.frames)
+            assert hypothesis.score == pytest.approx(whole.score)
+
+
+def test_junk_behind_an_utterance_changes_no_hypothesis() -> None:
+    made, lengths = head(), torch.tensor([7, 3])
+    encoder_out = torch.randn(2, 7, DIM, dtype=torch.float64)
+    junk = encoder_out.clone()
+    junk[1, 3:] = math.nan
+    for decoder in (greedy(made), beam(made)):
+        assert decoded(decoder, junk, lengths) == decoded(decoder, encoder_out, lengths)
+        alone = decoded(decoder, encoder_out[1:, :3], lengths[1:])
+        assert alone[0][0].tokens == decoded(decoder, junk, lengths)[1][0].tokens
+
+
+WIDE = {"beam_size": 10_000, "beam_threshold": math.inf, "tokens_per_frame": 100}
+
+
+def beam(made: Any, **settings: Any) -> TDTBeam:
+    """Make a search of conf's settings, but for these."""
+    settings = search_settings("tdt_beam", **settings)
+    return TDTBeam(made, Pieces(PIECES), as_written, **settings)  # type: ignore[arg-type]
+
+
+Best = tuple[float, list[Span], list[float]]  # of the most likely path: its score, frames and confidences
+
+
+@lru_cache
+def spelt(
+    predictor: str, num_frames: int, max_symbols: int
+) -> tuple[Any, Tensor, dict[tuple[int, ...], tuple[float, Best]]]:
+    """A head, frames (T', D), and what they spell by all paths that reach or pass their end: log p, the best path."""
+    made, encoder_out = head(predictor), torch.randn(num_frames, DIM, dtype=torch.float64)
+    ended: dict[tuple[int, ...], list[Best]] = {}
+
+    def go(frame: int, number: int, tokens: tuple[int, ...], path: Best) -> None:
+        if frame >= num_frames:
+            ended.setdefault(tokens, []).append(path)
+            return
+        row = logits_of(made, encoder_out[frame : frame + 1], tokens)[0, -1]
+        of_tokens, of_durations = row[: len(PIECES)].log_softmax(dim=0), row[len(PIECES) :].log_softmax(dim=0)
+        score, spans, confidences = path
+        for kind, duration in enumerate(DURATIONS):
+            for token in range(len(PIECES)):
+                arc = score + float(of_tokens[token] + of_durations[kind])
+                if token == 0 and duration > 0:
+                    go(frame + duration, 0, tokens, (arc, spans, confidences))
+                elif token and number < max_symbols:
+                    span = Span(frame, min(frame + max(duration, 1), num_frames))
+                    sure = [*confidences, float(of_tokens[token].exp())]
+                    after = number + 1 if duration == 0 else 0
+                    go(frame + duration, after, (*tokens, token), (arc, [*spans, span], sure))
+
+    with torch.no_grad():
+        go(0, 0, (), (0.0, [], []))
+    found = {}
+    for tokens, ways in ended.items():
+        total = torch.tensor([score for score, *_ in ways], dtype=torch.float64).logsumexp(dim=0)
+        found[tokens] = float(total), max(ways, key=lambda path: path[0])
+    return made, encoder_out, found
+
+
+needs_kenlm = pytest.mark.skipif(find_spec("flashlight") is None, reason="flashlight-text is not installed")
+
+
+@needs_kenlm
+@pytest.mark.parametrize("fused", ["nothing", "words", "tokens", "spelled", "lexicon", "hotwords", "all"])
+def test_a_wide_beam_finds_what_enumeration_of_all_paths_does(fused: str, tmp_path: Path) -> None:
+    for seed, predictor in enumerate(PREDICTORS):
+        draw = random.Random(f"{fused} {seed}")
+        names = [piece.replace(" ", "\N{LOWER ONE EIGHTH BLOCK}") for piece in PIECES[1:]]
+        words = {"words": ["a", "b", "ab", "ba"], "tokens": names, "spelled": ["a", "ba"], "all": ["a", "ab", "ba"]}
+        model = Trigrams(words[fused], draw) if fused in words else None
+        plain = Fusion(
+            PIECES,
+            model,
+            "token" if fused == "tokens" else "word",
+            ["a", "ab", "bb"] if fused in ("lexicon", "all") else None,
+            ["a b", "ba"] if fused in ("hotwords", "all") else (),
+            {name: draw.uniform(0, 2) for name in NUMBERS},
+            Trigrams("ab", draw) if fused == "spelled" else None,
+        )
+        settings = plain.settings(tmp_path)
+        for num_frames, max_symbols in ((3, 1), (2, 2)):
+            made, encoder_out, acoustic = spelt(predictor, num_frames, max_symbols)
+            gains = {tokens: plain.score(tokens) for tokens in acoustic}
+            expected = {tokens: acoustic[tokens][0] + gain for tokens, gain in gains.items() if gain is not None}
+            search = beam(made, **WIDE, **settings, max_symbols=max_symbols)
+            [found] = decoded(search, encoder_out[None], torch.tensor([num_frames]))
+            scores = [hypothesis.score for hypothesis in found]
+            assert scores == sorted(scores, reverse=True)
+            by_tokens = {tuple(hypothesis.tokens): hypothesis.score for hypothesis in found}
+            assert by_tokens == pytest.approx(expected, abs=1e-4)  # the language model's figures are float32
+            for hypothesis in found:
+                _, (_, frames, confidences) = acoustic[tuple(hypothesis.tokens)]
+                assert hypothesis.frames == frames
+                assert hypothesis.confidences == pytest.approx(confidences)
+
+
+def test_a_narrow_beam_keeps_no_more_than_its_size_and_finds_better_texts_with_more() -> None:
+    best = []
+    for size in (1, 4, 32):
+        scores = []
+        for seed in range(6):
+            made, encoder_out = head("lstm", seed=seed), torch.randn(1, 30, DIM, dtype=torch.float64)
+            [found] = decoded(beam(made, beam_size=size, tokens_per_frame=3), encoder_out, torch.tensor([30]))
+            assert len({tuple(hypothesis.tokens) for hypothesis in found}) == len(found) <= size
+            assert all(span.start < span.end <= 30 for hypothesis in found for span in hypothesis.frames or [])
+            scores.append(found[0].score)
+        best.append(sum(scores))
+    assert best[0] < best[1] < best[2]
+
+
+@pytest.mark.parametrize("threshold", [0.0, 0.01, 2.0])
+def test_a_beam_that_drops_nearly_all_still_ends(threshold: float) -> None:
+    for seed in range(8):
+        made = head("gru", seed=seed)
+        [found] = decoded(
+            beam(made, beam_threshold=threshold), torch.randn(1, 25, DIM, dtype=torch.float64), torch.tensor([25])
+        )
+        assert found
