@@ -187,9 +187,10 @@ def _tune_search(
     search = search_values(recognizer, dev_set, on_trial)
     trials = search.trials
     best, chosen = fewest_errors(trials), choose(trials)
-    why = f"the smallest {weight_name(search.values[best])} within one standard error of that"
     if always and not trials.strength[chosen]:
-        chosen, why = best, "the fewest errors, since without the language model there are not significantly more"
+        chosen = best
+    smallest = f"the smallest {weight_name(search.values[best])} within one standard error of that"
+    why = "the fewest errors" if chosen == best else smallest
     print(f"fewest errors: {_named(search.values[best])}: {trials.words[best].sum():.0f}")
     print(f"best choice: {_named(search.values[chosen])}: {trials.words[chosen].sum():.0f}, {why}")
     _print_each(dev_sets, trials.words[0], trials.words[chosen])
@@ -239,11 +240,14 @@ def _done(recognizer: "Recognizer", choice: Choice | None) -> str:
         recognizer: of the bundle as it is now.
         choice: values that were kept; None: the search stays as it was.
     """
-    if not recognizer.decode.tunable:
+    weights = {"language model": ("lm_weight", "rescoring_weight"), "label priors": ("prior_weight",)}
+    tunable = recognizer.decode.tunable.keys()
+    attached = " and ".join(part for part, names in weights.items() if not tunable.isdisjoint(names))
+    if not attached:
         return "confidence calibrated; no language model attached"
     if choice is None:
-        return "confidence calibrated; no language model attached, the one that was there and its weights stay"
-    return "language model attached, confidence calibrated"
+        return f"confidence calibrated; {attached} as attached before"
+    return f"{attached} attached, confidence calibrated"
 
 
 def _named(values: "Values") -> str:

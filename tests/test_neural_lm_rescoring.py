@@ -182,7 +182,14 @@ def recognizer_with(folder: Path, head: str = "ctc", first: str = "beam") -> tup
 
 
 @pytest.mark.parametrize(
-    ("head", "first"), [("ctc", "beam"), ("transducer", "transducer_beam"), ("ctc_attention", "joint_beam")]
+    ("head", "first"),
+    [
+        ("ctc", "beam"),
+        ("ctc", "prior_beam"),
+        ("transducer", "transducer_beam"),
+        ("tdt", "tdt_beam"),
+        ("ctc_attention", "joint_beam"),
+    ],
 )
 @pytest.mark.parametrize("batch", [1, 2, 3])
 def test_the_hypotheses_of_each_beam_are_rescored(head: str, first: str, batch: int, tmp_path: Path) -> None:
