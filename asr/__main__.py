@@ -1,8 +1,7 @@
 """python -m asr: list the commands."""
 
+import signal
 import sys
-
-from asr.system.processes import end_without_reader
 
 COMMANDS = {
     "Train": {
@@ -35,7 +34,7 @@ COMMANDS = {
 
 def main() -> None:
     """Print the list; the status is 2 for an argument, which would be of no command."""
-    end_without_reader()
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # a reader that has gone ends it quietly
     print("python -m asr.COMMAND --help says more of each; README.md has examples.")
     for title, commands in COMMANDS.items():
         print(f"\n{title}")

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from asr.cli.command import DECODERS, audio_progress, progress_bar, run_command
 from asr.errors import InputError
 from asr.system.files import real
-from asr.text.numbers import counted
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -231,9 +230,9 @@ def _compared(
     """Say how the programs were compared with the model, and with what outcome."""
     worst = max(differences.values(), key=lambda difference: difference.largest)
     what = "Compared" if quantize is None else f"Before they were made {quantize}, compared"
-    audio = counted(num_made, "made-up signal")
+    audio = f"{num_made} made-up signals"
     if num_recordings:
-        audio += f" and {counted(num_recordings, 'recording')}"
+        audio += f" and {num_recordings} recording{'s' if num_recordings > 1 else ''}"
     how = f"{what} with the model on {audio}, each alone and in a batch of all"
     said = f"{how}: numbers differ by {worst.largest:.1g} at most ({worst.where}), and no text does."
     return said if quantize is None else f"{said} As {quantize} both may differ: the table has the WER of each."
