@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from asr.recognition.recognizer import Recognizer
 
 OnAligned = Callable[["Utterance", "Aligned"], None]
+WORST = 10  # texts that are listed
 MIN_SCORE, MIN_SECONDS, MAX_SECONDS = -1.0, 1.0, 20.0  # of segments
 
 
@@ -34,11 +35,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("manifest", metavar="MANIFEST", help="JSONL, one utterance a line")
     parser.add_argument(
-        "--worst", type=int, default=10, metavar="N", help="texts of lowest score, named on stderr (10)"
+        "--worst", type=int, metavar="N", help="texts of lowest score, listed on stderr (default 10; 0 with --segments)"
     )
     add_output(parser, default="jsonl")
     _add_segments(parser)
     options = parser.parse_args(arguments)
+    if options.worst is None:
+        options.worst = WORST if options.segments is None else 0
     if options.worst < 0:
         raise InputError(f"--worst must not be negative; got {options.worst}.")
     rules = _segment_rules(options)
@@ -64,9 +67,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # Who asks for segments of hours of audio has no use for all the words of them on the screen.
         for recording, transcript in outcomes if rules and not options.output_dir else write(outcomes, options):
             scores.append((transcript.alternatives[0].score, recording.name, transcript.text))
-    if rules is None:
-        _name(sorted(scores)[: options.worst])
-    else:
+    _list_worst(sorted(scores)[: options.worst])
+    if rules is not None:
         _write_segments(options.segments, [one for line in utterances for one in segments.get(line.id, [])])
     problems = len(errors) + len(recordings) - len(scores)
     if problems:
@@ -74,8 +76,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 1 if problems else 0
 
 
-def _name(scores: Sequence[tuple[float, str, str]]) -> None:
-    """Name texts on stderr, with their scores."""
+def _list_worst(scores: Sequence[tuple[float, str, str]]) -> None:
+    """List texts on stderr, with their scores."""
+    if scores:
+        print("texts that fit their audio worst (score; 0: the net recognises the same):", file=sys.stderr)
     for score, name, text in scores:
         print(printable(f"{score:8.2f}  {name}  {text}"), file=sys.stderr)
 

@@ -12,7 +12,7 @@ from asr.cli.report_options import add_report, audio_budget
 from asr.cli.table import lay_out, short_name
 from asr.errors import InputError
 from asr.system.files import check_output, is_stream, message_stream, write_output
-from asr.text.numbers import interval, points, probability, rate
+from asr.text.numbers import counted, interval, points, probability, rate
 from asr.text.printable import printable
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ def headline(comparison: Mapping[str, Any], a: str, b: str) -> list[str]:
         name = f"{which.upper()} {short_name(printable(model), 40)}"
         rows.append((name, rate(words["rate"]), interval(words["interval"]), *counts))
     words = f"{comparison['utterances']} utterances, {comparison['a']['reference_length']} words"
-    difference = f"B less A, {words}: {change(comparison)}"
+    difference = f"B minus A, {words}: {change(comparison)}"
     return [verdict(comparison), "", *lay_out(rows), "", difference, *lay_out(chances(comparison))]
 
 
@@ -133,7 +133,7 @@ def changes(comparison: Mapping[str, Any], a: "Sequence[Scored]", b: "Sequence[S
     for row in rows:
         key = (row["subset"], row["id"])
         one, two = firsts[key], seconds[key]
-        errors = f"{one.counts.errors} errors in A, {two.counts.errors} in B"
+        errors = f"{counted(one.counts.errors, 'error')} in A, {two.counts.errors} in B"
         lines += ["", printable(f"{row['id']} ({row['subset']}), {row['change']:+d}: {errors}")]
         lines += side_by_side(one.reference, one.transcript.text, two.transcript.text)
     return lines

@@ -46,6 +46,11 @@ def is_out_of_memory(error: BaseException) -> bool:
     )
 
 
+def how_to_install(extra: str) -> str:
+    """How the packages of an extra of pyproject.toml are installed, as the end of an error's message."""
+    return f"In a clone of asr: pip install -e '.[{extra}]'"
+
+
 def one_line(error: object) -> str:
     """Return an error's message, or any text of another library, on one line and of at most 300 characters."""
     text = " ".join(str(error).split())

@@ -14,7 +14,6 @@ from asr.system.files import real
 
 if TYPE_CHECKING:
     from onnx import ModelProto
-    from torch import Tensor
 
     from asr.checkpoint.bundle import Bundle
     from asr.data.manifest import Utterance
@@ -68,7 +67,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         runtime = _runtime(options, bundle, on_step)
         parts = written_down(recognizer, on_step)
         programs = all_programs(parts, recognizer, bundle.config)
-        compared = _compared(audio, differences(recognizer, bundle.config, programs, audio, on_step), options.quantize)
+        found = differences(recognizer, bundle.config, programs, audio, on_step)
+        compared = _compared(len(audio) - len(options.audio), len(options.audio), found, options.quantize)
     figures = ""
     if options.quantize is not None:
         made = {"float32": parts, options.quantize: smaller(parts, options.quantize)}
@@ -95,7 +95,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser = argparse.ArgumentParser(prog="python -m asr.export", description=description)
     parser.add_argument("model", metavar="MODEL", help="a run folder, a bundle, or a .ckpt")
-    output = "gets the programs, tokens.txt and README.md; an older export there is replaced"
+    output = "gets the programs, tokens.txt and README.md; it must not exist, be empty, or hold nothing but an earlier "
+    output += "export, which is replaced"
     parser.add_argument("-o", "--output", metavar="FOLDER", type=Path, required=True, help=output)
     parser.add_argument("--to", choices=(ONNX, HUGGING_FACE), default=ONNX, help="what is written (default onnx)")
     decode = "of the exported model, for asr's own commands, instead of the model's own"
@@ -224,12 +225,15 @@ def _figures(
 
 
 def _compared(
-    audio: "Mapping[str, Tensor]", differences: "Mapping[str, ProgramDifference]", quantize: str | None
+    num_made: int, num_recordings: int, differences: "Mapping[str, ProgramDifference]", quantize: str | None
 ) -> str:
     """Say how the programs were compared with the model, and with what outcome."""
     worst = max(differences.values(), key=lambda difference: difference.largest)
     what = "Compared" if quantize is None else f"Before they were made {quantize}, compared"
-    how = f"{what} with the model on {len(audio)} recordings, each alone and in a batch of all"
+    audio = f"{num_made} made-up signals"
+    if num_recordings:
+        audio += f" and {num_recordings} recording{'s' if num_recordings > 1 else ''}"
+    how = f"{what} with the model on {audio}, each alone and in a batch of all"
     said = f"{how}: numbers differ by {worst.largest:.1g} at most ({worst.where}), and no text does."
     return said if quantize is None else f"{said} As {quantize} both may differ: the table has the WER of each."
 

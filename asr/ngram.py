@@ -19,6 +19,7 @@ from asr.errors import InputError
 from asr.language_model.arpa import check_lengths
 from asr.system.files import check_output, message_stream, write_whole
 from asr.text.normalize import NORMALIZERS, get_normalizer, word_by_word
+from asr.text.numbers import counted
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -67,13 +68,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     written = f"{options.output.stat().st_size / 1e6:.1f} MB in " if options.output.is_file() else ""
     took = f"{options.output}: {written}{time.monotonic() - began:.1f} s"
     unknown = f", and {options.spelling}: how unknown words are spelled" if options.spelling else ""
-    lines = [report(text, len(words), model, thresholds), f"{took}{unknown}"]
+    unit = "token" if options.tokens else "word"
+    lines = [report(text, unit, len(words), model), f"{took}{unknown}"]
     if options.words:
         lines.append(words_line(options.words, len(listed), len(words) - of_texts, options.words_probability))
     if dev_text:
         measured = [] if weights is None else [*zip(options.texts, weights, models, strict=True)]
         measured.append(("mixture" if measured else options.output.name, None, model))
-        unit = "token" if options.tokens else "word"
         listed_from = of_texts if options.words else None
         lines += dev_lines(options.dev, dev_text, measured, of_texts=listed_from, spelled=spelled, unit=unit)
     print("\n".join(lines), file=message_stream(options.output))
@@ -111,7 +112,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("-o", "--output", metavar="ARPA", type=Path, required=True, help="an older one is replaced")
     parser.add_argument("--order", type=int, default=ORDER, metavar="N", help=f"longest n-grams (default {ORDER})")
-    prune = "n-grams of order 1, 2, … that occur N times or less are left out; the last N is for all longer ones, too"
+    prune = "n-grams of order 1, 2, … that occur N times or less are left out; the first N must be 0, no N may be "
+    prune += "smaller than the one before, and the last is for all longer n-grams, too: 0 1 1"
     parser.add_argument("--prune", type=int, nargs="+", default=[0], metavar="N", help=f"{prune} (default 0)")
     spelling = parser.add_mutually_exclusive_group()
     normalizer = f"what hypotheses look like: {', '.join(NORMALIZERS)} (default basic)"
@@ -131,8 +133,9 @@ def check_options(options: argparse.Namespace) -> list[int]:
     if not ORDERS[0] <= order <= ORDERS[1]:
         raise InputError(f"--order must be between {ORDERS[0]} and {ORDERS[1]}, as KenLM reads; got {order}.")
     if prune[0] != 0 or prune != sorted(prune) or len(prune) > order:
-        must = f"--prune must be 0 (all words are kept), then not decrease, and be {order} numbers at most"
-        raise InputError(f"{must}; got {' '.join(map(str, prune))}.")
+        must = "--prune must begin with 0 (all words are kept), and no number may be smaller than the one before"
+        given = " ".join(map(str, prune))
+        raise InputError(f"{must}; at most {order} numbers; got {given}. Try {' '.join(['0', *['1'] * (order - 1)])}.")
     options.memory = parse_size(options.memory)
     inputs = [*options.texts, *filter(None, [options.dev, options.words])]
     check_output("--output", options.output, "lm.arpa", inputs=inputs)
@@ -286,15 +289,17 @@ def write(output: Path, content: Callable[[BinaryIO], object]) -> None:
         write_whole(output, content)
 
 
-def report(text: Text, vocab_size: int, model: "Sequence[NGrams]", thresholds: Sequence[int]) -> str:
-    """Lay out what the model was made of, a line an order."""
+def report(text: Text, unit: str, vocab_size: int, model: "Sequence[NGrams]") -> str:
+    """Lay out what the model was made of, a line an order; `unit` is what its entries are, word or token."""
     left_out = f" (left out: {text.left_out()})" if text.left_out() else ""
-    lines = [f"{text.sentences} sentences{left_out}, {text.words} words, {vocab_size} in the vocabulary"]
-    rows: list[tuple[str, ...]] = [("order", "n-grams", "pruned", "D1", "D2", "D3+")]
+    size = f"{counted(text.words, unit)}, {vocab_size:,} in the vocabulary"
+    lines = [f"{counted(text.sentences, 'sentence')}{left_out}, {size}"]
+    has_counts = any(grams.discounts for grams in model)  # a mixture has none
+    rows: list[tuple[str, ...]] = [("order", "n-grams", *(("pruned", "D1", "D2", "D3+") if has_counts else ()))]
     for order, grams in enumerate(model, start=1):
         number, kept = len(grams.kept), int(grams.kept.sum())
         of_counts = [str(number - kept), *(f"{discount:.4f}" for discount in grams.discounts)]
-        rows.append((str(order), str(kept), *(of_counts if grams.discounts else ["-"] * 4)))  # a mixture has no counts
+        rows.append((str(order), str(kept), *((of_counts if grams.discounts else ["-"] * 4) if has_counts else ())))
     lines += lay_out(rows)
     if orders := [str(order) for order, grams in enumerate(model, start=1) if grams.fallback]:
         lines.append(f"Too little text to estimate discounts of order {', '.join(orders)}: fixed ones were taken.")

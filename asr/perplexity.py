@@ -55,7 +55,7 @@ def _read_options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m asr.perplexity",
         description="Print the perplexity per word of texts by language models over a recogniser's tokens, with its "
-        "95 %% interval, a bootstrap over sentences. The end of a sentence counts as a word, as KenLM counts.",
+        "95 % interval, a bootstrap over sentences. The end of a sentence counts as a word, as KenLM counts.",
     )
     parser.add_argument("model", metavar="MODEL", help="recogniser, whose normaliser and tokenizer spell the texts")
     parser.add_argument("lm", metavar="LM", help="of asr.train_lm, or of asr.ngram --tokens MODEL")

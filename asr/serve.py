@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from asr.cli.command import add_decoding, inference, load_model, model_parser, run_command
-from asr.errors import InputError
+from asr.errors import InputError, how_to_install
 from asr.settings.rule import STREAM_SECONDS, THREADS
 from asr.text.printable import printable
 
@@ -33,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
     if missing:
-        raise InputError(f"asr.serve must have {', '.join(missing)}; not installed. pip install '.[serve]'")
+        raise InputError(f"asr.serve must have {', '.join(missing)}; not installed. {how_to_install('serve')}")
     from asr.server.hosts import known_hosts
     from asr.server.pages import read_examples
 

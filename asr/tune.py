@@ -19,6 +19,7 @@ from asr.cli.command import (
     run_command,
 )
 from asr.errors import InputError
+from asr.text.numbers import counted
 from asr.text.printable import printable
 
 if TYPE_CHECKING:
@@ -117,7 +118,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         ),
         instead_of=bundle,
     )
-    print(f"{folder}: written")
+    print(f"{folder}: {_done(recognizer, choice)}")
     if num_problems:
         complain(f"{num_problems} of {num_problems + len(dev_set)} could not be tuned on: see above.")
     return 1 if num_problems else 0
@@ -180,7 +181,7 @@ def _tune_search(
         return Choice({}, UNCHANGED)
 
     def on_trial(values: "Values", counts: "ErrorCounts") -> None:
-        print(f"{_named(values)}: WER {100 * counts.rate:6.2f} %, {counts.errors} errors", flush=True)
+        print(f"{_named(values)}: WER {100 * counts.rate:6.2f} %, {counted(counts.errors, 'error')}", flush=True)
 
     dev_set = [encoded for encoded_utterances in dev_sets.values() for encoded in encoded_utterances]
     search = search_values(recognizer, dev_set, on_trial)
@@ -188,11 +189,10 @@ def _tune_search(
     best, chosen = fewest_errors(trials), choose(trials)
     if always and not trials.strength[chosen]:
         chosen = best
+    smallest = f"the smallest {weight_name(search.values[best])} within one standard error of that"
+    why = "the fewest errors" if chosen == best else smallest
     print(f"fewest errors: {_named(search.values[best])}: {trials.words[best].sum():.0f}")
-    print(
-        f"taken: {_named(search.values[chosen])}: {trials.words[chosen].sum():.0f}, the smallest LM weight within one "
-        "standard error of that"
-    )
+    print(f"best choice: {_named(search.values[chosen])}: {trials.words[chosen].sum():.0f}, {why}")
     _print_each(dev_sets, trials.words[0], trials.words[chosen])
     gain = expected_gain(trials)
     expected = _spelled_gain(gain)
@@ -211,7 +211,7 @@ def _print_each(dev_sets: "dict[str, list[EncodedUtterance]]", before: "Array", 
     end = 0
     for manifest, encoded in dev_sets.items() if len(dev_sets) > 1 else ():
         begin, end = end, end + len(encoded)
-        errors = f"{before[begin:end].sum():.0f} errors before, {after[begin:end].sum():.0f} with these"
+        errors = f"{counted(int(before[begin:end].sum()), 'error')} before, {after[begin:end].sum():.0f} with these"
         print(f"{printable(manifest)}: {errors}")
 
 
@@ -223,6 +223,31 @@ def _spelled_gain(gain: "HeldOut") -> str:
     if gain.interval is not None:
         interval = f"95 %: {100 * gain.interval[0]:+.1f} to {100 * gain.interval[1]:+.1f}"
     return f"{gain.after:.1f} errors instead of {gain.before:.0f}, {change:+.1f} % ({interval})"
+
+
+def weight_name(values: "Values") -> str:
+    """Name the weight by which the language models take part."""
+    from asr.evaluation.tuning import LM_WEIGHTS
+
+    weights = [_spelled(name) for name in LM_WEIGHTS if name in values]
+    return weights[0] if len(weights) == 1 else f"sum of {' and '.join(weights)}"
+
+
+def _done(recognizer: "Recognizer", choice: Choice | None) -> str:
+    """Say what the bundle has got.
+
+    Args:
+        recognizer: of the bundle as it is now.
+        choice: values that were kept; None: the search stays as it was.
+    """
+    weights = {"language model": ("lm_weight", "rescoring_weight"), "label priors": ("prior_weight",)}
+    tunable = recognizer.decode.tunable.keys()
+    attached = " and ".join(part for part, names in weights.items() if not tunable.isdisjoint(names))
+    if not attached:
+        return "confidence calibrated; no language model attached"
+    if choice is None:
+        return f"confidence calibrated; {attached} as attached before"
+    return f"{attached} attached, confidence calibrated"
 
 
 def _named(values: "Values") -> str:

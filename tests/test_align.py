@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -96,7 +97,9 @@ def test_planted_errors_are_ranked_first(fluent: Path, tmp_path: Path, capsys: p
     path = manifest(tmp_path / "wrong.jsonl", utterances, **wrong)
     assert align([str(fluent / "run"), str(path), "--worst", "14"]) == 0
     captured = capsys.readouterr()
-    named = [line.split(maxsplit=2) for line in captured.err.splitlines()]
+    heading, *lines = captured.err.splitlines()
+    assert heading == "texts that fit their audio worst (score; 0: the net recognises the same):"
+    named = [line.split(maxsplit=2) for line in lines]
     assert {name for _, name, _ in named} == wrong.keys()
     scores = [float(score) for score, _, _ in named]
     assert scores == sorted(scores), "the worst first"
@@ -105,6 +108,19 @@ def test_planted_errors_are_ranked_first(fluent: Path, tmp_path: Path, capsys: p
     best_wrong = max(by_id[name] for name in wrong)
     worst_right = min(score for name, score in by_id.items() if name not in wrong)
     assert best_wrong < worst_right - 1, "with a gap: no near thing"
+
+
+def test_beside_segments_the_worst_texts_are_listed_if_asked_for(
+    fluent: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = manifest(tmp_path / "some.jsonl", read_manifest(fluent / "test.jsonl")[:3])
+    command = [str(fluent / "run"), str(path), "--segments", str(tmp_path / "segments.jsonl"), "--min-score", "-99"]
+    assert align(command) == 0
+    assert "texts that fit" not in capsys.readouterr().err
+    assert align([*command, "--worst", "2"]) == 0
+    said = capsys.readouterr().err
+    assert said.startswith("texts that fit their audio worst (score; 0: the net recognises the same):\n")
+    assert len(re.findall(r"^ +-?\d+\.\d\d  test-\d+  ", said, re.MULTILINE)) == 2
 
 
 def test_a_wrong_word_is_the_one_of_least_confidence(

@@ -52,7 +52,7 @@ def run(corpus: Path, *overrides: str) -> None:
         ),
         ("test", lambda entry: entry | {"duration": -1}, r"test\.jsonl:1: duration must be positive; got -1"),
         ("train", lambda entry: entry | {"audio_filepath": "gone.flac"}, r"gone\.flac: audio file not found"),
-        ("test", lambda entry: entry | {"text": "abc xyz"}, r"test: the tokenizer must cover every character; 'x' "),
+        ("test", lambda entry: entry | {"text": "abc xyz"}, r"test: .* 1 of 3 utterances .*: 'x', 'y', 'z' "),
     ],
 )
 def test_a_bad_manifest_stops_training_before_it_starts(
@@ -61,6 +61,19 @@ def test_a_bad_manifest_stops_training_before_it_starts(
     change(corpus / f"{split}.jsonl", entry)
     with pytest.raises(InputError, match=message):
         run(corpus)
+
+
+@pytest.mark.parametrize("tokenizer", [[], ["tokenizer=sentencepiece", "tokenizer.vocab_size=20"]])
+def test_characters_that_training_lacks_are_named_together_with_their_utterances(
+    corpus: Path, tokenizer: list[str]
+) -> None:
+    for line, text in ((0, "abc xyz"), (2, "bä x")):
+        change(corpus / "valid.jsonl", lambda entry, text=text: entry | {"text": text}, line)  # type: ignore[misc]
+    message = "valid: the tokenizer must cover every character; 2 of 3 utterances have characters that it lacks: "
+    message += "'x', 'y', 'z', 'ä' (valid-0, valid-2). Correct the texts, leave the utterances out, or add text with "
+    message += "these characters to corpus.train."
+    with pytest.raises(InputError, match=f"^{re.escape(message)}$"):
+        run(corpus, *tokenizer)
 
 
 @pytest.mark.parametrize(
@@ -113,7 +126,7 @@ def test_a_file_that_breaks_after_the_check_is_skipped_and_named(
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["corpus.train=[]"], r"corpus.train must be a list, of manifests, such as .train.jsonl.; got \[\]\."),
+        (["corpus.train=[]"], r"corpus.train must be a list, of manifests, such as .train.jsonl. or .*; got \[\]\."),
         (["corpus.train=train.jsonl"], "corpus.train must be a list"),
         (["corpus.test=[test.jsonl,./test.jsonl]"], "must name manifests of different file names; got test.jsonl"),
         (["corpus.also_test=[test.jsonl]"], "corpus.test and corpus.also_test must name manifests of different"),

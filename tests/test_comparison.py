@@ -211,7 +211,7 @@ def test_the_command_says_what_differs_and_writes_the_figures(
     said = capsys.readouterr().out
     difference = found["difference"]
     relative = 100 * difference["rate"] / found["a"]["rate"]
-    assert f"B less A, 400 utterances, 8000 words: {100 * difference['rate']:+.2f} points ({relative:+.1f} % " in said
+    assert f"B minus A, 400 utterances, 8000 words: {100 * difference['rate']:+.2f} points ({relative:+.1f} % " in said
     low, high = difference["interval"]
     cells = {line.split()[0]: line.split() for line in said.splitlines() if line.strip()}
     assert cells["utterances"][1:6] == [f"{100 * low:+.2f}", "to", f"{100 * high:+.2f}", "<", "0.001"]
@@ -226,7 +226,7 @@ def test_nothing_that_changed_and_no_speakers_are_said_so(tmp_path: Path, capsys
     path = write_scored(tmp_path / "a.jsonl", [scored("a b", "a c"), scored("", "", name="2")])
     assert main([str(path), str(path)]) == 0
     said = capsys.readouterr().out
-    assert "B less A, 2 utterances, 2 words: +0.00 points (+0.0 % relative)" in said
+    assert "B minus A, 2 utterances, 2 words: +0.00 points (+0.0 % relative)" in said
     lines = [line.split() for line in said.splitlines()]
     assert ["utterances", "too", "few", "to", "say", "-", "0", "0", "2"] in lines
     assert ["speakers", "not", "all", "are", "known", "-", "-", "-", "-"] in lines
@@ -304,7 +304,7 @@ def test_names_that_terminals_obey_are_shown_and_not_obeyed(tmp_path: Path) -> N
     paths = [write_scored(tmp_path / f"{name}.jsonl", rows) for name, rows in (("a", one), ("b", two))]
     ended = run(*paths)
     assert (ended.returncode, ended.stderr) == (0, "")
-    assert "\\x1b[31mred (\\x1b[2J), -1: 1 errors in A, 0 in B" in ended.stdout
+    assert "\\x1b[31mred (\\x1b[2J), -1: 1 error in A, 0 in B" in ended.stdout
     assert not {"\x1b", "\u202e", "\udcff"} & set(ended.stdout)
 
 
@@ -326,13 +326,13 @@ def verdict_of(a: Sequence[Scored], b: Sequence[Scored]) -> str:
 
 def test_the_verdict_names_the_better_model_only_beyond_chance(a: list[Scored], b: list[Scored]) -> None:
     fewer = sum(one.counts.errors for one in a) - sum(one.counts.errors for one in b)
-    assert verdict_of(a, b).startswith(f"B is better: it makes {fewer:,} errors less, and the 95 % interval over ")
-    assert verdict_of(b, a).startswith(f"A is better: it makes {fewer:,} errors less, and the 95 % interval over ")
+    assert verdict_of(a, b).startswith(f"B is better: it makes {fewer:,} fewer errors, and the 95 % interval over ")
+    assert verdict_of(b, a).startswith(f"A is better: it makes {fewer:,} fewer errors, and the 95 % interval over ")
     assert verdict_of(a, b).endswith(" points, excludes 0.")
     assert verdict_of(a, a) == "No verdict: both models make as many errors in each utterance."
     few = [*b[:20], *a[20:40]], [*a[:20], *b[20:40]]
     assert re.fullmatch(
-        r"No verdict: (B makes \d+ errors? (less|more)|errors are equal), but .* includes 0; .*", verdict_of(*few)
+        r"No verdict: (B makes \d+ (fewer|more) errors?|errors are equal), but .* includes 0; .*", verdict_of(*few)
     )
     assert verdict_of(a[:3], b[:3]).startswith(("No verdict: there are too few utterances", "No verdict: both models"))
     silent = [scored("", "word", name="a")], [scored("", "", name="a")]
@@ -354,7 +354,7 @@ def test_speakers_decide_where_they_are_known() -> None:
 
     comparison = compare(results([9, 2, 2, 2, 2, 2]), results([0, 3, 3, 2, 3, 2]))
     assert comparison["difference"]["interval"][1] < 0, "over utterances B is better"
-    assert verdict(comparison).startswith("No verdict: B makes 600 errors less, but the 95 % interval over speakers, ")
+    assert verdict(comparison).startswith("No verdict: B makes 600 fewer errors, but the 95 % interval over speakers, ")
 
 
 def test_models_are_called_by_their_names_and_pipes_by_none(a: list[Scored], b: list[Scored], tmp_path: Path) -> None:

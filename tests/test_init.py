@@ -53,6 +53,16 @@ def test_the_parts_of_the_config_are_the_models_but_for_what_is_replaced_by_name
     assert other.components["encoder"]["norm"]["name"] == "layer_norm"
 
 
+@pytest.mark.parametrize("debug", [[], ["debug=fast"]])
+def test_debug_fast_says_that_the_net_is_the_models(
+    debug: list[str], fluent: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "asr")
+    settings = start_config(fluent / "run", *debug)
+    assert settings.components["encoder"] == start_config(fluent / "run").components["encoder"]
+    assert ("debug=fast: with init.from the net is the model's, not tiny" in caplog.messages) == bool(debug)
+
+
 def test_every_tensor_is_taken_and_training_goes_on_from_there(fluent: Path, tones: Path, tmp_path: Path) -> None:
     weights = load_file(fluent / "run" / "bundle" / "weights.safetensors")
     settings = [*(line for line in TINY if line.startswith(("trainer", "data", "schedule", "augment"))), "seed=7"]

@@ -59,6 +59,17 @@ def test_a_word_without_end_is_refused_with_the_limit_and_the_line(tmp_path: Pat
     assert len(str(error.value)) < 500
 
 
+def test_that_pronunciations_are_not_read_is_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "plain").write_text("one\ntwo \n\n")
+    assert read_lexicon(tmp_path / "plain") == ["one", "two"]
+    assert caplog.messages == []
+    lexicon = tmp_path / "lexicon"
+    lexicon.write_text("one W AH N\ntwo\nnew york\n")
+    assert read_lexicon(lexicon) == ["one", "two", "new"]
+    said = f"{lexicon}: 2 of 3 lines have more than one entry; only the first is read, as a word (the first: 'one')"
+    assert caplog.messages == [said]
+
+
 def test_more_words_than_memory_is_for_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lexicon, "LARGEST_VOCABULARY", 3)
     (tmp_path / "lexicon").write_text("a\nb\n\nc\nd\n")

@@ -35,7 +35,7 @@ def test_a_logger_whose_package_is_absent_is_refused_in_a_line(
         (tmp_path / path.stem).mkdir()  # as W&B leaves one where it ran
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.path", [str(tmp_path)])
-    message = rf"^logger={name} must have the package {name}, which is not here: pip install 'asr\[{name}\]'\.$"
+    message = rf"^logger={name} needs the package {name}; it is not installed\. .*: pip install -e '\.\[{name}\]'$"
     with pytest.raises(InputError, match=message):
         chosen_loggers(resolved(f"logger={name}"))
 

@@ -246,7 +246,7 @@ def test_without_espeak_the_error_is_the_command_that_installs_it(tmp_path: Path
     )
     assert run.returncode == 1
     assert run.stderr.count("\n") == 1
-    assert "pip install 'asr[mini]'" in run.stderr
+    assert "pip install -e '.[mini]'" in run.stderr
     assert not (tmp_path / "mini").exists()
 
 

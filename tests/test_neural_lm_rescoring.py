@@ -182,18 +182,27 @@ def recognizer_with(folder: Path, head: str = "ctc", first: str = "beam") -> tup
 
 
 @pytest.mark.parametrize(
-    ("head", "first"), [("ctc", "beam"), ("transducer", "transducer_beam"), ("ctc_attention", "joint_beam")]
+    ("head", "first"),
+    [
+        ("ctc", "beam"),
+        ("ctc", "prior_beam"),
+        ("transducer", "transducer_beam"),
+        ("tdt", "tdt_beam"),
+        ("ctc_attention", "joint_beam"),
+    ],
 )
-def test_the_hypotheses_of_each_beam_are_rescored(head: str, first: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("batch", [1, 2, 3])
+def test_the_hypotheses_of_each_beam_are_rescored(head: str, first: str, batch: int, tmp_path: Path) -> None:
     config, model = recognizer_with(tmp_path, head, first)
     decode = build_decoder(config, model)
     assert "rescored by a neural language model, weight 0.3" in decode.description
-    encoder_out, lengths = torch.randn(2, 12, model.encoder.output_dim), torch.tensor([12, 7])
+    encoder_out, lengths = torch.randn(batch, 12, model.encoder.output_dim), torch.tensor([12, 7, 9])[:batch]
     with torch.inference_mode():
         evidence = decode.evidence(encoder_out, lengths)
         by_search = decode.search(evidence, rescoring_weight=0.0)
         by_both = decode.search(evidence, rescoring_weight=2.0)
     language_model: Any = decode.language_model  # type: ignore[attr-defined]
+    assert len(by_search) == batch
     for before, after in zip(by_search, by_both, strict=True):
         scores = {tuple(each.tokens): each.score for each in before}
         assert scores.keys() == {tuple(each.tokens) for each in after}

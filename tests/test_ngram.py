@@ -428,7 +428,7 @@ def test_a_model_of_tokens_names_and_leaves_out_what_the_tokenizer_cannot_spell(
     assert arpa.vocabulary == {*SPECIAL, "a", "b", "c", "\u2581"}
     assert {("a", "\u2581"), ("\u2581", "b"), ("a", "b")} <= arpa.log_probs.keys()
     printed = capsys.readouterr()
-    assert "2 sentences (left out: 1 lines with what cannot be spelled), 7 words" in printed.out
+    assert "2 sentences (left out: 1 lines with what cannot be spelled), 7 tokens, 7 in the vocabulary\n" in printed.out
     assert printed.err.startswith(f"error: {text}:3: the tokenizer must cover every character; 'd'")
     assert printed.err.endswith("; this line is left out.\n")
 
@@ -472,10 +472,13 @@ def test_a_damaged_gzip_file_is_one_clear_error(tmp_path: Path, damage: Any) -> 
         (["."], r"\.: a text must be a file that can be read; Is a directory"),
         (["text.txt", "--order", "0"], "--order must be between 2 and 6, as KenLM reads; got 0"),
         (["text.txt", "--order", "7"], "as KenLM reads; got 7"),
-        (["text.txt", "--prune", "1"], r"--prune must be 0 \(all words are kept\), then not decrease.*; got 1"),
+        (
+            ["text.txt", "--prune", "1"],
+            r"--prune must begin with 0 .*; at most 3 numbers; got 1\. Try 0 1 1\.$",
+        ),
         (["text.txt", "--prune", "0", "2", "1"], "; got 0 2 1"),
         (["text.txt", "--prune", "0", "-1"], "; got 0 -1"),
-        (["text.txt", "--prune", "0", "0", "0", "0"], "and be 3 numbers at most; got 0 0 0 0"),
+        (["text.txt", "--prune", "0", "0", "0", "0"], "at most 3 numbers; got 0 0 0 0"),
         (["text.txt", "--memory", "1T"], "--memory must be a number of bytes, at least 1M.*; got '1T'"),
         (["text.txt", "--memory", "1000"], "at least 1M"),
         (["text.txt", "--normalizer", "x"], "normalizer must be one of as_written, basic, whisper_english; got 'x'"),

@@ -328,7 +328,9 @@ def test_the_mixture_that_is_written_has_the_weights_and_perplexities_that_are_p
 ) -> None:
     kenlm = pytest.importorskip("asr.language_model.kenlm")
     assert ngram(["a.txt", "b.txt", "--interpolate", "--dev", "dev.txt", "-o", "lm.arpa", *options]) == 0
-    table = printed_table(capsys.readouterr().out)
+    printed = capsys.readouterr().out
+    assert re.search(r"^order +n-grams$", printed, re.MULTILINE), "a mixture has neither counts nor discounts"
+    table = printed_table(printed)
     assert list(table) == ["a.txt", "b.txt", "mixture"]
     weights = [float(table[name][0]) for name in ("a.txt", "b.txt")]
     assert sum(weights) == pytest.approx(1, abs=1e-4)

@@ -4,6 +4,7 @@ import argparse
 import errno
 import json
 import os
+import signal
 import stat
 import subprocess
 import sys
@@ -28,7 +29,7 @@ from asr.system.files import check_output, write_whole_text
 from asr.training_report import main as training_report
 from asr.transcribe import main as transcribe
 from recipes.convert.__main__ import main as convert_recipe
-from tests.conftest import ROOT
+from tests.conftest import ROOT, tone_corpus
 from tests.scoring import simulated, write_scored
 from tests.tones import SAMPLE_RATE, speak
 
@@ -196,14 +197,34 @@ def test_figures_go_into_another_process(tmp_path: Path) -> None:
     )
     assert (ended.returncode, ended.stderr) == (0, "")
     assert (tmp_path / "said").read_text() == "6\n"
-    assert "B less A, 6 utterances" in ended.stdout
+    assert "B minus A, 6 utterances" in ended.stdout
 
 
 def test_a_figure_on_standard_output_is_alone_there(stdout: Path, tmp_path: Path) -> None:
     scored = write_scored(tmp_path / "a.jsonl", simulated(6, seed=1))
     ended = run("asr.compare", scored, scored, "--json", stdout, capture_output=True)
     assert json.loads(ended.stdout)["utterances"] == 6
-    assert "B less A, 6 utterances" in ended.stderr
+    assert "B minus A, 6 utterances" in ended.stderr
+
+
+@pytest.mark.parametrize(
+    "command",
+    [["asr.train", "--help"], ["asr.plan", "--cfg", "job"], ["asr.plan", "trainer.max_epochs=1"], ["asr", "--help"]],
+    ids=" ".join,
+)
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_reader_that_has_seen_enough_is_no_error(
+    command: list[str], unbuffered: str, tones: Path, tmp_path: Path
+) -> None:
+    """As in `| head`: a reader that has gone before the first line is the same to the program."""
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    settings = [*tone_corpus(tones), f"run_dir={tmp_path}"] if command[-1].startswith("trainer") else []
+    environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+    ended = run(*command, *settings, stdout=write_end, stderr=subprocess.PIPE, env=environment)
+    os.close(write_end)
+    assert ended.returncode in (1, -signal.SIGPIPE)
+    assert ended.stderr == ""
 
 
 def test_a_reader_that_has_gone_is_one_line(text: Path, stdout: Path) -> None:

@@ -307,7 +307,7 @@ def test_a_damaged_folder_is_one_line(name: str, damage: str, tmp_path: Path) ->
     [
         (
             ["encoder/subsampling=strided_conv"],
-            r"^encoder\.subsampling must be depthwise_conv, to be written as Hugging Face's; got",
+            r"^encoder\.subsampling must be depthwise_conv, .*; got .*\. Only encoder=fast_conformer_\* can",
         ),
         (["tokenizer=char"], r"^tokenizer must be huggingface or sentencepiece, to be written as .*; got 'char'"),
         (["features.num_mel_bins=20"], r"^features\.num_mel_bins must be a multiple of 8, as .*; got 20"),

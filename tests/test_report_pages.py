@@ -86,6 +86,20 @@ def report_of(some: list[Scored], clips: Clips = NO_CLIPS, about: About | None =
     return evaluation_report(some, about or About("Title", [("Model", "m")]), clips)
 
 
+@pytest.mark.parametrize(
+    ("few", "many", "note"),
+    [
+        (0, 2, "for each"),
+        (3, 2, "for the 2 of 5 with 5 utterances or more"),
+        (40, 1, "for the 1 of 41 with 5 utterances or more. Names are under Values"),
+    ],
+)
+def test_it_is_said_which_speakers_have_an_interval_and_where_their_names_are(few: int, many: int, note: str) -> None:
+    speakers = [f"few {number}" for number in range(few)] + [f"many {number}" for number in range(many)] * 5
+    some = [scored("one two", "one", name=str(place), speaker=speaker) for place, speaker in enumerate(speakers)]
+    assert f"WER of each speaker; 95 % intervals over utterances {note}<" in report_of(some)
+
+
 @pytest.mark.parametrize("width", [380, 1400])
 def test_hostile_names_and_texts_stay_texts(width: int, browser: Any, tmp_path: Path) -> None:  # noqa: F811
     some = hostile()

@@ -360,7 +360,10 @@ def test_without_its_packages_it_says_what_to_install() -> None:
     code += "sys.argv[1:] = ['model']\nrun_command(main)"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 1
-    assert done.stderr == "error: asr.serve must have fastapi, uvicorn; not installed. pip install '.[serve]'\n"
+    assert (
+        done.stderr
+        == "error: asr.serve must have fastapi, uvicorn; not installed. In a clone of asr: pip install -e '.[serve]'\n"
+    )
 
 
 # ---- faults of the server's own

@@ -169,8 +169,18 @@ def test_a_file_that_is_no_spelling_model_is_one_clear_line(tmp_path: Path) -> N
     words, spelling = made(tmp_path)
     with pytest.raises(InputError, match=r"words\.arpa: the entries of a spelling model must be single characters"):
         beam(["", " ", "a"], lm=str(words), spelling=str(words))
-    with pytest.raises(InputError, match=r"^decode\.fusion\.spelling must go with a language model of words.*lm=None"):
+    with pytest.raises(InputError, match=r"^--spelling \(decode\.fusion\.spelling\) must go with .*; got none\."):
         beam(["", " ", "a"], spelling=str(spelling))
+
+
+@needs_kenlm
+@pytest.mark.parametrize("unit", ["word", "token"])
+def test_a_spelling_model_given_as_the_language_model_is_refused_by_its_name(tmp_path: Path, unit: str) -> None:
+    """Its entries are letters, which are words, and tokens, of a recogniser of characters."""
+    _, spelling = made(tmp_path, ["pack my box with five dozen liquor jugs"])
+    message = rf"spelling\.arpa: the entries .* be {unit}s; all \d+ are single characters: .* Give it by --spelling \("
+    with pytest.raises(InputError, match=message):
+        beam(["", " ", *"abcdefghijklmnopqrstuvwxyz"], lm=str(spelling), lm_unit=unit)
 
 
 @pytest.mark.parametrize(

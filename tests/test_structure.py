@@ -47,7 +47,7 @@ LAYERS = [
 COMMANDS = sorted(
     path.stem
     for path in (ROOT / "asr").glob("*.py")
-    if path.stem not in {"__init__", *(name for names in LAYERS for name in names)}
+    if path.stem not in {"__init__", "__main__", *(name for names in LAYERS for name in names)}
 )
 RECIPES_MAY = {"errors", "system", "text", "audio", "data.manifest"}
 
@@ -165,10 +165,17 @@ def without_types(tree: ast.Module) -> ast.Module:
 
 
 def test_what_lies_in_the_package_itself_is_the_contract_and_the_commands() -> None:
-    contract = {"__init__", "interfaces", "errors", "lengths", "build"}
+    contract = {"__init__", "__main__", "interfaces", "errors", "lengths", "build"}
     assert {path.stem for path in (ROOT / "asr").glob("*.py")} == contract | set(COMMANDS)
     for command in COMMANDS:
         assert 'if __name__ == "__main__":' in (ROOT / "asr" / f"{command}.py").read_text(), command
+
+
+def test_the_package_lists_its_commands_without_torch() -> None:
+    code = "import sys, runpy\nrunpy.run_module('asr', run_name='__main__')\n"
+    code += "assert not {'torch', 'hydra'} & sys.modules.keys()"
+    ended = subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT, capture_output=True, text=True)
+    assert sorted(re.findall(r"^  asr\.(\w+)  ", ended.stdout, re.MULTILINE)) == COMMANDS
 
 
 def module_file(name: str) -> bool:
@@ -351,7 +358,8 @@ def test_help_of_a_command_imports_neither_torch_nor_hydra(command: str) -> None
     code = f"import sys, runpy\nsys.argv = ['{command}', '--help']\ntry: {run}\n"
     code += "except SystemExit as ended: assert not ended.code\n"
     code += "assert not {'torch', 'hydra'} & sys.modules.keys()"
-    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT, capture_output=True)
+    ended = subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT, capture_output=True)
+    assert b"%%" not in ended.stdout
 
 
 def test_using_a_model_imports_neither_lightning_nor_hydra_nor_a_compiler() -> None:

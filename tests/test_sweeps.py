@@ -58,5 +58,5 @@ def test_a_sweep_without_its_package_says_what_to_install(
 
     monkeypatch.setattr(hydra_command, "distribution", absent)
     hydra_command.check_sweep_packages(["seed=1,2", "experiment=digits"])
-    with pytest.raises(InputError, match=rf"^sweep=\[{name}\] needs {package}: pip install 'asr\["):
+    with pytest.raises(InputError, match=rf"^sweep=\[{name}\] needs the package {package}; .*: pip install -e '\.\["):
         hydra_command.check_sweep_packages(["--multirun", f"sweep=[{name}]"])

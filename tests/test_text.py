@@ -78,7 +78,7 @@ def test_a_normaliser_whose_package_is_absent_is_one_line_that_says_what_to_inst
 ) -> None:
     normalize._whisper_english.cache_clear()
     monkeypatch.setitem(sys.modules, "whisper_normalizer.english", None)  # as if it were not installed
-    with pytest.raises(InputError, match=r"must have the package .*: pip install 'asr\[leaderboard\]'\.$") as raised:
+    with pytest.raises(InputError, match=r"must have the package .*: pip install -e '\.\[leaderboard\]'$") as raised:
         get_normalizer("whisper_english")
     assert "\n" not in str(raised.value)
 

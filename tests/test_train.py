@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shutil
 from functools import partial
 from pathlib import Path
 
@@ -11,7 +12,10 @@ import torch
 from safetensors.torch import load_file
 
 from asr.checkpoint.saved import kept_checkpoints, select, superfluous
+from asr.data.epoch_plan import EpochPlan
 from asr.data.manifest import read_manifest
+from asr.data.position import Position
+from asr.data.training_set import TrainingSet
 from asr.evaluate import main as evaluate
 from asr.train import train
 from tests.conftest import TINY, resolved, settings_with, tone_corpus
@@ -60,6 +64,26 @@ def test_a_run_leaves_everything_in_its_folder(trained: Path) -> None:
     }
     bundled = json.loads((trained / "bundle" / "config.json").read_text())
     assert bundled.keys() == {"format", "normalizer", "tokenizer", "features", "encoder", "head", "decode"}
+
+
+def test_a_finished_run_started_again_plans_no_further_epoch(
+    trained: Path, tones: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_dir = Path(shutil.copytree(trained, tmp_path / "run"))
+    (run_dir / "results.json").unlink()
+    planned: list[int] = []
+    plan = TrainingSet.epoch
+
+    def counting(self: TrainingSet, position: Position) -> EpochPlan:
+        planned.append(position.epoch)
+        return plan(self, position)
+
+    monkeypatch.setattr(TrainingSet, "epoch", counting)
+    caplog.set_level("INFO", "asr")
+    run(run_dir, tones, "trainer.max_epochs=3")
+    assert any(message.startswith("the run is finished, at step ") for message in caplog.messages)
+    assert [epoch for epoch in planned if epoch >= 3] == []
+    assert (run_dir / "results.json").read_bytes() == (trained / "results.json").read_bytes()
 
 
 def test_the_same_command_gives_the_same_bundle_byte_for_byte(trained: Path, tones: Path, tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from asr.recognition.confidence import UNCALIBRATED
 from asr.recognition.long_form import Segment
 from asr.transcribe import main as transcribe
 from asr.tune import main as tune
+from asr.tune import weight_name
 from tests.crashing import Killed, dies_at
 
 ALWAYS = ["--attach", "always"]  # for dev sets so small that no gain is certain
@@ -174,12 +175,12 @@ def test_the_bundle_holds_weights_model_and_calibration_and_uses_them_wherever_i
     tried = [line for line in said if line.startswith("LM weight ")]
     errors = [int(line.split()[-2]) for line in tried]
     assert len(tried) > 4
-    taken = next(line.removeprefix("taken: ") for line in said if line.startswith("taken: "))
+    taken = next(line.removeprefix("best choice: ") for line in said if line.startswith("best choice: "))
     [chosen] = [number for line, number in zip(tried, errors, strict=True) if _weights(line) == _weights(taken)]
     assert chosen == int(taken.rpartition(": ")[2].split(",")[0])
     assert min(errors) <= chosen <= errors[0]
     assert any(line.startswith("confidence: ") for line in said)
-    assert said[-1] == f"{bundle}: written"
+    assert said[-1] == f"{bundle}: language model attached, confidence calibrated"
 
     assert sorted(contents(bundle)) == TUNED
     assert (bundle / "lm.arpa").read_bytes() == lm.read_bytes()
@@ -208,10 +209,24 @@ def _weights(line: str) -> tuple[float, float, float]:
     return float(words[2]), float(words[6]), float(words[9])
 
 
+@pytest.mark.parametrize(
+    ("weights", "name"),
+    [
+        (["lm_weight"], "LM weight"),
+        (["rescoring_weight"], "rescoring weight"),
+        (["rescoring_weight", "lm_weight"], "sum of LM weight and rescoring weight"),
+    ],
+)
+def test_the_weight_that_is_kept_small_has_the_name_that_its_trials_have(weights: list[str], name: str) -> None:
+    assert weight_name({**dict.fromkeys(weights, 0.1), "token_insertion_bonus": 0.0}) == name
+
+
 def test_without_lm_confidence_alone_is_tuned(bundle: Path, dev: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = decode_of(bundle)
     assert tune([str(bundle), str(dev)]) == 0
-    assert "no language model (--lm): no weights to find" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "no language model (--lm): no weights to find" in said
+    assert said.endswith(f"{bundle}: confidence calibrated; no language model attached\n")
     assert sorted(contents(bundle)) == [name for name in TUNED if name != "lm.arpa"]
     assert decode_of(bundle) == before == {"name": "greedy"}
 
@@ -226,6 +241,7 @@ def test_a_gain_within_the_noise_attaches_nothing_and_says_so(
     said = capsys.readouterr().out
     assert "expected on other such speech, by cross-validation: " in said
     assert "The gain is within the noise, so the search is not changed." in said
+    assert said.endswith(f"{bundle}: confidence calibrated; no language model attached\n")
     assert sorted(contents(bundle)) == [name for name in TUNED if name != "lm.arpa"]
     assert decode_of(bundle) == before == {"name": "greedy"}
     assert "Tuned on valid.jsonl: greedy search, as it was; confidence" in (bundle / "README.md").read_text()
@@ -240,7 +256,7 @@ def test_of_several_dev_sets_each_is_reported(
     each = [line for line in said if line.startswith(tuple(f"{path}: " for path in sets))]
     assert len(each) == 2
     before, after = (sum(int(line.split()[place]) for line in each) for place in (1, 4))
-    taken = next(line for line in said if line.startswith("taken: "))
+    taken = next(line for line in said if line.startswith("best choice: "))
     assert after == int(taken.rpartition(": ")[2].split(",")[0])
     assert before == int(next(line for line in said if line.startswith("LM weight  0.00")).split()[-2])
     assert "Tuned on valid.jsonl, test.jsonl: beam search" in (bundle / "README.md").read_text()

@@ -3,7 +3,6 @@
 import argparse
 import gc
 import math
-import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -13,7 +12,7 @@ from asr.errors import InputError, StoreError, is_out_of_memory
 from asr.settings.conf import CONF
 from asr.settings.rule import WORKERS
 from asr.system.files import NO_ROOM
-from asr.system.processes import INTERRUPTED, spin_briefly
+from asr.system.processes import INTERRUPTED, reader_has_gone, spin_briefly
 from asr.text.printable import printable
 
 if TYPE_CHECKING:
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from asr.recognition.recognizer import Recognizer
 
 PRECISIONS = ("float32", "bfloat16", "float16")
+MODELS = "a run folder, a bundle, a .ckpt, or a folder of asr.export"
 PRECISION_HELP = "of its products (default float32); in others a text may hang on the recordings beside it in a batch"
 SHORTEST_CHUNK = 1.0  # seconds; in less there is no word to be heard
 DECODERS = sorted(file.stem for file in (CONF / "decode").glob("*.yaml"))
@@ -35,7 +35,10 @@ RESCORING_OPTIONS = ("language_model", "rescoring_weight")  # of decode=lm_resco
 
 
 def model_parser(
-    command: str, description: str, model: str = "a run folder, a bundle, or a .ckpt", workers: bool = True
+    command: str,
+    description: str,
+    model: str = MODELS,
+    workers: bool = True,
 ) -> argparse.ArgumentParser:
     """Make a parser that knows MODEL, and what bounds its memory; with `workers` other processes may read audio."""
     parser = argparse.ArgumentParser(prog=f"python -m asr.{command}", description=description)
@@ -60,6 +63,8 @@ def add_decoding(parser: argparse.ArgumentParser) -> None:
     """Add the options that choose a decoder other than the model's own."""
     search = parser.add_argument_group("decoding (the model's own settings, unless given)")
     names = ", ".join(DECODERS)
+    lexicon = "allow its words only: the first of each line (what follows, such as a pronunciation, is not read), or "
+    lexicon += "those of an ARPA file"
     implied = "the following imply the beam search beside a greedy one"
     search.add_argument("--decode", choices=DECODERS, metavar="NAME", help=f"{names}; {implied}")
     search.add_argument("--beam", type=int, metavar="N", help="hypotheses kept from step to step")
@@ -71,7 +76,7 @@ def add_decoding(parser: argparse.ArgumentParser) -> None:
     search.add_argument("--spelling", metavar="FILE", help="how unknown words are spelled, by asr.ngram --spelling")
     search.add_argument("--language-model", metavar="MODEL", help="neural, of asr.train_lm: rescores the hypotheses")
     search.add_argument("--rescoring-weight", type=finite, metavar="W", help="factor of its log-probabilities")
-    search.add_argument("--lexicon", metavar="FILE", help="allow its words only: a word a line, or an ARPA file's")
+    search.add_argument("--lexicon", metavar="FILE", help=lexicon)
     search.add_argument("--hotwords", metavar="FILE", help="names and terms to be heard more easily, one a line")
     search.add_argument("--hotword-score", type=finite, metavar="S", help="bonus for each of their words")
 
@@ -243,9 +248,6 @@ def run_command(command: Callable[[Sequence[str] | None], int]) -> None:
             raise
         complain(f"{error.filename or 'the output'} must be written; {error.strerror}.")
         status = 1
-    try:
-        sys.stdout.flush()
-    except OSError:  # what is left cannot go anywhere; Python would try again at its end, and say so
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    reader_has_gone()
     gc.freeze()  # Python would look through all of torch for garbage before it ends, for a quarter of a second
     sys.exit(status)

@@ -5,6 +5,7 @@ import multiprocessing
 import os
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import numpy as np
@@ -15,10 +16,14 @@ from asr.data.dataset import Reference
 from asr.data.index_cache import IndexCache, spread
 from asr.data.utterances import Utterances
 from asr.errors import InputError
+from asr.text.numbers import counted
+from asr.text.printable import listed, printable
 
 CHUNK = 10_000  # texts that a process encodes at once
 MIN_PARALLEL = 5 * CHUNK  # below it, starting processes takes longer than encoding
 LOG_SECONDS = 10.0
+CURE = "add text with these characters to corpus.train"  # where the tokenizer was learnt from train
+CURE_OF_TRAIN = "learn another tokenizer (tokenizer=sentencepiece): this one is that of the model in init.from"
 
 logger = logging.getLogger(__name__)
 
@@ -46,9 +51,10 @@ def count_tokens(utterances: Utterances, reference: Reference, split: str = "tra
         split: name of the utterances, for errors.
 
     Raises:
-        InputError: naming split, utterance and character, for a text that the tokenizer cannot spell.
+        InputError: the tokenizer cannot spell all texts; naming split and characters.
     """
-    return _split(_encoded(utterances, reference, split))
+    with _all_missing(utterances, reference, split):
+        return _split(_encoded(utterances, reference, split))
 
 
 def stored_counts(utterances: Utterances, reference: Reference, cache: IndexCache, components: str) -> TokenCounts:
@@ -62,9 +68,11 @@ def stored_counts(utterances: Utterances, reference: Reference, cache: IndexCach
     """
     if utterances.source is None:
         return count_tokens(utterances, reference)
-    probes = _encoded(utterances.select(np.array(spread(len(utterances)), dtype=np.int64)), reference, "train").tolist()
-    key = repr(("token counts", utterances.source, components, probes))
-    return _split(cache.numbers(key, lambda: _encoded(utterances, reference, "train")))
+    some = utterances.select(np.array(spread(len(utterances)), dtype=np.int64))
+    with _all_missing(utterances, reference, "train"):
+        probes = _encoded(some, reference, "train").tolist()
+        key = repr(("token counts", utterances.source, components, probes))
+        return _split(cache.numbers(key, lambda: _encoded(utterances, reference, "train")))
 
 
 def _split(counts: np.ndarray) -> TokenCounts:
@@ -113,3 +121,35 @@ def _encode(start: int) -> np.ndarray | str:
     except InputError as error:
         return f"{split}: {error} (id {utterances[start + len(num_tokens)].id!r})."
     return np.array([num_tokens, needed], dtype=np.int32)
+
+
+@contextmanager
+def _all_missing(utterances: Utterances, reference: Reference, split: str) -> Iterator[None]:
+    """Name all characters that the tokenizer lacks, and count the utterances, in place of the first one's error.
+
+    Args:
+        utterances: texts normalised.
+        reference: text to tokens.
+        split: name of the utterances.
+    """
+    try:
+        yield
+    except InputError:
+        missing = {character for character in set().union(*utterances.texts) if not _spells(reference, character)}
+        texts = zip(utterances.ids, utterances.texts, strict=True)
+        ids = [name for name, text in texts if not missing.isdisjoint(text)]
+        if not ids:  # each of its characters can be spelled
+            raise
+        number = f"{len(ids):,} of {counted(len(utterances), 'utterance')}"
+        must = f"{split}: the tokenizer must cover every character; {number} have characters that it lacks"
+        characters = f"{', '.join(map(repr, sorted(missing)))} ({printable(listed(ids))})"
+        cure = f"Correct the texts, leave the utterances out, or {CURE_OF_TRAIN if split == 'train' else CURE}"
+        raise InputError(f"{must}: {characters}. {cure}.") from None
+
+
+def _spells(reference: Reference, character: str) -> bool:
+    try:
+        reference.encode(character)
+    except InputError:
+        return False
+    return True

@@ -69,23 +69,23 @@ class TransducerBeam:
         """The search, and what takes part in it."""
         return ", ".join([f"beam search, {self.beam_size} hypotheses", *self.fusion.description])
 
-    def evidence(self, encoder_out: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-        """What the joiner takes of each frame, (B, T', J), and the lengths."""
-        return self.head.joiner.of_frames(encoder_out), lengths
+    def evidence(self, encoder_out: Tensor, lengths: Tensor) -> list[Tensor]:
+        """What the joiner takes of each frame, (T', J), utterance by utterance."""
+        rows = self.head.joiner.of_frames(encoder_out)  # (B, T', J)
+        return [row[:length] for row, length in zip(rows, lengths.tolist(), strict=True)]
 
     @torch.inference_mode()
-    def search(self, evidence: tuple[Tensor, Tensor], **values: float) -> list[list[Hypothesis]]:
+    def search(self, evidence: list[Tensor], **values: float) -> list[list[Hypothesis]]:
         """Find at most `beam_size` hypotheses an utterance.
 
         Args:
             evidence: see there.
             values: of what is tunable, instead of its own.
         """
-        frames, lengths = evidence
         fusion = self.fusion.weighed(**values)
         return [
-            [self._aligned(hypothesis, length) for hypothesis in _Search(self, fusion)(row[:length])]
-            for row, length in zip(frames, lengths.tolist(), strict=True)
+            [self._aligned(hypothesis, len(frames)) for hypothesis in _Search(self, fusion)(frames)]
+            for frames in evidence
         ]
 
     def _aligned(self, hypothesis: Hypothesis, num_frames: int) -> Hypothesis:

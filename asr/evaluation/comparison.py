@@ -94,9 +94,10 @@ def verdict(comparison: Mapping[str, Any]) -> str:
     over = f"the 95 % interval over {unit}s, {interval(ends, points)} points,"
     if ends[0] > 0 or ends[1] < 0:
         better, fewer = ("B", a - b) if rate < 0 else ("A", b - a)
-        return f"{better} is better: it makes {fewer:,} errors less, and {over} excludes 0."
-    fewer = f"B makes {counted(abs(a - b), 'error')} {'less' if b < a else 'more'}" if a != b else "errors are equal"
-    return f"No verdict: {fewer}, but {over} includes 0; the difference may be chance."
+        return f"{better} is better: it makes {counted(fewer, 'fewer error')}, and {over} excludes 0."
+    than = "fewer" if b < a else "more"
+    errors = "errors are equal" if a == b else f"B makes {counted(abs(a - b), f'{than} error')}"
+    return f"No verdict: {errors}, but {over} includes 0; the difference may be chance."
 
 
 def before_and_after(comparison: Mapping[str, Any]) -> str:
@@ -157,7 +158,7 @@ def _difference(prefix: str, difference: Difference | None) -> dict[str, Any]:
 
 
 def _wins(changes: np.ndarray) -> dict[str, int]:
-    """Count the units in which each has fewer errors; `changes` are the errors of b less those of a."""
+    """Count the units in which each has fewer errors; `changes` are the errors of b minus those of a."""
     return {"a": int((changes > 0).sum()), "b": int((changes < 0).sum()), "tie": int((changes == 0).sum())}
 
 

@@ -20,6 +20,7 @@ from asr.settings.conf import default_settings
 EPS = 1e-5  # of their norms
 JOINT_ACTIVATIONS = ("relu", "tanh")  # of transducers; those that our joiner has
 SAFE_PIECES = set("▁'- ")  # of a model without case and punctuation
+CURES = {"encoder.subsampling": " Only encoder=fast_conformer_* can be written so; train one."}
 PARTS = {  # of our models, that they have too
     "encoder": "conformer",
     "encoder.attention": "relative_attention",
@@ -162,7 +163,8 @@ def check_parts(config: Mapping[str, Any], toolkit: str, subsamplings: tuple[str
         part = config[section].get(key) if key else config[section]
         given = part.get("name") if isinstance(part, Mapping) else part
         if given not in ones:
-            raise InputError(f"{name} must be {' or '.join(ones)}, to be written as {toolkit}'s; got {shown(given)}.")
+            must = f"{name} must be {' or '.join(ones)}, to be written as {toolkit}'s"
+            raise InputError(f"{must}; got {shown(given)}.{CURES.get(name, '')}")
     for name in ("encoder.norm", "features.normalize"):
         section, _, key = name.partition(".")
         eps = config[section][key]["eps"]

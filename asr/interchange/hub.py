@@ -17,7 +17,7 @@ from typing import BinaryIO, NamedTuple
 
 from asr.checkpoint.address import SCHEME, Address, is_address, parse
 from asr.checkpoint.bundle import CARD, CONFIG, WEIGHTS
-from asr.errors import InputError, one_line, shown
+from asr.errors import InputError, how_to_install, one_line, shown
 from asr.interchange import nemo_files
 from asr.interchange.huggingface_files import NEEDED, READ
 from asr.system.files import NO_ROOM, UNFINISHED, sync_folder, write_whole_text
@@ -68,7 +68,8 @@ def download(text: str) -> Download:
         from huggingface_hub import constants
         from huggingface_hub.utils import disable_progress_bars
     except ImportError:
-        raise InputError(f"{SCHEME} needs the package huggingface_hub: pip install 'asr[hub]'.") from None
+        must = f"{SCHEME} needs the package huggingface_hub; it is not installed"
+        raise InputError(f"{must}. {how_to_install('hub')}") from None
     if not sys.stderr.isatty():
         disable_progress_bars()
     root = Path(constants.HF_HOME) / "asr" / f"{address.owner}--{address.name}"

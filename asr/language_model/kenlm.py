@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from asr.errors import InputError, one_line
+from asr.errors import InputError, how_to_install, one_line
 from asr.language_model.arpa import ARPA_HEAD, read_words
 
 BINARY_HEAD = b"mmap lm http://kheafield.com/code"
@@ -39,7 +39,7 @@ class NgramModel:
             from flashlight.lib.text.dictionary import Dictionary
         except ImportError as error:
             must = "language models need the package flashlight-text"
-            raise InputError(f"{must}: pip install 'asr[lm]'; {error}.") from None
+            raise InputError(f"{must}; {error}. {how_to_install('lm')}") from None
         words = vocabulary(path)
         self._ids = {word: number for number, word in enumerate(words)}
         if UNKNOWN not in self._ids:

@@ -1,18 +1,25 @@
 """How probable the spelling of a word is that a language model does not know: an n-gram model over characters."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from itertools import chain
 from typing import Any
 
 import numpy as np
 
 from asr.errors import InputError
-from asr.language_model.kenlm import NgramModel
+from asr.language_model.kenlm import SPACE, NgramModel
 from asr.language_model.kneser_ney import BOS, EOS, SPECIAL, UNK, Array, NGrams, estimate
 from asr.language_model.query import log_probs
 
 ORDER = 6  # the longest that KenLM reads: five characters of context
+FEWEST_LETTERS, MOST_LETTERS = 15, 300
 MAX_COUNT = 5  # of a word in the text, to be an example of the words that the text does not hold
+
+
+def is_alphabet(entries: Set[str]) -> bool:
+    """Tell a spelling model by its entries: the letters of a script. Chinese words may be characters, but are more."""
+    is_script = FEWEST_LETTERS <= len(entries) <= MOST_LETTERS
+    return is_script and SPACE not in entries and all(len(entry) == 1 for entry in entries)
 
 
 class SpellingModel:

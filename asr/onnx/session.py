@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from asr.errors import InputError, one_line
+from asr.errors import InputError, how_to_install, one_line
 from asr.onnx.names import LOG_PROBS
 
 if TYPE_CHECKING:
@@ -146,7 +146,7 @@ def check_installed(packages: Sequence[str], what: str) -> None:
     """
     missing = [name for name in packages if importlib.util.find_spec(name) is None]
     if missing:
-        raise InputError(f"{what} must have {', '.join(missing)}; not installed. pip install '.[onnx]'")
+        raise InputError(f"{what} must have {', '.join(missing)}; not installed. {how_to_install('onnx')}")
 
 
 def _named(program: Path | bytes) -> str:

@@ -18,7 +18,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import NamedTuple
 
-from asr.errors import InputError
+from asr.errors import InputError, how_to_install
 from asr.system.files import write_whole
 
 PACKAGE, VERSION = "onnxruntime-web", "1.30.0"
@@ -141,7 +141,5 @@ def _license() -> bytes:
     missing = [name for name in LICENSES if not (folder / name).is_file()]
     if missing:
         must = "the package onnxruntime must come with its licence, which goes into the page's folder"
-        raise InputError(
-            f"{must}; it has no {' and no '.join(missing)}. Install it from its wheel: pip install '.[onnx]'"
-        )
+        raise InputError(f"{must}; it has no {' and no '.join(missing)}. {how_to_install('onnx')}")
     return b"\n\n".join((folder / name).read_bytes() for name in LICENSES)

@@ -31,7 +31,7 @@ KINDS = {
 }
 METHODS = (
     "Both models recognised the same utterances, and their hypotheses are compared with the same references. The "
-    "difference is the WER of B less that of A, so that a negative one means that B is better. Its interval of 95 % "
+    "difference is the WER of B minus that of A, so that a negative one means that B is better. Its interval of 95 % "
     "confidence and its p-value (two-sided) are of a paired bootstrap, which draws utterances or, where speakers are "
     "known, whole speakers (Bisani and Ney 2004): a small p-value means that a difference as large would be rare if "
     "the models were equally good. Words are aligned with the fewest edits (jiwer)."
@@ -78,14 +78,14 @@ def headline(comparison: Mapping[str, Any]) -> str:
     ]
     size = f"{counted(comparison['a']['reference_length'], 'word')}, {counted(comparison['utterances'], 'utterance')}"
     parts = [
-        figure("difference", "Difference in WER, B less A", points(difference["rate"]), sure, main=True, unit="points")
+        figure("difference", "Difference in WER, B minus A", points(difference["rate"]), sure, main=True, unit="points")
     ]
     for which in ("a", "b"):
         words = comparison[which]
         label = f"WER of {which.upper()}"
         parts.append(figure(f"wer_{which}", label, percent(words["rate"], 2), intervals(words)))
     more = comparison["b"]["errors"] - comparison["a"]["errors"]
-    parts.append(figure("errors", "Errors of B less those of A", f"{more:+,}", [size, *wins]))
+    parts.append(figure("errors", "Errors of B minus those of A", f"{more:+,}", [size, *wins]))
     return f'<div class="headline">{"".join(parts)}</div>'
 
 
@@ -133,9 +133,9 @@ def _changes(pairs: Sequence[tuple[Scored, Scored]]) -> str:
     changes = [result_b.counts.errors - result_a.counts.errors for result_a, result_b in pairs]
     columns = [Column("<-4", sum(change < -4 for change in changes), note="B has at least 5 errors fewer")]
     for change in range(-4, 5):
-        columns.append(Column(f"{change:+d}" if change else "0", changes.count(change), note="errors of B less A"))
+        columns.append(Column(f"{change:+d}" if change else "0", changes.count(change), note="errors of B minus A"))
     columns.append(Column(">4", sum(change > 4 for change in changes), note="B has at least 5 errors more"))
-    x, y = Axis("errors of B less those of A"), Axis("utterances")
+    x, y = Axis("errors of B minus those of A"), Axis("utterances")
     return column_chart("How much utterances changed", x, y, columns, "Left of 0, B is better")
 
 

@@ -8,12 +8,13 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from asr.evaluation.analysis import figures
+from asr.evaluation.bootstrap import FEWEST
 from asr.evaluation.utterances import Scored
 from asr.evaluation.word_errors import align_words
 from asr.report.conditions import conditions_section
 from asr.text.numbers import counted, interval, percent
 from asr.web import utterances
-from asr.web.chart import Axis, Column, Series, column_chart, histogram, interval_chart, line_chart
+from asr.web.chart import NAMED_ROWS, Axis, Column, Series, column_chart, histogram, interval_chart, line_chart
 from asr.web.figures import facts, figure, frequent
 from asr.web.page import escape, page, visible
 
@@ -153,12 +154,20 @@ def _charts(analysis: Mapping[str, Any]) -> str:
         ),
         breakdown("Slow and fast speech", by["speaking_rate"], "rate", "WER by words a second"),
         breakdown("By subset", by["subset"], "subset", "WER of each manifest") if len(by["subset"]) > 1 else "",
-        breakdown("By speaker, the worst first", speakers, "speaker", "WER of each speaker") if speakers else "",
+        breakdown("By speaker, the worst first", speakers, "speaker", _of_speakers(speakers)) if speakers else "",
         _error_types(analysis["words"]),
         _wer_distribution(analysis["distribution"]["wer"]),
         *_confidence(analysis),
     ]
     return f'<div class="charts">{"".join(charts)}</div>'
+
+
+def _of_speakers(speakers: Sequence[Mapping[str, Any]]) -> str:
+    """Say which speakers have an interval, and where the names are that the chart has no room for."""
+    number = sum(speaker["interval"] is not None for speaker in speakers)
+    who = "each" if number == len(speakers) else f"the {number} of {len(speakers)} with {FEWEST} utterances or more"
+    note = f"WER of each speaker; 95 % intervals over utterances for {who}" if number else "WER of each speaker"
+    return f"{note}. Names are under Values" if len(speakers) > NAMED_ROWS else note
 
 
 def _error_types(words: Mapping[str, Any]) -> str:

@@ -45,6 +45,8 @@ def with_parts(settings: RunSettings, overrides: Sequence[str]) -> RunSettings:
     model = read_settings(path_of(source))
     if removed := [override for override in overrides if override.lstrip("~").startswith(PARTS) and override[0] == "~"]:
         raise InputError(f"a part of the model of init.from can be replaced and not removed; got {removed[0]}.")
+    if "debug=fast" in overrides:
+        logger.info("debug=fast: with init.from the net is the model's, not tiny")
     names = [override.partition("=")[0].lstrip("+") for override in overrides]
     parts: dict[str, Any] = {}
     for part in PARTS:

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from typing import Any
 
-from asr.errors import InputError, StoreError
+from asr.errors import InputError, StoreError, how_to_install
 from asr.storage.client import (
     CONCURRENT_REQUESTS,
     SLACK_SECONDS,
@@ -154,7 +154,7 @@ def _access() -> Client | _Helper:
                 import obstore  # noqa: F401  its threads begin with the first request
             except ImportError:
                 must = "s3:// and https:// need the package obstore"
-                raise InputError(f"{must}; it is not installed. Run: pip install '.[s3]'") from None
+                raise InputError(f"{must}; it is not installed. {how_to_install('s3')}") from None
             is_child = multiprocessing.parent_process() is not None
             _session.access = Client() if is_child and is_alive() else _Helper(environment)
         return _session.access

@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import select
 import signal
 import sys
 
@@ -31,6 +32,29 @@ def keep_memory() -> None:
     if sys.platform == "linux" and hasattr(ctypes.CDLL(None), "mallopt"):  # not in musl
         ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, 2**30)
         ctypes.CDLL(None).mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
+
+
+def reader_has_gone() -> bool:
+    """Flush standard output; True where nobody reads it any more, `| head` say: what is left of it is dropped.
+
+    Python would try again to write it when it ends, and report an error.
+    """
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return True
+    try:
+        pipe = select.poll()
+        pipe.register(sys.stdout.fileno(), 0)
+        return any(event & select.POLLERR for _, event in pipe.poll(0))  # where each line is written at once
+    except OSError:  # it is no file, in a test say
+        return False
+
+
+def end_without_reader() -> None:
+    """Have this process end quietly when nobody reads what it prints any more: one that does nothing but print."""
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
 
 
 def spin_briefly() -> None:

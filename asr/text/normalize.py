@@ -7,7 +7,7 @@ import unicodedata
 from collections.abc import Callable
 from functools import cache
 
-from asr.errors import InputError
+from asr.errors import InputError, how_to_install
 from asr.settings.rule import one_of
 
 Normalizer = Callable[[str], str]
@@ -53,7 +53,7 @@ def _whisper_english() -> Normalizer:
         from whisper_normalizer.english import EnglishTextNormalizer
     except ImportError:
         must = "normalizer=whisper_english must have the package whisper_normalizer; it is not installed"
-        raise InputError(f"{must}. Install it: pip install 'asr[leaderboard]'.") from None
+        raise InputError(f"{must}. {how_to_install('leaderboard')}") from None
     return EnglishTextNormalizer()
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Annotated, Any
 
-from asr.errors import InputError, shown
+from asr.errors import InputError, how_to_install, shown
 from asr.settings.rule import Text, whole
 from asr.system.learnt import parse_json
 
@@ -204,9 +204,8 @@ def _library() -> Any:
     try:
         import tokenizers
     except ImportError:
-        raise InputError(
-            "tokenizer=huggingface needs the package tokenizers: pip install 'asr[huggingface]'."
-        ) from None
+        must = "tokenizer=huggingface needs the package tokenizers; it is not installed"
+        raise InputError(f"{must}. {how_to_install('huggingface')}") from None
     return tokenizers
 
 

@@ -39,8 +39,14 @@ def fit(
         InputError: what the user can mend: memory, settings, other processes.
         Stopped: a signal asked for it; the run is saved.
     """
+    if resume and _is_finished(trainer, resume):
+        logger.info("the run is finished, at step %d: %s", resume.step, resume.path)
+        take_leave()
+        return
     if resume:
-        _say_where(trainer, resume)
+        position = resume.position.on(trainer.world_size)
+        where = f"epoch {position.epoch + 1}, batch {position.batch + 1}"
+        logger.info("resuming from step %d, %s: %s", resume.step, where, resume.path)
     try:
         trainer.fit(cast(pl.LightningModule, task), data, ckpt_path=resume.path if resume else None, weights_only=True)
         take_leave()
@@ -70,15 +76,10 @@ def fit(
             stop_others(trainer)
 
 
-def _say_where(trainer: pl.Trainer, resume: "Resume") -> None:
-    """Log where the run is resumed, if it is not at its end."""
+def _is_finished(trainer: pl.Trainer, resume: "Resume") -> bool:
+    """Tell whether no epoch or step is left: Lightning would plan one more."""
     epochs, steps = trainer.max_epochs or -1, trainer.max_steps
-    if (0 < epochs <= resume.position.epoch) or (0 < steps <= resume.step):
-        logger.info("the run is finished, at step %d: %s", resume.step, resume.path)
-        return
-    position = resume.position.on(trainer.world_size)
-    where = f"epoch {position.epoch + 1}, batch {position.batch + 1}"
-    logger.info("resuming from step %d, %s: %s", resume.step, where, resume.path)
+    return 0 < epochs <= resume.position.epoch or 0 < steps <= resume.step
 
 
 def is_lost_worker(error: BaseException) -> bool:

@@ -11,11 +11,11 @@ from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from asr.errors import InputError, StoreError
+from asr.errors import InputError, StoreError, how_to_install
 from asr.settings.conf import CONF
 from asr.storage.location import without_secrets
 from asr.system.files import NO_ROOM
-from asr.system.processes import INTERRUPTED, keep_memory, spin_briefly
+from asr.system.processes import INTERRUPTED, end_without_reader, keep_memory, reader_has_gone, spin_briefly
 from asr.text.printable import LineFormatter
 from asr.training.signals import Stopped, requeue
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 Command = Callable[[Any], float | None]  # of a run's settings; returns what a sweep minimises, if anything
 Reader = Callable[[Mapping[str, Any], Sequence[str]], Any]  # config and overrides to a run's settings, checked
 
+PRINTING = {"-h", "--help", "-c", "--cfg", "-i", "--info", "--hydra-help", "--version"}  # and nothing else is done
 LONGEST_NAME = 100  # of a folder named by overrides
 SWEEP_PACKAGES = {  # files of conf/sweep/: the package that each needs, and our extra that installs it
     "optuna": ("hydra-optuna-sweeper", "optuna"),
@@ -76,6 +77,8 @@ def experiment_command(command: Command, root: str = "train", read: Reader = rea
         return run_job(partial(_in_own_folder, command, failed), resolved, HydraConfig.get().overrides.task, read)
 
     def program() -> None:
+        if PRINTING & set(sys.argv[1:]):
+            end_without_reader()
         if {"-h", "--help"} & set(sys.argv[1:]):
             print(help_text(command, root))
             return
@@ -89,7 +92,7 @@ def experiment_command(command: Command, root: str = "train", read: Reader = rea
 
         hydra.main(version_base="1.3", config_path=str(CONF), config_name=root)(main)()
         gc.freeze()  # Python would look through all of Lightning for garbage before it ends, for most of a second
-        if failed:
+        if reader_has_gone() or failed:
             sys.exit(1)
 
     return program
@@ -107,7 +110,8 @@ def check_sweep_packages(arguments: Sequence[str]) -> None:
             try:
                 distribution(package)
             except PackageNotFoundError:
-                raise InputError(f"sweep=[{name}] needs {package}: pip install 'asr[{extra}]'.") from None
+                must = f"sweep=[{name}] needs the package {package}; it is not installed"
+                raise InputError(f"{must}. {how_to_install(extra)}") from None
 
 
 def help_text(command: Command, root: str) -> str:
@@ -163,6 +167,10 @@ def run_job(
         return command(settings)
     except (InputError, StoreError) as error:
         logger.error("error: %s", error)
+        sys.exit(1)
+    except BrokenPipeError:
+        if not reader_has_gone():  # it was another pipe, to a process that reads audio say
+            raise
         sys.exit(1)
     except OSError as error:
         if error.errno not in NO_ROOM:

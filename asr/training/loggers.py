@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from lightning.pytorch.loggers import Logger, TensorBoardLogger
 
 from asr.build import component
-from asr.errors import InputError, shown
+from asr.errors import InputError, how_to_install, shown
 from asr.run.names import METRICS
 from asr.training.metrics import MetricsFile
 
@@ -46,7 +46,5 @@ def chosen_loggers(components: Mapping[str, Any]) -> list[partial[Logger]]:
     for name in chosen:
         spec = importlib.util.find_spec(name)
         if spec is None or spec.origin is None:  # a folder of this name is no package
-            raise InputError(
-                f"logger={name} must have the package {name}, which is not here: pip install 'asr[{name}]'."
-            )
+            raise InputError(f"logger={name} needs the package {name}; it is not installed. {how_to_install(name)}")
     return found

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from asr.errors import InputError
+from asr.errors import InputError, how_to_install
 
 _SYNCHRONOUS = 2  # the callback has all samples when espeak_Synth returns
 _RATE, _VOLUME, _PITCH, _RANGE = 1, 2, 3, 4
@@ -98,10 +98,7 @@ def _locate() -> tuple[Path, Path]:
     try:
         loader = importlib.import_module("espeakng_loader")
     except ImportError:
-        raise InputError(
-            "recipes.mini needs espeak-ng; install it with: pip install 'asr[mini]' "
-            "(in a checkout: pip install -e '.[mini]')."
-        ) from None
+        raise InputError(f"recipes.mini needs espeak-ng; it is not installed. {how_to_install('mini')}") from None
     return Path(loader.get_library_path()), Path(loader.get_data_path())
 
 

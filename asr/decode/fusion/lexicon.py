@@ -54,7 +54,9 @@ class _Beginnings:
 
 
 def read_lexicon(path: str | Path) -> list[str]:
-    """Read the words of a lexicon: the first entry of each line, whatever stands behind it; or those of an ARPA file.
+    """Read the words of a lexicon: the first of each line; or those of an ARPA file.
+
+    What follows the first word of a line, a pronunciation for instance, is not read; how many lines are so is logged.
 
     Raises:
         InputError: it cannot be read, is not text, or holds no word.
@@ -100,12 +102,19 @@ def writable(path: str, tokenizer: Tokenizer, normalize: Callable[[str], str]) -
 
 def _first_words(file: BinaryIO, path: str | Path) -> list[str]:
     words: list[str] = []
+    longer: list[str] = []  # words of lines that have more entries
     text = io.TextIOWrapper(file, encoding="utf-8")
     for where, line in bounded_lines(text.readline, LONGEST_LINE, str(path)):
-        first = line.split(maxsplit=1)[:1]
-        if first and len(first[0].encode()) > LONGEST_WORD:
-            raise InputError(f"{where}: a word must have at most {LONGEST_WORD:,} bytes; got {shown(first[0])}.")
-        words += first
+        first, *rest = line.split(maxsplit=1) or [""]
+        if not first:
+            continue
+        if len(first.encode()) > LONGEST_WORD:
+            raise InputError(f"{where}: a word must have at most {LONGEST_WORD:,} bytes; got {shown(first)}.")
+        words.append(first)
+        longer += [first] if rest else []
         if len(words) > LARGEST_VOCABULARY:
             raise InputError(f"{where}: a lexicon must have at most {LARGEST_VOCABULARY:,} words; this one has more.")
+    if longer:
+        what = f"{len(longer):,} of {len(words):,} lines have more than one entry; only the first is read, as a word"
+        logger.warning("%s: %s (the first: %s)", path, what, shown(longer[0]))
     return words

@@ -11,7 +11,7 @@ from asr.decode.fusion.lexicon import Words, writable
 from asr.errors import InputError
 from asr.interfaces import NO_HOTWORDS, Tokenizer, Tunable
 from asr.language_model.kenlm import NgramModel
-from asr.language_model.spelling import SpellingModel
+from asr.language_model.spelling import SpellingModel, is_alphabet
 from asr.language_model.token_histories import TokenHistories
 from asr.settings.rule import TEXT, number, one_of, or_null
 
@@ -90,9 +90,9 @@ class ShallowFusion:
         self.lm_weight = lm_weight
         self.word_insertion_bonus = word_insertion_bonus
         if spelling and self.word_model is None:
-            must = "decode.fusion.spelling must go with a language model of words, for the words that it does not know"
-            given = "a neural model" if self._neural is not None else lm
-            raise InputError(f"{must}; got lm={given}, lm_unit={lm_unit}.")
+            must = "--spelling (decode.fusion.spelling) must go with a language model of words"
+            given = "a neural model" if self._neural is not None else f"{lm}, of {lm_unit}s" if lm else "none"
+            raise InputError(f"{must}; got {given}. Leave out --spelling, or give a model of words by --lm.")
         self.spelling = SpellingModel(spelling) if spelling else None
         if self.lexicon is not None:
             self._known, self.unknown_score = self.lexicon, NEVER
@@ -227,14 +227,18 @@ def _check_spelling(
     model: NgramModel, path: str, unit: str, tokenizer: Tokenizer, normalize: Callable[[str], str]
 ) -> None:
     """Check that a language model is of what is written here: another's capitals, or tokens, would never be found."""
+    must = f"{path}: the entries of a language model must be"
+    if is_alphabet(model.words):
+        what = f"{unit}s; all {len(model.words)} are single characters: this is a model of how words are spelled"
+        raise InputError(f"{must} {what}. Give it by --spelling (decode.fusion.spelling), and one of words by --lm.")
     if unit == "token":
         names = {token_name(piece) for piece in tokenizer.pieces}
-        fitting, of = sum(word in names for word in model.words), "the tokenizer's tokens. Leave lm_unit at word"
+        fitting, of = sum(word in names for word in model.words), "tokens of the recogniser"
+        cure = "Leave out --lm-unit token (decode.fusion.lm_unit=word), or make it by asr.ngram --tokens MODEL"
     else:
-        of = "words as the normaliser writes them. Make it of normalised text (asr.ngram), or set lm_unit to token"
+        of, cure = "words as the normaliser writes them", "Make it of normalised text (asr.ngram)"
         fitting = sum(token_name(" ") not in word and normalize(word) == word for word in model.words)
         if any(token_name(" ") in word for word in model.words):  # letters that are tokens may be words, too
-            fitting = 0
+            fitting, cure = 0, "It is over tokens: give --lm-unit token (decode.fusion.lm_unit=token)"
     if fitting < len(model.words) / 2:
-        must = f"{path}: the entries of a language model must be {of}"
-        raise InputError(f"{must}; of {len(model.words)}, {fitting} are.")
+        raise InputError(f"{must} {of}; only {fitting:,} of its {len(model.words):,} entries are. {cure}.")

@@ -67,7 +67,7 @@
     number("a", "A", 3.8, errors, { title: "Errors of A", from: MIDDLE }),
     number("b", "B", 3.8, (row) => row.counts[1].errors, { title: "Errors of B", from: MIDDLE }),
     number("change", "Change", 5.4, (row) => row.change, {
-      title: "Errors of B less those of A", text: (row) => signed(row.change),
+      title: "Errors of B minus those of A", text: (row) => signed(row.change),
     }),
   ];
   const marked = text("text", "Hypothesis, errors marked", undefined, (row) => row.systems[0].hypothesis, {
