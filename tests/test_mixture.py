@@ -45,7 +45,7 @@ def two(tmp_path_factory: pytest.TempPathFactory, tones: Path) -> Path:
 
 
 def corpus_of(folder: Path, train: str, **changes: Any) -> Corpus:
-    overrides = [*tone_corpus(folder), f"corpus.train={train}", *(f"+corpus.{k}={v}" for k, v in changes.items())]
+    overrides = [*tone_corpus(folder), f"corpus.train={train}", *(f"corpus.{k}={v}" for k, v in changes.items())]
     return read_corpus(settings_with(*overrides).corpus, str, IndexCache().utterances)
 
 
@@ -158,7 +158,7 @@ def test_a_mixture_killed_and_resumed_ends_with_the_bits_of_one_left_alone(two: 
     def config(name: str, weight: float = 2.5) -> dict[str, Any]:
         mixture = f"[{{manifest:train.jsonl,weight:0.7}},{{manifest:other/other.jsonl,weight:{weight}}}]"
         common = [*TINY, *tone_corpus(two), "augment=[speed_perturb,spec_augment]", "trainer.max_epochs=3"]
-        saved = ["checkpoint.every_steps=1", "+corpus.temperature=0.8", f"run_dir={tmp_path / name}"]
+        saved = ["checkpoint.every_steps=1", "corpus.temperature=0.8", f"run_dir={tmp_path / name}"]
         return resolved(*common, *saved, f"corpus.train={mixture}")
 
     assert finish(start(config("whole"), tmp_path / "whole.log")) == 0
