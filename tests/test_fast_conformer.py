@@ -39,7 +39,7 @@ def with_the_weights_of(theirs: ParakeetEncoder) -> Conformer:
     ours = component("encoder", encoder_config(config))(parakeet.MELS)
     shapes = {f"encoder.{name}": tensor.shape for name, tensor in ours.state_dict().items()}
     tensors = {f"encoder.{name}": tensor for name, tensor in theirs.state_dict().items()}
-    weights, _ = take(tensors, shapes, names(0), slaney_fbank(), (), scale(config))
+    weights, _ = take(tensors, shapes, names(0), slaney_fbank(), scale(config))
     ours.load_state_dict({name.removeprefix("encoder."): weight for name, weight in weights.items()})
     return ours.eval()
 

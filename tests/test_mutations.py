@@ -47,6 +47,7 @@ CHOICES = [
     ["head=transducer", "head/predictor=gru"],
     ["head=tdt", "head/predictor=lstm"],
     ["head=tdt", "decode=tdt_beam"],
+    ["decode=prior_beam", "encoder/activation=gelu"],
 ]
 SMALL = [
     *("encoder.dim=16", "encoder.num_layers=2", "encoder.num_heads=2", "encoder.feed_forward_factor=1"),
@@ -180,7 +181,7 @@ def test_every_wrong_setting_is_one_line_or_passes() -> None:
             "run_dir must be a path whose names have at most 255 bytes each; got 'runs/xxx",
         ),
         (["num_threads=100000"], "num_threads must be a whole number from 1 to 1,024; got 100000."),
-        (["corpus.train=[]"], "corpus.train must be a list, of manifests, such as [train.jsonl]; got []."),
+        (["corpus.train=[]"], "corpus.train must be a list, of manifests, such as [train.jsonl] or"),
         (
             ["decode=beam", "decode.beam_size=1000000000"],
             "decode.beam_size must be a whole number from 1 to 10,000; got",

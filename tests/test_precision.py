@@ -19,7 +19,7 @@ from asr.train import train
 from asr.training.trainer import make_trainer
 from tests.conftest import CONF, TINY, resolved, settings_with, tone_corpus
 from tests.processes import bundle, finish, start
-from tests.test_heads_with_decoders import PAIRS, RECORDING, SMALL, lacking, small, untrained
+from tests.test_heads_with_decoders import PAIRS, RECORDING, SMALL, chosen, lacking, small, untrained
 from tests.test_train import losses
 
 TRAINERS = sorted(path.stem for path in (CONF / "trainer").glob("*.yaml"))
@@ -93,7 +93,7 @@ def covering_pairs() -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize(("head", "decode"), covering_pairs())
 def test_each_head_and_each_decoder_trains_in_bfloat16(head: str, decode: str, tones: Path, tmp_path: Path) -> None:
-    overrides = [f"head={head}", f"decode={decode}", "encoder.num_layers=4", "trainer.precision=bf16-mixed"]
+    overrides = [*chosen(head), f"decode={decode}", "encoder.num_layers=4", "trainer.precision=bf16-mixed"]
     assert_validated_and_usable(trained_in_two_parts(tones, tmp_path, *overrides))
 
 

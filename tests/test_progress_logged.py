@@ -57,7 +57,7 @@ def slow(where: str, rank: str | None = None) -> None:
     from asr.data.dataset import SpeechDataset
     from asr.training.task import RecognitionTask
 
-    owner, name = {"data": (SpeechDataset, "__getitem__"), "net": (RecognitionTask, "training_step")}[where]
+    owner, name = {"data": (SpeechDataset, "_made"), "net": (RecognitionTask, "training_step")}[where]
     work = getattr(owner, name)
 
     def work_slowly(*arguments: Any) -> Any:
