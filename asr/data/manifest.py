@@ -175,7 +175,7 @@ def parse_object(line: str, where: str) -> dict[str, Any]:
     """
     try:
         entry = orjson.loads(line)
-        if type(entry) is dict and not any(type(value) is float and abs(value) >= 2**63 for value in entry.values()):
+        if type(entry) is dict and not _has_large_number(entry):
             return entry
     except orjson.JSONDecodeError:
         pass
@@ -211,27 +211,27 @@ def parse_utterance(
     Raises:
         InputError: it is not one.
     """
-    if not all(key in entry for key in required):
-        missing = [key for key in required if key not in entry]
-        raise InputError(f"{where}: must have the keys {', '.join(required)}; missing {', '.join(missing)}.")
-    if "text" not in required and entry.get("text") is None:
-        entry = entry | {"text": ""}
-    for key in ("audio_filepath", "text"):
-        if not isinstance(entry[key], str):
-            raise InputError(f"{where}: {key} must be a string; got {shown(entry[key])}.")
-    audio_filepath, offset, utterance_id = entry["audio_filepath"], entry.get("offset"), entry.get("id")
+    for key in required:
+        if key not in entry:
+            missing = ", ".join(key for key in required if key not in entry)
+            raise InputError(f"{where}: must have the keys {', '.join(required)}; missing {missing}.")
+    audio_filepath, text, offset = entry["audio_filepath"], entry.get("text"), entry.get("offset")
+    if text is None and "text" not in required:
+        text = ""
+    if type(audio_filepath) is not str or type(text) is not str:
+        key, value = ("text", text) if type(audio_filepath) is str else ("audio_filepath", audio_filepath)
+        raise InputError(f"{where}: {key} must be a string; got {shown(value)}.")
+    utterance_id, speaker = entry.get("id"), entry.get("speaker")
     if utterance_id is None:
-        written = printable_url(audio_filepath)
-        utterance_id = written if offset is None else f"{written}@{offset}"
-    speaker = entry.get("speaker")
-    for key, value in (("id", utterance_id), ("speaker", speaker)):
-        if isinstance(value, (list, dict)):
-            raise InputError(f"{where}: {key} must be a string or a number; got {shown(value)}.")
-    utterance_id = str(utterance_id)
-    speaker = None if speaker is None else str(speaker)
-    texts = (("audio_filepath", audio_filepath), ("text", entry["text"]), ("id", utterance_id), ("speaker", speaker))
-    for key, value in texts:
-        if value and not value.isascii():
+        utterance_id = audio_filepath if offset is None else f"{audio_filepath}@{offset}"
+    if type(utterance_id) is not str:
+        utterance_id = _named(utterance_id, f"{where}: id")
+    if speaker is not None and type(speaker) is not str:
+        speaker = _named(speaker, f"{where}: speaker")
+    is_ascii = audio_filepath.isascii() and text.isascii() and utterance_id.isascii()
+    if not (is_ascii and (speaker is None or speaker.isascii())):
+        names = {"audio_filepath": audio_filepath, "text": text, "id": utterance_id, "speaker": speaker or ""}
+        for key, value in names.items():
             check_unicode(value, f"{where}: {key}")
     duration = _seconds(entry["duration"])
     if duration is None or duration <= 0:
@@ -243,7 +243,7 @@ def parse_utterance(
             must = "be a number of seconds" if offset is None else "not be negative"
             raise InputError(f"{where}: offset must {must}; got {shown(given)} (id {utterance_id!r}).")
     path = audio_filepath if folder is None else join(str(folder), audio_filepath)
-    return Utterance(path, duration, entry["text"], utterance_id, offset, speaker)
+    return Utterance(path, duration, text, utterance_id, offset, speaker)
 
 
 def check_unicode(text: str, what: str) -> None:
@@ -254,6 +254,21 @@ def check_unicode(text: str, what: str) -> None:
     """
     if re.search("[\ud800-\udc7f\udd00-\udfff]", text):  # \udc80 to \udcff are bytes that are not UTF-8
         raise InputError(f"{what} must be Unicode text; it holds half a surrogate pair: {shown(text)}.")
+
+
+def _has_large_number(entry: dict[str, Any]) -> bool:
+    """Tell whether a value may be an integer of more than 64 bits, of which orjson makes a float."""
+    for value in entry.values():  # noqa: SIM110  a generator would take half as long again
+        if type(value) is float and abs(value) >= 2**63:
+            return True
+    return False
+
+
+def _named(value: Any, what: str) -> str:
+    """Return an id or a speaker that is not a string as one, or raise the error that says it is none."""
+    if isinstance(value, (list, dict)):
+        raise InputError(f"{what} must be a string or a number; got {shown(value)}.")
+    return str(value)
 
 
 def _seconds(value: Any) -> float | None:
