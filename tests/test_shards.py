@@ -128,6 +128,20 @@ def test_opus_is_smaller_and_nearly_as_long(tones: Path, tmp_path: Path) -> None
         assert abs(len(load_utterance(utterance, SAMPLE_RATE)) - len(load_utterance(file, SAMPLE_RATE))) < 400
 
 
+def test_opus_takes_sample_rates_that_it_does_not_have(tmp_path: Path) -> None:
+    samples = np.random.default_rng(0).uniform(-0.5, 0.5, 22050)
+    soundfile.write(tmp_path / "a.wav", samples, 22050)
+    write_manifest(tmp_path / "train.jsonl", [Utterance(str(tmp_path / "a.wav"), 1.0, "a", "a")])
+    [utterance] = write_shards(tmp_path / "train.jsonl", tmp_path / "out", "--opus")
+    assert abs(len(load_utterance(utterance, SAMPLE_RATE)) - SAMPLE_RATE) < 400
+
+
+def test_shards_are_not_packed_into_shards(tones: Path, tmp_path: Path) -> None:
+    write_shards(tones / "valid.jsonl", tmp_path / "out")
+    with pytest.raises(InputError, match=r"asr\.shards takes manifests of audio files; .* Copy shards and index\."):
+        write_shards(tmp_path / "out" / "index.arrow", tmp_path / "again")
+
+
 def test_training_on_shards_gives_the_bundle_of_training_on_files_to_the_bit(tones: Path, tmp_path: Path) -> None:
     for split in ("train", "valid", "test"):
         write_shards(tones / f"{split}.jsonl", tmp_path / "out" / split, "--shard-megabytes", "0.3")

@@ -29,6 +29,7 @@ from asr.system.files import UNFINISHED, remove_unfinished
 
 BLOCK = tarfile.BLOCKSIZE
 READ_BYTES = 1 << 23  # of a shard, compared at once with what was written
+OPUS_RATES = (8_000, 12_000, 16_000, 24_000, 48_000)  # Hz that Ogg Opus takes; others are resampled to the next
 MAX_FLAC_RATE = 655_350  # Hz: a header has 20 bits for tens of them
 
 logger = logging.getLogger(__name__)
@@ -147,9 +148,14 @@ class ShardWriter:
     def _content(self, utterance: Utterance) -> tuple[bytes, str]:
         """Return an utterance's audio as the content of a file, and the suffix of its name."""
         path = utterance.audio_filepath
+        if utterance.extent is not None:
+            must = "asr.shards takes manifests of audio files"
+            raise InputError(f"{must}; {utterance.id!r} is in the shard {printable_url(path)}. Copy shards and index.")
         if utterance.offset is None and not self._settings.opus:
             return read_whole(path), os.path.splitext(file_name(path))[1].lower() or ".audio"
         sample_rate = audio_info(path).sample_rate
+        if self._settings.opus:
+            sample_rate = min((rate for rate in OPUS_RATES if rate >= sample_rate), default=OPUS_RATES[-1])
         duration = None if utterance.offset is None else utterance.duration
         waveform = load_waveform(path, sample_rate, offset=utterance.offset, duration=duration)
         return encoded_audio(waveform, sample_rate, self._settings.opus)
