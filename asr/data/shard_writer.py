@@ -18,7 +18,7 @@ import soundfile
 from torch import Tensor
 
 from asr.audio.load import audio_info, load_waveform
-from asr.data.index import INDEX, Index, record_batches, write_index
+from asr.data.index import INDEX, Index, write_index
 from asr.data.index_cache import check_shards, fetched_index
 from asr.data.manifest import Extent, Utterance
 from asr.data.utterances import Part, Utterances
@@ -81,7 +81,9 @@ class ShardWriter:
         row = number = 0
         while row < len(utterances):
             name = f"{self._prefix}-{number:06d}"
-            index = self._read_back(name) if f"{name}.arrow" in there else self._write_shard(name, utterances, row)
+            if f"{name}.arrow" not in there:
+                self._write_shard(name, utterances, row)
+            index = self._read_back(name)
             row += index.num_rows
             on_progress(index.num_rows)
             written.append(index)
@@ -109,7 +111,7 @@ class ShardWriter:
             raise InputError(f"{must}; {self._output}: {error.strerror}.") from None
 
     def _read_back(self, name: str) -> Index:
-        """Open the index of a shard that an earlier start has completed."""
+        """Open the index of a shard that is complete."""
         index = fetched_index(join(self._output, f"{name}.arrow"))
         if index.source != self._source:
             must = f"{printable_url(self._output)} must hold shards of the same manifests and settings, or none"
@@ -124,7 +126,7 @@ class ShardWriter:
         with tempfile.NamedTemporaryFile(dir=folder, prefix=f".{name}-", suffix=UNFINISHED) as file:
             yield cast(BinaryIO, file)
 
-    def _write_shard(self, name: str, utterances: Utterances, first: int) -> Index:
+    def _write_shard(self, name: str, utterances: Utterances, first: int) -> None:
         shard, rows = f"{name}.tar", []
         with self._temporary(shard) as file:
             for row in range(first, len(utterances)):
@@ -141,9 +143,7 @@ class ShardWriter:
             size = file.tell()
             write_whole(join(self._output, shard), Path(file.name))
             self._verify(shard, Path(file.name), size)
-        index = Index(list(record_batches(rows)), self._source, {shard: size})
         self._put(f"{name}.arrow", lambda target: write_index(target, rows, self._source, {shard: size}))
-        return index
 
     def _content(self, utterance: Utterance) -> tuple[bytes, str]:
         """Return an utterance's audio as the content of a file, and the suffix of its name."""
