@@ -4,7 +4,7 @@ import importlib.util
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lightning.pytorch.loggers import Logger, TensorBoardLogger
 
@@ -13,21 +13,21 @@ from asr.errors import InputError, how_to_install, shown
 from asr.run.names import METRICS
 from asr.training.metrics import MetricsFile
 
-if TYPE_CHECKING:
-    from asr.training.trainer import AnyRunSettings
 
-
-def make_loggers(settings: "AnyRunSettings", run_dir: Path, run_id: str, step: int) -> list[Logger]:
+def make_loggers(
+    components: Mapping[str, Any], resolved: Mapping[str, Any], run_dir: Path, run_id: str, step: int
+) -> list[Logger]:
     """Make the loggers of a run.
 
     Args:
-        settings: of the run.
+        components: of the run, its loggers among them.
+        resolved: all settings of the run, which services store.
         run_dir: the run folder.
         run_id: of the run, the same when it is resumed.
         step: optimizer steps that the run has done.
     """
     tensorboard = TensorBoardLogger(run_dir, name="tensorboard", version="", purge_step=step + 1)
-    others = [make(run_dir, run_id, settings.resolved) for make in chosen_loggers(settings.components)]
+    others = [make(run_dir, run_id, resolved) for make in chosen_loggers(components)]
     return [MetricsFile(run_dir / METRICS, step), tensorboard, *others]
 
 

@@ -101,7 +101,7 @@ def equip(
         Whether a signal has asked to stop, once it has.
     """
     step = prepared.resume.step if prepared.resume else 0
-    trainer.loggers = make_loggers(settings, prepared.run_dir, run.id, step)
+    trainer.loggers = make_loggers(settings.components, settings.resolved, prepared.run_dir, run.id, step)
     stop = StopRequest(speaks=trainer.is_global_zero)
     saving = Saving(prepared.run_dir / CHECKPOINTS, run, data.epochs, stop, settings.checkpoint, measure)
     trainer.callbacks += [*others, saving]  # type: ignore[attr-defined]  # what it saves is behind all others
