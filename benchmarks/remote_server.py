@@ -1,10 +1,13 @@
 """python -m benchmarks.remote_server FOLDER MS: serve files by byte ranges, each answer after a delay."""
 
-import sys
+import argparse
 import time
+from collections.abc import Sequence
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+
+from asr.cli.command import run_command
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -53,5 +56,15 @@ def serve(folder: Path, latency_ms: float) -> None:
     server.serve_forever()
 
 
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Serve a folder."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.remote_server", description=__doc__)
+    parser.add_argument("folder", type=Path, metavar="FOLDER")
+    parser.add_argument("latency_ms", type=float, metavar="MS", help="before each answer")
+    given = parser.parse_args(arguments)
+    serve(given.folder, given.latency_ms)
+    return 0
+
+
 if __name__ == "__main__":
-    serve(Path(sys.argv[1]), float(sys.argv[2]))
+    run_command(main)
