@@ -317,6 +317,44 @@ def test_columns_of_several_manifests_have_the_fingerprint_that_runs_begun_befor
     assert stored_fingerprint(joined, cache, "") == f"21 utterances, sha256 {digest.hexdigest()[:16]}"
 
 
+@pytest.mark.parametrize(
+    ("shards", "message"),
+    [
+        (b"[1]", "whose shards have sizes"),
+        (b'{"a.tar": -1}', "whose shards have sizes"),
+        (b'{"../a.tar": 1}', "shards must be files in the folder of the index"),
+        (b"{", "must be an index; "),
+    ],
+)
+def test_a_hostile_account_of_shards_is_refused(shards: bytes, message: str, tmp_path: Path) -> None:
+    [batch] = record_batches([Utterance("a", 1.0, "a", "a")])
+    metadata = {**index_module.SCHEMA.metadata, index_module.SHARDS: shards}
+    with pa.ipc.new_file(str(tmp_path / "index.arrow"), batch.schema.with_metadata(metadata)) as writer:
+        writer.write_batch(batch)
+    with pytest.raises(InputError, match=message):
+        open_index(tmp_path / "index.arrow")
+
+
+@pytest.mark.parametrize("damage", ["gap", "offsets", "duration", "extent"])
+def test_hostile_columns_are_refused(damage: str, tmp_path: Path) -> None:
+    [batch] = record_batches([Utterance("a", 1.0, "a", str(number)) for number in range(3)])
+    columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+    columns |= {
+        "gap": {"id": pa.array([b"a", None, b"c"], pa.binary())},
+        "offsets": {
+            "text": pa.Array.from_buffers(
+                pa.binary(), 3, [None, pa.py_buffer(np.array([0, 1 << 30, 2, 3], np.int32)), pa.py_buffer(b"abc")]
+            )
+        },
+        "duration": {"duration": pa.array([1.0, float("nan"), 1.0])},
+        "extent": {"start": pa.array([0, -1, 0]), "num_bytes": pa.array([1, 1, 1])},
+    }[damage]
+    with pa.ipc.new_file(str(tmp_path / "index.arrow"), index_module.SCHEMA) as writer:
+        writer.write_batch(pa.record_batch(list(columns.values()), schema=index_module.SCHEMA))
+    with pytest.raises(InputError, match=r"index\.arrow: .*(damaged|must be an index; )"):
+        open_index(tmp_path / "index.arrow")
+
+
 def test_an_index_of_other_batches_is_refused(tmp_path: Path) -> None:
     batches = list(record_batches([Utterance("a", 1.0, "a", str(number)) for number in range(6)]))
     with pa.ipc.new_file(str(tmp_path / "index.arrow"), batches[0].schema) as writer:

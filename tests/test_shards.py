@@ -229,8 +229,17 @@ def test_a_killed_writer_continues_and_leaves_what_one_that_was_not_killed_leave
 
 def test_shards_of_another_manifest_are_not_mixed(tones: Path, tmp_path: Path) -> None:
     write_shards(tones / "train.jsonl", tmp_path / "out", "--prefix", "x")
+    (tmp_path / "out" / "index.arrow").unlink()  # as a killed run leaves its shards
     with pytest.raises(InputError, match=r"must hold shards of the same manifests and settings, or none; x-0"):
         write_shards(tones / "valid.jsonl", tmp_path / "out", "--prefix", "x")
+
+
+def test_the_index_of_another_manifest_is_not_replaced(tones: Path, tmp_path: Path) -> None:
+    write_shards(tones / "train.jsonl", tmp_path / "out")
+    before = content_of(tmp_path / "out")
+    with pytest.raises(InputError, match=r"must hold one index; .* Give another --output"):
+        write_shards(tones / "valid.jsonl", tmp_path / "out")
+    assert content_of(tmp_path / "out") == before
 
 
 def test_a_shard_that_is_not_that_of_its_index_ends_the_run_in_one_line(tones: Path, tmp_path: Path) -> None:

@@ -144,12 +144,18 @@ def open_index(path: Path) -> Index:
             raise InputError(f"{path}: must be an index of format {FORMAT_NUMBER.decode()}; it is another Arrow file.")
         batches = [reader.get_batch(number) for number in range(reader.num_record_batches)]
         for batch in batches:
-            batch.validate()
+            batch.validate(full=True)  # offsets of a stranger's file may lead out of it
+            if any(batch.column(field.name).null_count for field in SCHEMA if not field.nullable):
+                raise InputError(f"{path}: must be an index without gaps in its columns; it is damaged.")
         shards = json.loads(metadata.get(SHARDS, b"{}"))
     except (pa.ArrowException, OSError, ValueError) as error:
         if isinstance(error, InputError):
             raise
         raise InputError(f"{path}: must be an index; {one_line(error)}.") from None
+    if not isinstance(shards, dict) or not all(type(size) is int and size >= 0 for size in shards.values()):
+        raise InputError(f"{path}: must be an index whose shards have sizes; it is damaged.")
+    if any(name.startswith("/") or ".." in PurePosixPath(name).parts for name in shards):
+        raise InputError(f"{path}: shards must be files in the folder of the index; it is damaged.")
     sizes = [batch.num_rows for batch in batches]
     if any(size != BATCH_ROWS for size in sizes[:-1]) or (sizes and not 0 < sizes[-1] <= BATCH_ROWS):
         raise InputError(f"{path}: must be an index whose record batches have {BATCH_ROWS} rows; it is damaged.")
@@ -162,12 +168,8 @@ def _check_values(index: Index, path: Path) -> None:
     """Check what a manifest's line is checked for: an index may come from a stranger.
 
     Raises:
-        InputError: a number is not a duration, an offset, or an extent of its shard; a name leads out of the folder.
+        InputError: a number is not a duration, an offset, or a byte range.
     """
-    shards = index.shards
-    is_named = isinstance(shards, dict) and all(type(size) is int and size >= 0 for size in shards.values())
-    if not is_named or any(name.startswith("/") or ".." in PurePosixPath(name).parts for name in shards):
-        raise InputError(f"{path}: shards must be files in the folder of the index, with sizes; it is damaged.")
     durations, offsets = index.column("duration"), index.column("offset")
     starts, num_bytes = index.column("start"), index.column("num_bytes")  # NaN where they are null
     wrong = ~((durations > 0) & (durations < MAX_SECONDS)) | ((offsets < 0) | (offsets >= MAX_SECONDS))

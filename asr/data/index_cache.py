@@ -106,7 +106,11 @@ class IndexCache:
         path = self.folder / f"{_shortened(hashlib.sha256(key.encode()).hexdigest())}{INDEX_SUFFIX}"
         if version is None or not self._made(path, lambda: download(url, path)):
             return fetched_index(url)
-        return open_index(path)
+        try:
+            return open_index(path)
+        except InputError:  # the copy is damaged; an index that is damaged itself fails again below
+            path.unlink(missing_ok=True)
+            return fetched_index(url)
 
     def _index(self, manifest: str) -> Index:
         source = _content_digest(manifest)

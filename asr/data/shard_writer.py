@@ -77,6 +77,9 @@ class ShardWriter:
             StoreError: a shard cannot be written, or read back.
         """
         there = self._names()
+        if INDEX in there and fetched_index(join(self._output, INDEX)).source != self._source:
+            must = f"{printable_url(self._output)} must hold one index; its {INDEX} is of other manifests or settings"
+            raise InputError(f"{must}. Give another --output.")
         written: list[Index] = []
         row = number = 0
         while row < len(utterances):
@@ -97,7 +100,8 @@ class ShardWriter:
         """List the files of the output.
 
         Raises:
-            InputError: an index there was made from other utterances.
+            InputError: it is not a folder that can be written to.
+            StoreError: it cannot be listed.
         """
         if is_url(self._output):
             return {file_name(url) for url, _ in list_prefix(self._output)}
