@@ -223,7 +223,8 @@ def parse_utterance(
         raise InputError(f"{where}: {key} must be a string; got {shown(value)}.")
     utterance_id, speaker = entry.get("id"), entry.get("speaker")
     if utterance_id is None:
-        utterance_id = audio_filepath if offset is None else f"{audio_filepath}@{offset}"
+        written = printable_url(audio_filepath) if "://" in audio_filepath else audio_filepath  # without a signature
+        utterance_id = written if offset is None else f"{written}@{offset}"
     if type(utterance_id) is not str:
         utterance_id = _named(utterance_id, f"{where}: id")
     if speaker is not None and type(speaker) is not str:
