@@ -11,7 +11,8 @@ import pytest
 
 from tests.conftest import ROOT, resolved, tone_corpus
 
-READMES = [ROOT / "README.md", ROOT / "benchmarks" / "README.md", *sorted((ROOT / "recipes").glob("*/README.md"))]
+RECIPES = sorted((ROOT / "recipes").glob("*/README.md"))
+READMES = [ROOT / "README.md", ROOT / "benchmarks" / "README.md", *RECIPES, *sorted((ROOT / "docs").glob("guide/*.md"))]
 
 
 def commands(readme: Path) -> list[list[str]]:
