@@ -22,6 +22,7 @@ from asr.settings.conf import default_settings, names
 from asr.storage.location import file_name, is_url, printable_url
 from asr.system.processes import die_with_parent
 from asr.text.normalize import Normalizer
+from asr.text.printable import printable
 
 logger = logging.getLogger(__name__)
 
@@ -184,7 +185,7 @@ def _read_all(settings: CorpusSettings, split: str, read: Callable[[str], Uttera
     shared = with_known_ids(parts)
     return Utterances(
         [
-            replace(part, name=name, repeats=mean, prefix=f"{name}:" if place in shared else "")
+            replace(part, name=printable(name), repeats=mean, prefix=f"{name}:" if place in shared else "")
             for place, (part, name, mean) in enumerate(zip(parts, names, means, strict=True))
         ]
     )

@@ -44,6 +44,7 @@ class Utterance:
         extent: in a shard: the bytes of `audio_filepath` that hold the utterance's audio, and nothing else, so that
             `offset` says only where it was in the recording; None: the file is an audio file.
         content: of the audio file, or of the extent, if it has been read already.
+        manifest: name of the manifest in a corpus, by which losses and errors are summed; no part of the line.
     """
 
     audio_filepath: str
@@ -54,6 +55,7 @@ class Utterance:
     speaker: str | None = None
     extent: Extent | None = None
     content: bytes | None = field(default=None, repr=False)
+    manifest: str = field(default="", repr=False, compare=False)
 
 
 def read_manifest(path: str | Path) -> list[Utterance]:

@@ -24,7 +24,7 @@ class Part:
     Args:
         index: its rows.
         folder: path or URL that its audio paths are relative to.
-        name: of the manifest, for messages.
+        name: of the manifest, for messages and sums by manifest.
         prefix: of the ids, which tells them apart from equal ones of an earlier part; empty: ids are as written.
         repeats: how many times an utterance occurs in a training epoch, in the mean.
     """
@@ -91,7 +91,7 @@ class Utterances(Sequence[Utterance]):
     def _made(self, part: Part, written: Utterance) -> Utterance:
         text = written.text if self._normalize is None else self._normalize(written.text)
         path = join(part.folder, written.audio_filepath)
-        return replace(written, audio_filepath=path, text=text, id=part.prefix + written.id)
+        return replace(written, audio_filepath=path, text=text, id=part.prefix + written.id, manifest=part.name)
 
     def select(self, positions: np.ndarray) -> Utterances:
         """Return the utterances at these positions, ascending, (M,) int64."""
@@ -156,6 +156,11 @@ class Utterances(Sequence[Utterance]):
                 first += batch.num_rows
                 prefix = part.prefix if name == "id" else ""
                 yield from (prefix + change(decoded(value)) for value in column.to_pylist())
+
+    @property
+    def manifests(self) -> list[str]:
+        """Names of the manifests, in order."""
+        return [part.name for part in self.parts]
 
     @property
     def texts(self) -> TextColumn:
