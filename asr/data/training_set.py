@@ -159,6 +159,12 @@ class TrainingSet:
         return len(self.utterances)
 
     @property
+    def num_bytes(self) -> int:
+        """Bytes of the columns that it keeps."""
+        columns = [self._durations, self._feasible, *([self._texts.num_tokens] if self._texts else [])]
+        return self.utterances.num_row_bytes + sum(column.untyped_storage().nbytes() for column in columns)
+
+    @property
     def epoch_hours(self) -> dict[str, float]:
         """Name of each manifest to the hours that it contributes to an epoch, at speed 1.0."""
         parts = self.utterances.split()

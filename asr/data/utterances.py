@@ -120,6 +120,16 @@ class Utterances(Sequence[Utterance]):
         """Where each starts in its file, in seconds, (N,) float64; NaN: it is the whole file."""
         return torch.from_numpy(self._numbers("offset"))
 
+    @property
+    def num_bytes(self) -> np.ndarray:
+        """Bytes of the audio of each in its shard, (N,) float64; NaN: it is a file of its own."""
+        return self._numbers("num_bytes").astype(np.float64)
+
+    @property
+    def num_row_bytes(self) -> int:
+        """Bytes of the numbers of the rows that were chosen; 0: all were."""
+        return 0 if self._rows is None else self._rows.nbytes
+
     def _numbers(self, name: str) -> np.ndarray:
         columns = [part.index.column(name) for part in self.parts]
         values = np.concatenate(columns) if columns else np.zeros(0)
