@@ -24,8 +24,10 @@ if TYPE_CHECKING:
 def doctor(settings: "RunSettings") -> None:
     """Examine a corpus and forecast a training."""
     from asr.data.corpus import prepare_if_absent, read_corpus
+    from asr.data.index_cache import IndexCache
     from asr.diagnosis.characters import character_findings
     from asr.diagnosis.examination import Manifests, splits_of
+    from asr.diagnosis.sample import sampled
     from asr.interchange.models import load_recognizer
     from asr.report.diagnosis import Diagnosis
     from asr.run.names import DOCTOR
@@ -38,15 +40,18 @@ def doctor(settings: "RunSettings") -> None:
     run_dir = settings.folder
     diagnosis = Diagnosis(settings.corpus.name, Path(settings.doctor.report or run_dir / DOCTOR))
     prepare_if_absent(settings.corpus)
-    manifests = Manifests()
+    manifests = Manifests(IndexCache(settings.data.index_dir))
     written = read_corpus(settings.corpus, as_written, manifests)
     if not written.train or not written.valid:
         raise manifests.problems[0]
-    diagnosis.tell([*manifests.findings(), *character_findings(splits_of(written))])
-    corpus = written.normalized(get_normalizer(settings.components["normalizer"]))
-    _examine(settings, corpus, diagnosis, recognizer)
+    written.check_shards()
+    sample, facts = sampled(written, settings.doctor.max_utterances, settings.seed)
+    diagnosis.tell([*manifests.findings(), *character_findings(splits_of(sample))], facts)
+    normalize = get_normalizer(settings.components["normalizer"])
+    corpus, sample = written.normalized(normalize), sample.normalized(normalize)
+    _examine(settings, sample, diagnosis, recognizer)
     try:
-        _forecast(settings, corpus, diagnosis)
+        _forecast(settings, corpus, sample, diagnosis)
     except InputError as error:
         diagnosis.refuse(error)
     diagnosis.conclude()
@@ -77,8 +82,15 @@ def _task(bar: "Progress", what: str, total: float) -> "Advance":
     return lambda done: bar.advance(task, done)
 
 
-def _forecast(settings: "RunSettings", corpus: "Corpus", diagnosis: "Diagnosis") -> None:
-    """Make the model, try it, and say what a training will need."""
+def _forecast(settings: "RunSettings", corpus: "Corpus", sample: "Corpus", diagnosis: "Diagnosis") -> None:
+    """Make the model, try it, and say what a training will need.
+
+    Args:
+        settings: of the training.
+        corpus: whole, which is planned.
+        sample: whose texts are spelled.
+        diagnosis: gets findings and facts.
+    """
     import torch
 
     from asr.diagnosis.forecast import forecast
@@ -87,7 +99,7 @@ def _forecast(settings: "RunSettings", corpus: "Corpus", diagnosis: "Diagnosis")
 
     torch.set_num_threads(settings.num_threads)
     torch.manual_seed(settings.seed)
-    model, utterances, findings = fresh_model(settings, corpus)
+    model, utterances, findings = fresh_model(settings, corpus, sample)
     diagnosis.tell(findings)
     if settings.gradient_checkpointing:
         recompute_blocks(model.encoder)

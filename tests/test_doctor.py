@@ -13,6 +13,7 @@ import pytest
 import soundfile
 import torch
 
+from asr import shards
 from asr.data.corpus import read_corpus
 from asr.data.index_cache import IndexCache
 from asr.data.manifest import Utterance, read_manifest, write_manifest
@@ -22,13 +23,15 @@ from asr.diagnosis.examination import Bounds, examine, splits_of
 from asr.diagnosis.finding import Severity
 from asr.diagnosis.forecast import disk, memory_finding
 from asr.diagnosis.parallel import in_parallel
+from asr.diagnosis.sample import sampled
 from asr.diagnosis.sound import MAX_SWAPPED, Sound, measure, speed_findings
 from asr.diagnosis.trial import Steps
 from asr.doctor import doctor
-from asr.errors import InputError
+from asr.errors import InputError, StoreError
 from asr.interchange.models import load_recognizer
 from tests.browser import browser, visit, wait_until  # noqa: F401
 from tests.conftest import SHARED, TINY, needs_shared, settings_with, tone_corpus
+from tests.storing import FaultyProxy
 from tests.tones import SAMPLE_RATE, sentences, speak
 
 KINDS = {  # of each planted fault: the utterances that must be named, and no others
@@ -370,3 +373,76 @@ def test_a_model_that_is_not_there_is_named_before_the_corpus_is_examined(
     monkeypatch.setattr("asr.diagnosis.examination.examine", lambda *_: pytest.fail("the corpus was examined"))
     with pytest.raises(InputError, match=r"^nope: a model must be a run folder, a bundle or a \.ckpt; it does"):
         doctor(settings_with(*TINY, *tone_corpus(tones), f"run_dir={tmp_path}", "doctor.model=nope"))
+
+
+@pytest.fixture
+def in_shards(tones: Path, tmp_path: Path, s3: FaultyProxy, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The tones in shards of a third of a megabyte at a URL; the audio of train-3 and the duration of train-5 wrong."""
+    monkeypatch.setattr(shards, "MIN_MEGABYTES", 0.0)
+    files = read_manifest(tones / "train.jsonl")
+    (tmp_path / "noise.flac").write_bytes(np.random.default_rng(0).bytes(5_000))
+    files[3] = replace(files[3], audio_filepath=str(tmp_path / "noise.flac"))
+    files[5] = replace(files[5], duration=files[5].duration + 2)
+    write_manifest(tmp_path / "train.jsonl", files)
+    shutil.copy(tones / "valid.jsonl", tmp_path)
+    (tmp_path / "audio").symlink_to(tones / "audio")
+    for split in ("train", "valid"):
+        output = f"s3://bucket/examined/{tmp_path.name}/{split}"
+        assert shards.main([str(tmp_path / f"{split}.jsonl"), "-o", output, "--shard-megabytes", "0.3"]) == 0
+    return f"s3://bucket/examined/{tmp_path.name}"
+
+
+def of_shards(url: str) -> list[str]:
+    splits = ["corpus.train=[train/index.arrow]", "corpus.valid=[valid/index.arrow]", "corpus.test=[]"]
+    return [*tone_corpus(Path(url)), f"corpus.dir={url}", *splits]
+
+
+def test_a_corpus_in_shards_at_a_url_is_examined_and_its_faults_are_named(
+    in_shards: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(InputError, match="training should not start"):
+        doctor(settings_with(*TINY, *of_shards(in_shards), f"run_dir={tmp_path / 'run'}"))
+    printed = capsys.readouterr().out
+    named = {kind: ids for kind, (_, ids) in findings(printed).items()}
+    assert named["unreadable audio"] == ["train-3"]
+    assert named["wrong duration"] == ["train-5"]
+    assert "the headers of 56 files, the audio of 54 of 56 utterances" in printed
+    assert "sampled" not in printed
+
+
+def test_of_a_corpus_in_shards_a_sample_is_examined_and_it_is_said(
+    in_shards: str, tmp_path: Path, s3: FaultyProxy, capsys: pytest.CaptureFixture[str]
+) -> None:
+    s3.requests.clear()
+    sample = ["doctor.max_utterances=12", "data.max_bad_fraction=1", "trainer.max_epochs=3"]
+    doctor(settings_with(*TINY, *of_shards(in_shards), *sample, f"run_dir={tmp_path / 'run'}"))
+    printed = capsys.readouterr().out
+    said = (
+        r"^train, sampled: 12 of 48 utterances, 0\.\d+ h, from [345] of \d shards \(doctor\.max_utterances=12, seed=0\)"
+    )
+    assert re.search(said, printed, re.MULTILINE)
+    assert "valid, sampled" not in printed  # 8 utterances
+    assert "the headers of 20 files" in printed
+    assert re.search(r"^steps: \d+ of the optimizer in an epoch", printed, re.MULTILINE)  # of the whole corpus
+    assert len([path for method, path, asked in s3.requests if asked and "train-" in path]) < 48
+
+
+def test_a_sample_is_spread_evenly_and_the_same_for_the_same_seed(in_shards: str, tones: Path) -> None:
+    corpus = read_corpus(settings_with(*of_shards(in_shards)).corpus, str, IndexCache().utterances)
+    first, facts = sampled(corpus, 12, seed=0)
+    names = list(first.train.ids)
+    assert [int(name.removeprefix("train-")) // 4 for name in names] == list(range(12))  # one of each four
+    assert list(sampled(corpus, 12, seed=0)[0].train.ids) == names
+    assert list(sampled(corpus, 12, seed=1)[0].train.ids) != names
+    assert [name for name, _ in facts] == ["train, sampled"]
+    assert sampled(corpus, None, seed=0) == (corpus, [])
+    files = read_corpus(settings_with(*tone_corpus(tones)).corpus, str, IndexCache().utterances)
+    assert len(sampled(files, 12, seed=0)[0].train) == 48  # files of this machine are examined, all of them
+
+
+def test_a_store_that_fails_ends_the_doctor_in_one_line(in_shards: str, tmp_path: Path, s3: FaultyProxy) -> None:
+    s3.faults.extend([""] * 30)
+    s3.forever = "expired"
+    with pytest.raises(StoreError, match=r"s3://bucket/examined/.*ExpiredToken.* Renew the credentials") as raised:
+        doctor(settings_with(*TINY, *of_shards(in_shards), f"run_dir={tmp_path / 'run'}"))
+    assert "\n" not in str(raised.value)

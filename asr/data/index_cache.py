@@ -70,7 +70,7 @@ class IndexCache:
             StoreError: what a URL names cannot be read.
         """
         path = plain(path)
-        if not without_query(path).endswith(INDEX_SUFFIX):
+        if not is_index(path):
             index = self._index(path)
         else:
             index = self._fetched(path) if is_url(path) else open_index(Path(path))
@@ -242,7 +242,7 @@ def listed_utterances(
         StoreError: what a URL names cannot be read.
     """
     path = plain(path)
-    if without_query(path).endswith(INDEX_SUFFIX):
+    if is_index(path):
         return list(Utterances([Part(fetched_index(path), folder_of(path))])), []
     return read_good_lines(path, required=required)
 
@@ -276,6 +276,11 @@ def check_shards(index: Index, folder: str) -> None:
             must = f"{printable_url(path)}: a shard must have the size that its index gives, {size:,} bytes"
             raise StoreError(f"{must}; it has {info.size:,}. The index belongs to other shards, or one is damaged.")
         index.versions[shard] = info.etag
+
+
+def is_index(path: str) -> bool:
+    """Tell by the name of a file or URL whether it is an index, not a manifest."""
+    return without_query(path).endswith(INDEX_SUFFIX)
 
 
 def spread(number: int) -> list[int]:

@@ -7,12 +7,13 @@ import torch
 
 from asr.build import build_features
 from asr.data.corpus import Corpus
+from asr.data.index_cache import IndexCache, is_index
 from asr.data.manifest import Utterance, read_good_lines
 from asr.data.seeds import derive_seed
 from asr.data.utterances import Utterances
 from asr.diagnosis import headers, sound, texts
 from asr.diagnosis.finding import Case, Finding, Progress, Severity, Splits
-from asr.diagnosis.headers import Header, read_header
+from asr.diagnosis.headers import Header, audio_of, read_header
 from asr.diagnosis.parallel import in_parallel
 from asr.diagnosis.sound import Heard, listen
 from asr.errors import InputError
@@ -21,12 +22,19 @@ from asr.text.numbers import counted
 
 
 class Manifests:
-    """Read manifests line by line: what is wrong with a line is kept, and the others are read all the same."""
+    """Read manifests line by line: what is wrong with a line is kept, and the others are read all the same.
 
-    def __init__(self) -> None:
+    Args:
+        cache: opens those that are indexes, and so without wrong lines.
+    """
+
+    def __init__(self, cache: IndexCache) -> None:
+        self._cache = cache
         self.problems: list[InputError] = []
 
     def __call__(self, path: str) -> Utterances:
+        if is_index(path):
+            return self._cache.utterances(path)
         utterances, problems = read_good_lines(path)
         self.problems += problems
         return Utterances.of(utterances)
@@ -105,10 +113,10 @@ def examine(corpus: Corpus, bounds: Bounds, progress: Progress) -> Examination:
 
 
 def _read_headers(splits: Splits, progress: Progress) -> dict[str, Header]:
-    paths = list(dict.fromkeys(one.audio_filepath for utterances in splits.values() for one in utterances))
-    advance = progress("reading headers", len(paths))
+    files = {audio_of(one): one for utterances in splits.values() for one in utterances}
+    advance = progress("reading headers", len(files))
     read = {}
-    for header in in_parallel(read_header, paths):
+    for header in in_parallel(read_header, list(files.values())):
         read[header.path] = header
         advance(1)
     return read
@@ -134,7 +142,7 @@ def _listen(sample: Mapping[str, Sequence[Utterance]], read: Mapping[str, Header
     advance = progress("listening", sum(one.duration for utterances in sample.values() for one in utterances))
     heard: dict[str, list[tuple[Utterance, sound.Sound]]] = {}
     for split, utterances in sample.items():
-        infos = [read[one.audio_filepath].info for one in utterances]
+        infos = [read[audio_of(one)].info for one in utterances]
         stretches = [(one, info) for one, info in zip(utterances, infos, strict=True) if info is not None]
         heard[split] = []
         for (utterance, _), measures in zip(stretches, in_parallel(listen, stretches), strict=True):

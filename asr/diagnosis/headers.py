@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from asr.audio.load import END_TOLERANCE_SECONDS, AudioInfo, audio_info
-from asr.data.dataset import is_as_long
+from asr.data.dataset import fetch, is_as_long
 from asr.data.manifest import Utterance
 from asr.diagnosis.finding import Case, Finding, Severity, Splits, share
 from asr.errors import AudioError, TruncatedError
+from asr.storage.location import is_url, printable_url
 
 MISSING, UNREADABLE, TRUNCATED, DURATION = "missing audio", "unreadable audio", "truncated audio", "wrong duration"
 MEANINGS = {
@@ -34,7 +35,7 @@ class Header:
     """What a file's header tells.
 
     Args:
-        path: of the file.
+        path: of the file, or of its bytes in a shard (`audio_of`).
         info: rate, channels and length; None where there is a problem.
         kind: of the problem; empty where there is none.
         problem: in words.
@@ -46,14 +47,26 @@ class Header:
     problem: str = ""
 
 
-def read_header(path: str) -> Header:
-    """Read what a file's header tells; of Ogg and MP3 files this takes all their pages."""
-    if not os.path.exists(path):
-        return Header(path, None, MISSING, path)
+def audio_of(utterance: Utterance) -> str:
+    """Name the audio that an utterance is in: its file, or where it begins in a shard."""
+    path = utterance.audio_filepath
+    return path if utterance.extent is None else f"{path}, byte {utterance.extent.start}"
+
+
+def read_header(utterance: Utterance) -> Header:
+    """Read what the header of an utterance's file tells; of Ogg and MP3 files this takes all their pages.
+
+    Raises:
+        StoreError: a shard, or what a URL names, cannot be read.
+    """
+    name, path = audio_of(utterance), utterance.audio_filepath
+    if utterance.extent is None and not is_url(path) and not os.path.exists(path):
+        return Header(name, None, MISSING, path)
+    [fetched] = fetch([utterance])
     try:
-        return Header(path, audio_info(path))
+        return Header(name, audio_info(path if fetched.content is None else printable_url(name), fetched.content))
     except AudioError as error:
-        return Header(path, None, problem_kind(error), str(error))
+        return Header(name, None, problem_kind(error), str(error))
 
 
 def problem_kind(error: AudioError) -> str:
@@ -66,7 +79,7 @@ def unusable(splits: Splits, headers: Mapping[str, Header]) -> dict[str, list[Ca
     cases: dict[str, list[Case]] = {}
     for split, utterances in splits.items():
         for utterance in utterances:
-            header = headers[utterance.audio_filepath]
+            header = headers[audio_of(utterance)]
             kind, problem = header.kind, header.problem
             if header.info is not None:
                 kind, problem = DURATION, wrong_duration(utterance, header.info)
@@ -78,7 +91,7 @@ def unusable(splits: Splits, headers: Mapping[str, Header]) -> dict[str, list[Ca
 def wrong_duration(utterance: Utterance, info: AudioInfo) -> str:
     """Say how an utterance's stretch differs from its file; empty where it does not, as loading measures it."""
     seconds = info.num_samples / info.sample_rate
-    if utterance.offset is None:
+    if utterance.offset is None or utterance.extent is not None:
         if is_as_long(utterance, seconds):
             return ""
         return f"the manifest says {utterance.duration:.2f} s, the file has {seconds:.2f} s"
@@ -148,7 +161,7 @@ def _with_rates(splits: Splits, headers: Mapping[str, Header], rates: set[int]) 
     cases = []
     for split, utterances in splits.items():
         for utterance in utterances:
-            info = headers[utterance.audio_filepath].info
+            info = headers[audio_of(utterance)].info
             if info is not None and info.sample_rate in rates:
                 cases.append(Case(split, utterance, f"{info.sample_rate:,} Hz"))
     return cases

@@ -26,7 +26,7 @@ class _Calls(Dataset[Result], Generic[Given, Result]):
 
 
 def in_parallel(function: Callable[[Given], Result], things: Sequence[Given]) -> Iterator[Result]:
-    """Yield the function of each thing, in order; the function logs nothing and raises nothing."""
+    """Yield the function of each thing, in order; the function logs nothing, and raises StoreError at most."""
     processes = 0 if len(things) <= FEW else min(num_cores(), MOST_PROCESSES)
     loader: DataLoader[Result] = DataLoader(
         _Calls(function, things),

@@ -1,6 +1,7 @@
 """What the samples of an utterance tell: clipping, an offset, silence, missing bands, and whether it is there twice."""
 
 import hashlib
+import io
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from asr.audio.load import CANCELLED, AudioInfo
-from asr.data.dataset import load_utterance
+from asr.data.dataset import fetch, load_utterance
 from asr.data.manifest import Utterance
 from asr.diagnosis.finding import Case, Finding, Severity
 from asr.diagnosis.headers import problem_kind
@@ -76,8 +77,13 @@ class Sound:
 
 
 def listen(stretch: tuple[Utterance, AudioInfo]) -> Sound:
-    """Read an utterance at the sample rate of its file, and measure it."""
+    """Read an utterance at the sample rate of its file, and measure it.
+
+    Raises:
+        StoreError: a shard, or what a URL names, cannot be read.
+    """
     utterance, info = stretch
+    [utterance] = fetch([utterance])
     try:
         waveform = load_utterance(utterance, info.sample_rate)
     except AudioError as error:
@@ -89,8 +95,10 @@ def listen(stretch: tuple[Utterance, AudioInfo]) -> Sound:
 def _cancelled(utterance: Utterance) -> float:
     """Return the part of the channels' power that their mean does not have."""
     try:
-        with soundfile.SoundFile(utterance.audio_filepath) as file:
-            file.seek(round((utterance.offset or 0.0) * file.samplerate))
+        content = utterance.content
+        with soundfile.SoundFile(utterance.audio_filepath if content is None else io.BytesIO(content)) as file:
+            offset = 0.0 if utterance.extent is not None else utterance.offset or 0.0
+            file.seek(round(offset * file.samplerate))
             channels = file.read(round(utterance.duration * file.samplerate), dtype="float32", always_2d=True)
     except soundfile.LibsndfileError:  # some formats cannot seek there; `load_utterance`, which can, has read it
         return 0.0

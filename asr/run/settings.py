@@ -103,11 +103,13 @@ class DoctorSettings:
 
     Args:
         report: path of its page; None: doctor.html in run_dir.
+        max_utterances: number that is examined of a split in shards or at URLs, at most; None: all.
         listen_hours: hours of audio that are decoded, at most; None: all.
         model: trained model whose alignment scores show wrong texts; None: none.
     """
 
     report: Annotated[str | None, or_null(PATH)]
+    max_utterances: Annotated[int | None, or_null(whole(1))]
     listen_hours: Annotated[float | None, or_null(above(0))]
     model: Annotated[str | None, or_null(TEXT)]
 
