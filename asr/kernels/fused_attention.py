@@ -4,8 +4,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-# Elements: of a head's dimensions, which the memory-efficient kernel requires in 16-bit types (autocast may cast later),
-# and from one row of an additive mask to the next.
+# Elements of a head, which the memory-efficient kernel requires in 16-bit types (autocast may cast later), and elements
+# from one row of an additive mask to the next.
 MULTIPLE = 8
 # On Hopper torch would prefer cuDNN's kernel: it returns no gradient of an additive mask, and where there is a mask it
 # has returned NaN gradients (pytorch issues 139298 and 196678). The flash kernel takes no mask.
