@@ -17,6 +17,7 @@ from asr.cli.command import add_decoding, audio_progress, complain, inference, l
 from asr.cli.output import NamedRecording, Outcomes, add_output, arrange, in_order, plain_name, write
 from asr.errors import InputError
 from asr.storage.location import file_name, is_url, printable_url
+from asr.text.numbers import counted
 from asr.text.printable import printable
 
 if TYPE_CHECKING:
@@ -74,14 +75,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _bulk(options: argparse.Namespace, how: "Inference") -> int:
     """Run a bulk job; the process that finds all parts done writes the report."""
-    job = run_bulk(options, how, lambda recognizer: _check_nbest(recognizer, how.nbest, "jsonl"))
+    job = run_bulk(options, how, partial(_check_nbest, nbest=how.nbest, form="jsonl"))
     if job is not None:
         from asr.bulk.report import finish
+        from asr.report.bulk import bulk_page
 
         report = finish(job)
-        job.folder.write_report(report, "")
-        failures = report["num_failures"]
-        print(f"all {report['num_parts']:,} parts are done: {report['hours']:.2f} h, {failures:,} failures")
+        page = job.folder.write_report(report, bulk_page(report))
+        done = f"all {report['num_parts']:,} parts are done: {report['hours']:.2f} h"
+        print(f"{done}, {counted(report['num_failures'], 'failure')}; report: {page}")
     return 0
 
 

@@ -116,12 +116,9 @@ class JobFolder:
         Raises:
             StoreError, OSError: one cannot be written.
         """
-        begun = time.monotonic()
         if result.segments:  # an empty manifest would be none
             self._write(_segments_name(name), _lines(result.segments))
-        record = dict(result.record)
-        record["writing_seconds"] = round(time.monotonic() - begun, 3)
-        self._write(f"{RECORDS}/{name}.json", _lines([record]))
+        self._write(f"{RECORDS}/{name}.json", _lines([result.record]))
         self._write(f"{name}.jsonl", _lines(result.texts))
         self.names.add(f"{name}.jsonl")
 

@@ -6,6 +6,8 @@ from typing import Any
 from asr.bulk.job import BulkJob
 from asr.bulk.statistics import summed_statistics
 
+NUM_FAILURES = 20  # in report.json; failures.jsonl has all
+
 
 def finish(job: BulkJob) -> dict[str, Any]:
     """Write failures.jsonl, and return the report; both are the same whichever process of a job writes them.
@@ -42,17 +44,14 @@ def finish(job: BulkJob) -> dict[str, Any]:
     }
 
 
-NUM_FAILURES = 20  # in report.json; failures.jsonl has all
-
-
 def _worker() -> dict[str, float]:
-    return {"parts": 0, "audio_seconds": 0.0, "seconds": 0.0, "reading_seconds": 0.0, "queued_seconds": 0.0}
+    return {"parts": 0, "audio_seconds": 0.0, "seconds": 0.0, "waiting_seconds": 0.0}
 
 
 def _count(worker: dict[str, float], record: Mapping[str, Any]) -> None:
     worker["parts"] += 1
-    for key in ("audio_seconds", "seconds", "reading_seconds", "queued_seconds"):
-        worker[key] += record.get(key, 0.0)
+    for key in ("audio_seconds", "seconds", "waiting_seconds"):
+        worker[key] += record[key]
 
 
 def _rounded(worker: Mapping[str, float]) -> dict[str, float]:

@@ -73,8 +73,9 @@ def transcribe_part(
         MemoryError, RuntimeError: memory does not suffice for a batch.
     """
     begun, begun_at = time.monotonic(), time.time()
+    waited_before = recognizer.recording_encoder.waiting_seconds
     outcomes = _opened(task)
-    reading_seconds = time.monotonic() - begun
+    opening_seconds = time.monotonic() - begun
     try:
         _recognise(recognizer, outcomes, inference, on_progress)
     except Exception as error:
@@ -87,6 +88,7 @@ def transcribe_part(
         outcomes.failures.update(failures)
         outcomes.transcripts.clear()
         _recognise(recognizer, outcomes, inference, on_progress)
+    waiting_seconds = opening_seconds + recognizer.recording_encoder.waiting_seconds - waited_before
     sample_rate = recognizer.model.features.sample_rate
     segments, num_torn = _segments(outcomes, sample_rate) if with_segments else (None, 0)
     names = [utterance.id for utterance in task.utterances]
@@ -96,7 +98,7 @@ def transcribe_part(
         "worker": f"{socket.gethostname()}-{os.getpid()}",
         "begun": round(begun_at, 3),
         "seconds": round(time.monotonic() - begun, 3),
-        "reading_seconds": round(reading_seconds, 3),
+        "waiting_seconds": round(waiting_seconds, 3),
         "audio_seconds": round(sum(utterance.duration for utterance in done), 3),
         "failures": [{"id": name, "reason": outcomes.failures[name]} for name in names if name in outcomes.failures],
         "num_segments": len(segments or ()),

@@ -84,7 +84,7 @@ def run_bulk(
     _say(_summary(job, missing, len(share)))
     if missing:
         with _progress(job, missing) as progress:
-            engine = _engine(options, inference, check, progress)
+            engine = _engine(options, inference, check, progress, job.identity["fingerprints"]["model"])
             job.run(missing, engine, progress.on_part)
         if len(share) < job.plan.num_parts:
             job.folder.list_again()
@@ -92,8 +92,20 @@ def run_bulk(
 
 
 def _engine(
-    options: argparse.Namespace, inference: "Inference", check: "Callable[[Recognizer], None]", progress: "_Progress"
+    options: argparse.Namespace,
+    inference: "Inference",
+    check: "Callable[[Recognizer], None]",
+    progress: "_Progress",
+    model: str,
 ) -> "Engine":
+    """Return the engine that the options name; `model` is the fingerprint of the model."""
+    if options.engine == "ray":
+        from asr.bulk.ray_engine import Worker, transcribe_on_ray
+
+        load = partial(_load_same, options, check, model)
+        key = f"{model} {options.device} {options.precision}"
+        worker = Worker(key, load, inference, options.segments)
+        return partial(transcribe_on_ray, worker=worker, address=options.address, device=options.device)
     from asr.bulk.local import transcribe_locally
 
     recognizer = load_model(options)
@@ -105,6 +117,21 @@ def _engine(
         with_segments=options.segments,
         on_progress=progress.on_audio,
     )
+
+
+def _load_same(options: argparse.Namespace, check: "Callable[[Recognizer], None]", expected: str) -> "Recognizer":
+    """Load the model in a worker, on whatever machine.
+
+    Raises:
+        InputError: the model there is not that of the job.
+    """
+    from asr.bulk.fingerprints import model_fingerprint
+
+    if model_fingerprint(options.model, decoder(options)) != expected:
+        raise InputError(f"MODEL must be the same on all machines of the cluster; {options.model} here is another.")
+    recognizer = load_model(options)
+    check(recognizer)
+    return recognizer
 
 
 def _say(message: str) -> None:
