@@ -10,10 +10,11 @@ side by side (`_side_by_side`), for no other format can hold words that overlap 
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import PurePath
+from typing import Any
 
 from asr.recognition.transcript import Transcript, Word
 
@@ -68,13 +69,17 @@ def _text_line(recording: str, transcript: Transcript) -> str:
     return f"{recording}\t{transcript.text}\n"
 
 
-def _json(recording: str, transcript: Transcript, *, indent: int | None) -> str:
-    """One object, valid UTF-8 in any case: a byte of the name that is not is escaped as Python's \\udc80 to \\udcff.
+def json_text(entry: Mapping[str, Any], *, indent: int | None = None) -> str:
+    """One object, valid UTF-8 in any case: a byte of a name that is not is escaped as Python's \\udc80 to \\udcff.
 
     json.loads and os.fsencode give the file's name back.
     """
-    text = json.dumps({"id": recording, **transcript.as_dict()}, ensure_ascii=False, indent=indent)
+    text = json.dumps(entry, ensure_ascii=False, indent=indent)
     return re.sub(r"[\ud800-\udfff]", lambda match: f"\\u{ord(match[0]):04x}", text)
+
+
+def _json(recording: str, transcript: Transcript, *, indent: int | None) -> str:
+    return json_text({"id": recording, **transcript.as_dict()}, indent=indent)
 
 
 def _json_file(recording: str, transcript: Transcript) -> str:
