@@ -160,6 +160,8 @@ def test_s3_in_and_out_give_the_files_of_a_disk(
     transcribe(job_options("s3://bucket/bulk/audio", "s3://bucket/out"))
     read = [target for method, target, _ in s3.requests if method == "GET" and ".flac" in target]
     assert read == [], "a job that is done reads no audio, and opens no file for its size"
+    listings = [target for method, target, _ in s3.requests if method == "GET" and "list-type=2" in target]
+    assert len(listings) == 2, "input and output are listed once each"
 
 
 def test_a_store_that_fails_ends_a_job_in_one_line_and_it_resumes(

@@ -25,7 +25,7 @@ KILLED_BY_A_FILE = """
 import builtins, os, signal
 opened = builtins.open
 def open(file, *arguments, **options):
-    if "kills" in str(file):
+    if "kills.flac" in str(file):
         os.kill(os.getpid(), signal.SIGKILL)
     return opened(file, *arguments, **options)
 builtins.open = open
