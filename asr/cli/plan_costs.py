@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from asr.data.epoch_plan import EpochPlan
-from asr.data.reading import Reading
+from asr.data.reading import EpochReading
 from asr.data.training_set import TrainingSet
 from asr.storage.settings import StorageSettings
 from asr.storage.store import MERGE_GAP
@@ -29,7 +29,7 @@ class Load:
         workers_bytes: of the batches that wait in the loading processes of a rank, at most.
     """
 
-    reading: Reading | None
+    reading: EpochReading | None
     plan: EpochPlan
     ranks: int
     held_bytes: float
@@ -38,7 +38,7 @@ class Load:
     workers_bytes: float
 
 
-def load_of(reading: Reading | None, training_set: TrainingSet, plan: EpochPlan, ranks: int, workers: int) -> Load:
+def load_of(reading: EpochReading | None, training_set: TrainingSet, plan: EpochPlan, ranks: int, workers: int) -> Load:
     """Measure what an epoch asks of stores and of each process.
 
     Args:
@@ -70,7 +70,7 @@ def costs(load: Load, storage: StorageSettings) -> Iterator[str]:
     yield f"  this process took {megabytes(load.peak_bytes)} at most, libraries, model and mapped pages included"
 
 
-def _reading(load: Load, reading: Reading, storage: StorageSettings) -> Iterator[str]:
+def _reading(load: Load, reading: EpochReading, storage: StorageSettings) -> Iterator[str]:
     yield f"reading an epoch from {counted(reading.num_shards, 'shard')}"
     if reading.wanted_bytes:
         gaps = f"ranges up to {MERGE_GAP:,} bytes apart are one request"

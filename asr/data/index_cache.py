@@ -26,7 +26,6 @@ from asr.data.manifest import (
     parse_object,
     parse_utterance,
     read_good_lines,
-    read_manifest,
 )
 from asr.data.utterances import Part, Utterances, with_known_ids
 from asr.errors import InputError, StoreError
@@ -59,11 +58,12 @@ class IndexCache:
     def __init__(self, folder: str | Path | None = None) -> None:
         self.folder = default_folder() if folder is None else Path(folder)
 
-    def utterances(self, path: str | Path) -> Utterances:
+    def utterances(self, path: str | Path, required: Sequence[str] = REQUIRED_KEYS) -> Utterances:
         """Open a manifest, or an index, as columns.
 
         Args:
             path: or URL.
+            required: keys that a line of a manifest must have; without `text`, the text is empty.
 
         Raises:
             InputError: naming file and line, for what is not an utterance, a repeated id, or an empty manifest.
@@ -71,7 +71,7 @@ class IndexCache:
         """
         path = plain(path)
         if not is_index(path):
-            index = self._index(path)
+            index = self._index(path, required)
         else:
             index = self._fetched(path) if is_url(path) else open_index(Path(path))
         return Utterances([Part(index, folder_of(path))])
@@ -125,22 +125,23 @@ class IndexCache:
             path.unlink(missing_ok=True)
             return fetched_index(url)
 
-    def _index(self, manifest: str) -> Index:
+    def _index(self, manifest: str, required: Sequence[str]) -> Index:
         content = read_whole(manifest) if is_url(manifest) else None  # fetched once
         source = _content_digest(manifest, content)
-        path = self.folder / f"{source}{INDEX_SUFFIX}"
+        lacking = "".join(f"-without-{key}" for key in REQUIRED_KEYS if key not in required)
+        path = self.folder / f"{source}{lacking}{INDEX_SUFFIX}"
 
         def write() -> None:
-            write_whole(path, lambda file: write_index(file, _rows(manifest, content), source))
+            write_whole(path, lambda file: write_index(file, _rows(manifest, content, required), source))
 
         if not self._made(path, write):
-            return Index(list(record_batches(_rows(manifest, content))), source)
+            return Index(list(record_batches(_rows(manifest, content, required))), source)
         try:
             return open_index(path)
         except InputError as error:
             logger.warning("%s It is made anew.", error)
             path.unlink(missing_ok=True)
-            return self._index(manifest)
+            return self._index(manifest, required)
 
     def _made(self, path: Path, write: Callable[[], None], compute: Callable[[], None] = lambda: None) -> bool:
         """Make a file under a lock if it is not there; tell whether it is there now.
@@ -196,23 +197,26 @@ def _locked(path: Path) -> Iterator[None]:
         yield
 
 
-def _rows(manifest: str, content: bytes | None) -> Iterator[Utterance]:
+def _rows(manifest: str, content: bytes | None, required: Sequence[str]) -> Iterator[Utterance]:
     """Yield the utterances of a manifest, audio paths as written; progress is logged.
 
     Args:
         manifest: path or URL.
         content: of it; None: it is read.
+        required: keys that each line must have.
     """
     hashes, announced = array("q"), time.monotonic()
     for number, (where, line) in enumerate(manifest_lines(manifest, content), start=1):
-        utterance = parse_utterance(parse_object(line, where), where, None)
+        utterance = parse_utterance(parse_object(line, where), where, None, required)
         hashes.append(hash(utterance.id))
         if number % 10_000 == 0 and time.monotonic() - announced > LONG_SECONDS:
             announced = time.monotonic()
             logger.info("indexing %s: %s utterances so far", printable_url(manifest), f"{number:,}")
         yield utterance
     if len(np.unique(np.frombuffer(hashes, dtype=np.int64))) < len(hashes):
-        read_manifest(manifest)  # raises the error that names both lines, unless only the hashes are equal
+        _, problems = read_good_lines(manifest, required=required)  # none, if only the hashes are equal
+        for problem in problems:  # names both lines
+            raise problem
 
 
 def _content_digest(manifest: str, content: bytes | None) -> str:

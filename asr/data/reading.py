@@ -17,7 +17,7 @@ MAX_BATCHES = 1_000  # whose requests are planned; the others are taken to be li
 
 
 @dataclass(frozen=True)
-class Reading:
+class EpochReading:
     """What all processes read in an epoch.
 
     Args:
@@ -45,7 +45,7 @@ class Reading:
         return self.wanted_bytes * self.amplification
 
 
-def epoch_reading(plan: EpochPlan, utterances: Utterances) -> Reading | None:
+def epoch_reading(plan: EpochPlan, utterances: Utterances) -> EpochReading | None:
     """Plan the requests of an epoch; None: all of its audio is in files of this machine.
 
     Args:
@@ -68,7 +68,7 @@ def epoch_reading(plan: EpochPlan, utterances: Utterances) -> Reading | None:
     num_shards = sum(len(part.index.shards) for part in utterances.parts)
     if not num_shards and not requests:
         return None
-    return Reading(
+    return EpochReading(
         num_batches=steps * ranks,
         num_planned=len(places),
         num_shards=num_shards,

@@ -30,6 +30,7 @@ from asr.storage.client import (
 )
 from asr.storage.location import is_url
 from asr.storage.session import ask, current_settings
+from asr.system.files import write_shared
 from asr.system.files import write_whole as write_whole_file
 
 MERGE_GAP = 1 << 16  # bytes between two ranges that are cheaper fetched than left out: a millisecond
@@ -163,6 +164,28 @@ def write_whole(path: str, content: bytes | Path) -> None:
         write_whole_file(Path(path), lambda file: file.writelines(_blocks(content)))
     except OSError as error:
         raise StoreError(f"{path}: must be written; {error.strerror}.") from None
+
+
+def write_together(path: str, content: bytes, *, is_new: bool = False) -> bool:
+    """Write a small file or an object, whole or not at all, though other processes may do so at the same time.
+
+    Args:
+        path: or URL of the file; the folder of a file must be there.
+        content: of it.
+        is_new: write only if there is no such file yet.
+
+    Returns:
+        Whether it was written. Of an object, False may also mean that the store's answer to an earlier attempt of this
+        call was lost.
+
+    Raises:
+        StoreError: an object cannot be written.
+        OSError: a file cannot be written.
+    """
+    if is_url(path):
+        [is_written] = ask([Put(path, content, is_new)])
+        return bool(is_written)
+    return write_shared(Path(path), content, is_new=is_new)
 
 
 def download(path: str, target: Path) -> None:
