@@ -30,7 +30,7 @@ LAYERS = [
     ["interfaces", "storage"],
     ["audio", "text", "language_model", "kernels"],
     ["web"],
-    ["augment", "decode", "encoder", "features", "head", "optimizer", "schedule", "tokenizer"],
+    ["adapter", "augment", "decode", "encoder", "features", "head", "optimizer", "schedule", "tokenizer"],
     ["token_model"],
     ["data"],
     ["recognition"],
@@ -129,7 +129,7 @@ def test_a_public_class_has_a_name_of_its_own() -> None:
     assert {name: several for name, several in places.items() if len(several) > 1} == {}
 
 
-MAX_ARROWS, MAX_ARROWS_IN_ALL = 151, 345  # between folders; with the contract and the commands
+MAX_ARROWS, MAX_ARROWS_IN_ALL = 151, 351  # between folders; with the contract and the commands
 
 
 def folder(module: str) -> str:
@@ -240,6 +240,7 @@ COMPONENTS = [
         "encoder",
         "head",
         "decode",
+        "adapter",
         "optimizer",
         "schedule",
         "token_model",

@@ -3,7 +3,7 @@
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, cast
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
 from torch.optim import Optimizer
 
-from asr.checkpoint.load import CHECKPOINT_KEY
+from asr.checkpoint.load import CHECKPOINT_KEY, PREFIX
 from asr.checkpoint.saved import WER
 from asr.data.batch import Batch, Rejected
 from asr.data.batch_plan import LESS_MEMORY
@@ -30,6 +30,11 @@ from asr.training.memory_check import describe
 from asr.training.place import epoch_of, log_place, scheduled
 from asr.training.step_sums import StepBatches, StepRecord, StepSums, on_device, wait_for
 from asr.training.stopwatch import Stopwatch
+
+STATES = {
+    "state_dict",
+    "current_model_state",
+}  # of a checkpoint; the second beside a moving average, which is the first
 
 logger = logging.getLogger(__name__)
 
@@ -71,6 +76,7 @@ class RecognitionTask(pl.LightningModule):
         faults: folder for batches whose loss is not finite.
         waiting: runs while the training process waits for a batch.
         samples: which utterances are followed from validation to validation, and where they are kept.
+        own_tensors: names of the model's tensors that a checkpoint holds; None: all. The others are as the run began.
     """
 
     measure: ClassVar[str] = WER
@@ -87,6 +93,7 @@ class RecognitionTask(pl.LightningModule):
         faults: Path,
         waiting: Stopwatch,
         samples: SamplesFile,
+        own_tensors: Collection[str] | None,
     ) -> None:
         super().__init__()
         self.model = recognizer.model
@@ -103,6 +110,7 @@ class RecognitionTask(pl.LightningModule):
         self._faults = faults
         self._waiting = waiting
         self._samples = samples
+        self._own = None if own_tensors is None else {f"{PREFIX}{name}" for name in own_tensors}
         self._batches = StepBatches()
         self._unsettled: list[StepRecord] = []
         self._valid = _ValidationSums()
@@ -260,6 +268,16 @@ class RecognitionTask(pl.LightningModule):
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Lightning's hook; a checkpoint is enough to transcribe with."""
         checkpoint[CHECKPOINT_KEY] = self._extra
+        if self._own is not None:
+            for key in STATES & checkpoint.keys():
+                checkpoint[key] = {name: tensor for name, tensor in checkpoint[key].items() if name in self._own}
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Lightning's hook; what the checkpoint does not hold is in the model already."""
+        if self._own is not None:
+            frozen = {name: tensor for name, tensor in self.state_dict().items() if name not in self._own}
+            for key in STATES & checkpoint.keys():
+                checkpoint[key] = frozen | checkpoint[key]
 
     def _stand_in(self) -> Tensor:
         """Take a step's part without an utterance, (1,): every collective is joined, with no frame and no weight."""
