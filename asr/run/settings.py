@@ -105,11 +105,13 @@ class DoctorSettings:
         report: path of its page; None: doctor.html in run_dir.
         listen_hours: hours of audio that are decoded, at most; None: all.
         model: trained model whose alignment scores show wrong texts; None: none.
+        card_gigabytes: memory of the card to train on, in GB; None: it is not compared.
     """
 
     report: Annotated[str | None, or_null(PATH)]
     listen_hours: Annotated[float | None, or_null(above(0))]
     model: Annotated[str | None, or_null(TEXT)]
+    card_gigabytes: Annotated[float | None, or_null(above(0))]
 
 
 @dataclass(frozen=True)
