@@ -26,7 +26,7 @@ The folders, from the lowest layer up; each imports only from those above it:
     language_model/  n-grams: made, mixed, checked, asked
     kernels/         hand-tuned operations, each beside its plain form
     web/             what pages are made of
-    augment/ features/ tokenizer/ encoder/ head/ decode/ optimizer/ schedule/
+    augment/ features/ tokenizer/ encoder/ head/ decode/ adapter/ optimizer/ schedule/
                      the components: asr/<group>/<name>.py is configured by conf/<group>/<name>.yaml
     token_model/     a component, too: neural language models over tokens, of the encoder's layers
     data/            manifest lines to utterances, examples, batches (the padding boundary) and each epoch's plan

@@ -10,6 +10,7 @@ COMMANDS = {
         "train": "train a recogniser; report its word error rate",
         "training_report": "make the page of a run that is still going on",
         "average": "make a bundle of several checkpoints of a run",
+        "merge": "make a bundle of an adapter (adapter=lora) and the model that it was trained from",
         "shards": "pack a corpus into tar files, with an index that training reads",
     },
     "Use": {

@@ -15,7 +15,7 @@ from torch import nn
 from asr.data.dataset import Augmentation
 from asr.data.recordings import RecordingList
 from asr.errors import InputError, one_line, shown
-from asr.interfaces import Decoder, Encoder, Features, Head, OptimizerMaker, Schedule, Tokenizer, TokenModel
+from asr.interfaces import Adapter, Decoder, Encoder, Features, Head, OptimizerMaker, Schedule, Tokenizer, TokenModel
 from asr.language_model.stored import is_token_model, read_token_model, token_model_file
 from asr.language_model.token_histories import TokenHistories
 from asr.recognition.confidence import UNCALIBRATED, Calibration
@@ -52,7 +52,16 @@ def build_model(config: Config, tokenizer: Tokenizer, features: Features) -> Mod
         given = config["features"]["normalize"]["name"]
         raise InputError(f"{must}; {given} does. Take features/normalize=global_cmvn.")
     head = component("head", config["head"])(encoder.output_dim, len(encoder.blocks), tokenizer.vocab_size)
-    return Model(get_normalizer(config["normalizer"]), tokenizer, features, encoder, head)
+    model = Model(get_normalizer(config["normalizer"]), tokenizer, features, encoder, head)
+    if "adapter" in config:
+        build_adapter(config["adapter"]).insert(model)
+    return model
+
+
+def build_adapter(config: Config) -> Adapter:
+    """Make what adapts a trained model, and merges what was trained into it."""
+    adapter: Adapter = component("adapter", config)()
+    return adapter
 
 
 def build_decoder(config: Config, model: Model) -> Decoder:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from asr.cli.command import DECODERS, audio_progress, progress_bar, run_command
+from asr.cli.command import DECODERS, add_base, audio_progress, progress_bar, run_command
 from asr.errors import InputError
 from asr.system.files import real
 
@@ -48,8 +48,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from asr.publishing.exported_folder import check_exported, replace_exported, token_files
     from asr.publishing.programs import all_programs, check_exportable, differences, smaller, written_down
 
-    path = path_of(options.model)
-    bundle = _with_decoder(read_model(path), options.decode)
+    path, base = path_of(options.model), None if options.base is None else path_of(options.base)
+    bundle = _with_decoder(read_model(path, base), options.decode)
     if bundle.programs:
         raise InputError(f"{path}: a model to be exported must have its weights; this one is exported already.")
     recognizer = bundle_recognizer(bundle, path)
@@ -96,6 +96,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser = argparse.ArgumentParser(prog="python -m asr.export", description=description)
     parser.add_argument("model", metavar="MODEL", help="a run folder, a bundle, or a .ckpt")
+    add_base(parser)
     output = "gets the programs, tokens.txt and README.md; it must not exist, be empty, or hold nothing but an earlier "
     output += "export, which is replaced"
     parser.add_argument("-o", "--output", metavar="FOLDER", type=Path, required=True, help=output)

@@ -502,3 +502,13 @@ class OptimizerMaker(Protocol):
     """The parameters that are trained, by name, to their optimizer; groups of them may have settings of their own."""
 
     def __call__(self, named_parameters: Iterable[tuple[str, nn.Parameter]]) -> Optimizer: ...
+
+
+class Adapter(Protocol):
+    """Small trained weights beside the frozen ones of a trained model, its base."""
+
+    def insert(self, model: nn.Module) -> None:
+        """Adapt a model in place and freeze its other weights; outputs and names of tensors stay."""
+
+    def merged(self, base: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Merge weights that were trained, `own`, into those of the base."""

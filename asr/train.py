@@ -45,7 +45,7 @@ def train(settings: "RunSettings") -> float | None:
     pl.seed_everything(seed, verbose=False)
     recognizer = build.build_recognizer(settings.components, prepared.tokenizer, features)
     model = recognizer.model
-    prepared.initialize(model)
+    own_tensors = prepared.initialize(model)
     if settings.gradient_checkpointing:
         recompute_blocks(model.encoder)
     counts = training_counts(settings, corpus, model)
@@ -74,6 +74,7 @@ def train(settings: "RunSettings") -> float | None:
         prepared.validation_samples(corpus.valid),
         training_set.epoch_hours,
         corpus.valid.manifests,
+        own_tensors,
     )
     others = besides_steps(settings, prepared, task, data)
     stop = equip(trainer, settings, prepared, run, data, task.measure, others)

@@ -27,6 +27,12 @@ def test_a_bundle_of_each_format_hears_what_it_heard_when_it_was_made(number: in
     torch.testing.assert_close(log_probs(HERE / f"format-{number}"), heard, rtol=0, atol=1e-3)
 
 
+def test_an_adapter_of_format_9_hears_with_its_base_what_it_heard_when_it_was_made() -> None:
+    heard = torch.tensor(json.loads((HERE / "adapter-9.json").read_text()))
+    torch.testing.assert_close(log_probs(HERE / "adapter-9", HERE / "format-9"), heard, rtol=0, atol=1e-3)
+    assert (log_probs(HERE / "format-9") - heard).abs().max() > 0.01
+
+
 @pytest.mark.parametrize(
     ("was", "today"),
     [

@@ -24,6 +24,7 @@ from asr.diagnosis.finding import Severity
 from asr.diagnosis.forecast import disk, memory_finding
 from asr.diagnosis.sample import sampled
 from asr.diagnosis.sound import MAX_SWAPPED, Sound, measure, speed_findings
+from asr.diagnosis.training_memory import PeakMemory
 from asr.diagnosis.trial import Steps
 from asr.doctor import doctor
 from asr.errors import InputError, StoreError
@@ -440,3 +441,27 @@ def test_a_store_that_fails_ends_the_doctor_in_one_line(in_shards: str, tmp_path
     with pytest.raises(StoreError, match=r"s3://bucket/examined/.*ExpiredToken.* Renew the credentials") as raised:
         doctor(settings_with(*TINY, *of_shards(in_shards), f"run_dir={tmp_path / 'run'}"))
     assert "\n" not in str(raised.value)
+
+
+def test_memory_counts_weights_gradients_and_moments_of_what_is_trained() -> None:
+    """Of a linear layer that all is known of: forward, the input's gradient is not wanted, backward."""
+    layer = torch.nn.Linear(300, 200, bias=False)
+    x = torch.randn(50, 300)
+    with PeakMemory([*layer.parameters(), x]) as memory:
+        out = layer(x)
+        doubled = out.relu()
+        del out
+        doubled.sum().backward()
+    output, gradient = 50 * 200 * 4, 300 * 200 * 4
+    assert 2 * output + gradient <= memory.peak <= 4 * output + gradient + 1000
+
+
+def test_a_card_that_is_too_small_is_an_error(fluent: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    overrides = [*TINY, *tone_corpus(fluent), f"run_dir={tmp_path}", "doctor.card_gigabytes=1e-4"]
+    with pytest.raises(InputError, match="1 finding above must be mended: card"):
+        doctor(settings_with(*overrides))
+    said = capsys.readouterr().out
+    sizes = [float(size) for size in re.findall(r"(?:full|encoder\.\*\]|lora) ([\d.]+) GB", said)]
+    assert len(sizes) == 3
+    assert sizes[0] > max(sizes[1:])
+    assert "of tensors; the card has 0.0001 GB" in said

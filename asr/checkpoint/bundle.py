@@ -83,7 +83,7 @@ class Bundle:
 
 
 def read_bundle(folder: Path) -> Bundle:
-    """Read a bundle.
+    """Read a bundle, of a whole model or of an adapter.
 
     Raises:
         InputError: it is damaged, or names files that do not lie in it, or is an exported model.

@@ -5,7 +5,7 @@ from typing import Any
 
 from asr.errors import InputError, shown
 
-FORMAT = 8  # of what this version writes
+FORMAT = 9  # of what this version writes
 KEY = "format"  # of a config: its number; a config of format 0 has none
 
 
@@ -144,6 +144,11 @@ def _transducer_of_other_toolkits(config: dict[str, Any]) -> dict[str, Any]:
     return config | {"head": head}
 
 
+def _whole_models(config: dict[str, Any]) -> dict[str, Any]:
+    """Up to format 8 each bundle was that of a whole model; now it may be that of an adapter."""
+    return config
+
+
 CHANGES: list[Callable[[dict[str, Any]], dict[str, Any]]] = [
     _relative_feed_forward,
     _convolution_group,
@@ -153,4 +158,5 @@ CHANGES: list[Callable[[dict[str, Any]], dict[str, Any]]] = [
     _word_insertion_bonus,
     _no_spelling,
     _transducer_of_other_toolkits,
+    _whole_models,
 ]  # from format 0, 1, … to the next

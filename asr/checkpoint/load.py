@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from asr.build import MODEL_KEYS, Config, build_decoder, build_features, build_model, build_tokenizer
+from asr.checkpoint.adapted import ADAPTER, BASE, check_whole, merged
 from asr.checkpoint.address import hub_hint
 from asr.checkpoint.bundle import (
     CONFIG,
@@ -47,7 +48,10 @@ RESCORING = ("language_model", "rescoring_weight", "token_insertion_bonus")  # i
 
 
 def load_recognizer(
-    path: str | Path, device: str | torch.device = "cpu", decode: Mapping[str, Any] | None = None
+    path: str | Path,
+    device: str | torch.device = "cpu",
+    decode: Mapping[str, Any] | None = None,
+    base: Path | None = None,
 ) -> Recognizer:
     """Load a recogniser, ready to recognise.
 
@@ -57,22 +61,33 @@ def load_recognizer(
         decode: settings of the decoder to use instead of the model's, `{"name": "beam", "fusion": {"lm": "a.arpa"}}`,
             say; only the settings, and it is the model's own, or the beam beside that. Of a decoder that is not the
             model's own, the others are those of conf/decode.
+        base: the model that an adapter is of.
 
     Raises:
         InputError: there is no such model, or it is damaged, or it asks for what is not ours to build.
     """
     path = Path(path)
-    bundle = read_model(path)
+    bundle = read_model(path, base)
     settings = decoder_settings(bundle, decode or {})
     return bundle_recognizer(replace(bundle, config=bundle.config | {"decode": settings}), path, device)
 
 
-def read_model(path: Path) -> Bundle:
+def read_model(path: Path, base: Path | None = None) -> Bundle:
     """Read what a recogniser is made of, from any of the forms of a model that lie on a disk.
 
+    Args:
+        path: of the model.
+        base: the model that an adapter is of; both are merged.
+
     Raises:
-        InputError: there is no such model, or it is damaged.
+        InputError: there is no such model, or it is damaged, or it is an adapter of another base, or of none.
     """
+    if base is None:
+        return check_whole(_read_stored(path), path)
+    return merged(_read_stored(path), path, read_model(base), base)
+
+
+def _read_stored(path: Path) -> Bundle:
     if path.suffix == ".ckpt":
         return _without_files(checkpoint_bundle(path), path)
     folder = bundle_folder(path)
@@ -97,8 +112,9 @@ def bundle_recognizer(bundle: Bundle, path: Path, device: str | torch.device = "
         device: where to put the weights.
 
     Raises:
-        InputError: it is damaged, or asks for what is not ours to build.
+        InputError: it is damaged, or of an adapter alone, or asks for what is not ours to build.
     """
+    check_whole(bundle, path)
     try:
         tokenizer, features = build_tokenizer(bundle.config), build_features(bundle.config)
         tokenizer.load(bundle.files)
@@ -212,16 +228,20 @@ def fitted_files(tokenizer: Tokenizer, features: Features) -> dict[str, bytes]:
     return tokenizer.files() | features.normalize.files()
 
 
-def checkpoint_extra(config: Config, files: Mapping[str, bytes], keys: Sequence[str] = MODEL_KEYS) -> dict[str, Any]:
+def checkpoint_extra(
+    config: Config, files: Mapping[str, bytes], keys: Sequence[str] = MODEL_KEYS, base: Mapping[str, str] | None = None
+) -> dict[str, Any]:
     """Prepare what a Lightning checkpoint keeps under `CHECKPOINT_KEY`, as types that `weights_only` loads.
 
     Args:
         config: of the training.
         files: that were learnt, by name.
         keys: of the config, which a bundle holds.
+        base: of the adapter that the config has, as `base_config` names it.
     """
+    adapter = {} if base is None else {ADAPTER: config[ADAPTER], BASE: dict(base)}
     return {
-        "config": {KEY: FORMAT, **{key: config[key] for key in keys}},
+        "config": {KEY: FORMAT, **{key: config[key] for key in keys}, **adapter},
         "files": {name: _to_tensor(content) for name, content in files.items()},
     }
 

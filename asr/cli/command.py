@@ -43,6 +43,7 @@ def model_parser(
     """Make a parser that knows MODEL, and what bounds its memory; with `workers` other processes may read audio."""
     parser = argparse.ArgumentParser(prog=f"python -m asr.{command}", description=description)
     parser.add_argument("model", metavar="MODEL", help=model)
+    add_base(parser)
     net = parser.add_argument_group("running the net")
     net.add_argument("--device", default="auto", help="cpu, cuda, cuda:1, mps, …; auto: cuda if there is one (default)")
     net.add_argument("--precision", choices=PRECISIONS, default="float32", help=PRECISION_HELP)
@@ -57,6 +58,13 @@ def model_parser(
         "--segment", choices=("chunks", "silence"), default="chunks", help="or cut long recordings at silences"
     )
     return parser
+
+
+def add_base(parser: argparse.ArgumentParser, required: bool = False) -> None:
+    """Add the option that names the base of an adapter."""
+    parser.add_argument(
+        "--base", metavar="MODEL", required=required, help="of an adapter (adapter=lora): the model it was trained from"
+    )
 
 
 def add_decoding(parser: argparse.ArgumentParser) -> None:
@@ -96,7 +104,7 @@ def load_model(options: argparse.Namespace) -> "Recognizer":
     """Load the model that the options name, with the decoder and on the device they name."""
     from asr.interchange.models import load_recognizer
 
-    recognizer = load_recognizer(options.model, decode=decoder(options))
+    recognizer = load_recognizer(options.model, decode=decoder(options), base=options.base)
     check_used(recognizer, options)
     return place(recognizer, options)
 

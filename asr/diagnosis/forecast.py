@@ -3,11 +3,10 @@
 import logging
 import math
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
-from torch import nn
 
 from asr import build
 from asr.checkpoint.saved import NEWEST
@@ -18,6 +17,7 @@ from asr.data.position import start_of_epoch
 from asr.data.selection import FEWER_TOKENS, TEXT_TOO_LONG
 from asr.data.training_set import TrainingSet
 from asr.diagnosis.finding import Case, Finding, Severity
+from asr.diagnosis.training_memory import FULL, LORA, training_memory, weight_bytes
 from asr.diagnosis.trial import Steps, Trial, padded_seconds
 from asr.errors import is_out_of_memory
 from asr.recognition.model import Model
@@ -76,11 +76,14 @@ def forecast(
     tried = Forecast()
     try:
         steps = trial.steps(plan, augmentation)
+        needed = training_memory(model, trial.largest(plan), trial.autocast, settings.ema.decay is not None)
     except (RuntimeError, MemoryError) as error:
         tried.findings.append(memory_finding(error))
         return tried
     tried.facts.extend(time_facts(steps, plan, settings.data.num_workers, total * bounds.accumulate))
     tried.findings.extend(memory_findings(steps))
+    tried.facts.append(("tensors", ", ".join(f"{way} {size / GIGABYTE:.2f} GB" for way, size in needed.items())))
+    tried.findings.extend(card_findings(needed, settings))
     facts, findings = disk(steps.state, weight_bytes(model), settings)
     return Forecast([*tried.facts, *facts], [*tried.findings, *findings])
 
@@ -155,6 +158,23 @@ def memory_findings(steps: Steps) -> list[Finding]:
     return [Finding("memory", Severity.WARNING, what, f"{LESS_MEMORY}.")]
 
 
+def card_findings(needed: Mapping[str, float], settings: RunSettings) -> list[Finding]:
+    """Say whether the run's tensors leave no room on the card that doctor.card_gigabytes describes.
+
+    Args:
+        needed: bytes of tensors by the way of training.
+        settings: of the training.
+    """
+    card = settings.doctor.card_gigabytes
+    chosen = LORA if "adapter" in settings.components and LORA in needed else FULL
+    if card is None or needed[chosen] <= NEARLY_FULL * card * GIGABYTE:
+        return []
+    what = f"the largest batch has {needed[chosen] / GIGABYTE:.1f} GB of tensors; the card has {card:g} GB."
+    fits = [way for way, size in needed.items() if size <= NEARLY_FULL * card * GIGABYTE]
+    advice = f"{LESS_MEMORY}" + (f", or train with {' or '.join(fits)}" if fits else "") + "."
+    return [Finding("card", Severity.ERROR, what, advice)]
+
+
 def disk(state: float, weights: float, settings: RunSettings) -> tuple[list[tuple[str, str]], list[Finding]]:
     """Say what checkpoints and bundle take on the disk, and whether there is room.
 
@@ -175,8 +195,3 @@ def disk(state: float, weights: float, settings: RunSettings) -> tuple[list[tupl
         return [("disk", said)], []
     advice = "Make room, give another run_dir, or lower checkpoint.keep."
     return [("disk", said)], [Finding("disk", Severity.ERROR, f"{settings.run_dir} takes {said}.", advice)]
-
-
-def weight_bytes(model: nn.Module) -> float:
-    """Count the bytes of a model's parameters and buffers."""
-    return float(sum(tensor.numel() * tensor.element_size() for tensor in model.state_dict().values()))

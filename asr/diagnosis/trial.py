@@ -91,7 +91,7 @@ class Trial:
         """Take a step; how many seconds it took."""
         batch = batch.to(self._device)
         begun = time.perf_counter()
-        with self._autocast():
+        with self.autocast():
             encoded = self._model(batch.features, batch.feature_lengths)
             loss = self._model.head.losses(encoded, batch.tokens, batch.token_lengths)["loss"].sum()
         loss.backward()
@@ -101,7 +101,13 @@ class Trial:
             torch.cuda.synchronize(self._device)
         return time.perf_counter() - begun
 
-    def _autocast(self) -> AbstractContextManager[None]:
+    def largest(self, plan: EpochPlan) -> Batch:
+        """Make up the batch of a plan with the most padded seconds, on the device."""
+        padded = padded_seconds(plan)
+        return self._batch(plan, int(padded.flatten().argmax()), padded.shape[1]).to(self._device)
+
+    def autocast(self) -> AbstractContextManager[None]:
+        """Make the context of the forward pass."""
         if self._precision is None:
             return nullcontext()
         return torch.autocast(self._device.type, self._precision)

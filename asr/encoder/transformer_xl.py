@@ -173,6 +173,8 @@ class TransformerXLBlock(nn.Module):
 class MemoryAttention(nn.Module):
     """`RelativeAttention` to a memory, too: arXiv:1901.02860, section 3.3."""
 
+    reads_weights_of = ("qkv",)  # which an adapter of that layer would not be part of
+
     def __init__(self, dim: int, num_heads: int, dropout: float) -> None:
         super().__init__()
         self.num_heads = num_heads

@@ -1,10 +1,10 @@
 """Starting from a trained model: its parts in the settings, its weights in the net, and an account of every tensor."""
 
-import hashlib
 import logging
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from asr.build import build_features, build_model, build_tokenizer
+from asr.checkpoint.adapted import weights_digest
 from asr.checkpoint.bundle import Bundle
 from asr.checkpoint.load import bundle_recognizer, read_model, read_settings
 from asr.errors import InputError
@@ -85,14 +86,10 @@ class Initialization:
     bundle: Bundle
     parts: Sequence[str]
 
-    @property
+    @cached_property
     def fingerprint(self) -> bytes:
         """What tells this start from another when a run is resumed."""
-        digest = hashlib.sha256()
-        for name, weight in sorted(self.bundle.weights.items()):
-            digest.update(name.encode())
-            digest.update(weight.contiguous().view(torch.uint8).numpy().tobytes())
-        return digest.digest()
+        return weights_digest(self.bundle.weights)
 
     def learnt(self, components: Mapping[str, Any], part: str) -> dict[str, bytes] | None:
         """Files from which tokenizer or features load what they learnt; None where the run has its own."""

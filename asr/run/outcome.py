@@ -7,7 +7,9 @@ from pathlib import Path
 from textwrap import indent
 from typing import TYPE_CHECKING, Any
 
-from asr.checkpoint.load import BUNDLE, CHECKPOINTS, load_recognizer, write_bundle
+from asr.checkpoint.adapted import ADAPTER, is_adapter, merged
+from asr.checkpoint.bundle import read_bundle
+from asr.checkpoint.load import BUNDLE, CHECKPOINTS, bundle_recognizer, write_bundle
 from asr.checkpoint.saved import by_score, intact_checkpoints, kept_checkpoints, select
 from asr.data.manifest import Utterance
 from asr.errors import InputError
@@ -53,7 +55,7 @@ def finish(
     bundle = make_bundle(run_dir, settings, start)
     logger.info("bundle written to %s", bundle)
     EventsFile(run_dir).append(Bundled())
-    results = test_bundle(bundle, tests, device)
+    results = test_bundle(bundle, tests, device, start)
     for name, evaluation in results.items():
         logger.info("%s: %s", name, evaluation.summary())
     if start is not None:
@@ -107,6 +109,10 @@ def make_bundle(run_dir: Path, settings: RunSettings, start: "Initialization | N
         start=start.source if start else "nothing: weights at random",
         origin="".join(f"| {what} | {_cell(text)} |\n" for what, text in _origin(start_event).items() if text),
     )
+    if start is not None and ADAPTER in components:
+        card += _ADAPTER_CARD.format(
+            adapter=components[ADAPTER]["name"], base=start.source, sha256=start.fingerprint.hex()
+        )
     if start is not None and start.bundle.card:
         card += "\n## What it started from\n\n" + indent(start.bundle.card.strip(), "> ", lambda line: True) + "\n"
     write_bundle(run_dir / BUNDLE, [checkpoint.path for checkpoint in chosen], card, components["decode"])
@@ -144,9 +150,21 @@ Transcribe with `python -m asr.transcribe FOLDER AUDIO...`, where FOLDER is this
 """
 
 
-def test_bundle(bundle: Path, tests: Mapping[str, Sequence[Utterance]], device: Any) -> dict[str, Evaluation]:
+_ADAPTER_CARD = """
+The weights here are an adapter alone ({adapter}). It needs its base, the model that it started from: give a command
+`--base MODEL`, or merge both by `python -m asr.merge FOLDER --base MODEL -o MERGED`. The base was called {base};
+its tensors have the SHA-256 `{sha256}`.
+"""
+
+
+def test_bundle(
+    bundle: Path, tests: Mapping[str, Sequence[Utterance]], device: Any, start: "Initialization | None"
+) -> dict[str, Evaluation]:
     """Score the bundle on the test manifests, as `asr.evaluate` does, and keep the counts in the run folder."""
-    recognizer = load_recognizer(bundle, device)
+    stored = read_bundle(bundle)
+    if start is not None and is_adapter(stored.config):
+        stored = merged(stored, bundle, start.bundle, Path(start.source))
+    recognizer = bundle_recognizer(stored, bundle, device)
     results: dict[str, Evaluation] = {}
     lines = {}
     for name, utterances in tests.items():

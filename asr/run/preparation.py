@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from asr.build import build_augmentation
+from asr.checkpoint.adapted import ADAPTER, base_config
 from asr.checkpoint.bundle import check_attachable
 from asr.checkpoint.load import CHECKPOINTS, checkpoint_extra, fitted_files
 from asr.data.corpus import Corpus, prepare_if_absent, read_corpus
@@ -17,6 +18,7 @@ from asr.data.index_cache import IndexCache
 from asr.data.position import Position, start_of_epoch
 from asr.data.token_counts import TokenCounts, stored_counts
 from asr.run import folder
+from asr.run.adaptation import check_base, own_tensors
 from asr.run.events import EventsFile, Started
 from asr.run.initialization import Initialization, start_of
 from asr.run.names import EXAMPLES, FAULTS
@@ -78,14 +80,22 @@ class Prepared:
         """Optimizer steps that are done already."""
         return self.resume.step if self.resume else 0
 
-    def initialize(self, model: "Model") -> None:
+    def initialize(self, model: "Model") -> frozenset[str] | None:
         """Put the weights that the run starts from, if there are any, into a fresh model.
+
+        Returns:
+            Names of the tensors that a checkpoint holds; None: all of them.
 
         Raises:
             InputError: they do not fit.
         """
         if self.start is not None:
             self.start.load(model)
+        if self.start is None or ADAPTER not in self.settings:
+            return None
+        own = own_tensors(model)
+        check_base(model, own, self.start.bundle.weights, self.start.source)
+        return own
 
     def describe(self, model: "Model", corpus: Corpus, training_set: "TrainingSet") -> None:
         """Say what is trained, and on what."""
@@ -180,7 +190,8 @@ def prepare(settings: RunSettings, rank: int, world_size: int) -> Prepared:
         check_allowed(changed, run_dir, settings.resume.allow)
         folder.save_config(run_dir, settings.resolved)
     position = resume.position.on(world_size) if resume else start_of_epoch(0, world_size)
-    extra = checkpoint_extra(components, files)
+    base = base_config(start.fingerprint, start.source) if start and ADAPTER in components else None
+    extra = checkpoint_extra(components, files, base=base)
     return Prepared(
         *(run_dir, first, corpus, tokenizer, features, augmentation, extra, position, compared_settings, resume),
         *(bool(changed), start),

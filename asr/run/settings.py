@@ -32,7 +32,7 @@ from asr.settings.rule import (
 
 # Sections of a config that only asr.build opens.
 COMPONENTS = ("features", "tokenizer", "encoder", "decode", "head", "optimizer", "schedule", "normalizer")
-CHOSEN_COMPONENTS = ("augment", "logger")  # mappings of any number of components, which may be absent
+CHOSEN_COMPONENTS = ("augment", "logger", "adapter")  # may be absent; the first two hold any number of components
 
 
 @dataclass(frozen=True)
@@ -106,12 +106,14 @@ class DoctorSettings:
         max_utterances: number that is examined of a split in shards or at URLs, at most; None: all.
         listen_hours: hours of audio that are decoded, at most; None: all.
         model: trained model whose alignment scores show wrong texts; None: none.
+        card_gigabytes: memory of the card to train on, in GB; None: it is not compared.
     """
 
     report: Annotated[str | None, or_null(PATH)]
     max_utterances: Annotated[int | None, or_null(whole(1))]
     listen_hours: Annotated[float | None, or_null(above(0))]
     model: Annotated[str | None, or_null(TEXT)]
+    card_gigabytes: Annotated[float | None, or_null(above(0))]
 
 
 @dataclass(frozen=True)
@@ -239,6 +241,24 @@ class RunSettings:
     def __post_init__(self) -> None:
         check_sections("conf/train.yaml", self.components, COMPONENTS, CHOSEN_COMPONENTS)
         TEXT.check("normalizer", self.components["normalizer"])
+        if "adapter" in self.components:
+            self._check_adapter(str(self.components["adapter"].get("name")))
+
+    def _check_adapter(self, name: str) -> None:
+        """Check the settings that an adapter depends on.
+
+        Raises:
+            InputError: one does not hold.
+        """
+        if self.init.source is None:
+            raise InputError(f"adapter={name} must have a trained model to adapt; give init.from=MODEL.")
+        if self.init.frozen_steps is not None:
+            must = f"init.frozen_steps must be null with adapter={name}, whose base is frozen in the whole run"
+            raise InputError(f"{must}; got {self.init.frozen_steps}.")
+        if self.graph_memory:
+            raise InputError(
+                f"graph_memory must be 0 with adapter={name}, which was not tried; got {self.graph_memory}."
+            )
 
     @property
     def folder(self) -> Path:

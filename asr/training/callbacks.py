@@ -4,12 +4,12 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import lightning.pytorch as pl
-from lightning.pytorch.callbacks import EMAWeightAveraging, LambdaCallback
+from lightning.pytorch.callbacks import LambdaCallback
 
 from asr.checkpoint.saved import PERPLEXITY
 from asr.training.blank import StuckAtBlank
 from asr.training.early_stopping import Patience
-from asr.training.lightning_internals import validate
+from asr.training.lightning_internals import moving_average, validate
 from asr.training.memory_check import LargestBatchFirst
 from asr.training.profile import Profile
 from asr.training.step_callbacks import step_callbacks
@@ -38,7 +38,7 @@ def besides_steps(
     if prepared.start is not None and prepared.resume is None:
         callbacks.append(LambdaCallback(on_train_start=lambda trainer, task: validate(trainer)))
     if settings.ema.decay is not None:
-        callbacks.append(EMAWeightAveraging(decay=settings.ema.decay))
+        callbacks.append(moving_average(settings.ema.decay))
     if settings.early_stopping.patience is not None:
         callbacks.append(Patience(settings.early_stopping.patience, task.measure))
     if settings.debug.profile_batches is not None:
@@ -57,7 +57,7 @@ def besides_text_steps(
     """
     callbacks: list[pl.Callback] = [LargestBatchFirst(largest)]
     if settings.ema.decay is not None:
-        callbacks.append(EMAWeightAveraging(decay=settings.ema.decay))
+        callbacks.append(moving_average(settings.ema.decay))
     if settings.early_stopping.patience is not None:
         callbacks.append(Patience(settings.early_stopping.patience, PERPLEXITY))
     return callbacks

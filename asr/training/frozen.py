@@ -22,6 +22,8 @@ class Frozen(pl.callbacks.Callback):
     computed for them is thrown away. DDP asks which weights have gradients before the first step and not again, and the
     largest batch, which is tried then, has to fit with all of them.
 
+    Weights that take no gradient already, the base of an adapter, are among those of the whole run.
+
     Args:
         model: whose weights.
         patterns: of their names, such as `encoder.*`, `encoder.blocks.0.*`.
@@ -38,7 +40,11 @@ class Frozen(pl.callbacks.Callback):
         for pattern in patterns:
             if not any(fnmatchcase(name, pattern) for name in named):
                 raise InputError(f"init.frozen must name weights, such as encoder.subsampling.*; got {pattern!r}.")
-        names = [name for name in named if any(fnmatchcase(name, pattern) for pattern in patterns)]
+        names = [
+            name
+            for name, weight in named.items()
+            if not weight.requires_grad or any(fnmatchcase(name, pattern) for pattern in patterns)
+        ]
         if patterns and len(names) == len(named):
             raise InputError(f"init.frozen must leave weights to train; got {', '.join(patterns)}.")
         self._steps = steps
@@ -48,10 +54,16 @@ class Frozen(pl.callbacks.Callback):
         if steps is None:
             for weight in self._weights:
                 weight.requires_grad_(False)
-        if patterns:
-            sizes = (sum(weight.numel() for weight in weights) for weights in (self._weights, named.values()))
+        if names:
+            frozen, total = (sum(weight.numel() for weight in weights) for weights in (self._weights, named.values()))
             how_long = "in the whole run" if steps is None else f"in the first {counted(steps, 'step')}"
-            logger.info("init.frozen: %s of %s parameters stay as they are %s", *map("{:,}".format, sizes), how_long)
+            logger.info(
+                "%s of %s parameters are frozen %s; %.2f %% are trained",
+                f"{frozen:,}",
+                f"{total:,}",
+                how_long,
+                100 * (1 - frozen / total),
+            )
 
     def on_train_batch_start(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int

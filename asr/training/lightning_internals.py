@@ -5,10 +5,13 @@ another version has it otherwise.
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from subprocess import Popen
 from typing import Any
 
 import lightning.pytorch as pl
+from lightning.pytorch.callbacks import EMAWeightAveraging
+from torch import Tensor
 
 from asr.data.position import Position
 
@@ -105,3 +108,17 @@ def replace_process_watch(watch: Callable[[], None]) -> None:
     from lightning.pytorch.strategies.launchers import subprocess_script
 
     subprocess_script._launch_process_observer = lambda child_processes: watch()
+
+
+def moving_average(decay: float) -> pl.Callback:
+    """Make the callback that averages the weights of all steps, and leaves frozen ones as they are, to the bit.
+
+    Lightning 2.6 computes decay * average + (1 - decay) * weight, which rounds a weight that does not change.
+    """
+    callback = EMAWeightAveraging(decay=decay)
+    callback._kwargs["avg_fn"] = partial(_towards, 1 - decay)
+    return callback
+
+
+def _towards(share: float, average: Tensor, weight: Tensor, _: Any) -> Tensor:
+    return average + share * (weight - average)

@@ -3,7 +3,7 @@
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, cast
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
 from torch.optim import Optimizer
 
-from asr.checkpoint.load import CHECKPOINT_KEY
+from asr.checkpoint.load import CHECKPOINT_KEY, PREFIX
 from asr.checkpoint.saved import WER
 from asr.data.batch import Batch, Rejected
 from asr.data.batch_plan import LESS_MEMORY
@@ -32,6 +32,11 @@ from asr.training.place import epoch_of, epochs_done, log_place, scheduled
 from asr.training.step_sums import StepBatches, StepRecord, StepSums, wait_for
 from asr.training.stopwatch import Stopwatch
 from asr.training.validation_sums import ValidationSums
+
+STATES = {
+    "state_dict",
+    "current_model_state",
+}  # of a checkpoint; the second beside a moving average, which is the first
 
 logger = logging.getLogger(__name__)
 
@@ -75,6 +80,7 @@ class RecognitionTask(pl.LightningModule):
         samples: which utterances are followed from validation to validation, and where they are kept.
         epoch_hours: name of each training manifest to its hours in an epoch.
         valid_manifests: names of the manifests that are validated on.
+        own_tensors: names of the model's tensors that a checkpoint holds; None: all. The others are as the run began.
     """
 
     measure: ClassVar[str] = WER
@@ -93,6 +99,7 @@ class RecognitionTask(pl.LightningModule):
         samples: SamplesFile,
         epoch_hours: Mapping[str, float],
         valid_manifests: Sequence[str],
+        own_tensors: Collection[str] | None,
     ) -> None:
         super().__init__()
         self.model = recognizer.model
@@ -112,6 +119,7 @@ class RecognitionTask(pl.LightningModule):
         self._epoch_hours = epoch_hours
         self._of_manifests = ManifestSums(list(epoch_hours))  # since they were logged
         self._valid_manifests = valid_manifests
+        self._own = None if own_tensors is None else {f"{PREFIX}{name}" for name in own_tensors}
         self._batches = StepBatches()
         self._unsettled: list[StepRecord] = []
         self._valid = ValidationSums(valid_manifests)
@@ -297,6 +305,16 @@ class RecognitionTask(pl.LightningModule):
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Lightning's hook; a checkpoint is enough to transcribe with."""
         checkpoint[CHECKPOINT_KEY] = self._extra
+        if self._own is not None:
+            for key in STATES & checkpoint.keys():
+                checkpoint[key] = {name: tensor for name, tensor in checkpoint[key].items() if name in self._own}
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Lightning's hook; what the checkpoint does not hold is in the model already."""
+        if self._own is not None:
+            frozen = {name: tensor for name, tensor in self.state_dict().items() if name not in self._own}
+            for key in STATES & checkpoint.keys():
+                checkpoint[key] = frozen | checkpoint[key]
 
     def _stand_in(self) -> Tensor:
         """Take a step's part without an utterance, (1,): every collective is joined, with no frame and no weight."""

@@ -1,4 +1,4 @@
-"""python -m tests.bundles.make FOLDER: a small bundle as this version of asr writes it, and what it makes of a sound.
+"""python -m tests.bundles.make FOLDER [BASE]: a small bundle as this version of asr writes it, and what it hears.
 
 One of each format is kept beside this file, and every later version must load it: tests/test_bundle_formats.py.
 """
@@ -13,6 +13,7 @@ from torch import Tensor
 
 from asr import load_recognizer
 from asr.data.manifest import Utterance
+from asr.run.initialization import with_parts
 from asr.train import train
 from tests.conftest import TINY, settings_with, tone_corpus
 from tests.tones import sentences, write_corpus
@@ -32,26 +33,35 @@ def sound() -> Tensor:
     return 0.1 * (torch.sin(2 * torch.pi * 440 * time) + torch.sin(2 * torch.pi * 1700 * time * time))
 
 
-def log_probs(bundle: Path) -> Tensor:
+def log_probs(bundle: Path, base: Path | None = None) -> Tensor:
     """What a bundle's net hears in the sound, (T', V)."""
-    recognizer = load_recognizer(bundle)
+    recognizer = load_recognizer(bundle, base=base)
     [(_, segments)] = recognizer.segments([SOUND], waveforms={"": sound()})  # type: ignore[misc]
     return torch.cat([recognizer.log_probs(encoder_out) for _, encoder_out in segments])
 
 
-def make(folder: Path) -> None:
-    """Train for three steps on tones, and keep the bundle and its log_probs in a folder."""
+def make(folder: Path, base: Path | None = None) -> None:
+    """Train for three steps on tones, and keep the bundle and its log_probs in a folder; of a base: an adapter."""
     with tempfile.TemporaryDirectory() as place:
         corpus = Path(place, "tones")
         corpus.mkdir()
         write_corpus(corpus, {name: sentences(16, seed) for seed, name in enumerate(("train", "valid", "test"))})
-        train(settings_with(*TINY, *SMALLEST, *tone_corpus(corpus), f"run_dir={place}/run"))
+        given = [*TINY, *SMALLEST, *tone_corpus(corpus), f"run_dir={place}/run"]
+        if base is not None:
+            given += [
+                f"init.from={base}",
+                "adapter=lora",
+                "adapter.rank=1",
+                "optimizer.lr=0.3",
+                "schedule.warmup_steps=0",
+            ]
+        train(with_parts(settings_with(*given), given))
         folder.mkdir(parents=True)
         for path in Path(place, "run", "bundle").iterdir():
             (folder / path.name).write_bytes(path.read_bytes())
-    heard = [[round(float(value), 5) for value in row] for row in log_probs(folder)]
+    heard = [[round(float(value), 5) for value in row] for row in log_probs(folder, base)]
     folder.with_suffix(".json").write_text(json.dumps(heard) + "\n")
 
 
 if __name__ == "__main__":
-    make(Path(sys.argv[1]))
+    make(*map(Path, sys.argv[1:]))

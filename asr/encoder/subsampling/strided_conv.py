@@ -26,6 +26,7 @@ class StridedConv(nn.Module):
     """
 
     stride = STRIDE * STRIDE
+    reads_weights_of = ("linear",)  # which an adapter of that layer would not be part of
 
     def __init__(self, input_dim: int, output_dim: int, *, num_channels: Dim, dropout: Probability) -> None:
         super().__init__()

@@ -1,0 +1,127 @@
+"""Low-rank adapters beside linear layers."""
+
+from collections.abc import Mapping
+from fnmatch import fnmatchcase
+from typing import Annotated, cast
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from asr.errors import InputError
+from asr.kernels.dropout import Dropout
+from asr.settings.rule import TEXT, Probability, above, list_of, whole
+
+A, B = ".lora_a", ".lora_b"  # ends of the names of an adapter's weights
+
+
+class LoRA:
+    """Add a trained product of two thin matrices to frozen linear layers: W x + alpha / rank * B A x.
+
+    *Source*: Hu et al. 2021, arXiv:2106.09685, section 4.1. A begins as a linear layer's weights do, B at zero, so the
+    adapted model begins with the outputs of its base.
+
+    *Differs from the paper*: `attention.qkv` is one layer for queries, keys and values, and has one adapter, whose A
+    they share; rank 3r can represent any three adapters of rank r. Only `torch.nn.Linear` layers are adapted. They
+    include the pointwise convolutions of a Conformer's blocks, which are linear layers here, but no other convolution.
+
+    Args:
+        rank: rows of A.
+        alpha: factor of the product, times the rank.
+        dropout: of the input of A.
+        modules: patterns of the names of linear layers, `encoder.blocks.*.attention.qkv` say.
+        trained: patterns of the names of other weights that are trained, `head.*` say; all others are frozen.
+    """
+
+    def __init__(
+        self,
+        *,
+        rank: Annotated[int, whole(1, 65_536)],
+        alpha: Annotated[float, above(0, 1_000_000)],
+        dropout: Probability,
+        modules: Annotated[list[str], list_of(TEXT, "of patterns, such as [encoder.blocks.*.attention.*]", least=1)],
+        trained: Annotated[list[str], list_of(TEXT, "of patterns, such as [head.*]")],
+    ) -> None:
+        self._rank, self._scale, self._dropout = rank, alpha / rank, dropout
+        self._modules, self._trained = modules, trained
+
+    def insert(self, model: nn.Module) -> None:
+        """Adapt the layers of a model in place, and freeze all weights but those of adapters and `trained`.
+
+        The names of its tensors stay; those of an adapter are the layer's, with `.lora_a` and `.lora_b`.
+
+        Raises:
+            InputError: a pattern matches nothing, or a layer cannot be adapted.
+        """
+        weights, layers = dict(model.named_parameters()), dict(model.named_modules())
+        for pattern in self._trained:
+            if not any(fnmatchcase(name, pattern) for name in weights):
+                raise InputError(f"adapter.trained must name weights, such as head.*; got {pattern!r}.")
+        for name, weight in weights.items():
+            weight.requires_grad_(any(fnmatchcase(name, pattern) for pattern in self._trained))
+        linear = {name: layer for name, layer in layers.items() if type(layer) is nn.Linear}
+        for pattern in self._modules:
+            if not any(fnmatchcase(name, pattern) for name in linear):
+                such = next(iter(linear), "none in this model")
+                raise InputError(f"adapter.modules must name linear layers, such as {such}; got {pattern!r}.")
+        for name, layer in linear.items():
+            if any(fnmatchcase(name, pattern) for pattern in self._modules):
+                parent, _, leaf = name.rpartition(".")
+                if leaf in getattr(layers[parent], "reads_weights_of", ()):
+                    must = "adapter.modules must name layers that are called"
+                    raise InputError(f"{must}; the weights of {name} are read. Leave it out.")
+                AdaptedLinear.adapt(layer, self._rank, self._scale, self._dropout)
+
+    def merged(self, base: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Merge trained weights into those of the base: W + alpha / rank * B A, computed in float64.
+
+        Args:
+            base: weights of the model that was adapted, by name.
+            own: weights of its adapters, and others that were trained.
+
+        Raises:
+            InputError: they do not belong together.
+        """
+        weights = {**base, **{name: weight for name, weight in own.items() if not name.endswith((A, B))}}
+        for layer in sorted({name.removesuffix(A).removesuffix(B) for name in own if name.endswith((A, B))}):
+            a, b, weight = own.get(layer + A), own.get(layer + B), weights.get(f"{layer}.weight")
+            wanted = None if weight is None or weight.ndim != 2 else ((self._rank, weight.shape[1]), len(weight))
+            if (
+                a is None
+                or b is None
+                or weight is None
+                or wanted != (tuple(a.shape), len(b))
+                or b.shape[1:] != a.shape[:1]
+            ):
+                raise InputError(f"an adapter of rank {self._rank} must fit the weights of {layer}; it does not.")
+            update = self._scale * (b.double() @ a.double())
+            weights[f"{layer}.weight"] = (weight.double() + update).to(b.dtype)
+        return weights
+
+
+class AdaptedLinear(nn.Linear):
+    """A linear layer with an adapter: W x + bias + scale * B A dropout(x).
+
+    Made of a layer that is there, so that whatever refers to the layer refers to this.
+    """
+
+    lora_a: nn.Parameter  # (rank, in)
+    lora_b: nn.Parameter  # (out, rank)
+    lora_dropout: Dropout
+    scale: float
+
+    @classmethod
+    def adapt(cls, layer: nn.Linear, rank: int, scale: float, dropout: float) -> None:
+        """Turn a layer into an adapted one, in place."""
+        out_dim, in_dim = layer.weight.shape
+        layer.__class__ = cls
+        adapted = cast(AdaptedLinear, layer)
+        adapted.lora_a = nn.Parameter(layer.weight.new_empty(rank, in_dim))
+        adapted.lora_b = nn.Parameter(layer.weight.new_zeros(out_dim, rank))
+        nn.init.kaiming_uniform_(adapted.lora_a, a=5**0.5)  # as nn.Linear
+        adapted.lora_dropout = Dropout(dropout)
+        adapted.scale = scale
+
+    def forward(self, input: Tensor) -> Tensor:
+        """(..., in) to (..., out)."""
+        low = F.linear(self.lora_dropout(input), self.lora_a)  # (..., rank)
+        return super().forward(input) + F.linear(self.scale * low, self.lora_b)

@@ -1,0 +1,99 @@
+"""Bundles and checkpoints of adapters: small trained weights, and the hash of the base that they are of."""
+
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from asr.build import Config, build_adapter
+from asr.checkpoint.bundle import Bundle
+from asr.errors import InputError, shown
+
+ADAPTER, BASE = "adapter", "base"  # keys of a config; that of a whole model has neither
+SHA256, SOURCE = (
+    "sha256",
+    "source",
+)  # keys of BASE: hash of its tensors in hexadecimal digits, the name it had in training
+
+
+def weights_digest(weights: Mapping[str, Tensor]) -> bytes:
+    """Hash names and values of weights by SHA-256; their order does not matter."""
+    digest = hashlib.sha256()
+    for name, weight in sorted(weights.items()):
+        digest.update(name.encode())
+        digest.update(weight.contiguous().view(torch.uint8).numpy().tobytes())
+    return digest.digest()
+
+
+def base_config(digest: bytes, source: str) -> dict[str, str]:
+    """Name a base in the config of an adapter."""
+    return {SHA256: digest.hex(), SOURCE: source}
+
+
+def is_adapter(config: Config) -> bool:
+    """Whether weights of this config are those of an adapter, without its base."""
+    return ADAPTER in config or BASE in config
+
+
+def check_whole(bundle: Bundle, path: Path) -> Bundle:
+    """Return the bundle of a whole model.
+
+    Raises:
+        InputError: it is that of an adapter. Where its base lies is up to the user: nothing that a bundle names is
+            opened or downloaded.
+    """
+    if not is_adapter(bundle.config):
+        return bundle
+    base = _base(bundle, path)
+    must = f"{path}: an adapter needs its base, a model that was called {shown(base[SOURCE])} in training"
+    merge = f"python -m asr.merge {path} --base MODEL -o FOLDER"
+    raise InputError(f"{must} (SHA-256 of its tensors {base[SHA256][:12]}...). Give --base MODEL, or merge: {merge}")
+
+
+def merged(bundle: Bundle, path: Path, base: Bundle, base_path: Path) -> Bundle:
+    """Merge an adapter into its base: a whole model, which computes what the adapted one did but for rounding.
+
+    Args:
+        bundle: the adapter.
+        path: where it was read, for errors.
+        base: a whole model.
+        base_path: where it was read, for errors.
+
+    Raises:
+        InputError: the one is no adapter, or the other is not its base.
+    """
+    if not is_adapter(bundle.config):
+        raise InputError(
+            f"{path}: a base must go with an adapter; this is a whole model. Leave out --base {base_path}."
+        )
+    expected = _base(bundle, path)
+    actual = weights_digest(base.weights).hex()
+    if actual != expected[SHA256]:
+        must = f"{base_path}: the base must have the tensors that the adapter {path} was trained with"
+        hashes = f"SHA-256 {expected[SHA256][:12]}... of {shown(expected[SOURCE])}, got {actual[:12]}..."
+        raise InputError(f"{must}: {hashes}. Give the model that was its init.from.")
+    config = {key: value for key, value in bundle.config.items() if key not in (ADAPTER, BASE)}
+    try:
+        weights = build_adapter(bundle.config[ADAPTER]).merged(base.weights, bundle.weights)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
+    return replace(bundle, config=config, weights=weights)
+
+
+def _base(bundle: Bundle, path: Path) -> dict[str, Any]:
+    """Return what an adapter's config says of its base.
+
+    Raises:
+        InputError: it does not say it as it must.
+    """
+    base: Any = bundle.config.get(BASE)
+    named = isinstance(base, dict) and base.keys() == {SHA256, SOURCE} and isinstance(base[SOURCE], str)
+    if not named or not re.fullmatch(r"[0-9a-f]{64}", str(base[SHA256])) or ADAPTER not in bundle.config:
+        must = f"{path}: an adapter's config must have the keys {ADAPTER} and {BASE}, and {BASE} the keys {SHA256} and"
+        raise InputError(f"{must} {SOURCE}; got {shown(base)}.")
+    return dict(base)

@@ -1,0 +1,118 @@
+"""Memory of training in full, with a frozen encoder, and with an adapter: tensors that are live at once."""
+
+import weakref
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
+from copy import deepcopy
+from typing import Any
+
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from asr.build import build_adapter
+from asr.data.batch import Batch
+from asr.errors import InputError
+from asr.recognition.model import Model
+from asr.settings.conf import default_settings
+
+FULL, FROZEN_ENCODER, LORA = "full", "init.frozen=[encoder.*]", "adapter=lora"
+OPTIMIZER_BYTES = 8  # of a trained parameter: AdamW's two moments, in float32
+
+
+class PeakMemory(TorchDispatchMode):
+    """Count the bytes of the tensors that operations make while this is entered; `peak` is the most at one time.
+
+    What an operation takes for itself while it runs is not counted, nor what an allocator holds in reserve.
+    """
+
+    def __init__(self, known: Iterable[Tensor]) -> None:
+        super().__init__()
+        self.peak = self._live = 0
+        self._known: weakref.WeakSet[Any] = weakref.WeakSet(tensor.untyped_storage() for tensor in known)
+
+    def __torch_dispatch__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Torch's hook: run an operation, and count its results."""
+        results = func(*args, **(kwargs or {}))
+        for result in tree_leaves(results):
+            if isinstance(result, Tensor):
+                self._count(result.untyped_storage())
+        return results
+
+    def _count(self, storage: Any) -> None:
+        if storage in self._known:
+            return
+        self._known.add(storage)
+        size = storage.nbytes()
+        self._live += size
+        self.peak = max(self.peak, self._live)
+        weakref.finalize(storage, self._free, size)
+
+    def _free(self, size: int) -> None:
+        self._live -= size
+
+
+def training_memory(
+    model: Model, batch: Batch, autocast: Callable[[], AbstractContextManager[None]], average: bool
+) -> dict[str, float]:
+    """Measure the bytes of tensors in a training step, by the way of training; each takes a step of a copy.
+
+    Args:
+        model: to be trained, with an adapter or without; it stays as it is.
+        batch: the largest, on the model's device.
+        autocast: makes the context of the forward pass.
+        average: whether there is a moving average of the weights.
+    """
+    return {
+        name: step_bytes(adapted, batch, autocast, average)
+        for name, make in WAYS.items()
+        if (adapted := make(deepcopy(model))) is not None
+    }
+
+
+def step_bytes(
+    model: Model, batch: Batch, autocast: Callable[[], AbstractContextManager[None]], average: bool
+) -> float:
+    """Measure the bytes of tensors in a step of a model: weights, gradients, optimizer and what the pass keeps."""
+    weights, trained = weight_bytes(model), sum(p.numel() for p in model.parameters() if p.requires_grad)
+    for module in model.modules():
+        own = list(module.parameters(recurse=False))
+        module.training = not own or any(weight.requires_grad for weight in own)
+    state = [*model.parameters(), *model.buffers()]
+    with PeakMemory([*state, batch.features, batch.feature_lengths, batch.tokens, batch.token_lengths]) as memory:
+        with autocast():
+            encoded = model(batch.features, batch.feature_lengths)
+            loss = model.head.losses(encoded, batch.tokens, batch.token_lengths)["loss"].sum()
+        loss.backward()
+    return weights * (1 + average) + trained * OPTIMIZER_BYTES + memory.peak
+
+
+def weight_bytes(model: nn.Module) -> float:
+    """Count the bytes of a model's parameters and buffers."""
+    return float(sum(tensor.numel() * tensor.element_size() for tensor in model.state_dict().values()))
+
+
+def _full(model: Model) -> Model:
+    return model.requires_grad_(True)
+
+
+def _frozen_encoder(model: Model) -> Model:
+    model.requires_grad_(True)
+    for name, weight in model.named_parameters():
+        weight.requires_grad_(not name.startswith("encoder."))
+    return model
+
+
+def _lora(model: Model) -> Model | None:
+    """Adapt a model as conf/adapter/lora.yaml says, unless it is adapted; None: it has no layers of these names."""
+    if all(weight.requires_grad for weight in model.parameters()):
+        try:
+            build_adapter(default_settings("adapter", "lora")).insert(model)
+        except InputError:
+            return None
+    return model
+
+
+WAYS: dict[str, Callable[[Model], Model | None]] = {FULL: _full, FROZEN_ENCODER: _frozen_encoder, LORA: _lora}

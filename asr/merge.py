@@ -1,0 +1,59 @@
+"""python -m asr.merge ADAPTER --base MODEL -o FOLDER: write a whole model of an adapter and its base."""
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from asr.cli.command import add_base, run_command
+from asr.system.files import real
+from asr.text.printable import printable
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Merge; print what was made of what."""
+    parser = argparse.ArgumentParser(
+        prog="python -m asr.merge",
+        description="Write a bundle whose weights are those of a base with what an adapter (adapter=lora) has learnt.",
+    )
+    parser.add_argument("model", metavar="ADAPTER", help="the run folder, the bundle or a .ckpt of an adapter")
+    add_base(parser, required=True)
+    parser.add_argument(
+        "-o", "--output", metavar="FOLDER", type=Path, required=True, help="the bundle; an older one is replaced"
+    )
+    options = parser.parse_args(arguments)
+    from asr.checkpoint.bundle import check_replaceable, replace_bundle
+    from asr.checkpoint.load import bundle_recognizer, read_model
+    from asr.interchange.hub import path_of
+
+    path = path_of(options.model)
+    bundle = read_model(path, path_of(options.base))
+    names = {"name": real(options.output).name, "adapter": _named(options.model), "base": _named(options.base)}
+    bundle = replace(bundle, card=_CARD.format(**names, card=_quoted(bundle.card)))
+    check_replaceable(options.output, bundle)
+    bundle_recognizer(bundle, path)  # it must load
+    replace_bundle(options.output, bundle)
+    print(f"{options.output}: {printable(str(options.model))} merged into {printable(str(options.base))}")
+    return 0
+
+
+def _named(model: str) -> str:
+    return printable(real(Path(model)).name if Path(model).exists() else model)
+
+
+def _quoted(card: str) -> str:
+    return "".join(f"> {line}\n" for line in card.strip().splitlines())
+
+
+_CARD = """# {name}
+
+A speech recogniser: the adapter {adapter} merged into its base {base} by `python -m asr.merge`. Transcribe with
+`python -m asr.transcribe FOLDER AUDIO...`, where FOLDER is this one.
+
+## The adapter
+
+{card}"""
+
+
+if __name__ == "__main__":
+    run_command(main)

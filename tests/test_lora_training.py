@@ -1,0 +1,336 @@
+"""Runs that train an adapter: what is trained and stored, how they resume, and which base their bundle goes with."""
+
+import json
+import re
+import shutil
+import signal
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import asr
+from asr.average import main as average_main
+from asr.build import MODEL_KEYS
+from asr.checkpoint.load import load_recognizer
+from asr.convert import main as convert_main
+from asr.data.manifest import read_manifest
+from asr.errors import InputError
+from asr.evaluate import main as evaluate_main
+from asr.merge import main as merge_main
+from asr.run.initialization import with_parts
+from asr.train import train
+from asr.transcribe import main as transcribe_main
+from asr.tune import main as tune_main
+from tests.conftest import TINY, settings_with, tone_corpus
+from tests.processes import bundle, examples, finish, metrics, resumptions, start
+from tests.test_resume import die_behind_the_first_checkpoint
+
+LORA = ["adapter=lora", "adapter.rank=2", "adapter.alpha=4"]
+SHORT = [line for line in TINY if line.startswith(("trainer", "data", "schedule", "augment", "checkpoint"))]
+TWO = ["trainer.strategy=ddp", "trainer.devices=2"]
+
+
+def settings(corpus: Path, model: Path, run_dir: Path, *overrides: str) -> Any:
+    given = [*SHORT, *tone_corpus(corpus), f"init.from={model}", f"run_dir={run_dir}", *LORA, *overrides]
+    return with_parts(settings_with(*given), given)
+
+
+def adapt(corpus: Path, model: Path, run_dir: Path, *overrides: str) -> Path:
+    """Train an adapter, and return the run folder."""
+    train(settings(corpus, model, run_dir, *overrides))
+    return run_dir
+
+
+@pytest.fixture(scope="module")
+def adapted(fluent: Path, tones: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of six steps from the fluent model, at a learning rate that changes what it recognises."""
+    run_dir = tmp_path_factory.mktemp("lora") / "run"
+    hot = ["optimizer.lr=0.3", "schedule.warmup_steps=0", "trainer.max_steps=6", "trainer.check_val_every_n_epoch=1"]
+    return adapt(tones, fluent / "run", run_dir, *hot, "checkpoint.select=last")
+
+
+def texts(recognizer: Any, corpus: Path) -> list[str]:
+    return [transcript.text for _, transcript in recognizer.recognize(read_manifest(corpus / "test.jsonl"))]
+
+
+def test_a_bundle_holds_adapters_alone_and_names_its_base(adapted: Path, fluent: Path) -> None:
+    weights, base = (load_file(folder / "bundle" / "weights.safetensors") for folder in (adapted, fluent / "run"))
+    assert all(re.fullmatch(r"encoder\.blocks\..*\.lora_[ab]", name) for name in weights)
+    assert sum(map(torch.numel, weights.values())) < 0.2 * sum(map(torch.numel, base.values()))
+    assert all(weights[name].any() for name in weights if name.endswith("_b")), "all have learnt"
+    config = json.loads((adapted / "bundle" / "config.json").read_text())
+    assert config.keys() == {"format", *MODEL_KEYS, "adapter", "base"}
+    assert config["base"]["source"] == str(fluent / "run")
+    assert config["base"]["sha256"] in (adapted / "bundle" / "README.md").read_text()
+
+
+def test_checkpoints_hold_adapters_and_their_optimizer_alone(adapted: Path) -> None:
+    checkpoint = torch.load(next((adapted / "checkpoints").glob("step=6*.ckpt")), weights_only=True)
+    assert all(name.endswith((".lora_a", ".lora_b")) for name in checkpoint["state_dict"])
+    [optimizer] = checkpoint["optimizer_states"]
+    assert len(optimizer["state"]) == len(checkpoint["state_dict"])
+
+
+def test_it_recognises_with_its_base_what_the_run_s_results_say(
+    adapted: Path, fluent: Path, tones: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = [str(tones / "test.jsonl"), "--output-dir", str(tmp_path / "out")]
+    assert evaluate_main([str(adapted), "--base", str(fluent / "run"), *given]) == 0
+    counts = json.loads((tmp_path / "out" / "test.wer.json").read_text())
+    results = json.loads((adapted / "results.json").read_text())["test"]
+    assert counts["wer"] == results["wer"]
+    before = load_recognizer(fluent / "run")
+    assert texts(before, tones) != texts(asr.load_recognizer(adapted, base=fluent / "run"), tones), "it has learnt"
+    capsys.readouterr()
+    audio = read_manifest(tones / "test.jsonl")[0].audio_filepath
+    for source in (adapted, adapted / "bundle", next((adapted / "checkpoints").glob("step=6*.ckpt"))):
+        assert transcribe_main([str(source), str(audio), "--base", str(fluent / "run" / "bundle")]) == 0
+    assert len(set(capsys.readouterr().out.splitlines())) == 1
+
+
+def test_a_merged_bundle_is_a_whole_model_with_the_same_outputs(
+    adapted: Path, fluent: Path, tones: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    merged = tmp_path / "merged"
+    given = [str(adapted), "--base", str(fluent / "run"), "-o", str(merged)]
+    for _ in range(2):  # the second replaces the first
+        assert merge_main(given) == 0
+        assert capsys.readouterr().out == f"{merged}: {adapted} merged into {fluent / 'run'}\n"
+    assert json.loads((merged / "config.json").read_text()).keys() == {"format", *MODEL_KEYS}
+    with_base = load_recognizer(adapted, base=fluent / "run")
+    assert texts(load_recognizer(merged), tones) == texts(with_base, tones)
+    base, whole = (
+        load_file(fluent / "run" / "bundle" / "weights.safetensors"),
+        load_file(merged / "weights.safetensors"),
+    )
+    assert whole.keys() == base.keys()
+    own = load_file(adapted / "bundle" / "weights.safetensors")
+    for name, weight in base.items():
+        layer = name.removesuffix(".weight")
+        update = own[f"{layer}.lora_b"] @ own[f"{layer}.lora_a"] * 2 if f"{layer}.lora_a" in own else 0.0
+        torch.testing.assert_close(whole[name], weight + update, rtol=0, atol=1e-6)
+    assert "> | weights | last of the run" in (merged / "README.md").read_text()
+    finetuned = adapt(tones, merged, tmp_path / "again", "trainer.max_steps=2", "corpus.test=[]")
+    assert (finetuned / "bundle").is_dir(), "an adapter of an adapted model, from its bundle"
+
+
+def refused(call: Any, *arguments: str) -> str:
+    with pytest.raises(InputError) as error:
+        call([*arguments])
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+def test_without_its_base_or_with_another_it_is_refused_in_one_line(
+    adapted: Path, fluent: Path, tones: Path, tmp_path: Path
+) -> None:
+    manifest, run = str(tones / "test.jsonl"), str(adapted)
+    checkpoint = str(next((fluent / "run" / "checkpoints").iterdir()))
+    for command, *given in (
+        (evaluate_main, run, manifest),
+        (tune_main, run, manifest),
+        (convert_main, run, "--to", "nemo", "-o", str(tmp_path / "x.nemo")),
+        (average_main, checkpoint, "--start", run, "--output-dir", str(tmp_path / "x")),
+    ):
+        said = refused(command, *given)
+        assert f"{adapted}" in said
+        assert "an adapter needs its base, a model that was called" in said
+        assert f"python -m asr.merge {adapted}" in said
+    with pytest.raises(InputError, match="an adapter needs its base"):
+        train(settings(tones, adapted, tmp_path / "run"))
+    other = shutil.copytree(fluent / "run" / "bundle", tmp_path / "other")
+    weights = load_file(other / "weights.safetensors")
+    name = min(weights)
+    save_file(weights | {name: weights[name] + 1e-6}, other / "weights.safetensors")
+    said = refused(evaluate_main, run, manifest, "--base", str(other))
+    assert re.search(
+        r"other: the base must have the tensors that the adapter .* was trained with: SHA-256 \w{12}", said
+    )
+    assert "an adapter needs its base" in refused(evaluate_main, run, manifest, "--base", run)
+    whole = str(fluent / "run")
+    assert "this is a whole model. Leave out --base" in refused(evaluate_main, whole, manifest, "--base", whole)
+
+
+@pytest.mark.parametrize(
+    ("base", "said"),
+    [
+        ({"sha256": "0" * 64, "source": "../../secret"}, "called '../../secret' in training"),
+        ({"sha256": "0" * 64, "source": "hf://stranger/model"}, "called 'hf://stranger/model' in training"),
+        ({"sha256": "0" * 64, "source": "\x1b[2J" + "a" * 500}, r"called '\x1b[2Jaaa"),
+        ({"sha256": "../" * 20, "source": "x"}, "must have the keys adapter and base"),
+        ({"sha256": "0" * 64}, "must have the keys adapter and base"),
+        ({"sha256": "0" * 64, "source": "x", "path": "y"}, "must have the keys adapter and base"),
+        (None, "must have the keys adapter and base"),
+        (["x"], "must have the keys adapter and base"),
+    ],
+)
+def test_what_a_stranger_s_bundle_calls_its_base_is_neither_opened_nor_fetched(
+    base: Any, said: str, adapted: Path, fluent: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = shutil.copytree(adapted / "bundle", tmp_path / "bundle")
+    config = json.loads((folder / "config.json").read_text()) | {"base": base}
+    (folder / "config.json").write_text(json.dumps(config))
+    monkeypatch.setattr("asr.interchange.hub.download", lambda text: pytest.fail("it is fetched"))
+    with pytest.raises(InputError) as error:
+        asr.load_recognizer(folder)
+    assert said in str(error.value)
+    assert str(error.value).isprintable()
+    with pytest.raises(InputError, match=r"the base must have the tensors|must have the keys adapter and base"):
+        asr.load_recognizer(folder, base=fluent / "run")
+
+
+@pytest.mark.parametrize("adapter", [{"name": "os"}, {"name": "lora"}, "lora", None, 3])
+def test_a_stranger_s_adapter_names_nothing_but_our_components(
+    adapter: Any, adapted: Path, fluent: Path, tmp_path: Path
+) -> None:
+    folder = shutil.copytree(adapted / "bundle", tmp_path / "bundle")
+    config = json.loads((folder / "config.json").read_text()) | {"adapter": adapter}
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(InputError, match="adapter"):
+        asr.load_recognizer(folder, base=fluent / "run")
+
+
+def test_a_damaged_adapter_is_one_line(adapted: Path, fluent: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(adapted / "bundle", tmp_path / "bundle")
+    weights = load_file(folder / "weights.safetensors")
+    layer = min(weights).removesuffix(".lora_a")
+    save_file(
+        {name: weight for name, weight in weights.items() if name != f"{layer}.lora_b"}, folder / "weights.safetensors"
+    )
+    with pytest.raises(InputError, match=rf"bundle: an adapter of rank 2 must fit the weights of {re.escape(layer)}"):
+        asr.load_recognizer(folder, base=fluent / "run")
+    (folder / "weights.safetensors").write_bytes((folder / "weights.safetensors").read_bytes()[:-9])
+    with pytest.raises(InputError, match="the bundle is damaged"):
+        asr.load_recognizer(folder, base=fluent / "run")
+
+
+def test_the_mean_of_checkpoints_is_an_adapter_whose_weights_are_their_mean(
+    fluent: Path, tones: Path, tmp_path: Path
+) -> None:
+    longer = ["trainer.max_epochs=3", "trainer.check_val_every_n_epoch=1", "checkpoint.keep=3", "corpus.test=[]"]
+    run_dir = adapt(tones, fluent / "run", tmp_path / "run", *longer)
+    assert average_main([str(run_dir), "--last", "2", "--output-dir", str(tmp_path / "mean")]) == 0
+    checkpoints = sorted(
+        (run_dir / "checkpoints").glob("*wer*.ckpt"), key=lambda path: int(path.stem.split("=")[1].split("-")[0])
+    )
+    states = [torch.load(path, weights_only=True)["state_dict"] for path in checkpoints[-2:]]
+    mean = load_file(tmp_path / "mean" / "weights.safetensors")
+    for name, weight in mean.items():
+        torch.testing.assert_close(weight, (states[0][f"model.{name}"] + states[1][f"model.{name}"]) / 2)
+    load_recognizer(tmp_path / "mean", base=fluent / "run")
+    said = refused(average_main, str(run_dir), "--start", str(fluent / "run"), "--output-dir", str(tmp_path / "x"))
+    assert "must have the same weights as" in said
+
+
+def test_weights_that_are_listed_are_trained_and_stored_with_the_statistics_of_their_norms(
+    fluent: Path, tones: Path, tmp_path: Path
+) -> None:
+    listed = ["adapter.trained=['head.*','*.convolution.norm.weight']", "trainer.max_steps=3"]
+    run_dir = adapt(tones, fluent / "run", tmp_path / "run", *listed)
+    weights, base = (load_file(folder / "bundle" / "weights.safetensors") for folder in (run_dir, fluent / "run"))
+    others = {name for name in weights if "lora" not in name}
+    norms = {name for name in base if re.search(r"convolution\.norm\.(weight|running|num)", name)}
+    assert others == norms | {name for name in base if name.startswith("head.")}
+    assert all(not torch.equal(weights[name], base[name]) for name in others)
+    results = json.loads((run_dir / "results.json").read_text())["test"]
+    merge_main([str(run_dir), "--base", str(fluent / "run"), "-o", str(tmp_path / "merged")])
+    evaluate_main([str(tmp_path / "merged"), str(tones / "test.jsonl"), "--output-dir", str(tmp_path / "out")])
+    assert json.loads((tmp_path / "out" / "test.wer.json").read_text())["wer"] == results["wer"]
+
+
+def test_frozen_adapters_stay_at_zero(fluent: Path, tones: Path, tmp_path: Path) -> None:
+    short = ["trainer.max_steps=2", "corpus.test=[]"]
+    run_dir = adapt(tones, fluent / "run", tmp_path / "run", "init.frozen=[encoder.blocks.0.*]", *short)
+    weights = load_file(run_dir / "bundle" / "weights.safetensors")
+    for name, weight in weights.items():
+        if name.endswith("_b"):
+            assert bool(weight.any()) == name.startswith("encoder.blocks.1."), name
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (["init.from=null"], "adapter=lora must have a trained model to adapt; give init.from=MODEL."),
+        (
+            ["init.frozen=[encoder.blocks.0.*]", "init.frozen_steps=3"],
+            "init.frozen_steps must be null with adapter=lora",
+        ),
+        (["graph_memory=0.3"], "graph_memory must be 0 with adapter=lora, which was not tried; got 0.3."),
+        (["init.frozen=[*]"], "init.frozen must leave weights to train"),
+        (["head=ctc"], "weights that are not those of .* must be trained; head.linear.weight is new"),
+        (["head=ctc", "adapter.trained=['head.*']"], "must have a place in the model; head.ctc.linear.bias has none"),
+        (["adapter.modules=[encoder.blocks.*.depthwise]"], "adapter.modules must name linear layers"),
+        (["adapter.rank=0"], "adapter.rank must be a whole number"),
+    ],
+)
+def test_what_does_not_go_with_an_adapter_is_one_line(
+    overrides: list[str], said: str, fluent: Path, tones: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(InputError, match=said):
+        adapt(tones, fluent / "run", tmp_path / "run", *overrides)
+
+
+RESUMED = ["trainer.max_steps=7", "checkpoint.every_steps=3", "adapter.dropout=0.1", "optimizer.layer_decay=0.8"]
+
+
+@pytest.mark.parametrize(
+    ("how", "world_size"),
+    [
+        ([], 1),
+        (["ema.decay=0.9"], 1),
+        pytest.param(["trainer.precision=bf16-mixed", "gradient_checkpointing=true"], 1, marks=pytest.mark.slow),
+        (["ema.decay=0.9", *TWO], 2),
+    ],
+    ids=["plain", "moving average", "bf16 and recomputed", "two processes"],
+)
+def test_a_run_that_is_killed_resumes_to_the_same_bits(
+    how: list[str], world_size: int, fluent: Path, tones: Path, tmp_path: Path
+) -> None:
+    def begin(folder: str, **before: Any) -> int:
+        given = settings(tones, fluent / "run", tmp_path / folder, *RESUMED, "num_threads=1", *how).resolved
+        return finish(start(given, tmp_path / "log", world_size=world_size, **before))
+
+    assert begin("whole") == 0, (tmp_path / "log").read_text()
+    assert begin("parts", before=die_behind_the_first_checkpoint) == -signal.SIGKILL, (tmp_path / "log").read_text()
+    assert begin("parts") == 0, (tmp_path / "log").read_text()
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    assert [step for step, _ in resumptions(parts)] == [3]
+    assert bundle(parts) == bundle(whole)
+    assert metrics(parts) == metrics(whole)
+    assert examples(parts) == examples(whole)
+    assert load_file(whole / "bundle" / "weights.safetensors")["encoder.blocks.0.attention.qkv.lora_b"].any()
+
+
+def test_a_run_resumes_from_its_own_base_alone(fluent: Path, tones: Path, tmp_path: Path) -> None:
+    model = shutil.copytree(fluent / "run" / "bundle", tmp_path / "model")
+    config = partial(settings, tones, model, tmp_path / "run", *RESUMED)
+    killed = start(config().resolved, tmp_path / "first.log", before=die_behind_the_first_checkpoint)
+    assert finish(killed) == -signal.SIGKILL
+    weights = load_file(model / "weights.safetensors")
+    save_file(weights | {min(weights): weights[min(weights)] + 1e-6}, model / "weights.safetensors")
+    assert finish(start(config().resolved, tmp_path / "other.log")) == 1
+    assert re.search(r"Different: fitted\.init\.from: '\w+' -> '\w+'\.", (tmp_path / "other.log").read_text())
+    assert finish(start(config("adapter.rank=3").resolved, tmp_path / "rank.log")) == 1
+    assert "adapter.rank: 2 -> 3" in (tmp_path / "rank.log").read_text()
+
+
+def test_it_trains_in_bfloat16(fluent: Path, tones: Path, tmp_path: Path) -> None:
+    short = ["trainer.max_steps=4", "trainer.precision=bf16-mixed", "optimizer.lr=0.01"]
+    run_dir = adapt(tones, fluent / "run", tmp_path / "run", *short)
+    weights = load_file(run_dir / "bundle" / "weights.safetensors")
+    assert {weight.dtype for weight in weights.values()} == {torch.float32}
+    assert all(weight.isfinite().all() for weight in weights.values())
+    assert json.loads((run_dir / "results.json").read_text())["test"]["wer"] < 0.5
+
+
+def test_a_moving_average_leaves_frozen_weights_as_they_are_to_the_bit() -> None:
+    from asr.training.lightning_internals import moving_average
+
+    average = moving_average(0.9)._kwargs["avg_fn"]  # type: ignore[attr-defined]
+    still, weight = torch.randn(1000), torch.randn(1000)
+    assert torch.equal(average(still, still, 0), still)
+    torch.testing.assert_close(average(still, weight, 0), 0.9 * still + 0.1 * weight)
