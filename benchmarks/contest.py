@@ -13,7 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from asr.errors import InputError
 from benchmarks import results
-from benchmarks.machine import about, measure, synchronizer
+from benchmarks.machine import TURNS, about, measure, synchronizer
 from benchmarks.nets import (
     ATTENTIONS,
     BLOCK_FRAMES_PER_SECOND,
@@ -25,6 +25,7 @@ from benchmarks.nets import (
     Batch,
     Net,
     encoder_config,
+    encoder_of_size,
     entries,
     installed,
     make_batch,
@@ -66,7 +67,12 @@ def add_options(parser: argparse.ArgumentParser, batches: list[str]) -> None:
     """Add what names nets, batches and the device."""
     parser.add_argument("--device", default="cpu", help="default: cpu")
     parser.add_argument("--precision", choices=("float32", "bfloat16"), default="float32", help="bfloat16 by autocast")
-    parser.add_argument("--sizes", nargs="+", default=["s", "m"], help="of conf/encoder/conformer_*.yaml (s m)")
+    parser.add_argument(
+        "--sizes",
+        nargs="+",
+        default=["s", "m"],
+        help="of conf/encoder/conformer_*.yaml (s m), or other names there: fast_conformer_l",
+    )
     least = f"{SHORTEST:.0%}".replace("%", " %%")
     parser.add_argument(
         "--batches",
@@ -96,7 +102,7 @@ def add_options(parser: argparse.ArgumentParser, batches: list[str]) -> None:
 def contest(work: Work, given: argparse.Namespace) -> None:
     """Print, then keep a row for each size, batch and contender; the contenders of a batch run in turns."""
     given.contenders = installed(given.contenders)
-    machine = measure(given.device, getattr(torch, given.precision))
+    machine = measure(given.device, getattr(torch, given.precision), TURNS if given.turns > 1 else 1)
     facts = about(given, machine)
     on_card = given.device.startswith("cuda")
     counted, only = ("ms", {"peak GB": fixed(1)}) if on_card else ("CPU ms", {})
@@ -106,7 +112,7 @@ def contest(work: Work, given: argparse.Namespace) -> None:
     table = Results(work.name + behind, columns, bars=counted, within=("size", "batch"))
     by_seconds = [(max(1, round(seconds / LONGEST)), LONGEST) for seconds in given.batch_seconds]
     for size, (count, longest) in itertools.product(given.sizes, [*given.batches, *by_seconds]):
-        dim = encoder_config(f"conformer_{size}")["dim"] if given.without_front_end else None
+        dim = encoder_config(encoder_of_size(size))["dim"] if given.without_front_end else None
         batch = Batch(*(part.to(given.device) for part in make_batch(count, longest, blocks_dim=dim)))
         entered: dict[str, Entered] = {}
         contenders = enter(_makers(work, given, size, batch, entered), expected=(RuntimeError,))

@@ -27,6 +27,9 @@ PACKAGES = (
 )
 
 
+TURNS = 7  # of a product and a copy
+
+
 class Machine(NamedTuple):
     """A device's name and rates.
 
@@ -47,8 +50,8 @@ def synchronizer(device: str) -> Callable[[], object]:
     return torch.cuda.synchronize if device.startswith("cuda") else lambda: None
 
 
-def measure(device: str = "cpu", dtype: torch.dtype = torch.float32) -> Machine:
-    """Measure a device's rates for products of `dtype`: by CPU time, or on a card by the clock."""
+def measure(device: str = "cpu", dtype: torch.dtype = torch.float32, turns: int = TURNS) -> Machine:
+    """Measure a device's rates for products of `dtype`: by CPU time, or on a card by the clock; medians of `turns`."""
     on_card = device.startswith("cuda")
     if on_card and not torch.cuda.is_available():
         raise InputError(f"--device must be there; got {device}, and no CUDA device is here. Take cpu.")
@@ -57,7 +60,7 @@ def measure(device: str = "cpu", dtype: torch.dtype = torch.float32) -> Machine:
     source = torch.randn(elements, device=device)
     product, target = left @ right, torch.empty_like(source)
     kinds = {"matmul": lambda: torch.mm(left, right, out=product), "copy": lambda: target.copy_(source)}
-    taken = race(kinds, turns=7, times=5, synchronize=synchronizer(device))
+    taken = race(kinds, turns=turns, times=5, synchronize=synchronizer(device))
     seconds = {kind: turn.seconds if on_card else turn.cpu_seconds for kind, turn in taken.items()}
     return Machine(
         torch.cuda.get_device_name() if on_card else _processor(),

@@ -127,11 +127,17 @@ def installed(contenders: list[str]) -> list[str]:
     return [name for name in contenders if name == OURS or name in there]
 
 
+def encoder_of_size(size: str) -> str:
+    """Return the name of an encoder in conf/encoder: `s` is short for `conformer_s`."""
+    return size if (CONF / "encoder" / f"{size}.yaml").is_file() else f"conformer_{size}"
+
+
 def entries(contenders: list[str], size: str, attentions: list[str]) -> dict[str, tuple[str, str]]:
     """Name the contenders and what `make_net` makes them of; ours with other attentions, too."""
-    named = {name: (name, f"conformer_{size}") for name in contenders}
+    encoder = encoder_of_size(size)
+    named = {name: (name, encoder) for name in contenders}
     if OURS in contenders:
-        named |= {f"{OURS}, {name}": (OURS, f"conformer_{size} encoder/attention={name}") for name in attentions}
+        named |= {f"{OURS}, {name}": (OURS, f"{encoder} encoder/attention={name}") for name in attentions}
     return named
 
 
@@ -145,8 +151,15 @@ def make_net(contender: str, encoder_name: str, *, with_front_end: bool = True) 
             encoder.subsampling = NoFrontEnd()
         return Net(encoder, encoder.blocks, shape.dim)
     peer = importlib.import_module(PEERS[contender]).Blocks(shape)
-    front_end = FrontEnd(NUM_MEL_BINS, shape.num_channels, shape.dim, shape.dropout) if with_front_end else NoFrontEnd()
-    return Net(PeerEncoder(front_end, peer), peer.layers, shape.dim)
+    return Net(PeerEncoder(_front_end(config, shape) if with_front_end else NoFrontEnd(), peer), peer.layers, shape.dim)
+
+
+def _front_end(config: dict[str, Any], shape: Shape) -> nn.Module:
+    """Make the peers' front-end; to a Fast Conformer's eight frames in one it is Parakeet's, of transformers."""
+    if config["subsampling"]["name"] == "depthwise_conv":
+        front_end: nn.Module = importlib.import_module(PEERS["Parakeet"]).DepthwiseFrontEnd(shape)
+        return front_end
+    return FrontEnd(NUM_MEL_BINS, shape.num_channels, shape.dim, shape.dropout)
 
 
 def make_batch(count: int, longest: float, *, blocks_dim: int | None = None) -> Batch:

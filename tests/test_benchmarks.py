@@ -66,11 +66,13 @@ def test_without_a_gpu_a_benchmark_of_one_is_refused_in_a_line(benchmark: Any) -
         benchmark.main(["--device", "cuda"])
 
 
-@pytest.mark.parametrize("with_front_end", [True, False])
-def test_a_peer_is_of_our_shape_and_does_our_work(with_front_end: bool) -> None:
+@pytest.mark.parametrize(
+    ("encoder", "with_front_end"), [("conformer_xs", True), ("conformer_xs", False), ("fast_conformer_s", True)]
+)
+def test_a_peer_is_of_our_shape_and_does_our_work(encoder: str, with_front_end: bool) -> None:
     pytest.importorskip("transformers")
     batch = make_batch(3, 1.0, blocks_dim=None if with_front_end else 144)
-    mine, theirs = (make_net(name, "conformer_xs", with_front_end=with_front_end) for name in (OURS, "Parakeet"))
+    mine, theirs = (make_net(name, encoder, with_front_end=with_front_end) for name in (OURS, "Parakeet"))
     log_probs, lengths = mine.eval()(batch.features, batch.lengths)
     their_log_probs, their_lengths = theirs.eval()(batch.features, batch.lengths)
     assert log_probs.shape == their_log_probs.shape

@@ -12,21 +12,7 @@ class Blocks(nn.Module):
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
-        config = ParakeetEncoderConfig(
-            hidden_size=shape.dim,
-            num_hidden_layers=shape.num_layers,
-            num_attention_heads=shape.num_heads,
-            intermediate_size=shape.feed_forward_dim,
-            conv_kernel_size=shape.kernel_size,
-            num_mel_bins=NUM_MEL_BINS,
-            dropout=0.0,  # of what the front-end gives, and that has its own
-            dropout_positions=0.0,
-            layerdrop=0.0,
-            activation_dropout=shape.dropout,
-            attention_dropout=shape.dropout,
-            attn_implementation="sdpa",
-        )
-        encoder = ParakeetEncoder(config)
+        encoder = ParakeetEncoder(_config(shape, shape.num_layers))
         self.positions = encoder.encode_positions
         self.layers = encoder.layers
 
@@ -38,3 +24,35 @@ class Blocks(nn.Module):
         for layer in self.layers:
             x = layer(x, attention_mask=mask, position_embeddings=positions)
         return x
+
+
+class DepthwiseFrontEnd(nn.Module):
+    """Its own front-end, (B, T, F) to (B, T / 8, D), and our dropout; it masks the padding before each convolution."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.subsampling = ParakeetEncoder(_config(shape, 0)).subsampling
+        self.dropout = nn.Dropout(shape.dropout)
+
+    def forward(self, features: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+        """(B, T, F), (B,) to (B, T', D), (B,)."""
+        x = self.subsampling(features, ~padding_mask(lengths, features.shape[1]))
+        return self.dropout(x), (lengths + 7) // 8
+
+
+def _config(shape: Shape, num_layers: int) -> ParakeetEncoderConfig:
+    return ParakeetEncoderConfig(
+        hidden_size=shape.dim,
+        num_hidden_layers=num_layers,
+        num_attention_heads=shape.num_heads,
+        intermediate_size=shape.feed_forward_dim,
+        conv_kernel_size=shape.kernel_size,
+        subsampling_conv_channels=shape.num_channels,
+        num_mel_bins=NUM_MEL_BINS,
+        dropout=0.0,  # of what the front-end gives, and that has its own
+        dropout_positions=0.0,
+        layerdrop=0.0,
+        activation_dropout=shape.dropout,
+        attention_dropout=shape.dropout,
+        attn_implementation="sdpa",
+    )

@@ -1,0 +1,77 @@
+"""python -m benchmarks.gpu.kernels: the fused attention kernels that each encoder runs, by the profiler."""
+
+import argparse
+import re
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+from asr.build import component
+from asr.cli.command import run_command
+from asr.settings.conf import CONF
+from benchmarks import results
+from benchmarks.machine import about, measure, synchronizer
+from benchmarks.nets import ATTENTIONS, NUM_MEL_BINS, encoder_config, make_batch
+from benchmarks.results import Results
+
+NAME = "gpu_kernels"
+ENCODERS = sorted(path.stem for path in (CONF / "encoder").glob("*.yaml"))
+WITH_OTHER_ATTENTIONS = "conformer_s"
+OPERATION = re.compile(r"aten::_scaled_dot_product_(.*attention\w*)$")
+NONE = "none"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print a row for each encoder, precision and pass."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu.kernels", description=__doc__)
+    parser.add_argument("--device", default="cuda", help="default: cuda")
+    parser.add_argument("--encoders", nargs="+", default=ENCODERS, metavar="NAME", help="of conf/encoder (all)")
+    parser.add_argument("--seconds", type=float, default=10.0, metavar="S", help="longest of three utterances (10)")
+    results.add_options(parser)
+    given = parser.parse_args(arguments)
+    facts = about(given, measure(given.device) if given.device != "cpu" else None)
+    columns = dict.fromkeys(["encoder", "head dim", "precision", "pass", "kernels", "finite"], str)
+    table = Results(NAME, columns | {"operations": lambda value: f"{value}"}, bars="operations")
+    for encoder in [*given.encoders, *_with_other_attentions(given.encoders)]:
+        config = encoder_config(f"{encoder} ++encoder.num_layers=1")
+        head_dim = config["dim"] // config["num_heads"] if "num_heads" in config else None
+        for precision in ("float32", "bfloat16"):
+            for training in (True, False):
+                kernels, finite = run(config, given.device, precision, given.seconds, training)
+                what = "training" if training else "inference"
+                names = " ".join(sorted(set(kernels))) or NONE
+                table.row(encoder, str(head_dim or "-"), precision, what, names, finite, len(kernels))
+    table.keep(given.output_dir, facts)
+    return 0
+
+
+def _with_other_attentions(encoders: Sequence[str]) -> Iterator[str]:
+    if WITH_OTHER_ATTENTIONS in encoders:
+        yield from (f"{WITH_OTHER_ATTENTIONS} encoder/attention={name}" for name in ATTENTIONS)
+
+
+def run(
+    config: dict[str, object], device: str, precision: str, seconds: float, training: bool
+) -> tuple[list[str], str]:
+    """Run one layer of an encoder; return the names of its fused attention operations, and whether all is finite."""
+    torch.manual_seed(0)
+    encoder = component("encoder", config)(NUM_MEL_BINS).to(device).train(training)
+    features, lengths, *_ = (part.to(device) for part in make_batch(3, seconds))
+    dtype = getattr(torch, precision)
+    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if device.startswith("cuda") else [])]
+    with profile(activities=activities) as profiler:
+        autocast = torch.autocast(device.partition(":")[0], dtype, enabled=dtype != torch.float32)
+        with torch.set_grad_enabled(training), autocast:
+            out = encoder(features, lengths).out
+        if training:
+            out.float().square().mean().backward()
+        synchronizer(device)()
+    operations = [match[1] for event in profiler.events() if (match := OPERATION.match(event.name))]
+    gradients = [parameter.grad for parameter in encoder.parameters() if parameter.grad is not None]
+    finite = all(bool(part.isfinite().all()) for part in [out, *gradients])
+    return operations, "yes" if finite else "no"
+
+
+if __name__ == "__main__":
+    run_command(main)

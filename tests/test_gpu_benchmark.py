@@ -1,0 +1,170 @@
+"""The benchmark of a GPU runs whole on a processor, whatever becomes of a step, and judges the goals."""
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from asr.errors import InputError
+from benchmarks.gpu.__main__ import main
+from benchmarks.gpu.goals import NOT_RUN, judged
+from benchmarks.gpu.processes import DONE, run
+from benchmarks.gpu.steps import LOG, TINY, Step, steps_of
+from tests.conftest import ROOT
+
+
+@pytest.fixture
+def at_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The steps run where the checkout is."""
+    monkeypatch.chdir(ROOT)
+
+
+def test_all_kinds_of_steps_run_on_a_processor_and_their_results_are_in_two_files(
+    at_root: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("transformers")
+    assert main(["--device", "cpu", "--output-dir", str(tmp_path)]) == 0, capsys.readouterr()
+    content = json.loads((tmp_path / "gpu.json").read_text())
+    assert {name: outcome["outcome"] for name, outcome in content["steps"].items()} == dict.fromkeys(TINY, DONE)
+    results = content["results"]
+    assert {row["outcome"] for row in results["correctness"]} <= {"skipped", "passed"}
+    kernels = {(row["encoder"], row["precision"], row["pass"]): row["kernels"] for row in results["kernels"]}
+    assert kernels["transformer", "bfloat16", "inference"] == "flash_attention_for_cpu"
+    assert kernels["conformer_xs", "bfloat16", "training"] == "none"
+    assert [row["contender"] for row in results["steps_s"]] == ["ours", "Parakeet"]
+    reference, other = results["training"]
+    assert (reference["from the processor's"], other["run"], other["steps"]) == (0, "float32", 2)
+    assert other["from the processor's"] < 1e-4
+    assert {row["texts"] for row in results["recognition"]} == {"2 of 2"}
+    page = (tmp_path / "gpu.md").read_text()
+    assert "figures mean nothing" in page
+    assert all(f"## {name}" in page for name in TINY if name != "correctness")
+    assert "| step of s, 100 s | 3 times eager Parakeet | not run | not run |" in page
+
+
+MODULE = """
+import subprocess, sys, time
+from asr.errors import InputError
+
+def main(arguments):
+    print("begun")
+    if arguments == ["refused"]:
+        raise InputError("the audio must be there; got none.")
+    if arguments == ["slow"]:
+        child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(100)"])
+        print(f"child {child.pid}.")
+        time.sleep(100)
+    return 0
+"""
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A program as a step has it."""
+    (tmp_path / "program_of_a_step.py").write_text(MODULE)
+    monkeypatch.syspath_prepend(tmp_path)
+    return "program_of_a_step"
+
+
+def test_a_step_that_takes_too_long_is_ended_with_all_that_it_started(module: str, tmp_path: Path) -> None:
+    step = Step("", module, ["slow"], 1, "result.json")
+    log = tmp_path / LOG
+    limit = 10.0  # in which it must have started a process
+    assert run(step, tmp_path, limit, "cpu") == "stopped at its limit of 10 s"
+    child = int(log.read_text().partition("child ")[2].partition(".")[0])
+    for _ in range(100):
+        if not Path(f"/proc/{child}").exists() or Path(f"/proc/{child}/stat").read_text().split()[2] == "Z":
+            break
+        time.sleep(0.1)
+    else:
+        os.kill(child, 9)
+        pytest.fail("a process of the step is still running")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "outcome", "said"),
+    [
+        ([], DONE, "begun\n"),
+        (["refused"], "failed with status 1", "begun\nerror: the audio must be there; got none.\n"),
+    ],
+)
+def test_a_step_leaves_its_outcome_and_its_log(
+    arguments: list[str], outcome: str, said: str, module: str, tmp_path: Path
+) -> None:
+    assert run(Step("", module, arguments, 1, "result.json"), tmp_path, 60, "cpu") == outcome
+    assert (tmp_path / LOG).read_text() == said
+
+
+def test_without_time_a_step_is_named_and_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--device", "cpu", "--minutes", "0.1", "--steps", "kernels", "--output-dir", str(tmp_path)]) == 1
+    shown = capsys.readouterr()
+    assert "error: every step must run to its end; these did not: kernels (no time was left)" in shown.err
+    assert json.loads((tmp_path / "gpu.json").read_text())["steps"]["kernels"] == {}
+
+
+def test_a_step_that_there_is_not_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"--steps must name steps; got attention\. There are correctness, kernels, "):
+        main(["--device", "cpu", "--steps", "attention", "--output-dir", str(tmp_path)])
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a CUDA device is here")
+def test_without_a_gpu_it_is_refused_in_a_line() -> None:
+    with pytest.raises(
+        InputError, match=r"^--device must be there; got cuda, and no CUDA device is here\. Take cpu\.$"
+    ):
+        main([])
+
+
+def test_the_steps_of_a_gpu_fit_its_options() -> None:
+    """Each step's program accepts its arguments: their parsers are asked, and nothing is run."""
+    import importlib
+
+    for name, step in steps_of("cuda", False, ["models/a"], ["audio.jsonl"]).items():
+        if step.module == "pytest":
+            assert all((ROOT / path).is_file() for path in step.arguments if path.startswith("tests/")), name
+            continue
+        arguments = [argument.replace("{folder}", "x") for argument in step.arguments]
+        with pytest.raises(SystemExit) as end:
+            importlib.import_module(step.module).main([*arguments, "--help"])
+        assert end.value.code == 0, name
+
+
+def step_row(contender: str, batch: str, ms: float) -> dict[str, Any]:
+    return {"contender": contender, "batch": batch, "ms": ms, "of matmul": 0.4 / ms}
+
+
+def test_goals_are_judged_by_our_fastest_form_against_eager_parakeet() -> None:
+    rows = [step_row(name, "7x14", ms) for name, ms in (("ours", 100), ("ours, CUDA graphs", 25), ("Parakeet", 90))]
+    rows += [
+        step_row("ours", "29x14", 100),
+        step_row("Parakeet", "29x14", 90),
+        step_row("Parakeet, compiled", "29x14", 9),
+    ]
+    verdicts = {what: (reached, holds) for what, _, reached, holds in judged({"steps_s": rows})}
+    assert verdicts["step of s, 100 s"] == ("3.60 (ours, CUDA graphs)", "yes")
+    assert verdicts["step of s, 400 s"] == ("0.90 (ours)", "no")
+    assert verdicts["step of m, 100 s"] == (NOT_RUN, NOT_RUN)
+
+
+def test_a_kernel_that_is_not_the_efficient_one_is_named() -> None:
+    rows = [
+        {"encoder": "a", "precision": "bfloat16", "kernels": "efficient_attention", "finite": "yes"},
+        {"encoder": "b", "precision": "bfloat16", "kernels": "attention_math", "finite": "no"},
+        {"encoder": "c", "precision": "float32", "kernels": "attention_math", "finite": "yes"},
+        {"encoder": "d", "precision": "bfloat16", "kernels": "none", "finite": "yes"},
+    ]
+    verdicts = {what: (reached, holds) for what, _, reached, holds in judged({"kernels": rows})}
+    assert verdicts["bfloat16 attention"] == ("1 of 2; b: attention_math", "no")
+    assert verdicts["numbers of every encoder"] == ("4 passes; b", "no")
+
+
+def test_losses_that_are_far_from_a_processors_or_not_finite_miss_the_goal() -> None:
+    row = {"run": "bfloat16", "from the processor's": 0.01, "not finite": 0, "steps": 300, "ended": "yes"}
+    what = "losses of 300 steps in bfloat16"
+    for change, holds in (({}, "yes"), ({"from the processor's": 0.04}, "no"), ({"ended": "loss is not finite"}, "no")):
+        [verdict] = [verdict for verdict in judged({"training": [row | change]}) if verdict[0] == what]
+        assert verdict[3] == holds
