@@ -37,6 +37,7 @@ The folders, from the lowest layer up; each imports only from those above it:
     interchange/     models of other toolkits and from hubs, in and out
     run/             a run folder, what a run starts from, how it is resumed
     publishing/      models written for others: ONNX programs, a page for the browser, a folder for a hub
+    bulk/            jobs of many hours: parts, failures, engines
     cli/             what commands share
     diagnosis/       what is wrong with a corpus, or with a plan to train on it
     report/          pages that a person reads

@@ -1,5 +1,6 @@
 """python -m asr.transcribe MODEL PATH...: recognise audio files, folders of them, and manifests."""
 
+import argparse
 import io
 import os
 import re
@@ -10,11 +11,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from asr.cli.bulk import add_bulk, check_bulk, run_bulk
 from asr.cli.captions import add_captions, caption, check_captions
 from asr.cli.command import add_decoding, audio_progress, complain, inference, load_model, model_parser, run_command
 from asr.cli.output import NamedRecording, Outcomes, add_output, arrange, in_order, plain_name, write
 from asr.errors import InputError
 from asr.storage.location import file_name, is_url, printable_url
+from asr.text.numbers import counted
 from asr.text.printable import printable
 
 if TYPE_CHECKING:
@@ -41,12 +44,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--nbest", type=int, default=1, metavar="N", help="alternatives, in json and jsonl (default 1)")
     add_decoding(parser)
     add_captions(parser)
+    add_bulk(parser)
     options = parser.parse_args(arguments)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="surrogateescape")  # a file name need not be UTF-8
 
     how = inference(options)
     check_captions(options)
+    check_bulk(options)
+    if options.parts:
+        return _bulk(options, how)
     recognizer = load_model(options)
     if options.stream:
         return caption(recognizer, options)
@@ -64,6 +71,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if problems:
         complain(f"{problems} of {problems + num_written} could not be transcribed: see above.")
     return 1 if problems else 0
+
+
+def _bulk(options: argparse.Namespace, how: "Inference") -> int:
+    """Run a bulk job; the process that finds all parts done writes the report."""
+    job = run_bulk(options, how, partial(_check_nbest, nbest=how.nbest, form="jsonl"))
+    if job is not None:
+        from asr.bulk.report import finish
+        from asr.report.bulk import bulk_page
+
+        report = finish(job)
+        page = job.folder.write_report(report, bulk_page(report))
+        done = f"all {report['num_parts']:,} parts are done: {report['hours']:.2f} h"
+        print(f"{done}, {counted(report['num_failures'], 'failure')}; report: {page}")
+    return 0
 
 
 def _find(paths: Sequence[str]) -> tuple[list[NamedRecording], int]:

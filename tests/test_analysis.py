@@ -14,7 +14,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from asr.evaluation.analysis import GROUPINGS, NO_SPEAKER, SECONDS, WORDS_A_SECOND, breakdown, choose_edges, figures
-from asr.evaluation.bootstrap import FEWEST
+from asr.evaluation.bootstrap import MIN_UNITS
 from asr.evaluation.utterances import Scored
 from tests.scoring import scored, simulated
 
@@ -65,16 +65,16 @@ def test_texts_as_written_are_counted_beside() -> None:
         assert figures([scored(text[:-1], text[:-1], text=text)])["raw_words"]["rate"] > 0
 
 
-@pytest.mark.parametrize("known", [0, 20, FEWEST - 1])
+@pytest.mark.parametrize("known", [0, 20, MIN_UNITS - 1])
 def test_there_is_an_interval_over_speakers_only_where_enough_are_known_in_every_utterance(known: int) -> None:
     rows = [
         scored("a b", "a c", name=str(number), speaker=str(number) if number < known else None) for number in range(40)
     ]
     assert figures(rows)["words"]["speaker_interval"] is None
     assert figures(rows)["speakers"] == known
-    few = [scored("a b", "a c", name=str(number), speaker=str(number % (FEWEST - 1))) for number in range(40)]
+    few = [scored("a b", "a c", name=str(number), speaker=str(number % (MIN_UNITS - 1))) for number in range(40)]
     assert figures(few)["words"]["speaker_interval"] is None
-    enough = [scored("a b", "a c", name=str(number), speaker=str(number % FEWEST)) for number in range(40)]
+    enough = [scored("a b", "a c", name=str(number), speaker=str(number % MIN_UNITS)) for number in range(40)]
     assert figures(enough)["words"]["speaker_interval"] == [0.5, 0.5]
 
 

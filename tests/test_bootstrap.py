@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from asr.evaluation.bootstrap import FEWEST, by_cluster, difference, intervals, resample
+from asr.evaluation.bootstrap import MIN_UNITS, by_cluster, difference, intervals, resample
 
 Array = NDArray[np.float64]
 
@@ -93,8 +93,8 @@ def test_several_kinds_of_errors_get_each_its_own_interval() -> None:
     ("errors", "lengths", "expected"),
     [
         ([], [], None),
-        ([1.0] * (FEWEST - 1), [10.0] * (FEWEST - 1), None),  # too few to draw from
-        ([1.0] * FEWEST, [10.0] * FEWEST, (0.1, 0.1)),
+        ([1.0] * (MIN_UNITS - 1), [10.0] * (MIN_UNITS - 1), None),  # too few to draw from
+        ([1.0] * MIN_UNITS, [10.0] * MIN_UNITS, (0.1, 0.1)),
         ([0.0] * 9, [10.0] * 9, None),  # without an error nobody knows how many there might have been
         ([1.0] * 9, [0.0] * 9, None),  # no words in the references
         ([3.0] * 5, [0.0] * 4 + [1.0], (3.0, 15.0)),  # draws without the one that has a word have no rate
@@ -111,7 +111,7 @@ def test_where_there_is_nothing_to_say_there_is_no_interval(
     else:
         assert found == expected
         same = difference(*(np.array(some) for some in (errors, errors, lengths)))
-        assert (same is None) == (len(errors) < FEWEST or not sum(lengths)), "to differ in nothing needs no error"
+        assert (same is None) == (len(errors) < MIN_UNITS or not sum(lengths)), "to differ in nothing needs no error"
 
 
 def test_clusters_are_summed_as_by_a_plain_loop_in_the_order_of_their_names() -> None:

@@ -71,7 +71,7 @@ def test_that_pronunciations_are_not_read_is_said_once(tmp_path: Path, caplog: p
 
 
 def test_more_words_than_memory_is_for_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lexicon, "LARGEST_VOCABULARY", 3)
+    monkeypatch.setattr(lexicon, "MAX_VOCABULARY", 3)
     (tmp_path / "lexicon").write_text("a\nb\n\nc\nd\n")
     with pytest.raises(InputError, match=r"lexicon:5: a lexicon must have at most 3 words; this one has more\.$"):
         read_lexicon(tmp_path / "lexicon")

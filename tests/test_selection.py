@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from asr.evaluation.bootstrap import FEWEST
+from asr.evaluation.bootstrap import MIN_UNITS
 from asr.evaluation.selection import Array, HeldOut, Trials, choose, expected_gain, fewest_errors
 
 WEIGHTS = np.array([0.0, *np.linspace(0.1, 1.0, 19)])
@@ -85,7 +85,7 @@ def test_a_gain_that_there_is_comes_true_on_other_speech() -> None:
 
 
 def test_of_too_few_utterances_or_no_errors_nothing_is_promised() -> None:
-    assert expected_gain(trials([[1.0] * (FEWEST - 1), [0.0] * (FEWEST - 1)])).interval is None
+    assert expected_gain(trials([[1.0] * (MIN_UNITS - 1), [0.0] * (MIN_UNITS - 1)])).interval is None
     assert expected_gain(trials([[0.0] * 9, [0.0] * 9])) == HeldOut(0.0, 0.0, None)
     assert not HeldOut(10.0, 1.0, None).is_certain
     assert expected_gain(trials([[1.0] * 9, [0.0] * 9])) == HeldOut(9.0, pytest.approx(0.0), (-1.0, -1.0))

@@ -1,4 +1,4 @@
-"""Codecs: the utterance as it comes over a telephone, or out of a compressed file."""
+"""Codec augmentation: telephone and compressed-file distortion."""
 
 import io
 from typing import Annotated, NamedTuple
@@ -13,13 +13,13 @@ from asr.settings.rule import Fraction, list_of, one_of, span
 
 
 class CodecFormat(NamedTuple):
-    """What libsndfile writes.
+    """A format that libsndfile writes.
 
     Args:
-        sample_rate: Hz; what lies above half of it is lost.
-        container: libsndfile's name of it.
-        encoding: the same.
-        has_levels: whether it can be told how much to compress.
+        sample_rate: Hz; frequencies above half of it are lost.
+        container: libsndfile's name of the container.
+        encoding: libsndfile's name of the encoding.
+        has_levels: whether the compression level can be set.
     """
 
     sample_rate: int
@@ -40,17 +40,17 @@ CODECS = {
 
 
 class Codec:
-    """Encode an utterance, and decode it again.
+    """Encode an utterance with a random codec and decode it again.
 
-    It is neither delayed nor longer: libsndfile takes the delay of encoders off. What lies beyond [-1, 1] is clipped,
-    as codecs do.
+    Length and timing do not change: libsndfile compensates for the encoder's delay. Samples beyond [-1, 1] are
+    clipped.
 
     Args:
         sample_rate: Hz.
         probability: of a codec, for each utterance.
-        codecs: to draw from, each equally likely.
-        compression: between which it is drawn, from 0 for the best that a format can do to 1 for the smallest; some
-            have one way only.
+        codecs: names to draw from, each equally likely.
+        compression: range of the compression level, from 0 (best quality) to 1 (smallest file); codecs without
+            levels ignore it.
     """
 
     stage = "waveform"
@@ -76,8 +76,8 @@ class Codec:
         codec, compression = self.codecs[below(len(self.codecs))], uniform(self.compression)
         encoded = _resample(waveform.clamp(-1, 1), self.sample_rate, codec.sample_rate)
         decoded = _decode(_encode(encoded, codec, compression))
-        heard = _resample(decoded, codec.sample_rate, self.sample_rate)[: len(waveform)]
-        return torch.nn.functional.pad(heard, (0, len(waveform) - len(heard)))
+        output = _resample(decoded, codec.sample_rate, self.sample_rate)[: len(waveform)]
+        return torch.nn.functional.pad(output, (0, len(waveform) - len(output)))
 
 
 def _resample(waveform: Tensor, source_rate: int, target_rate: int) -> Tensor:

@@ -1,4 +1,4 @@
-"""What augmentations draw from torch's CPU generator, which whoever calls them has seeded."""
+"""Random draws of augmentations, from torch's CPU generator; the caller has seeded it."""
 
 from collections.abc import Sequence
 
@@ -6,12 +6,12 @@ import torch
 
 
 def happens(probability: float) -> bool:
-    """Draw whether something of this probability happens: never at 0, always at 1."""
+    """Return True with this probability: never at 0, always at 1."""
     return bool(torch.rand(()) < probability)
 
 
 def uniform(span: Sequence[float]) -> float:
-    """Draw a number between two."""
+    """Draw a number from a range (low, high)."""
     low, high = span
     return low + (high - low) * float(torch.rand((), dtype=torch.float64))
 

@@ -1,4 +1,4 @@
-"""Edges: silence, or low noise, before and behind the utterance, in which nothing is said."""
+"""Edge augmentation: silence or low noise before and after the utterance."""
 
 from typing import Annotated
 
@@ -10,16 +10,16 @@ from asr.settings.rule import Fraction, number, span
 
 
 class Edges:
-    """Put silence or low white noise before and behind an utterance.
+    """Add silence or low white noise before and after an utterance.
 
-    The utterance grows by up to twice `max_seconds`, which the batch plan leaves room for.
+    The utterance grows by up to twice `max_seconds`; the batch plan reserves that duration.
 
     Args:
         sample_rate: Hz.
         probability: of edges, for each utterance.
-        max_seconds: of each edge, from nothing to this.
-        noise_probability: of low noise, for each edge; otherwise it is digital silence.
-        noise_db: between which the loudness of the noise is drawn, in dB of a mean square of 1.
+        max_seconds: the length of each edge is drawn from 0 to this.
+        noise_probability: of noise, for each edge; otherwise the edge is digital silence.
+        noise_db: range of the noise level, in dB relative to a mean square of 1.
     """
 
     stage = "waveform"
@@ -41,15 +41,15 @@ class Edges:
 
     @property
     def max_added_seconds(self) -> float:
-        """By how much an utterance may grow."""
+        """The largest duration that this adds to an utterance."""
         return 2 * self.max_seconds if self.probability else 0.0
 
     def __call__(self, waveform: Tensor) -> Tensor:
         """(S,) to (S',), longer by both edges."""
         if not happens(self.probability):
             return waveform
-        before, behind = self._edge(), self._edge()
-        return torch.cat([before, waveform, behind])
+        before, after = self._edge(), self._edge()
+        return torch.cat([before, waveform, after])
 
     def _edge(self) -> Tensor:
         edge = torch.zeros(int(uniform((0, self.max_seconds)) * self.sample_rate))

@@ -1,4 +1,4 @@
-"""Gain: the utterance louder or softer."""
+"""Gain augmentation: a louder or softer utterance."""
 
 from typing import Annotated
 
@@ -9,15 +9,15 @@ from asr.settings.rule import Fraction, span
 
 
 class Gain:
-    """Scale an utterance by a random number of dB.
+    """Scale an utterance by a random gain in dB.
 
-    Nothing is clipped: samples may lie beyond 1. Features that are normalised by utterance, as `utterance_cmvn`, hardly
-    know the difference.
+    Samples are not clipped; they may exceed 1. Gain has almost no effect on features that are normalised per
+    utterance, such as `utterance_cmvn`.
 
     Args:
         sample_rate: Hz.
-        probability: of another loudness, for each utterance.
-        gain_db: between which it is drawn, in dB.
+        probability: of a gain, for each utterance.
+        gain_db: range of the gain, in dB.
     """
 
     stage = "waveform"

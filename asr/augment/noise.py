@@ -1,4 +1,4 @@
-"""Noise: recordings mixed in at a random ratio of speech to noise."""
+"""Noise augmentation: recordings mixed in at a random signal-to-noise ratio."""
 
 from typing import Annotated
 
@@ -11,20 +11,20 @@ from asr.settings.rule import PATH, Fraction, span, whole
 
 
 class Noise:
-    """Add a stretch of a recording, or of several at once, which is babble if they are speech.
+    """Add segments of one or several noise recordings; several speech recordings make babble.
 
-    The ratio of speech to noise is that of the mean squares over the whole utterance, its pauses included. Several
-    recordings are equally loud. Nothing is clipped. An utterance of zeros, and noise of zeros, stay what they are.
+    The signal-to-noise ratio compares mean squares over the whole utterance, pauses included. Several recordings are
+    mixed at equal power. Samples are not clipped. A silent utterance stays silent, and silent noise adds nothing.
 
     *Source*: Ko et al. 2017, "A study on data augmentation of reverberant speech", section 3; babble of 3 to 7
     speakers: Snyder et al. 2018, "X-vectors", section 3.3.
 
     Args:
         sample_rate: Hz.
-        recordings: a folder of audio, or a manifest. A recording that is shorter than the utterance goes round.
+        recordings: a folder of audio, or a manifest. A recording shorter than the utterance is repeated.
         probability: of noise, for each utterance.
-        snr_db: between which the ratio of speech to noise is drawn, in dB.
-        max_recordings: at once; how many is drawn from 1 to this.
+        snr_db: range of the signal-to-noise ratio, in dB.
+        max_recordings: the number of recordings mixed at once is drawn from 1 to this.
     """
 
     stage = "waveform"
@@ -52,8 +52,8 @@ class Noise:
         noise = torch.zeros_like(waveform)
         for _ in range(1 + below(self.max_recordings)):
             place, begin = below(len(self.recordings)), uniform((0, 1))
-            stretch = self.recordings.stretch(place, self.sample_rate, len(waveform), begin)
-            noise += stretch / stretch.square().mean().sqrt().clamp(min=torch.finfo(stretch.dtype).tiny)
+            segment = self.recordings.stretch(place, self.sample_rate, len(waveform), begin)
+            noise += segment / segment.square().mean().sqrt().clamp(min=torch.finfo(segment.dtype).tiny)
         power = waveform.square().mean() / 10 ** (uniform(self.snr_db) / 10)
         loudness = noise.square().mean()
         return waveform + noise * (power / loudness).sqrt() if loudness > 0 else waveform

@@ -1,4 +1,4 @@
-"""Reverberation: the utterance as it is heard in rooms whose impulse responses were recorded."""
+"""Reverberation augmentation with recorded room impulse responses."""
 
 from typing import Annotated
 
@@ -13,15 +13,15 @@ from asr.settings.rule import PATH, Fraction
 class Reverberation:
     """Convolve an utterance with a recorded impulse response.
 
-    The direct sound, which is the largest sample of the response, is not delayed, and the utterance stays as loud as
-    it is.
+    The direct sound, the largest sample of the response, is not delayed, and the power of the utterance does not
+    change.
 
     *Source*: Ko et al. 2017, "A study on data augmentation of reverberant speech".
 
     Args:
         sample_rate: Hz.
-        recordings: of impulse responses: a folder of audio, or a manifest.
-        probability: of a room, for each utterance.
+        recordings: impulse responses, as a folder of audio or a manifest.
+        probability: of reverberation, for each utterance.
     """
 
     stage = "waveform"

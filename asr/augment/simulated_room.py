@@ -1,4 +1,4 @@
-"""Simulated rooms: the utterance as it is heard in a box with walls that reflect, made on the spot."""
+"""Reverberation augmentation with simulated impulse responses of box-shaped rooms."""
 
 import math
 from collections.abc import Sequence
@@ -12,30 +12,30 @@ from asr.augment.draws import happens, uniform
 from asr.settings.rule import Fraction, span
 
 SPEED = 343.0  # of sound, m/s at 20 degrees Celsius
-LOST_DB = 40.0  # images are followed until the room has lost so much: the rest is not heard, and costs most
-FROM_WALLS = 0.5  # m that speaker and microphone keep from each wall
-NEAREST = 0.1  # m that they are apart, at least
+MAX_DECAY_DB = 40.0  # the response ends at this decay: the rest is inaudible and would cost most of the time
+WALL_DISTANCE = 0.5  # m, the smallest distance of speaker and microphone from a wall
+MIN_DISTANCE = 0.1  # m, the smallest distance between speaker and microphone
 
 Point = Sequence[float]  # x, y, z in m
 
 
 class SimulatedRoom:
-    """Convolve an utterance with the impulse response of a random room, between two random places in it.
+    """Convolve an utterance with the impulse response between two random points in a random room.
 
-    The direct sound is not delayed, and the utterance stays as loud as it is.
+    The direct sound is not delayed, and the power of the utterance does not change.
 
-    *Source*: Allen and Berkley 1979, "Image method for efficiently simulating small-room acoustics"; walls that turn
-    the sign, so that no low frequency is left to be filtered away: Lehmann and Johansson 2008, "Prediction of energy
+    *Source*: Allen and Berkley 1979, "Image method for efficiently simulating small-room acoustics"; reflections that
+    invert the sign, so that no high-pass filter is needed: Lehmann and Johansson 2008, "Prediction of energy
     decay in room impulse responses simulated with an image-source model"; absorption by Eyring's formula.
 
-    *Differs from the paper*: all walls reflect alike; arrivals are rounded to the nearest sample.
+    *Differs from the paper*: all walls reflect equally; arrival times are rounded to the nearest sample.
 
     Args:
         sample_rate: Hz.
         probability: of a room, for each utterance.
-        width_metres: between which width and length of the room are drawn.
-        height_metres: between which its height is drawn.
-        rt60_seconds: between which is drawn how long it takes until a sound has lost 60 dB.
+        width_metres: range of the room's width and length.
+        height_metres: range of its height.
+        rt60_seconds: range of the reverberation time, in which sound decays by 60 dB.
     """
 
     stage = "waveform"
@@ -60,16 +60,16 @@ class SimulatedRoom:
         if not happens(self.probability):
             return waveform
         size = [uniform(span) for span in self.spans]
-        source, microphone = ([uniform((FROM_WALLS, length - FROM_WALLS)) for length in size] for _ in range(2))
+        source, microphone = ([uniform((WALL_DISTANCE, length - WALL_DISTANCE)) for length in size] for _ in range(2))
         rt60 = uniform(self.rt60_seconds)
         response = impulse_response(
-            size, source, microphone, reflection(size, rt60), self.sample_rate, rt60 * LOST_DB / 60
+            size, source, microphone, reflection(size, rt60), self.sample_rate, rt60 * MAX_DECAY_DB / 60
         )
         return reverberate(waveform, response, _arrival(math.dist(source, microphone), self.sample_rate))
 
 
 def reflection(size: Point, rt60_seconds: float) -> float:
-    """Return the part of a wave's amplitude that walls give back in a room that takes so long to lose 60 dB."""
+    """Return the walls' reflection coefficient (of the amplitude) in a room with this reverberation time."""
     width, length, height = size
     volume, surface = width * length * height, 2 * (width * length + width * height + length * height)
     return math.exp(-12 * math.log(10) * volume / (SPEED * surface * rt60_seconds))
@@ -78,36 +78,36 @@ def reflection(size: Point, rt60_seconds: float) -> float:
 def impulse_response(
     size: Point, source: Point, microphone: Point, reflection: float, sample_rate: int, seconds: float
 ) -> Tensor:
-    """Sum what arrives from all images of a source in the walls of a box, each 1 / distance loud.
+    """Sum the arrivals from all images of a source in the walls of a box, each with amplitude 1 / distance.
 
     Args:
-        size: of the box, which has a corner at 0.
-        source: where the sound is made, within it.
-        microphone: where it is heard, within it.
-        reflection: part of the amplitude that a wall gives back, with its sign turned.
+        size: of the box, which has a corner at the origin.
+        source: position of the source, within the box.
+        microphone: position of the microphone, within the box.
+        reflection: coefficient by which a wall scales the amplitude, besides inverting its sign.
         sample_rate: Hz.
-        seconds: after which nothing more is heard; what comes on the direct path is heard in any case.
+        seconds: length of the response; it always includes the direct path.
 
     Shapes:
         returns: (R,) float64
     """
     direct = math.dist(source, microphone)
     reach = max(seconds * SPEED, direct)
-    response = torch.zeros(_arrival(max(reach, NEAREST), sample_rate) + 1, dtype=torch.float64)
+    response = torch.zeros(_arrival(max(reach, MIN_DISTANCE), sample_rate) + 1, dtype=torch.float64)
     axes = [_images(*axis, reach) for axis in zip(size, source, microphone, strict=True)]
     (x, x_walls), (y, y_walls), (z, z_walls) = axes
     plane, plane_walls = x[:, None] ** 2 + y**2, x_walls[:, None] + y_walls
     for height, walls in zip(z.tolist(), z_walls.tolist(), strict=True):
-        distance = (plane + height**2).sqrt().clamp(min=NEAREST)
-        heard = distance <= max(reach, NEAREST)
-        amplitude = (-reflection) ** (plane_walls[heard] + walls).double() / distance[heard]
-        arrival = (distance[heard] / SPEED * sample_rate).round().long()
+        distance = (plane + height**2).sqrt().clamp(min=MIN_DISTANCE)
+        audible = distance <= max(reach, MIN_DISTANCE)
+        amplitude = (-reflection) ** (plane_walls[audible] + walls).double() / distance[audible]
+        arrival = (distance[audible] / SPEED * sample_rate).round().long()
         response.index_add_(0, arrival, amplitude)
     return response
 
 
 def _images(length: float, source: float, microphone: float, reach: float) -> tuple[Tensor, Tensor]:
-    """A source's images in two walls that face each other: how far each is along the axis, and off how many walls."""
+    """Return the images of a source in two opposite walls: their distance along the axis, and number of reflections."""
     most = math.ceil((reach + length) / (2 * length))
     rooms = torch.arange(-most, most + 1)
     upright, mirrored = 2 * rooms * length + source, 2 * rooms * length - source
@@ -116,4 +116,4 @@ def _images(length: float, source: float, microphone: float, reach: float) -> tu
 
 
 def _arrival(distance: float, sample_rate: int) -> int:
-    return round(max(distance, NEAREST) / SPEED * sample_rate)
+    return round(max(distance, MIN_DISTANCE) / SPEED * sample_rate)

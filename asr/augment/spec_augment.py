@@ -9,18 +9,18 @@ from asr.settings.rule import Fraction, whole
 
 
 class SpecAugment:
-    """Set random stretches of frames and of mel bins to 0, the mean of normalised features.
+    """Set random ranges of frames and of mel bins to 0, the mean of normalised features.
 
     *Source*: Park et al. 2019, arXiv:1904.08779; time masks that scale with the length: Park et al. 2019,
     arXiv:1912.05533.
 
-    *Differs from the paper*: no time warping, which its section 5 finds to matter least.
+    *Differs from the paper*: there is no time warping, which has the smallest effect according to its section 5.
 
     Args:
-        num_freq_masks: masks over mel bins.
-        freq_mask_bins: their width is uniform in [0, min(this, F)), in bins (the paper's F is this).
-        num_time_masks: masks over frames.
-        time_mask_fraction: the same for their length, as a fraction of the utterance (p_S in arXiv:1912.05533).
+        num_freq_masks: number of masks over mel bins.
+        freq_mask_bins: their width is uniform in [0, min(freq_mask_bins, F)), in bins (F in the paper).
+        num_time_masks: number of masks over frames.
+        time_mask_fraction: bound of their length, as a fraction of the utterance (p_S in arXiv:1912.05533).
     """
 
     stage = "features"
@@ -47,20 +47,20 @@ class SpecAugment:
 
     @property
     def masks(self) -> Self:
-        """Itself: see `asr.interfaces.FeatureAugment`."""
+        """Itself, since it only sets rectangles to 0."""
         return self
 
     def draw(self, num_frames: int, dim: int) -> Tensor:
         """Draw the masks of features (T, F) from torch's CPU generator: first frame and end, first bin and end."""
-        bins = [_stretch(dim, self.freq_mask_bins) for _ in range(self.num_freq_masks)]
-        most = int(num_frames * self.time_mask_fraction)
-        frames = [_stretch(num_frames, most) for _ in range(self.num_time_masks)]
+        bins = [_draw_range(dim, self.freq_mask_bins) for _ in range(self.num_freq_masks)]
+        max_frames = int(num_frames * self.time_mask_fraction)
+        frames = [_draw_range(num_frames, max_frames) for _ in range(self.num_time_masks)]
         masks = [(0, num_frames, *ends) for ends in bins] + [(*ends, 0, dim) for ends in frames]
         return torch.tensor(masks, dtype=torch.int64).view(-1, 4)
 
 
-def _stretch(size: int, bound: int) -> tuple[int, int]:
-    """Draw a stretch of what is `size` long: its length from 0 to below `bound`, then its place; its begin and end."""
+def _draw_range(size: int, bound: int) -> tuple[int, int]:
+    """Draw start and end of a range within [0, size): first its length, below `bound`, then its start."""
     bound = min(bound, size)
     if bound == 0:
         return 0, 0

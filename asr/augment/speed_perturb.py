@@ -1,4 +1,4 @@
-"""Speed perturbation: the same words faster or slower, pitch included."""
+"""Speed perturbation: faster or slower speech, with a changed pitch."""
 
 import math
 from typing import Annotated
@@ -10,9 +10,7 @@ from asr.errors import InputError
 from asr.lengths import Lengths
 from asr.settings.rule import list_of, number
 
-MAX_KERNEL_SIZE = 1 << 24  # numbers of a resampling kernel: 64 MiB
-
-
+MAX_KERNEL_SIZE = 1 << 24  # elements of a resampling kernel: 64 MiB
 FACTORS = "of speeds from 0.1 to 10, such as [0.9, 1.0, 1.1]"
 
 
@@ -21,7 +19,7 @@ class SpeedPerturb:
 
     *Source*: Ko et al. 2015, "Audio augmentation for speech recognition".
 
-    The batch plan draws the factor, since it changes the duration by which batches are bounded.
+    The batch plan draws the factor, since the factor changes durations, and durations bound batches.
 
     Args:
         sample_rate: Hz.
@@ -42,11 +40,11 @@ class SpeedPerturb:
         self._speeds = {factor: Speed(sample_rate, factor) for factor in self.factors if factor != 1.0}
 
     def __call__(self, waveform: Tensor, factor: float) -> Tensor:
-        """Waveform (S,) to one of `num_samples(S, factor)` samples."""
+        """(S,) to (`num_samples(S, factor)`,)."""
         return waveform if factor == 1.0 else self._speeds[factor](waveform)[0]
 
     def num_samples(self, num_samples: Lengths, factor: float) -> Lengths:
-        """Count the samples that are left of `num_samples` (an int, or a tensor of them) at `factor`."""
+        """Return the number of samples that `num_samples` (an int or a tensor) become at `factor`."""
         if factor == 1.0:
             return num_samples
         speed = self._speeds[factor]

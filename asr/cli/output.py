@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from asr.cli.command import complain_of
 from asr.errors import InputError
 from asr.recognition.formats import FORMATS, Format
+from asr.storage.location import is_url
 from asr.system.files import UNFINISHED, write_whole
 
 if TYPE_CHECKING:
@@ -72,7 +73,12 @@ def in_order(recordings: Sequence[NamedRecording], outcomes: "Callable[[list[Utt
 def add_output(parser: argparse.ArgumentParser, default: str) -> None:
     """Add --format and --output-dir, which `arrange` and `write` take up."""
     parser.add_argument("--format", choices=FORMATS, default=default, help=f"of the output (default {default})")
-    parser.add_argument("--output-dir", metavar="DIR", type=Path, help="gets a file for each recording")
+    parser.add_argument("--output-dir", metavar="DIR", type=_place, help="gets a file for each recording")
+
+
+def _place(text: str) -> Path | str:
+    """Return a folder as a path; a URL as it is."""
+    return text if is_url(text) else Path(text)
 
 
 def plain_name(utterance_id: str) -> str:
@@ -80,8 +86,10 @@ def plain_name(utterance_id: str) -> str:
     return re.sub(r"[/\\\x00-\x1f\x7f]|^\.+", "_", utterance_id) or "_"
 
 
-def make_output_dir(output_dir: Path) -> None:
+def make_output_dir(output_dir: Path | str) -> None:
     """Make the folder for results, before the work begins."""
+    if isinstance(output_dir, str):
+        raise InputError(f"--output-dir must be a folder of this machine, but with --parts; got {output_dir}.")
     must = f"--output-dir must be a folder that can be written to; {output_dir}"
     try:
         output_dir.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""CTC's beam search, whose hypotheses an attention decoder puts in order."""
+"""CTC beam search whose hypotheses are rescored by an attention decoder."""
 
 from collections.abc import Callable
 from typing import Annotated, Any, NamedTuple, cast
@@ -12,15 +12,15 @@ from asr.decode.fusion.shallow_fusion import Bonus, Score, ShallowFusion
 from asr.interfaces import AttentionHead, Head, Hypothesis, Tokenizer, Tunable
 from asr.settings.rule import DECODED_SECONDS, number, whole
 
-WEIGHTS = (0.0, 0.3, 0.6, 1.0, 1.5, 2.0, 3.0, 5.0)  # of the attention decoder, that are worth trying
+WEIGHTS = (0.0, 0.3, 0.6, 1.0, 1.5, 2.0, 3.0, 5.0)  # of the attention decoder, for tuning
 
 
 class RescoringEvidence(NamedTuple):
-    """What is searched in of an utterance.
+    """Input of the search in one utterance.
 
     Args:
         encoder_out: (T', D).
-        ctc: evidence of CTC's beam search.
+        ctc: evidence of the CTC beam search.
     """
 
     encoder_out: Tensor
@@ -28,23 +28,23 @@ class RescoringEvidence(NamedTuple):
 
 
 class AttentionRescoring:
-    """Two passes: CTC's beam search finds hypotheses, and the attention decoder scores each, all tokens at once.
+    """Two passes: CTC beam search finds hypotheses, then the attention decoder scores all tokens of each in parallel.
 
-    A score is CTC's, fusion included, plus the decoder's log-probability times `attention_weight`.
+    A score is the score of the CTC search with fusion, plus `attention_weight` times the decoder's log-probability.
 
     *Source*: Yao et al. 2021 (WeNet), arXiv:2102.01547.
 
     Args:
         head: with a frame head and a token decoder.
-        tokenizer: says what tokens spell.
-        normalize: as texts are normalised that the hotwords have to fit.
+        tokenizer: its pieces spell the words of language model, lexicon and hotwords.
+        normalize: normaliser of the texts, applied to hotwords.
         attention_weight: factor of the attention decoder's log-probability.
-        max_seconds: of audio that is searched at once; longer recordings are cut at silences.
-        beam_size: of CTC's beam search (`asr.decode.beam.Beam`), whose hypotheses are scored; what follows is its, too.
-        beam_threshold: hypotheses that score less than the best one by more than this are not kept.
-        tokens_per_frame: the most likely tokens, which are tried in a frame.
-        token_threshold: of those, the ones with a smaller log-probability are not tried.
-        fusion: makes what is added to the acoustic score, given tokenizer and normalize.
+        max_seconds: of audio decoded at once; longer recordings are cut at silences.
+        beam_size: of the CTC beam search (`asr.decode.beam.Beam`), as are the following settings.
+        beam_threshold: prefixes that score lower than the best by more than this are pruned (natural logarithm).
+        tokens_per_frame: number of most likely tokens that extend a prefix in a frame.
+        token_threshold: tokens with a lower log-probability extend no prefix, except the most likely token.
+        fusion: makes the shallow fusion, given tokenizer and normalize.
 
     Raises:
         InputError: a setting does not hold, or a file cannot be used.
@@ -85,25 +85,25 @@ class AttentionRescoring:
 
     @property
     def tunable(self) -> dict[str, Tunable]:
-        """The decoder's weight; weight and word insertion bonus of the language model, if there is one."""
+        """The decoder's weight; with a language model its weight and the word insertion bonus."""
         return {"attention_weight": Tunable(self.attention_weight, WEIGHTS), **self.beam.tunable}
 
     @property
     def description(self) -> str:
-        """The search, and what takes part in it."""
+        """The search and its models, for logs."""
         return f"{self.beam.description}, rescored by attention, weight {self.attention_weight:g}"
 
     def evidence(self, encoder_out: Tensor, lengths: Tensor) -> list[RescoringEvidence]:
-        """Keep the frames, and what CTC's beam search needs of them, utterance by utterance."""
+        """Return encoder output and CTC evidence of each utterance."""
         cut = zip(encoder_out, lengths.tolist(), self.beam.evidence(encoder_out, lengths), strict=True)
         return [RescoringEvidence(out[:length], ctc) for out, length, ctc in cut]
 
     def search(self, evidence: list[RescoringEvidence], **values: float) -> list[list[Hypothesis]]:
-        """Find at most `beam_size` hypotheses an utterance.
+        """Find at most `beam_size` hypotheses per utterance.
 
         Args:
-            evidence: see there.
-            values: of what is tunable, instead of its own.
+            evidence: output of `evidence`.
+            values: of tunable settings, in place of the decoder's own.
         """
         weight = values.get("attention_weight", self.attention_weight)
         first = self.beam.search([frames.ctc for frames in evidence], **values)
@@ -118,7 +118,7 @@ class AttentionRescoring:
         return sorted(rescored, key=lambda hypothesis: hypothesis.score, reverse=True)
 
     def _log_probs(self, encoder_out: Tensor, texts: list[list[int]]) -> list[float]:
-        """Log-probability of each text and its end, by the attention decoder."""
+        """Return the attention decoder's log-probability of each text, including its end."""
         device = encoder_out.device
         tokens = pad_sequence([torch.tensor(text, dtype=torch.int64) for text in texts], batch_first=True).to(device)
         lengths = torch.tensor([len(text) for text in texts], device=device)

@@ -15,31 +15,29 @@ from asr.decode.prefixes import Prefix, finish
 from asr.interfaces import BLANK_ID, FrameHead, Head, Hypothesis, Tokenizer, Tunable
 from asr.settings.rule import whole
 
-Frame = tuple[float, int, list[float], list[int]]  # blank's log-probability; how many tokens are tried; those, and they
-Tried = dict[int, tuple[float, float]]  # a frame's tokens: log-probability, and that with the most that fusion may add
+Frame = tuple[float, int, list[float], list[int]]  # blank's log-probability; number of tokens to try; log-probs; tokens
+Tried = dict[int, tuple[float, float]]  # by token: log-probability; log-probability plus the largest gain of fusion
 
-
-# Log-probability of a prefix's best path that ends in blank, and in its last token; with its score before it.
-Beams = dict[Prefix, tuple[float, float]]
-Reached = list[tuple[float, Prefix, float, float]]
+Beams = dict[Prefix, tuple[float, float]]  # log-probability of the best path that ends in blank; in the last token
+Reached = list[tuple[float, Prefix, float, float]]  # score; prefix; both log-probabilities
 SCORE = itemgetter(0)
 
 
 class Beam:
-    """Search for the tokens whose best path, with language model, lexicon and hotwords, scores highest.
+    """Search for the tokens with the highest score of best path, language model, lexicon and hotwords.
 
-    *Source*: Hannun et al. 2014, arXiv:1408.2873, algorithm 1. *Differs from the paper*: a prefix counts for its best
-    path and not for the sum of its paths, so a beam of 1 without a language model is greedy decoding.
+    *Source*: Hannun et al. 2014, arXiv:1408.2873, algorithm 1. *Differs from the paper*: a prefix is scored by its best
+    path and not by the sum of its paths, so a beam of 1 without a language model is greedy decoding.
 
     Args:
         head: with a frame head.
-        tokenizer: says what tokens spell.
-        normalize: as texts are normalised that the hotwords have to fit.
-        beam_size: prefixes kept from frame to frame.
-        beam_threshold: those that score less than the best one by more than this are not kept (natural logarithm).
-        tokens_per_frame: the most likely tokens, which are tried in a frame, as blank always is.
-        token_threshold: of those, the ones with a smaller log-probability are not tried, but for the first.
-        fusion: makes what is added to the acoustic score, given tokenizer and normalize.
+        tokenizer: its pieces spell the words of language model, lexicon and hotwords.
+        normalize: normaliser of the texts, applied to hotwords.
+        beam_size: number of prefixes after each frame.
+        beam_threshold: prefixes that score lower than the best by more than this are pruned (natural logarithm).
+        tokens_per_frame: number of most likely tokens that extend a prefix in a frame, beside the blank.
+        token_threshold: tokens with a lower log-probability extend no prefix, except the most likely token.
+        fusion: makes the shallow fusion, given tokenizer and normalize.
 
     Raises:
         InputError: a setting does not hold, or a file cannot be used.
@@ -70,39 +68,39 @@ class Beam:
 
     @property
     def tunable(self) -> dict[str, Tunable]:
-        """Weight and word insertion bonus of the language model, if there is one."""
+        """With a language model: its weight and the word insertion bonus."""
         return self.fusion.tunable
 
     @property
     def description(self) -> str:
-        """The search, and what takes part in it."""
+        """The search and its models, for logs."""
         return ", ".join([f"beam search, {self.beam_size} hypotheses", *self.fusion.description])
 
     def evidence(self, encoder_out: Tensor, lengths: Tensor) -> list[list[Frame]]:
-        """Find the tokens of each frame that are tried, utterance by utterance."""
+        """Find the tokens to try in each frame of each utterance."""
         log_probs = self._log_probs(encoder_out)  # (B, T', V)
         values, tokens = log_probs.topk(self.tokens_per_frame, dim=-1)  # (B, T', N), the most likely one first
         counts = (values >= values[..., :1].clamp(max=self.token_threshold)).sum(dim=-1)  # (B, T')
-        most = max(counts.flatten().tolist(), default=0)
+        width = max(counts.flatten().tolist(), default=0)
         columns = [
-            column.tolist() for column in (log_probs[..., BLANK_ID], counts, values[..., :most], tokens[..., :most])
+            column.tolist() for column in (log_probs[..., BLANK_ID], counts, values[..., :width], tokens[..., :width])
         ]
         utterances = ((column[number][:length] for column in columns) for number, length in enumerate(lengths.tolist()))
         return [list(zip(*frames, strict=True)) for frames in utterances]
 
     def search(self, evidence: list[list[Frame]], **values: float) -> list[list[Hypothesis]]:
-        """Find at most `beam_size` hypotheses an utterance.
+        """Find at most `beam_size` hypotheses per utterance.
 
         Args:
-            evidence: see there.
-            values: of what is tunable, instead of its own.
+            evidence: output of `evidence`.
+            values: of tunable settings, in place of the decoder's own.
         """
         search = _Search(self.fusion.weighed(**values), self.beam_size, self.beam_threshold)
         return [search.hypotheses(search.advance(search.start(), frames)) for frames in evidence]
 
     @property
     def streaming(self) -> Self:
-        """Itself: it can go on from chunk to chunk."""
+        """Itself: the search continues from chunk to chunk."""
         return self
 
     def initial_state(self) -> Grown:
@@ -112,36 +110,35 @@ class Beam:
     def step(
         self, encoder_out: Tensor, lengths: Tensor, states: Sequence[Grown]
     ) -> tuple[list[list[Hypothesis]], list[Grown]]:
-        """Go on with streams by encoder_out (B, T', D), (B,); tokens that all of a beam begin with change no more."""
+        """Continue streams with encoder_out (B, T', D), (B,); tokens that all prefixes of a beam share are final."""
         return self.advance(self.evidence(encoder_out, lengths), states)
 
     def advance(
         self, evidence: list[list[Frame]], states: Sequence[Grown]
     ) -> tuple[list[list[Hypothesis]], list[Grown]]:
-        """Go on with streams by the evidence of their next frames."""
+        """Continue streams with the evidence of their next frames."""
         search = self._search
         new = [search.advance(state, frames) for frames, state in zip(evidence, states, strict=True)]
         return [
-            [each._replace(num_final=_shared(state.beams)) for each in search.hypotheses(state)] for state in new
+            [hypothesis._replace(num_final=_shared(state.beams)) for hypothesis in search.hypotheses(state)]
+            for state in new
         ], new
 
     @staticmethod
     def forget(state: Grown, num_tokens: int) -> Grown:
-        """Leave out the first tokens, which all of the beam begin with."""
+        """Drop the first tokens, which all prefixes of the beam share."""
         root = [*next(iter(state.beams)).back()][-1 - num_tokens]
         root.uproot()
         return Grown(root, state.beams)
 
     @staticmethod
     def decide(state: Grown, tokens: list[int]) -> Grown:
-        """Keep only the prefixes that begin so."""
-        begin_so = (
-            (prefix, paths) for prefix, paths in state.beams.items() if prefix.tokens()[: len(tokens)] == tokens
-        )
-        return Grown(state.root, dict(begin_so))
+        """Prune all prefixes that do not begin with these tokens."""
+        beams = {prefix: paths for prefix, paths in state.beams.items() if prefix.tokens()[: len(tokens)] == tokens}
+        return Grown(state.root, beams)
 
     def settle(self, state: Grown) -> tuple[Hypothesis, Grown]:
-        """Take the best hypothesis, and go on behind it; where no word is at its end, from the start."""
+        """Make the best hypothesis final and continue after it; if it ends within a word, start anew."""
         best, *_ = self._search.hypotheses(state)
         for prefix, paths in state.beams.items():
             if prefix.tokens() == best.tokens:
@@ -155,11 +152,11 @@ class Beam:
 
 
 class Grown(NamedTuple):
-    """What a search has come to.
+    """State of a search.
 
     Args:
-        root: the prefix that all grew from; they live as long as it does.
-        beams: see there.
+        root: common ancestor of all prefixes; a reference to it keeps them alive.
+        beams: prefixes with their log-probabilities.
     """
 
     root: Prefix
@@ -167,7 +164,7 @@ class Grown(NamedTuple):
 
 
 class _Search:
-    """The search in the frames of an utterance or a stream."""
+    """Search over the frames of an utterance or a stream."""
 
     def __init__(self, fusion: ShallowFusion, beam_size: int, beam_threshold: float) -> None:
         self.fusion = fusion
@@ -175,16 +172,16 @@ class _Search:
         self.beam_threshold = beam_threshold
 
     def start(self) -> Grown:
-        """Begin with nothing written."""
+        """Return the state with the empty prefix."""
         empty = Prefix(None, BLANK_ID, self.fusion.start(), 0.0)
         return Grown(empty, {empty: (0.0, NEVER)})
 
     def hypotheses(self, state: Grown) -> list[Hypothesis]:
-        """Close the hypotheses, the best first."""
+        """Return the finished hypotheses, the best first."""
         return finish(self.fusion, {prefix: max(paths) for prefix, paths in state.beams.items()})
 
     def advance(self, state: Grown, frames: Iterable[Frame]) -> Grown:
-        """Go through frames."""
+        """Advance the search by frames."""
         at_most = self.fusion.at_most()
         beams = state.beams
         for blank, count, values, tokens in frames:
@@ -195,14 +192,15 @@ class _Search:
                 self._grow(beams, tried, reached)
             reached.sort(key=SCORE, reverse=True)
             floor = reached[0][0] - self.beam_threshold
-            kept = reached[: self.beam_size]
-            beams = {prefix: (in_blank, in_token) for score, prefix, in_blank, in_token in kept if score >= floor}
+            best = reached[: self.beam_size]
+            beams = {prefix: (in_blank, in_token) for score, prefix, in_blank, in_token in best if score >= floor}
         return Grown(state.root, beams)
 
     def _grow(self, beams: Beams, tried: Tried, reached: Reached) -> None:
-        """Add to those reached the prefixes that are longer by a token, but for those that cannot be kept.
+        """Extend prefixes by a token and append to `reached`, except extensions that would be pruned.
 
-        Fusion, which takes longest, is asked in the order of what they can hope for, until that is below what is kept.
+        Fusion takes most of the time. So extensions are scored in the order of their upper bounds, until a bound is
+        below the score needed to stay in the beam.
         """
         scores = [score for score, *_ in reached]
         top = max(scores)
@@ -214,7 +212,7 @@ class _Search:
         for prefix, (in_blank, in_token) in beams.items():
             best, fused = in_blank if in_blank > in_token else in_token, prefix.fused
             for token, (log_prob, hoped) in tried.items():
-                path = in_blank if token == prefix.token else best  # a token comes again only behind a blank
+                path = in_blank if token == prefix.token else best  # a token repeats only after a blank
                 hope = path + hoped + fused
                 if hope > floor:
                     longer.append((hope, prefix, token, path + log_prob))
@@ -238,14 +236,14 @@ class _Search:
 
 
 def _shared(beams: Beams) -> int:
-    """How many tokens all of a beam begin with."""
+    """Return the length of the longest common prefix of all prefixes of a beam."""
     tokens = [prefix.tokens() for prefix in beams]
-    pairs = zip(min(tokens), max(tokens), strict=False)  # of lists in order the first and the last differ soonest
+    pairs = zip(min(tokens), max(tokens), strict=False)  # the first and last in sorted order differ earliest
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
 def _stay(beams: Beams, blank: float, tried: Tried) -> Reached:
-    """Follow the paths that write the same as before, or what another prefix of the beam has written already."""
+    """Advance paths whose prefix does not change, or becomes another prefix of the beam."""
     reached: Reached = []
     for prefix, (in_blank, in_token) in beams.items():
         rests = (in_blank if in_blank > in_token else in_token) + blank

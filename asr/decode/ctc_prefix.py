@@ -1,4 +1,4 @@
-"""How likely CTC holds all strings that begin with a prefix: what keeps an attention decoder to the frames."""
+"""CTC prefix scores: the probability of all strings with a given prefix, which constrain an attention decoder."""
 
 import torch
 from torch import Tensor
@@ -7,13 +7,13 @@ from asr.interfaces import BLANK_ID
 
 
 class PrefixScores:
-    """Scores of prefixes in one utterance, for many of them at once.
+    """Batched scores of prefixes in one utterance.
 
     *Source*: Watanabe et al. 2017, "Hybrid CTC/Attention Architecture for End-to-End Speech Recognition", algorithm 2.
-    *Differs from the paper*: its loops over frames are cumulative sums, in float64, whose range they need.
+    *Differs from the paper*: the loops over frames are cumulative sums, which need the range of float64.
 
-    What a prefix needs for those that grow of it are its `paths`: log-probability of all paths through the first t
-    frames that spell it, and end in its last token, or in blank; (K, 2, T' + 1) of K prefixes.
+    The `paths` of K prefixes, (K, 2, T' + 1), hold for each number of frames t the log-probability of all paths through
+    the first t frames that spell the prefix and end in its last token, or in blank.
 
     Args:
         log_probs: of CTC, (T', V).
@@ -23,34 +23,34 @@ class PrefixScores:
         self._log_probs = log_probs.double().T  # (V, T')
 
     def start(self) -> Tensor:
-        """Make the paths of the empty prefix, (1, 2, T' + 1): blanks alone."""
+        """Return the paths of the empty prefix, (1, 2, T' + 1), which consist of blanks."""
         in_blank = torch.cat([torch.zeros(1, dtype=torch.float64), self._log_probs[BLANK_ID].cumsum(0)])
         return torch.stack([torch.full_like(in_blank, -torch.inf), in_blank])[None]
 
     @staticmethod
     def whole(paths: Tensor) -> Tensor:
-        """Log-probability of the prefixes as whole strings, (K,)."""
+        """Return the log-probability of the prefixes as complete strings, (K,)."""
         return paths[:, :, -1].logsumexp(dim=1)
 
     def extended(self, paths: Tensor, last: Tensor, tokens: Tensor) -> Tensor:
-        """Score prefixes with last tokens (K,) by each of C tokens more, (K, C): all strings that begin so, (K, C)."""
+        """Score prefixes with last tokens (K,), each extended by C tokens (K, C): all strings that begin so, (K, C)."""
         return (_before(paths, last, tokens) + self._log_probs[tokens]).logsumexp(dim=2)
 
     def grow(self, paths: Tensor, last: Tensor, tokens: Tensor) -> Tensor:
-        """Make the paths of prefixes with last tokens (K,) that are longer by a token, (K,)."""
+        """Return the paths of prefixes with last tokens (K,), each extended by a token, (K,)."""
         in_token = _follow(_before(paths, last, tokens[:, None])[:, 0], self._log_probs[tokens])
         in_blank = _follow(in_token[:, :-1], self._log_probs[BLANK_ID].expand(len(tokens), -1))
         return torch.stack([in_token, in_blank], dim=1)
 
 
 def _before(paths: Tensor, last: Tensor, tokens: Tensor) -> Tensor:
-    """Paths that a token (K, C) may follow, by frame, (K, C, T'): where it is the last one again, through blank."""
+    """Return the paths that a token (K, C) may extend, by frame, (K, C, T'); a repeated token needs a blank before."""
     in_any, in_blank = paths.logsumexp(dim=1)[:, None, :-1], paths[:, 1, None, :-1]
     return torch.where((tokens == last[:, None])[:, :, None], in_blank, in_any)
 
 
 def _follow(entering: Tensor, log_probs: Tensor) -> Tensor:
-    """Paths (K, T' + 1) that stay where they are, or have come of those `entering` (K, T') behind the frame before.
+    """Return paths (K, T' + 1) that remain in their token or enter it from the paths `entering` (K, T').
 
     r[0] = 0 and r[t] = (r[t-1] + entering[t-1]) p[t], as sums: r[t] / P[t] adds up entering[s-1] / P[s-1], where P[t]
     is the product of p up to t.

@@ -15,7 +15,7 @@ class Greedy:
 
     Args:
         head: with a frame head.
-        tokenizer, normalize: as for every decoder; a best path asks neither.
+        tokenizer, normalize: part of the decoders' interface; not used.
     """
 
     needs = ("frame_head",)
@@ -34,7 +34,7 @@ class Greedy:
         return best, paths, lengths
 
     def search(self, evidence: tuple[Tensor, Tensor, Tensor]) -> list[list[Hypothesis]]:
-        """Find one hypothesis of each utterance, scored by its best path."""
+        """Return one hypothesis per utterance, scored by its best path."""
         best, paths, lengths = evidence
         scores = best.masked_fill(padding_mask(lengths, best.shape[1]), 0.0).sum(dim=-1).tolist()
         return [
@@ -44,7 +44,7 @@ class Greedy:
 
     @property
     def streaming(self) -> Self:
-        """Itself: it can go on from chunk to chunk."""
+        """Itself: the search continues from chunk to chunk."""
         return self
 
     def initial_state(self) -> "BestPath":
@@ -54,7 +54,7 @@ class Greedy:
     def step(
         self, encoder_out: Tensor, lengths: Tensor, states: "Sequence[BestPath]"
     ) -> "tuple[list[list[Hypothesis]], list[BestPath]]":
-        """Go on with streams by encoder_out (B, T', D), (B,): no token of a best path ever changes."""
+        """Continue streams with encoder_out (B, T', D), (B,); tokens of a best path are final at once."""
         best, paths, _ = self.evidence(encoder_out, lengths)
         new = [
             BestPath(
@@ -68,27 +68,27 @@ class Greedy:
 
     @staticmethod
     def decide(state: "BestPath", tokens: list[int]) -> "BestPath":
-        """There is but one hypothesis."""
+        """Return the state unchanged: there is one hypothesis."""
         return state
 
     @staticmethod
     def forget(state: "BestPath", num_tokens: int) -> "BestPath":
-        """Leave out the first tokens."""
+        """Drop the first tokens."""
         return state._replace(tokens=state.tokens[num_tokens:])
 
     @staticmethod
     def settle(state: "BestPath") -> "tuple[Hypothesis, BestPath]":
-        """Take what there is, and go on behind it."""
+        """Make all tokens final and continue after them."""
         return Hypothesis(state.tokens, state.score, num_final=len(state.tokens)), state._replace(tokens=[])
 
 
 class BestPath(NamedTuple):
-    """Where the best path of a stream has come to.
+    """State of a stream's best path.
 
     Args:
-        tokens: that were not forgotten.
-        last: token of its last frame.
-        score: of all its frames.
+        tokens: not dropped by `forget`.
+        last: token of the last frame.
+        score: of all frames.
     """
 
     tokens: list[int]
@@ -97,6 +97,6 @@ class BestPath(NamedTuple):
 
 
 def _collapse(path: list[int], last: int = BLANK_ID) -> list[int]:
-    """Merge repeats and drop blanks; `last` is the token of the frame before."""
+    """Merge repeats and drop blanks; `last` is the token of the preceding frame."""
     previous = [last, *path]
     return [token for token, before in zip(path, previous, strict=False) if token not in (before, BLANK_ID)]

@@ -1,7 +1,8 @@
-"""Beam search of an attention decoder that CTC's prefix scores keep to the frames, with shallow fusion."""
+"""Joint beam search of an attention decoder and CTC prefix scores, with shallow fusion."""
 
 from collections.abc import Callable
 from heapq import nlargest
+from operator import itemgetter
 from typing import Annotated, NamedTuple, cast
 
 import torch
@@ -25,7 +26,7 @@ from asr.settings.rule import DECODED_SECONDS, Fraction, whole
 
 
 class JointEvidence(NamedTuple):
-    """What is searched in of an utterance.
+    """Input of the search in one utterance.
 
     Args:
         encoder_out: (T', D).
@@ -37,24 +38,24 @@ class JointEvidence(NamedTuple):
 
 
 class JointBeam:
-    """Search for the tokens that attention decoder and CTC, with language model, lexicon and hotwords, score highest.
+    """Search for the tokens with the highest score of attention decoder, CTC, language model, lexicon and hotwords.
 
-    Token by token: each hypothesis is a token longer than a step before, or has ended. CTC counts for all strings that
-    begin as a hypothesis does, so that without bonuses no score rises by a further token; what the frames cannot spell
-    is no hypothesis. The search ends where what has not ended is worse than the best that has by `beam_threshold`.
+    Each step extends every hypothesis by a token or ends it. The CTC score is the probability of all strings with the
+    hypothesis as prefix, so without bonuses a further token never raises a score; prefixes that the frames cannot spell
+    are excluded. The search stops when all open hypotheses score lower than the best ended one by `beam_threshold`.
 
     *Source*: Watanabe et al. 2017, "Hybrid CTC/Attention Architecture for End-to-End Speech Recognition", section IV.
 
     Args:
         head: with a frame head and a token decoder.
-        tokenizer: says what tokens spell.
-        normalize: as texts are normalised that the hotwords have to fit.
-        beam_size: hypotheses kept from token to token.
-        beam_threshold: those that score less than the best one by more than this are not kept (natural logarithm).
-        tokens_per_step: the tokens that the decoder holds most likely, which are tried behind a hypothesis.
-        ctc_weight: factor of CTC's log-probability; the decoder's has the rest.
-        max_seconds: of audio that is searched at once; longer recordings are cut at silences.
-        fusion: makes what is added to the acoustic score, given tokenizer and normalize.
+        tokenizer: its pieces spell the words of language model, lexicon and hotwords.
+        normalize: normaliser of the texts, applied to hotwords.
+        beam_size: number of hypotheses after each step.
+        beam_threshold: hypotheses that score lower than the best by more than this are pruned (natural logarithm).
+        tokens_per_step: number of the decoder's most likely tokens that extend a hypothesis.
+        ctc_weight: factor of CTC's log-probability; the decoder's factor is 1 - ctc_weight.
+        max_seconds: of audio decoded at once; longer recordings are cut at silences.
+        fusion: makes the shallow fusion, given tokenizer and normalize.
 
     Raises:
         InputError: a setting does not hold, or a file cannot be used.
@@ -87,28 +88,28 @@ class JointBeam:
 
     @property
     def tunable(self) -> dict[str, Tunable]:
-        """CTC's weight; weight and word insertion bonus of the language model, if there is one."""
+        """CTC's weight; with a language model its weight and the word insertion bonus."""
         return {"ctc_weight": Tunable(self.ctc_weight, (0.1, 0.2, 0.3, 0.5, 0.7, 0.9)), **self.fusion.tunable}
 
     @property
     def description(self) -> str:
-        """The search, and what takes part in it."""
+        """The search and its models, for logs."""
         return ", ".join(
             [f"joint beam search, {self.beam_size} hypotheses, CTC {self.ctc_weight:g}", *self.fusion.description]
         )
 
     def evidence(self, encoder_out: Tensor, lengths: Tensor) -> list[JointEvidence]:
-        """Keep the frames, and what CTC says of them, utterance by utterance."""
+        """Return encoder output and CTC log_probs of each utterance."""
         log_probs = self._head.frame_head.log_probs(encoder_out).cpu()
         cut = zip(encoder_out, log_probs, lengths.tolist(), strict=True)
         return [JointEvidence(out[:length], values[:length]) for out, values, length in cut]
 
     def search(self, evidence: list[JointEvidence], **values: float) -> list[list[Hypothesis]]:
-        """Find at most `beam_size` hypotheses an utterance.
+        """Find at most `beam_size` hypotheses per utterance.
 
         Args:
-            evidence: see there.
-            values: of what is tunable, instead of its own.
+            evidence: output of `evidence`.
+            values: of tunable settings, in place of the decoder's own.
         """
         ctc_weight = values.get("ctc_weight", self.ctc_weight)
         fusion = self.fusion.weighed(**values)
@@ -117,12 +118,12 @@ class JointBeam:
 
 
 class _Beam(NamedTuple):
-    """K hypotheses that have not ended.
+    """K open hypotheses.
 
     Args:
-        prefixes: their tokens, and what fusion says to them.
+        prefixes: their tokens and fusion scores.
         last: their last tokens, (K,).
-        attention: log-probability by the token decoder, (K,).
+        attention: their log-probability under the token decoder, (K,).
         paths: of `PrefixScores`.
         cache: of the token decoder, without the last tokens.
     """
@@ -134,11 +135,11 @@ class _Beam(NamedTuple):
     cache: Cache
 
 
-Grown = tuple[float, int, int, Prefix]  # score, which of the beam grew, by which of its tokens, to what
+Grown = tuple[float, int, int, Prefix]  # score; row of the parent; column of the added token; prefix
 
 
 class _Search:
-    """The search in one utterance's frames."""
+    """Search over the frames of one utterance."""
 
     def __init__(
         self,
@@ -162,7 +163,7 @@ class _Search:
         self.tokens_per_step = tokens_per_step
 
     def __call__(self) -> list[Hypothesis]:
-        """Find the hypotheses, the best first."""
+        """Return the hypotheses, the best first."""
         empty = Prefix(None, BOUNDARY_ID, self.fusion.start(), 0.0)
         nothing = torch.zeros(1, dtype=torch.float64)
         beam = _Beam([empty], torch.tensor([BOUNDARY_ID]), nothing, self.ctc.start(), self.decoder.start(1))
@@ -179,7 +180,7 @@ class _Search:
         return ended[: self.beam_size]
 
     def _end(self, beam: _Beam, attention: Tensor) -> list[Hypothesis]:
-        """End each hypothesis that may end here; the empty one always may."""
+        """End each hypothesis that may end here; the empty hypothesis always may."""
         scores = self._joint(attention, self.ctc.whole(beam.paths)).tolist()
         ended: list[Hypothesis] = []
         for prefix, score in zip(beam.prefixes, scores, strict=True):
@@ -189,7 +190,7 @@ class _Search:
         return ended
 
     def _grow(self, beam: _Beam, attention: Tensor, best_ended: float) -> _Beam:
-        """Try the likeliest tokens (of attention, (K, V)) behind each hypothesis and keep the best of what comes."""
+        """Extend each hypothesis by the most likely tokens (of attention, (K, V)) and prune the extensions."""
         attention, tokens = attention.topk(self.tokens_per_step, dim=1)  # (K, C)
         scores = self._joint(attention, self.ctc.extended(beam.paths, beam.last, tokens))
         grown: list[Grown] = []
@@ -197,11 +198,11 @@ class _Search:
             prefix = beam.prefixes[row].extend(self.fusion, int(tokens[row, column]))
             if prefix is not None:
                 grown.append((float(scores[row, column]) + prefix.fused, row, column, prefix))
-        grown = nlargest(self.beam_size, grown, key=lambda one: one[0])
+        grown = nlargest(self.beam_size, grown, key=itemgetter(0))
         floor = max([best_ended, *(score for score, *_ in grown[:1])]) - self.beam_threshold
-        return self._kept(beam, attention, tokens, [one for one in grown if one[0] >= floor])
+        return self._next_beam(beam, attention, tokens, [extension for extension in grown if extension[0] >= floor])
 
-    def _kept(self, beam: _Beam, attention: Tensor, tokens: Tensor, grown: list[Grown]) -> _Beam:
+    def _next_beam(self, beam: _Beam, attention: Tensor, tokens: Tensor, grown: list[Grown]) -> _Beam:
         rows = torch.tensor([row for _, row, _, _ in grown], dtype=torch.int64)
         columns = torch.tensor([column for _, _, column, _ in grown], dtype=torch.int64)
         last = tokens[rows, columns]
@@ -210,6 +211,6 @@ class _Search:
         return _Beam([prefix for *_, prefix in grown], last, attention[rows, columns], paths, cache)
 
     def _joint(self, attention: Tensor, ctc: Tensor) -> Tensor:
-        """Weigh both; what CTC cannot spell is impossible whatever CTC weighs."""
+        """Combine both scores; a prefix that CTC cannot spell is impossible even if ctc_weight is 0."""
         joint = (1 - self.ctc_weight) * attention + self.ctc_weight * ctc
         return joint.masked_fill(ctc == NEVER, NEVER)

@@ -1,4 +1,4 @@
-"""The n-best hypotheses of another search, put in order with a neural language model."""
+"""N-best rescoring with a neural language model."""
 
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, NamedTuple
@@ -12,21 +12,21 @@ from asr.interfaces import Decoder, Head, Hypothesis, Tokenizer, TokenModel, Tun
 from asr.language_model.token_scores import text_log_probs
 from asr.settings.rule import TEXT, or_null
 
-AT_ONCE = 2**16  # tokens of a batch of hypotheses, padding included: log_probs of 1,024 tokens are 256 MiB
-TOKENS = 512  # of a hypothesis at once: the state goes on behind them
+AT_ONCE = 2**16  # tokens of a batch of hypotheses, including padding: their log_probs for 1,024 tokens take 256 MiB
+TOKENS = 512  # of a hypothesis in one forward pass; the state carries over to the next
 
-Scores = dict[tuple[int, ...], float]  # of the hypotheses of an utterance: log p(tokens, end)
+Scores = dict[tuple[int, ...], float]  # log p(tokens, end) of each hypothesis of an utterance
 
-WEIGHTS = (0.0, 0.05, 0.1, 0.2, 0.3, 0.4, 0.6, 0.8)  # of the language model, that are worth trying
+WEIGHTS = (0.0, 0.05, 0.1, 0.2, 0.3, 0.4, 0.6, 0.8)  # of the language model, for tuning
 TOKEN_INSERTION_BONUSES = (-0.5, 0.0, 0.5, 1.0, 1.5)
 
 
 class RescoredEvidence(NamedTuple):
-    """What is searched in of an utterance.
+    """Input of the search in one utterance.
 
     Args:
         first: evidence of the first pass.
-        scores: of hypotheses that were scored: other weights mostly find the same ones.
+        scores: of hypotheses scored before: searches with other weights find mostly the same hypotheses.
         device: to score on.
     """
 
@@ -36,24 +36,24 @@ class RescoredEvidence(NamedTuple):
 
 
 class LMRescoring:
-    """Two passes: a beam search finds hypotheses, and a language model over tokens scores each, all in one batch.
+    """Two passes: a beam search finds hypotheses, then a language model over tokens scores them in batches.
 
-    A score is the search's, its fusion included, plus `rescoring_weight` times log p(tokens, end), plus
-    `token_insertion_bonus` for each token. Without a language model it is the search's.
+    A score is the score of the search with fusion, plus `rescoring_weight` times log p(tokens, end), plus
+    `token_insertion_bonus` per token. Without a language model it is the score of the search.
 
     Args:
-        head: as the first pass needs it.
-        tokenizer: says what tokens spell.
-        normalize: as texts are normalised that the hotwords have to fit.
-        language_model: path of one that asr.train_lm has trained over the tokenizer's tokens; None: none.
+        head: as required by the first pass.
+        tokenizer: of the first pass.
+        normalize: of the first pass.
+        language_model: path of a model that asr.train_lm trained over the tokenizer's tokens; None: none.
         rescoring_weight: factor of its log-probability.
-        token_insertion_bonus: added for each token, in return for what the language model takes.
+        token_insertion_bonus: added per token, to offset the language model's preference for short texts.
         first: makes the search of the first pass.
     """
 
-    streaming = None  # hypotheses are put in order when all are found
-    needs: tuple[str, ...] = ()  # beyond those of the first pass
-    wraps = "first"  # a setting that is a component of this same group
+    streaming = None  # hypotheses are ranked when the search has ended
+    needs: tuple[str, ...] = ()  # beside those of the first pass
+    wraps = "first"  # a setting that is a component of the same group
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class LMRescoring:
 
     @property
     def tunable(self) -> dict[str, Tunable]:
-        """Weight and token insertion bonus of the language model, if there is one; what the first pass can tune."""
+        """With a language model its weight and the token insertion bonus; the tunable settings of the first pass."""
         own = {
             "rescoring_weight": Tunable(self.rescoring_weight, WEIGHTS),
             "token_insertion_bonus": Tunable(self.token_insertion_bonus, TOKEN_INSERTION_BONUSES),
@@ -86,41 +86,42 @@ class LMRescoring:
 
     @property
     def description(self) -> str:
-        """The search, and what puts its hypotheses in order."""
+        """The search and its models, for logs."""
         if self.language_model is None:
             return self.first.description
         return f"{self.first.description}, rescored by a neural language model, weight {self.rescoring_weight:g}"
 
     def evidence(self, encoder_out: Tensor, lengths: Tensor) -> list[RescoredEvidence]:
-        """Take up what the first pass needs, utterance by utterance."""
+        """Return the evidence of the first pass for each utterance."""
         return [RescoredEvidence(first, {}, encoder_out.device) for first in self.first.evidence(encoder_out, lengths)]
 
     def search(self, evidence: list[RescoredEvidence], **values: float) -> list[list[Hypothesis]]:
-        """Find the first pass's hypotheses, and put them in order.
+        """Find the hypotheses of the first pass and rank them.
 
         Args:
-            evidence: see there.
-            values: of what is tunable, instead of its own.
+            evidence: output of `evidence`.
+            values: of tunable settings, in place of the decoder's own.
         """
-        found = self.first.search([utterance.first for utterance in evidence], **values)
-        if self.language_model is None or not found:
-            return found
+        nbest = self.first.search([utterance.first for utterance in evidence], **values)
+        if self.language_model is None or not nbest:
+            return nbest
         weight = values.get("rescoring_weight", self.rescoring_weight)
         bonus = values.get("token_insertion_bonus", self.token_insertion_bonus)
-        self._score(self.language_model, evidence, found)
-        ordered = []
-        for utterance, hypotheses in zip(evidence, found, strict=True):
-            gains = [weight * utterance.scores[tuple(each.tokens)] + bonus * len(each.tokens) for each in hypotheses]
+        self._score(self.language_model, evidence, nbest)
+        ranked = []
+        for utterance, hypotheses in zip(evidence, nbest, strict=True):
+            tokens = [hypothesis.tokens for hypothesis in hypotheses]
+            gains = [weight * utterance.scores[tuple(text)] + bonus * len(text) for text in tokens]
             pairs = zip(hypotheses, gains, strict=True)
             rescored = [hypothesis._replace(score=hypothesis.score + gain) for hypothesis, gain in pairs]
-            ordered.append(sorted(rescored, key=lambda hypothesis: hypothesis.score, reverse=True))
-        return ordered
+            ranked.append(sorted(rescored, key=lambda hypothesis: hypothesis.score, reverse=True))
+        return ranked
 
     @staticmethod
-    def _score(model: TokenModel, evidence: Sequence[RescoredEvidence], found: list[list[Hypothesis]]) -> None:
-        """Fill in the scores of hypotheses of a batch of utterances, the longest first; each is scored once."""
+    def _score(model: TokenModel, evidence: Sequence[RescoredEvidence], nbest: list[list[Hypothesis]]) -> None:
+        """Add missing scores of the hypotheses of a batch of utterances, the longest first."""
         missing: list[tuple[tuple[int, ...], Scores]] = []
-        for utterance, hypotheses in zip(evidence, found, strict=True):
+        for utterance, hypotheses in zip(evidence, nbest, strict=True):
             texts = dict.fromkeys(tuple(hypothesis.tokens) for hypothesis in hypotheses)
             missing += [(text, utterance.scores) for text in texts if text not in utterance.scores]
         missing.sort(key=lambda pair: len(pair[0]), reverse=True)

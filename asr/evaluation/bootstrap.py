@@ -1,14 +1,14 @@
-"""Confidence intervals of error rates: the bootstrap, over utterances or over speakers.
+"""Bootstrap confidence intervals of error rates, over utterances or over speakers.
 
-*Source*: Bisani and Ney 2004, "Bootstrap estimates for confidence intervals in ASR performance evaluation": as many
-utterances as there are, drawn with replacement, again and again; the interval holds the middle 95 % of the rates of
-these draws. Utterances of one speaker are not independent, so that an interval over utterances is too narrow for the
-question how other speakers would fare: where all speakers are known, whole speakers are drawn instead.
+*Source*: Bisani and Ney 2004, "Bootstrap estimates for confidence intervals in ASR performance evaluation": N
+utterances are drawn with replacement from N, many times; the interval contains the middle 95 % of the error rates of
+these draws. Utterances of one speaker are not independent, so an interval over utterances is too narrow for statements
+about other speakers. If all speakers are known, whole speakers are drawn instead.
 
-These are percentile intervals, as in the paper. In simulations the true rate lay in them somewhat less often than 95 %
-of the time where there is little to draw from: 93 % with 200 utterances, or with 20 speakers, 90 % with 10, 85 % with
-5. (An interval over utterances held the rate of all speakers less than half the time, with speakers so different.)
-Without any error all draws are 0, which says nothing about how many there might have been: there is no interval.
+These are percentile intervals, as in the paper. In simulations their coverage was below 95 % for small samples: 93 %
+with 200 utterances or 20 speakers, 90 % with 10 speakers, 85 % with 5. (With the simulated differences between
+speakers, an interval over utterances covered the rate of all speakers less than half the time.) Without any error all
+draws are 0 and carry no information, so there is no interval.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from numpy.typing import NDArray
 Array = NDArray[np.float64]
 
 DRAWS = 10_000
-SEED = 0  # so that the same results give the same interval
-FEWEST = 5  # units to draw from: of less there is nothing to be said
+SEED = 0  # equal results give equal intervals
+MIN_UNITS = 5  # fewer utterances or speakers give no interval
 MIDDLE = (2.5, 97.5)  # percentiles
-CHUNK = 1_000_000  # units drawn at once: what bounds memory; with another number the draws would be others
-IN_CACHE = 1 << 16  # units counted at once: as many numbers as a processor's cache holds
+CHUNK = 1_000_000  # units drawn at once, which bounds memory; another number changes the draws
+IN_CACHE = 1 << 16  # units counted at once, which fit into a processor's cache
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """How two systems differ on the same units.
+    """The difference of two systems on the same units.
 
     Args:
-        interval: of the second one's rate less the first one's.
-        p_value: two-sided, of the hypothesis that they do not differ.
+        interval: of the second system's rate minus the first system's.
+        p_value: two-sided; the null hypothesis is no difference.
     """
 
     interval: tuple[float, float]
@@ -43,7 +43,7 @@ class Difference:
 
 
 def by_cluster(sums: Array, clusters: Sequence[str]) -> Array:
-    """Sum rows that belong together: (N, K), N names, to (number of different names, K), in the order of the names."""
+    """Sum the rows of each cluster: (N, K) and N names to (number of distinct names, K), sorted by name."""
     _, row = np.unique(np.asarray(clusters, dtype=object), return_inverse=True)
     together = np.zeros((row.max(initial=-1) + 1, sums.shape[1]))
     np.add.at(together, row, sums)
@@ -51,7 +51,7 @@ def by_cluster(sums: Array, clusters: Sequence[str]) -> Array:
 
 
 def resample(sums: Array, draws: int = DRAWS, seed: int = SEED) -> Array:
-    """Draw rows with replacement, as many as there are, and sum them: (N, K) to (draws, K)."""
+    """Draw N of N rows with replacement and sum them, `draws` times: (N, K) to (draws, K)."""
     generator = np.random.default_rng(seed)
     size = len(sums)
     drawn = np.empty((draws, sums.shape[1]))
@@ -61,27 +61,27 @@ def resample(sums: Array, draws: int = DRAWS, seed: int = SEED) -> Array:
         picked = generator.integers(size, size=(count, size), dtype=np.min_scalar_type(size - 1))
         for first in range(0, count, counted):
             flat = picked[first : first + counted] + np.arange(min(counted, count - first))[:, None] * size
-            weights = np.bincount(flat.ravel(), minlength=flat.size).reshape(flat.shape)  # how often each was drawn
+            weights = np.bincount(flat.ravel(), minlength=flat.size).reshape(flat.shape)  # number of draws of each row
             drawn[start + first : start + first + len(flat)] = weights @ sums
     return drawn
 
 
 def intervals(errors: Array, lengths: Array, draws: int = DRAWS, seed: int = SEED) -> list[tuple[float, float] | None]:
-    """Give the 95 % interval of sum of errors / sum of lengths, for each of K kinds of errors.
+    """Compute the 95 % interval of sum of errors / sum of lengths, for each of K kinds of errors.
 
-    All kinds are counted on the same draws. Draws without any length have no rate, and are left out.
+    All kinds use the same draws. Draws with empty references have no rate and are ignored.
 
     Args:
-        errors: (N, K), of each unit: an utterance, or all those of a speaker.
+        errors: (N, K), of each unit, which is an utterance or all utterances of a speaker.
         lengths: (N, K), of their references.
-        draws: how many.
+        draws: number of draws.
         seed: of the draws.
 
     Returns:
-        None where there are fewer than `FEWEST` units, no length, or no error.
+        One interval per kind; None if there are fewer than `MIN_UNITS` units, only empty references, or no errors.
     """
     kinds = errors.shape[1]
-    if len(errors) < FEWEST:
+    if len(errors) < MIN_UNITS:
         return [None] * kinds
     drawn = resample(np.concatenate([errors, lengths], axis=1), draws, seed)
     return [
@@ -91,22 +91,22 @@ def intervals(errors: Array, lengths: Array, draws: int = DRAWS, seed: int = SEE
 
 
 def difference(a: Array, b: Array, lengths: Array, draws: int = DRAWS, seed: int = SEED) -> Difference | None:
-    """Compare two systems by a paired bootstrap: both are counted on the same draws.
+    """Compare two systems by a paired bootstrap, which uses the same draws for both.
 
-    The p-value is twice the share of draws in which the difference has the rarer sign, or is none; the draw that was
-    observed counts as one of them, so that no p-value is 0.
+    The p-value is twice the fraction of draws whose difference is zero or has the rarer sign. The observed sample
+    counts as one of these draws, so no p-value is 0.
 
     Args:
-        a: (N,) errors of the first system in each unit: an utterance, or all those of a speaker.
-        b: (N,) errors of the second.
-        lengths: (N,) of the references, which are the same for both.
-        draws: how many.
+        a: (N,) errors of the first system in each unit, which is an utterance or all utterances of a speaker.
+        b: (N,) errors of the second system.
+        lengths: (N,) of the references, equal for both.
+        draws: number of draws.
         seed: of the draws.
 
     Returns:
-        None where there are fewer than `FEWEST` units, or no length.
+        None if there are fewer than `MIN_UNITS` units, or only empty references.
     """
-    if len(a) < FEWEST or not lengths.sum():
+    if len(a) < MIN_UNITS or not lengths.sum():
         return None
     drawn = resample(np.stack([b - a, lengths], axis=1), draws, seed)
     rates = _rates(drawn[:, 0], drawn[:, 1])
@@ -117,8 +117,8 @@ def difference(a: Array, b: Array, lengths: Array, draws: int = DRAWS, seed: int
 
 
 def _rates(errors: Array, lengths: Array) -> Array:
-    there = lengths > 0
-    return errors[there] / lengths[there]
+    has_words = lengths > 0
+    return errors[has_words] / lengths[has_words]
 
 
 def _middle(rates: Array) -> tuple[float, float] | None:

@@ -1,4 +1,4 @@
-"""How reliable the words' confidence is: calibrated (equal to the share of right words), and discriminating."""
+"""Quality of word confidence: calibration (confidence equals accuracy) and discrimination (AUC)."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-MOST_BINS = 10
-FEWEST_WORDS = 20  # in a bin: of fewer the share that is right says little
+MAX_BINS = 10
+MIN_BIN_WORDS = 20  # the accuracy of fewer words is too noisy
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,11 +16,11 @@ class Bin:
     """Words of similar confidence.
 
     Args:
-        lowest: confidence among them.
-        highest: confidence among them.
-        words: how many.
-        confidence: their mean confidence.
-        accuracy: the share of them that is right.
+        lowest: smallest confidence.
+        highest: largest confidence.
+        words: number of words.
+        confidence: mean confidence.
+        accuracy: fraction of correct words.
     """
 
     lowest: float
@@ -31,25 +31,25 @@ class Bin:
 
 
 def reliability(confidences: Sequence[float], right: Sequence[bool]) -> list[Bin]:
-    """Divide words into bins of equal count, from the least to the most sure.
+    """Divide words into bins of equal count, from the lowest to the highest confidence.
 
-    The bins are of equal count and not of equal width because most words are sure: of ten bins of equal width nearly
-    all words are in the last one, and a few in each other. Words of the same confidence are never parted. There are at
-    most 10 bins, and fewer where these would hold less than 20 words each.
+    Bins have equal counts and not equal widths because most words have a high confidence: of ten bins of equal width,
+    the last would contain nearly all words. Words of equal confidence share a bin. There are at most 10 bins, and fewer
+    if a bin would have less than 20 words.
 
     *Source*: Nguyen and O'Connor 2015, "Posterior calibration and exploratory analysis for natural language processing
     models" (adaptive binning).
     """
     pairs = sorted(zip(confidences, right, strict=True))
-    count = max(1, min(MOST_BINS, len(pairs) // FEWEST_WORDS))
+    count = max(1, min(MAX_BINS, len(pairs) // MIN_BIN_WORDS))
     bins: list[list[tuple[float, bool]]] = [[]]
     placed = 0
     for _, group in groupby(pairs, key=lambda pair: pair[0]):
         if placed >= len(bins) * len(pairs) / count:
             bins.append([])
-        same = list(group)
-        bins[-1] += same
-        placed += len(same)
+        words = list(group)
+        bins[-1] += words
+        placed += len(words)
     return [_bin(words) for words in bins if words]
 
 
@@ -60,7 +60,7 @@ def _bin(pairs: Sequence[tuple[float, bool]]) -> Bin:
 
 
 def calibration_error(bins: Sequence[Bin]) -> float:
-    """Return the ECE: how far confidence is from the share that is right, in the mean over words, taken bin by bin.
+    """Return the expected calibration error: |confidence - accuracy| of each bin, averaged over words.
 
     *Source*: Guo et al. 2017, arXiv:1706.04599, equation 3.
     """
@@ -73,17 +73,20 @@ def calibration_error(bins: Sequence[Bin]) -> float:
 
 
 def auc(confidences: Sequence[float], right: Sequence[bool]) -> float:
-    """Return how often a right word has more confidence than a wrong one (a tie is half); nan without one of each."""
+    """Return the probability that a correct word has a higher confidence than a wrong one; a tie counts half.
+
+    NaN without a correct and a wrong word.
+    """
     pairs = sorted(zip(confidences, right, strict=True))
     num_right, num_wrong = sum(right), len(right) - sum(right)
     ranks, position = 0.0, 0
     while position < len(pairs):
-        behind = position
-        while behind < len(pairs) and pairs[behind][0] == pairs[position][0]:
-            behind += 1
-        mean_rank = (position + 1 + behind) / 2
-        ranks += mean_rank * sum(is_right for _, is_right in pairs[position:behind])
-        position = behind
+        end = position
+        while end < len(pairs) and pairs[end][0] == pairs[position][0]:
+            end += 1
+        mean_rank = (position + 1 + end) / 2
+        ranks += mean_rank * sum(is_right for _, is_right in pairs[position:end])
+        position = end
     if not num_right or not num_wrong:
         return math.nan
     return (ranks - num_right * (num_right + 1) / 2) / (num_right * num_wrong)

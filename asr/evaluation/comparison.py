@@ -1,4 +1,4 @@
-"""Two evaluations of the same utterances: how they differ, and whether that could be chance."""
+"""Compare two evaluations of the same utterances, with significance."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from asr.evaluation.bootstrap import Difference, by_cluster, difference
 from asr.evaluation.utterances import Scored
 from asr.text.numbers import counted, interval, percent, points, probability
 
-SHOWN = 3  # utterances that an error names
+SHOWN = 3  # utterances named in an error
 
 Pairs = list[tuple[Scored, Scored]]
 
 
 def compare(a: Sequence[Scored], b: Sequence[Scored]) -> dict[str, Any]:
-    """Compare two evaluations of the same utterances by a paired bootstrap; JSON can hold all of it.
+    """Compare two evaluations of the same utterances by a paired bootstrap; the result is plain JSON types.
 
-    Differences are of the second less the first, so negative ones are improvements. Speakers are those that the first
-    one names.
+    Differences are second minus first, so negative differences are improvements. Speakers are taken from the first
+    evaluation.
 
     Returns:
-        `a` and `b` as `words` of `analysis.rates`; `difference` with interval and p-value over utterances and,
-        where all are known, over speakers (see `bootstrap`; None where there is too little to draw from); how many
-        utterances and speakers have fewer errors in `a`, in `b`, or as many (`tie`); the errors of each `speakers`;
-        and the `changed` utterances, the largest change first.
+        `a` and `b` as `words` of `analysis.rates`; `difference` with interval and p-value over utterances and, if all
+        speakers are known, over speakers (None for too small samples, see `bootstrap`); the numbers of utterances and
+        speakers with fewer errors in `a`, in `b`, or equal (`tie`); the errors of each of the `speakers`; the `changed`
+        utterances, the largest change first.
 
     Raises:
-        InputError: the utterances, or their references, are not the same.
+        InputError: the utterances or their references differ.
     """
     pairs = match(a, b)
     results_a, results_b = [result for result, _ in pairs], [result for _, result in pairs]
@@ -69,7 +69,7 @@ def compare(a: Sequence[Scored], b: Sequence[Scored]) -> dict[str, Any]:
 
 
 def change(comparison: Mapping[str, Any]) -> str:
-    """Write the difference in points and, where there is something to compare it with, relative to the first."""
+    """Write the difference in points and, unless the first rate is 0, relative to the first."""
     rate, base = comparison["difference"]["rate"], comparison["a"]["rate"]
     if rate is None:
         return "no rate, for there are no words in the references"
@@ -78,9 +78,9 @@ def change(comparison: Mapping[str, Any]) -> str:
 
 
 def verdict(comparison: Mapping[str, Any]) -> str:
-    """Say in a sentence which model is better, or why the figures do not tell.
+    """Write a sentence that states which model is better, or why there is no verdict.
 
-    The interval over speakers decides where speakers are known: it tells how other speakers would fare.
+    If speakers are known, the interval over speakers decides, since it also holds for other speakers.
     """
     rate, (a, b) = comparison["difference"]["rate"], (comparison[key]["errors"] for key in ("a", "b"))
     if rate is None:
@@ -101,7 +101,7 @@ def verdict(comparison: Mapping[str, Any]) -> str:
 
 
 def before_and_after(comparison: Mapping[str, Any]) -> str:
-    """Write on one line how a model has changed, and whether that could be chance."""
+    """Write a line with the WER before and after, and the significance of the change."""
     difference = comparison["difference"]
     before, after = (percent(comparison[key]["rate"], 2) for key in ("a", "b"))
     line = f"WER {before} before, {after} after: {change(comparison)}"
@@ -122,22 +122,22 @@ def match(a: Sequence[Scored], b: Sequence[Scored]) -> Pairs:
         alone = [key for key in results if key not in others]
         if alone:
             must = "both must be of the same utterances, by subset and id"
-            said = f"{must}; {len(alone)} of {len(results)} are in the {which} only: {_named(alone)}"
-            raise InputError(f"{said}. Evaluate both models on the same manifests.")
+            given = f"{len(alone)} of {len(results)} are in the {which} only: {_named(alone)}"
+            raise InputError(f"{must}; {given}. Evaluate both models on the same manifests.")
     other = [key for key in firsts if firsts[key].reference != seconds[key].reference]
     if other:
         reference_a, reference_b = firsts[other[0]].reference, seconds[other[0]].reference
         must = "both must have the same references"
-        said = (
-            f"{must}; {len(other)} of {len(firsts)} differ: {_named(other)}, "
+        given = (
+            f"{len(other)} of {len(firsts)} differ: {_named(other)}, "
             f"where {shown(reference_a)} stands for {shown(reference_b)}"
         )
-        raise InputError(f"{said}. Were the manifests changed, or do the models normalise texts by other rules?")
+        raise InputError(f"{must}; {given}. Were the manifests changed, or do the models normalise texts differently?")
     return [(firsts[key], seconds[key]) for key in firsts]
 
 
 def changed(pairs: Iterable[tuple[Scored, Scored]]) -> list[dict[str, Any]]:
-    """Name the utterances with more errors in one than in the other; the largest change first, then in order."""
+    """List the utterances whose numbers of errors differ, the largest change first, then in order."""
     rows = [
         {
             "id": result_a.utterance.id,
@@ -158,17 +158,17 @@ def _difference(prefix: str, difference: Difference | None) -> dict[str, Any]:
 
 
 def _wins(changes: np.ndarray) -> dict[str, int]:
-    """Count the units in which each has fewer errors; `changes` are the errors of b minus those of a."""
+    """Count the units in which each evaluation has fewer errors; `changes` are the errors of b minus those of a."""
     return {"a": int((changes > 0).sum()), "b": int((changes < 0).sum()), "tie": int((changes == 0).sum())}
 
 
 def _counted(names: Sequence[str]) -> list[tuple[str, int]]:
-    """Count each name, in the order of `asr.evaluation.bootstrap.by_cluster`."""
+    """Return the count of each name, in the order of `asr.evaluation.bootstrap.by_cluster`."""
     unique, counts = np.unique(np.asarray(names, dtype=object), return_counts=True)
     return [(str(name), int(count)) for name, count in zip(unique, counts, strict=True)]
 
 
 def _named(keys: Sequence[tuple[str, str]]) -> str:
-    """Name the first keys, and say that there are more."""
+    """List the first SHOWN keys, and note if there are more."""
     names = ", ".join(f"{shown(key)} of {shown(subset)}" for subset, key in keys[:SHOWN])
     return f"{names} and others" if len(keys) > SHOWN else names

@@ -1,4 +1,4 @@
-"""How a model stands noise and rooms: the same utterances, made worse in known ways."""
+"""Robustness to noise and rooms: evaluation of the same utterances under degraded conditions."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -18,7 +18,7 @@ from asr.recognition.inference import Inference
 from asr.recognition.recognizer import Recognizer
 from asr.text.normalize import Normalizer
 
-ROOM_METRES, ROOM_HEIGHT_METRES = (3.0, 8.0), (2.4, 3.5)  # of simulated rooms, as people live and work in
+ROOM_METRES, ROOM_HEIGHT_METRES = (3.0, 8.0), (2.4, 3.5)  # typical sizes of rooms in homes and offices
 
 
 Change = Callable[[Tensor], Tensor]  # of a waveform (S,); an augmentation
@@ -26,12 +26,12 @@ Change = Callable[[Tensor], Tensor]  # of a waveform (S,); an augmentation
 
 @dataclass(frozen=True)
 class Condition:
-    """One way to make utterances worse.
+    """One way to degrade utterances.
 
     Args:
         name: in tables.
-        change: of each waveform.
-        snr_db: of noise; None: it is a room.
+        change: applied to each waveform.
+        snr_db: of noise; None for rooms.
     """
 
     name: str
@@ -41,24 +41,23 @@ class Condition:
 
 @dataclass(frozen=True)
 class Changed:
-    """Loads utterances and changes them, each as a function of the seed and its id.
+    """Loads utterances and degrades each as a function of the seed and its id.
 
-    So an utterance has the same stretch of noise at each ratio, and a comparison of two models, or of two ratios, is
-    one of the same sounds.
+    So an utterance gets the same noise segment at each ratio and for each model, and comparisons use equal audio.
     """
 
     change: Change
     seed: int
 
     def __call__(self, utterance: Utterance, sample_rate: int) -> Tensor:
-        """Return its waveform (S,)."""
+        """Return the degraded waveform (S,)."""
         waveform = load_utterance(utterance, sample_rate)
         with seeded(self.seed, utterance.id):
             return self.change(waveform)
 
 
 def in_noise(recordings: RecordingList, snrs_db: Sequence[float], sample_rate: int) -> list[Condition]:
-    """Mix one of the recordings into each utterance, at these ratios of their mean squares."""
+    """Mix one of the recordings into each utterance, at these signal-to-noise ratios."""
     return [
         Condition(
             f"noise, {snr_db:g} dB",
@@ -75,7 +74,7 @@ def in_rooms(responses: RecordingList, sample_rate: int) -> Condition:
 
 
 def in_simulated_rooms(rt60_seconds: float, sample_rate: int) -> Condition:
-    """Put each utterance into a simulated room in which sound takes so long to lose 60 dB."""
+    """Convolve each utterance with a simulated room of this reverberation time."""
     metres, height = list(ROOM_METRES), list(ROOM_HEIGHT_METRES)
     rt60 = [rt60_seconds, rt60_seconds]
     room = SimulatedRoom(sample_rate, probability=1.0, width_metres=metres, height_metres=height, rt60_seconds=rt60)
@@ -90,7 +89,7 @@ class Harder:
     evaluation: Evaluation
 
     def as_dict(self) -> dict[str, Any]:
-        """Return what NAME.wer.json holds of it."""
+        """Return its entry in NAME.wer.json."""
         return {"condition": self.condition.name, "snr_db": self.condition.snr_db, **self.evaluation.as_dict()}
 
 
@@ -104,6 +103,6 @@ def evaluate_in(
     advance: Callable[[float], None],
     normalize: Normalizer | None,
 ) -> Harder:
-    """Evaluate as `asr.evaluation.result.evaluate` does, under a condition that the seed draws."""
+    """Evaluate like `asr.evaluation.result.evaluate`, under a condition drawn by the seed."""
     options = replace(options, load=Changed(condition.change, seed))
     return Harder(condition, evaluate(recognizer, subset, utterances, options, advance, normalize))

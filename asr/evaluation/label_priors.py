@@ -1,4 +1,4 @@
-"""The prior of a CTC model's labels, estimated from what it recognises: no transcripts are needed."""
+"""Label priors of a CTC model, estimated from recordings without transcripts."""
 
 from collections.abc import Iterable
 
@@ -10,12 +10,12 @@ from asr.recognition.recognizer import Recognizer
 
 
 def label_log_priors(recognizer: Recognizer, recordings: Iterable[EncodedUtterance]) -> list[float]:
-    """Average the posteriors over all frames of recordings; return log p of each token, the blank's first.
+    """Average the posteriors over all frames of recordings; return log p of each token, the blank first.
 
-    One frame in which every token is as likely is counted too, so that no prior is zero.
+    One frame with uniform posteriors is added, so that no prior is zero.
 
     Raises:
-        InputError: the recordings have no frame.
+        InputError: the recordings contain no frames.
     """
     vocab_size = recognizer.model.tokenizer.vocab_size
     total, num_frames = torch.full((vocab_size,), 1 / vocab_size, dtype=torch.float64), 1

@@ -1,4 +1,4 @@
-"""Perplexity of a text under a language model, and how sure it is."""
+"""Perplexity of a text under a language model, with its confidence interval."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ class Perplexity(NamedTuple):
     """Perplexity per word.
 
     Args:
-        value: the inverse of the geometric mean of the words' probabilities; infinity where one is 0.
-        interval: of 95 %, by a bootstrap over sentences; None where there are fewer than bootstrap.FEWEST,
-            and of infinity.
+        value: the inverse of the geometric mean of the words' probabilities; infinite if one is 0.
+        interval: 95 %, by a bootstrap over sentences; None for fewer than bootstrap.MIN_UNITS sentences, or an infinite
+            value.
     """
 
     value: float
@@ -27,8 +27,8 @@ def perplexity(log_probs: Array, sentence: Array) -> Perplexity:
     """Compute the perplexity of a text.
 
     Args:
-        log_probs: (T,) log10 of the probability of each word that is counted, each </s> included.
-        sentence: (T,) the number of the sentence that it belongs to, from 0.
+        log_probs: (T,) log10 of the probability of each word and each </s>.
+        sentence: (T,) number of the sentence of each, from 0.
     """
     if np.isneginf(log_probs).any():
         return Perplexity(math.inf, None)

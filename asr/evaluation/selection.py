@@ -1,8 +1,9 @@
-"""Which of many trials of a search to keep, and what it will do to the errors of speech that nobody tuned on.
+"""Choose among tuning trials, and estimate the effect of the choice on unseen speech.
 
-Values with the fewest errors on a small dev set fit its noise. So the choice prefers a weaker language model within one
-standard error of the best, as Breiman et al. 1984, "Classification and Regression Trees", section 3.4.3, prefer the
-smaller tree; and its gain is measured by cross-validation: on utterances that the same choice was made without.
+The values with the fewest errors on a small dev set overfit its noise. So the choice is the weakest language model
+within one standard error of the best, like the one-standard-error rule of Breiman et al. 1984, "Classification and
+Regression Trees", section 3.4.3. Its gain is estimated by cross-validation, on utterances that were not used for the
+choice.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from asr.evaluation.bootstrap import FEWEST, MIDDLE, resample
+from asr.evaluation.bootstrap import MIDDLE, MIN_UNITS, resample
 
 Array = NDArray[np.float64]
 
@@ -26,9 +27,9 @@ class Trials:
     """The errors of each trial in each utterance.
 
     Args:
-        words: (T, N) word errors; the first trial is the search as it is without tuning.
-        characters: (T, N) character errors, which decide between trials with as many word errors.
-        strength: (T,) weight of the language model; 0 where it takes no part.
+        words: (T, N) word errors; the first trial is the untuned search.
+        characters: (T, N) character errors, which break ties.
+        strength: (T,) weight of the language model; 0 without one.
     """
 
     words: Array
@@ -36,18 +37,18 @@ class Trials:
     strength: Array
 
     def of(self, utterances: NDArray[np.bool_]) -> Trials:
-        """The same trials on some utterances only, (N,)."""
+        """Return the trials restricted to some utterances; `utterances` is (N,)."""
         return Trials(self.words[:, utterances], self.characters[:, utterances], self.strength)
 
 
 @dataclass(frozen=True, slots=True)
 class HeldOut:
-    """Errors on held-out utterances, beside those of the first trial.
+    """Errors on held-out utterances, and errors of the first trial.
 
     Args:
         before: word errors of the first trial.
-        after: word errors of the values that were chosen without the utterance, mean over the rounds.
-        interval: of 95 %, of after / before - 1; None where there are too few utterances, or no errors before.
+        after: word errors with values chosen without the utterance, averaged over rounds.
+        interval: 95 % interval of after / before - 1; None for too few utterances, or no errors before.
     """
 
     before: float
@@ -56,19 +57,19 @@ class HeldOut:
 
     @property
     def is_certain(self) -> bool:
-        """Whether there is less than one chance in forty that unseen speech has no fewer errors."""
+        """Whether the probability that unseen speech has no fewer errors is below one in forty."""
         return self.interval is not None and self.interval[1] < 0
 
 
 def fewest_errors(trials: Trials) -> int:
-    """The trial with the fewest errors."""
+    """Return the trial with the fewest errors."""
     return int(np.lexsort((trials.characters.sum(axis=1), trials.words.sum(axis=1)))[0])
 
 
 def choose(trials: Trials) -> int:
-    """The trial with the weakest language model, of those within one standard error of the fewest errors.
+    """Return the trial with the weakest language model among those within one standard error of the best trial.
 
-    The standard error is that of the difference to the best trial, utterance by utterance.
+    The standard error is that of the paired difference to the best trial, over utterances.
     """
     difference = trials.words - trials.words[fewest_errors(trials)]  # (T, N)
     count = difference.shape[1]
@@ -79,11 +80,11 @@ def choose(trials: Trials) -> int:
 
 
 def expected_gain(trials: Trials) -> HeldOut:
-    """Cross-validate `choose`: what it does to the errors of utterances that it did not see.
+    """Cross-validate `choose`: estimate its effect on utterances that were not used for the choice.
 
-    The interval is a bootstrap over utterances. It does not know how the choice itself varies, that utterances of one
-    speaker are alike, or that the speech to come may be of another kind than the dev set: in simulations it held the
-    true gain 85 % of the time (tests/test_selection.py).
+    The interval is a bootstrap over utterances. It ignores the variance of the choice, the similarity of utterances of
+    one speaker, and differences between the dev set and future speech: in simulations it contained the true gain 85 %
+    of the time (tests/test_selection.py).
     """
     count = trials.words.shape[1]
     held_out = np.zeros(count)
@@ -98,7 +99,7 @@ def expected_gain(trials: Trials) -> HeldOut:
 
 
 def _interval(after: Array, before: Array) -> tuple[float, float] | None:
-    if len(before) < FEWEST or not before.any():
+    if len(before) < MIN_UNITS or not before.any():
         return None
     drawn = resample(np.stack([after - before, before], axis=1))
     drawn = drawn[drawn[:, 1] > 0]

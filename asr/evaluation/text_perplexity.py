@@ -1,4 +1,4 @@
-"""Perplexity per word of texts, and how sure it is."""
+"""Perplexity per word of texts under token models, with its confidence interval."""
 
 import math
 from collections.abc import Sequence
@@ -20,18 +20,18 @@ from asr.language_model.token_scores import token_log_probs
 
 @dataclass(frozen=True)
 class TextPerplexity:
-    """What a language model gives texts.
+    """Log-probability and perplexity of texts under a language model.
 
-    The end of a sentence counts as a word, as KenLM and SRILM count. Perplexities per word can be compared between
-    models over words and over any tokens, if all spell the same texts.
+    The end of a sentence counts as a word, as in KenLM and SRILM. Perplexities per word are comparable between models
+    over words and over any tokens, if all are computed on the same texts.
 
     Args:
         log_prob: of all sentences and their ends, natural logarithm.
-        words: without the ends.
-        sentences: how many.
-        tokens: with the ends.
+        words: number of words, without ends.
+        sentences: number of sentences.
+        tokens: number of tokens, with ends.
         per_word: exp(- log_prob / (words + sentences)).
-        interval: of per_word, 95 %, by a bootstrap over sentences; None where there are too few.
+        interval: of per_word, 95 %, by a bootstrap over sentences; None for too few sentences.
     """
 
     log_prob: float
@@ -42,23 +42,23 @@ class TextPerplexity:
     interval: tuple[float, float] | None
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it as plain types."""
+        """Return the fields as plain types."""
         return asdict(self)
 
     def summary(self) -> str:
-        """Say it in a line."""
+        """Return a summary on one line."""
         low_high = "" if self.interval is None else " (95 % interval {:.1f} to {:.1f})".format(*self.interval)
         size = f"{self.words:,} words in {self.sentences:,} sentences"
         return f"perplexity per word {self.per_word:.1f}{low_high}, {size}"
 
 
 def text_perplexity(log_probs: Sequence[float] | Array, num_words: Sequence[int], num_tokens: int) -> TextPerplexity:
-    """Compute it from log p(text, end) and the number of words of each sentence.
+    """Compute the perplexity from log p(text, end) and the number of words of each sentence.
 
     Args:
         log_probs: natural logarithms.
-        num_words: of each sentence, its end not counted.
-        num_tokens: of all, ends counted.
+        num_words: of each sentence, without its end.
+        num_tokens: of all sentences, with ends.
     """
     losses = -np.asarray(log_probs, dtype=np.float64)[:, None]
     units = np.asarray(num_words, dtype=np.float64)[:, None] + 1
@@ -74,19 +74,19 @@ def text_perplexity(log_probs: Sequence[float] | Array, num_words: Sequence[int]
 
 
 def measure(model: TokenModel, sentences: Sentences, bounds: BatchBounds, device: torch.device) -> TextPerplexity:
-    """Compute the perplexity that a neural model gives sentences; for the arguments see `neural_log_probs`."""
+    """Compute the perplexity of sentences under a neural model; arguments as in `neural_log_probs`."""
     return perplexity_of(neural_log_probs(model, sentences, bounds, device), sentences)
 
 
 def perplexity_of(log_probs: Array, sentences: Sentences) -> TextPerplexity:
-    """Compute the perplexity of sentences from log p of each of their tokens, ends included, (T,)."""
+    """Compute the perplexity of sentences from log p of each token and end, (T,)."""
     begins = (sentences.lengths.cumsum(0) - sentences.lengths).numpy()
     return text_perplexity(np.add.reduceat(log_probs, begins), sentences.num_words.tolist(), len(log_probs))
 
 
 @torch.inference_mode()
 def neural_log_probs(model: TokenModel, sentences: Sentences, bounds: BatchBounds, device: torch.device) -> Array:
-    """Ask a neural model for log p of each token of sentences and of their ends, (T,), sentence by sentence.
+    """Compute log p of each token and end of sentences under a neural model, (T,), sentence by sentence.
 
     Args:
         model: on the device, not in training mode.
@@ -104,15 +104,15 @@ def neural_log_probs(model: TokenModel, sentences: Sentences, bounds: BatchBound
 
 
 def ngram_log_probs(model: NgramModel, pieces: Sequence[str], sentences: Sentences) -> Array:
-    """Ask an n-gram model over tokens for log p of each token of sentences and of their ends, (T,).
+    """Compute log p of each token and end of sentences under an n-gram model over tokens, (T,).
 
     Args:
         model: made by `asr.ngram --tokens`.
-        pieces: what each token spells.
+        pieces: the text of each token.
         sentences: over these tokens.
 
     Raises:
-        InputError: the model is over words, or other tokens.
+        InputError: the model is over words or other tokens.
     """
     names = [piece.replace(" ", SPACE) for piece in pieces]
     if len(model.words & set(names)) < len(model.words) / 2:
@@ -129,7 +129,7 @@ def ngram_log_probs(model: NgramModel, pieces: Sequence[str], sentences: Sentenc
 
 
 def mixed_log_probs(log_probs: Array, weights: Array) -> Array:
-    """Interpolate models, token by token: log of the sum of weight times p.
+    """Interpolate models for each token: log of the sum of weight times p.
 
     Args:
         log_probs: (models, T).

@@ -1,4 +1,4 @@
-"""What is found on a dev set when training is over: weights of the language model, calibration of confidence."""
+"""Tuning on a dev set after training: weights of the language model, calibration of confidence."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,18 +19,18 @@ from asr.recognition.inference import Inference
 from asr.recognition.long_form import Segment
 from asr.recognition.recognizer import Recognizer
 
-LM_WEIGHTS = {  # of language models and label priors; values that mean nothing where the weight is 0
+LM_WEIGHTS = {  # weights of language models and label priors, each with the values that have no effect if it is 0
     "lm_weight": ("word_insertion_bonus", "unknown_score"),
     "rescoring_weight": ("token_insertion_bonus",),
     "prior_weight": (),
 }
 
-Values = Mapping[str, float]  # of what a decoder can tune
+Values = Mapping[str, float]  # of a decoder's tunable settings
 
 
 @dataclass(frozen=True, slots=True)
 class EncodedUtterance:
-    """An utterance with what the encoder gives of it, so that it need not run again."""
+    """An utterance with its encoder output, so that the encoder runs only once."""
 
     utterance: Utterance
     segments: list[Segment]
@@ -39,7 +39,7 @@ class EncodedUtterance:
 def encode(
     recognizer: Recognizer, utterances: Sequence[Utterance], how: Inference, advance: Callable[[float], None]
 ) -> tuple[list[EncodedUtterance], list[Rejected]]:
-    """Run the encoder over utterances and keep what it gives; return that, and what could not be read."""
+    """Run the encoder over utterances; return the encoded and the unreadable utterances."""
     dev_set: list[EncodedUtterance] = []
     rejected: list[Rejected] = []
     for result in recognizer.segments(utterances, how):
@@ -47,7 +47,7 @@ def encode(
             rejected.append(result)
             continue
         utterance, segments = result
-        try:  # clones, since an utterance's frames lie in a whole batch's
+        try:  # clones, because a view would keep the whole batch in memory
             dev_set.append(EncodedUtterance(utterance, [Segment(start, out.clone()) for start, out in segments]))
         except InputError as error:
             rejected.append(Rejected(utterance, str(error)))
@@ -57,11 +57,11 @@ def encode(
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """Every combination of values that was tried, and its errors.
+    """All combinations of values that were tried, and their errors.
 
     Args:
-        values: of each trial; the first is the search without language model and label priors, all else as the
-            recogniser has it.
+        values: of each trial; the first is the search without language model and label priors, with the recogniser's
+            other values.
         trials: their errors.
         num_words: of the references.
     """
@@ -74,16 +74,16 @@ class Search:
 def search_values(
     recognizer: Recognizer, dev_set: Sequence[EncodedUtterance], on_trial: Callable[[Values, ErrorCounts], None]
 ) -> Search:
-    """Try values of what the recogniser's decoder can tune.
+    """Try values of the decoder's tunable settings.
 
-    Of two values all combinations of their trials are tried. Of more, all combinations of each two, beside the best
-    values of the others so far, until no pair improves. The trials do not depend on the values that the recogniser
-    has, but for the first one, which shows what tuning gains.
+    For two settings all combinations are tried; for more, all combinations of each pair, with the best values so far of
+    the others, until no pair improves. Except for the first trial, the baseline, the trials do not depend on the
+    recogniser's present values.
 
     Args:
-        recognizer: whose normaliser counts.
+        recognizer: whose decoder is tuned; its normaliser is used to count errors.
         dev_set: to count errors on.
-        on_trial: called with each trial and its errors.
+        on_trial: called with the values and errors of each trial.
     """
     tunable = recognizer.decode.tunable
     evidence = [
@@ -117,13 +117,13 @@ def search_values(
 
 
 def _around(values: tuple[float, ...], block: tuple[int, ...], numbers: Sequence[Tunable]) -> list[tuple[float, ...]]:
-    """All combinations of the trials of a block, beside the other values; these values first, to win among equals."""
+    """List all combinations of a block's trials with the other values; the present values come first and win ties."""
     trials = [numbers[index].trials if index in block else (value,) for index, value in enumerate(values)]
     return [values, *product(*trials)]
 
 
 def _plain(tunable: Mapping[str, Tunable], values: tuple[float, ...]) -> tuple[float, ...]:
-    """The same values; what serves a language model of weight 0 is 0 too, so that this is one trial."""
+    """Return the values with settings that have no effect set to 0, so that equivalent values are one trial."""
     named = dict(zip(tunable, values, strict=True))
     for weight, served in LM_WEIGHTS.items():
         if named.get(weight) == 0:
@@ -137,7 +137,7 @@ def _evidence(recognizer: Recognizer, segment: Segment) -> object:
 
 
 def _texts(recognizer: Recognizer, utterance: Utterance, evidence: Sequence[object], values: Values) -> tuple[str, str]:
-    """What was said, and what is recognised with these values, both as they are scored."""
+    """Return the reference and the text recognised with these values, both normalised for scoring."""
     texts = [recognizer.text(recognizer.search(segment, values)[0][0]) for segment in evidence]
     normalize = recognizer.model.scored_by
     return normalize(utterance.text), normalize(" ".join(filter(None, texts)))
@@ -145,15 +145,15 @@ def _texts(recognizer: Recognizer, utterance: Utterance, evidence: Sequence[obje
 
 @dataclass(frozen=True, slots=True)
 class Confidence:
-    """How good a recogniser's confidence is on a dev set.
+    """Quality of a recogniser's confidence on a dev set.
 
     Args:
-        calibration: the curve that fits it.
-        num_words: recognised.
-        right: the share of them that are right.
-        before: mean confidence as it comes.
-        after: mean confidence when calibrated.
-        auc: how often a right word has more confidence than a wrong one.
+        calibration: the fitted curve.
+        num_words: recognised words.
+        right: fraction of correct words.
+        before: mean confidence before calibration.
+        after: mean confidence after calibration.
+        auc: probability that a correct word has a higher confidence than a wrong one.
     """
 
     calibration: Calibration
@@ -165,12 +165,12 @@ class Confidence:
 
 
 def fit_confidence(recognizer: Recognizer, dev_set: Sequence[EncodedUtterance], values: Values) -> Confidence:
-    """Calibrate the confidence of words; the recogniser is left with the calibration.
+    """Calibrate the confidence of words; the recogniser receives the calibration.
 
     Args:
-        recognizer: whose words are weighed.
-        dev_set: to count right words on.
-        values: of what its decoder can tune, instead of its own.
+        recognizer: to calibrate.
+        dev_set: to count correct words on.
+        values: of tunable settings, in place of the decoder's own.
 
     Raises:
         InputError: no word was recognised.

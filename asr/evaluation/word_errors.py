@@ -1,4 +1,4 @@
-"""Errors of words and of characters: counted by utterance, summed over a set, divided once."""
+"""Word and character errors: counted per utterance, summed over a set, divided once."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ class ErrorCounts:
 
     Args:
         substitutions: words (or characters) that were recognised as another.
-        insertions: recognised out of nothing.
+        insertions: words (or characters) without a counterpart in the reference.
         deletions: not recognised.
         reference_length: words (or characters) of the references.
-        utterances: how many.
+        utterances: number of utterances.
     """
 
     substitutions: int = 0
@@ -33,7 +33,7 @@ class ErrorCounts:
         return ErrorCounts(*(mine + theirs for mine, theirs in pairs))
 
     def as_tuple(self) -> tuple[int, int, int, int, int]:
-        """The counts in the order of the fields: what ranks exchange."""
+        """The counts in the order of the fields, for the exchange between ranks."""
         return self.substitutions, self.insertions, self.deletions, self.reference_length, self.utterances
 
     @property
@@ -43,9 +43,9 @@ class ErrorCounts:
 
     @property
     def rate(self) -> float:
-        """WER, or CER, as a fraction: without a reference 0 if nothing was recognised, else infinite.
+        """WER or CER as a fraction.
 
-        Not a number where there is no utterance.
+        With empty references: 0 without errors, else infinite. Without utterances: NaN.
         """
         if self.utterances == 0:
             return math.nan
@@ -54,7 +54,7 @@ class ErrorCounts:
         return self.errors / self.reference_length
 
     def as_dict(self) -> dict[str, float | int | None]:
-        """The counts as JSON can hold them: a rate that is not finite is null."""
+        """The counts for JSON; a rate that is not finite is None."""
         return {
             "rate": self.rate if math.isfinite(self.rate) else None,
             "substitutions": self.substitutions,
@@ -67,7 +67,7 @@ class ErrorCounts:
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """One step from the reference to the hypothesis: a word of each, or None where it has none."""
+    """One aligned pair of words; None for the missing word of an insertion or deletion."""
 
     kind: Literal["equal", "substitution", "insertion", "deletion"]
     reference: str | None
@@ -75,17 +75,17 @@ class Edit:
 
 
 def count_errors(reference: str, hypothesis: str) -> ErrorCounts:
-    """Align two texts by words (split at white space) with the fewest edits, through jiwer."""
+    """Count the errors of the word alignment (split at white space) with the fewest edits, by jiwer."""
     words = reference.split()
     alignment = jiwer.process_words(" ".join(words), " ".join(hypothesis.split()))
     return ErrorCounts(alignment.substitutions, alignment.insertions, alignment.deletions, len(words), 1)
 
 
 def count_characters(reference: str, hypothesis: str) -> ErrorCounts:
-    """Align two texts by characters with the fewest edits, through jiwer.
+    """Count the errors of the character alignment with the fewest edits, by jiwer.
 
-    A character is a Unicode code point, so a combining mark is one of its own; the space between two words counts as
-    one, however wide it is, and white space at the ends as none.
+    A character is a Unicode code point, so a combining mark counts separately. White space between words counts as one
+    character, at the ends as none.
     """
     characters = " ".join(reference.split())
     alignment = jiwer.process_characters(characters, " ".join(hypothesis.split()))
@@ -93,9 +93,9 @@ def count_characters(reference: str, hypothesis: str) -> ErrorCounts:
 
 
 def align_words(reference: str, hypothesis: str) -> list[Edit]:
-    """Align two texts word by word; it is the alignment whose errors `count_errors` counts.
+    """Return the word alignment whose errors `count_errors` counts.
 
-    Each word of both texts is in exactly one edit, in its order.
+    Each word of both texts is in exactly one edit, in order.
     """
     words, recognised = reference.split(), hypothesis.split()
     edits: list[Edit] = []
@@ -115,7 +115,7 @@ def align_words(reference: str, hypothesis: str) -> list[Edit]:
 
 
 def right_words(reference: str, hypothesis: str) -> list[bool]:
-    """Tell which words of the hypothesis the alignment pairs with the same word of the reference."""
+    """Return for each word of the hypothesis whether it is aligned with an equal word of the reference."""
     return [edit.kind == "equal" for edit in align_words(reference, hypothesis) if edit.hypothesis is not None]
 
 

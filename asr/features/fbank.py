@@ -9,26 +9,25 @@ from asr.interfaces import Normalization
 from asr.lengths import Lengths
 from asr.settings.rule import FrameLength, FrameShift, MelBins, SampleRate
 
-INT16_SCALE = 2**15  # Kaldi reads 16-bit samples as they are; unscaled, quiet audio would sit on the log's floor
+INT16_SCALE = 2**15  # Kaldi does not scale 16-bit samples; in [-1, 1] quiet audio would fall below FLOOR
 PREEMPHASIS = 0.97
-LOWEST_HERTZ = 20.0  # where the first mel bin begins
-FLOOR = torch.finfo(torch.float32).eps  # of an energy, before its logarithm
-BLOCK_FRAMES = 256  # computed at a time: what they need stays in the cache, and its memory is used again
+MIN_HERTZ = 20.0  # lower edge of the first mel bin
+FLOOR = torch.finfo(torch.float32).eps  # smallest energy before the logarithm
+BLOCK_FRAMES = 256  # computed at a time, so that intermediate results stay in the cache
 
 
 class Fbank:
     """Log-mel filterbank energies, then normalisation.
 
     *Source*: Kaldi's compute-fbank-feats with its defaults (Povey window, pre-emphasis 0.97, power spectrum, 20 Hz
-    to Nyquist, snip_edges: only windows that lie within the audio); without dither, so that the same audio gives the
-    same features.
+    to Nyquist, snip_edges: only windows that lie within the audio). Without dither, so features are deterministic.
 
     Args:
         sample_rate: Hz; audio is resampled to it.
         num_mel_bins: F.
         frame_length_seconds: window.
         frame_shift_seconds: from one frame to the next.
-        normalize: makes the last step, the normalisation.
+        normalize: makes the normalisation, which is the last step.
     """
 
     def __init__(
@@ -63,26 +62,26 @@ class Fbank:
         return torch.cat([self._log_mel(block) for block in frames.split(BLOCK_FRAMES)])
 
     def num_frames(self, num_samples: Lengths) -> Lengths:
-        """Frames T that `num_samples` samples (an int, or a tensor of them) give."""
+        """Return the number of frames T of `num_samples` samples (an int or a tensor)."""
         frames = (num_samples - self.window) // self.hop + 1
         return frames * (frames > 0)
 
     def _log_mel(self, frames: Tensor) -> Tensor:
         """(T, window) to (T, F)."""
         frames = frames - frames.mean(dim=1, keepdim=True)
-        frames[:, 1:] -= PREEMPHASIS * frames[:, :-1]  # whatever the first is, the window is 0 there
+        frames[:, 1:] -= PREEMPHASIS * frames[:, :-1]  # the first sample has no effect: the window is 0 there
         spectrum = torch.fft.rfft(frames * self.povey, n=self.fft_points)
         power = spectrum.real.square() + spectrum.imag.square()  # (T, FFT bins); abs() would take a root
         return (power @ self.mel.to(power)).clamp(min=FLOOR).log()
 
 
 def _triangles(sample_rate: int, fft_points: int, num_mel_bins: int) -> Tensor:
-    """Weights (FFT bins, F) of triangles that are equally wide in mel and overlap by half, up to Nyquist's frequency.
+    """Return the weights (FFT bins, F) of triangles of equal width in mel that overlap by half, up to Nyquist.
 
     *Source*: Kaldi's mel-computations.cc.
     """
     hertz = torch.arange(fft_points // 2 + 1, dtype=torch.float64) * sample_rate / fft_points
-    lowest, highest = _mel(torch.tensor([LOWEST_HERTZ, sample_rate / 2], dtype=torch.float64))
+    lowest, highest = _mel(torch.tensor([MIN_HERTZ, sample_rate / 2], dtype=torch.float64))
     half_width = (highest - lowest) / (num_mel_bins + 1)
     centers = lowest + half_width * torch.arange(1, num_mel_bins + 1)
     return (1 - (_mel(hertz)[:, None] - centers).abs() / half_width).clamp(min=0)

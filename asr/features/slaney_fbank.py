@@ -14,27 +14,27 @@ from asr.settings.rule import FrameLength, FrameShift, MelBins, SampleRate, one_
 
 PREEMPHASIS = 0.97
 FLOOR = 2.0**-24  # added to an energy before its logarithm
-BLOCK_FRAMES = 256  # computed at a time: what they need stays in the cache, and its memory is used again
-LINEAR_HERTZ = 1000.0  # up to here Slaney's mel is linear, and from here on logarithmic
-HERTZ_PER_MEL = 200 / 3  # below
-MELS_PER_OCTAVE = 27 / math.log2(6.4)  # above
+BLOCK_FRAMES = 256  # computed at a time, so that intermediate results stay in the cache
+LINEAR_HERTZ = 1000.0  # Slaney's mel scale is linear below and logarithmic above
+HERTZ_PER_MEL = 200 / 3  # below LINEAR_HERTZ
+MELS_PER_OCTAVE = 27 / math.log2(6.4)  # above LINEAR_HERTZ
 
 
 class SlaneyFbank:
     """Log-mel filterbank energies of centred frames, with Slaney's mels, then normalisation.
 
-    *Source*: NeMo's AudioToMelSpectrogramPreprocessor without dither, which transformers' Parakeet has too:
-    pre-emphasis over the whole waveform, a symmetric Hann window in the middle of an FFT of the next power of 2, power
-    spectrum, triangles as in Slaney's Auditory Toolbox (1998) from 0 Hz to Nyquist, each of area 1 over frequency. A
-    frame's middle is a multiple of the hop from the first sample; there is a frame for each whole hop.
+    *Source*: NeMo's AudioToMelSpectrogramPreprocessor without dither, which transformers' Parakeet uses too:
+    pre-emphasis over the whole waveform, a symmetric Hann window centred in an FFT of the next power of 2, power
+    spectrum, triangles as in Slaney's Auditory Toolbox (1998) from 0 Hz to Nyquist, each with area 1 over frequency.
+    Frames are centred on multiples of the hop; there is one frame per whole hop.
 
     Args:
         sample_rate: Hz; audio is resampled to it.
         num_mel_bins: F.
         frame_length_seconds: window.
         frame_shift_seconds: from one frame to the next.
-        pad_mode: what stands around the waveform: "zeros", or "reflect", the waveform itself, mirrored at its ends.
-        normalize: makes the last step, the normalisation.
+        pad_mode: padding around the waveform: "zeros", or "reflect" for the waveform mirrored at its ends.
+        normalize: makes the normalisation, which is the last step.
     """
 
     def __init__(
@@ -53,8 +53,8 @@ class SlaneyFbank:
         self.window = int(sample_rate * frame_length_seconds + 1e-6)  # samples; NeMo rounds down
         self.hop = int(sample_rate * frame_shift_seconds + 1e-6)
         before = (self.window + 1) // 2
-        self.samples_ahead = max(self.window - before, before + 1, self.hop)  # those that are mirrored, too
-        self.frames_before = before // self.hop + 1  # of which one sample is there for the pre-emphasis alone
+        self.samples_ahead = max(self.window - before, before + 1, self.hop)  # including the mirrored samples
+        self.frames_before = before // self.hop + 1  # including one more sample for the pre-emphasis
         self.fft_points = 1 << (self.window - 1).bit_length()  # the next power of 2
         self.hann = torch.hann_window(self.window, periodic=False)
         self.mel = _triangles(sample_rate, self.fft_points, num_mel_bins).float()  # (FFT bins, F)
@@ -72,13 +72,13 @@ class SlaneyFbank:
         sharper = waveform.clone()
         sharper[1:] -= PREEMPHASIS * waveform[:-1]
         before = (self.window + 1) // 2
-        behind = max(0, (num_frames - 1) * self.hop + self.window - before - len(waveform))
-        padded = PADS[self.pad_mode](sharper, before, behind)
+        after = max(0, (num_frames - 1) * self.hop + self.window - before - len(waveform))
+        padded = PADS[self.pad_mode](sharper, before, after)
         frames = padded.unfold(0, self.window, self.hop)[:num_frames]  # (T, window)
         return torch.cat([self._log_mel(block) for block in frames.split(BLOCK_FRAMES)])
 
     def num_frames(self, num_samples: Lengths) -> Lengths:
-        """Frames T that `num_samples` samples (an int, or a tensor of them) give."""
+        """Return the number of frames T of `num_samples` samples (an int or a tensor)."""
         return num_samples // self.hop
 
     def _log_mel(self, frames: Tensor) -> Tensor:
@@ -88,22 +88,22 @@ class SlaneyFbank:
         return (power @ self.mel.to(power)).add_(FLOOR).log_()
 
 
-def _reflected(waveform: Tensor, before: int, behind: int) -> Tensor:
-    """Mirror (S,) at its first and last sample, again and again if it is short."""
+def _reflected(waveform: Tensor, before: int, after: int) -> Tensor:
+    """Mirror (S,) at its first and last sample, repeatedly if it is short."""
     length, period = len(waveform), max(1, 2 * (len(waveform) - 1))
-    ends = [torch.arange(-before, 0) % period, torch.arange(length, length + behind) % period]
+    ends = [torch.arange(-before, 0) % period, torch.arange(length, length + after) % period]
     left, right = (waveform[torch.minimum(end, period - end)] for end in ends)
     return torch.cat([left, waveform, right])
 
 
 PADS: dict[str, Callable[[Tensor, int, int], Tensor]] = {
-    "zeros": lambda waveform, before, behind: F.pad(waveform, (before, behind)),
+    "zeros": lambda waveform, before, after: F.pad(waveform, (before, after)),
     "reflect": _reflected,
 }
 
 
 def _triangles(sample_rate: int, fft_points: int, num_mel_bins: int) -> Tensor:
-    """Weights (FFT bins, F) of triangles whose corners are equally far apart in Slaney's mel, of area 1 over Hz."""
+    """Return the weights (FFT bins, F) of triangles with equidistant corners in Slaney's mel and area 1 over Hz."""
     hertz = torch.arange(fft_points // 2 + 1, dtype=torch.float64)[:, None] * sample_rate / fft_points
     highest = _to_mel(torch.tensor(sample_rate / 2, dtype=torch.float64))
     corners = _to_hertz(torch.linspace(0, 1, num_mel_bins + 2, dtype=torch.float64) * highest)  # (F + 2,)

@@ -1,6 +1,6 @@
-"""ARPA files, looked through before KenLM reads them: it takes memory by what their heads say, and not by what follows.
+"""Validate ARPA files before KenLM reads them: KenLM allocates memory by the counts in the header alone.
 
-A file is read once, in pieces of whole lines, and each piece matched with one pattern: 0.2 s for a million n-grams.
+A file is read once, in blocks of whole lines, and each block is matched with one pattern: 0.2 s per million n-grams.
 """
 
 import re
@@ -10,32 +10,32 @@ from typing import BinaryIO
 from asr.errors import InputError, shown
 
 ARPA_HEAD = b"\\data\\"
-MAX_ORDER = 6  # that KenLM reads
-LONGEST_WORD = 1000  # bytes; the longest words of texts are addresses, which end far below
-LARGEST_VOCABULARY = 10_000_000  # words; the beginnings of as many take some GB
-LONGEST_LINE = (MAX_ORDER + 1) * LONGEST_WORD  # bytes: room for the words of an n-gram, and two numbers
+MAX_ORDER = 6  # of this build of KenLM
+MAX_WORD_BYTES = 1000  # the longest words of real texts are URLs, which are far shorter
+MAX_VOCABULARY = 10_000_000  # words; a beam search keeps all their prefixes, which take some GB
+MAX_LINE_BYTES = (MAX_ORDER + 1) * MAX_WORD_BYTES  # the words of an n-gram, and two numbers
 _PIECE = 1 << 20  # bytes read at once
 
 _COUNT = re.compile(rb"ngram[ \t]+(\d{1,2})[ \t]*=[ \t]*(\d{1,15})[ \t]*\r?\n")
 _WORDS = re.compile(rb"^\S+[ \t]+(\S+)", re.MULTILINE)
-# Nothing is given back once it is matched (+ and + again), which keeps the patterns fast whatever a file holds.
+# Possessive quantifiers (a second +) never backtrack, so matching takes linear time on any file.
 _NUMBER = rb"\d{1,9}+(?:\.\d{0,30}+)?+(?:[eE](?:-\d\d?+|\+?[01]?\d))?+"  # finite, in KenLM's 32 bits as well
 _LOG_PROB = rb"(?:-" + _NUMBER + rb"|0(?:\.0{0,30}+)?+)"
-_WORD = rb"[ \t]++\S{1,%d}+" % LONGEST_WORD
+_WORD = rb"[ \t]++\S{1,%d}+" % MAX_WORD_BYTES
 
 
 def read_words(file: BinaryIO, *, only_words: bool = False) -> list[str]:
-    r"""Check that a file is as its head says, and list the words of its 1-grams, <unk>, <s> and </s> included.
+    r"""Check a file against its header and list the words of its 1-grams, including <unk>, <s> and </s>.
 
-    Behind the head there are as many n-grams of each order as it counts, one a line: a log10 probability, the words,
-    and a back-off if any; then \end\.
+    After the header the file must hold the stated number of n-grams of each order, one per line: a log10 probability,
+    the words, and an optional back-off; then \end\.
 
     Args:
-        file: open, of bytes, at its beginning.
-        only_words: do not look at what comes behind the 1-grams.
+        file: binary, at its beginning.
+        only_words: whether to stop after the 1-grams.
 
     Raises:
-        ValueError: saying what does not hold, and in which line.
+        ValueError: naming the line and its fault.
     """
     lines = _Lines(file)
     line = _not_blank(lines)
@@ -64,32 +64,32 @@ def read_words(file: BinaryIO, *, only_words: bool = False) -> list[str]:
 
 
 def check_lengths(text: str) -> str:
-    """Return a text if all its words are as short as models are read.
+    """Return a text if each word has at most MAX_WORD_BYTES bytes.
 
     Raises:
-        InputError: naming a word that is longer.
+        InputError: naming a longer word.
     """
     for word in text.split():
-        if len(word.encode("utf-8", "surrogatepass")) > LONGEST_WORD:
-            raise InputError(f"a word must have at most {LONGEST_WORD:,} bytes; got {shown(word)}.")
+        if len(word.encode("utf-8", "surrogatepass")) > MAX_WORD_BYTES:
+            raise InputError(f"a word must have at most {MAX_WORD_BYTES:,} bytes; got {shown(word)}.")
     return text
 
 
 class _Lines:
-    """The lines of a file, one by one or as many as match a pattern.
+    """Reads a file line by line, or all lines that match a pattern.
 
     Args:
-        file: open, of bytes.
+        file: binary.
     """
 
     def __init__(self, file: BinaryIO) -> None:
         self.number = 0  # of the last line
         self._file = file
-        self._piece = b""  # ends with a line, but for one that is longer than any may be
+        self._piece = b""  # ends with a newline, except where a line exceeds MAX_LINE_BYTES
         self._place = 0
 
     def next(self) -> bytes:
-        """Take a line; b"" at the end of the file."""
+        """Return the next line; b"" at the end of the file."""
         self._fill()
         end = self._piece.find(b"\n", self._place) + 1 or len(self._piece)
         line, self._place = self._piece[self._place : end], end
@@ -97,7 +97,7 @@ class _Lines:
         return line
 
     def take(self, pattern: re.Pattern[bytes]) -> Iterator[bytes]:
-        """Take the lines up to one that does not match, in pieces."""
+        """Yield blocks of lines up to the first line that does not match."""
         while True:
             self._fill()
             match = pattern.match(self._piece, self._place)
@@ -112,7 +112,7 @@ class _Lines:
         if self._place == len(self._piece):
             self._piece, self._place = self._file.read(_PIECE), 0
             if not self._piece.endswith(b"\n"):
-                self._piece += self._file.readline(LONGEST_LINE)
+                self._piece += self._file.readline(MAX_LINE_BYTES)
             if b"\0" in self._piece:
                 raise ValueError(f"behind line {self.number} it must be text; there is a null byte")
 
@@ -122,7 +122,7 @@ def _not_blank(lines: _Lines) -> bytes:
 
 
 def _counts(lines: _Lines) -> list[int]:
-    r"""The lines between \data\ and a blank one."""
+    r"""Read the counts between \data\ and the first blank line."""
     counts: list[int] = []
     for line in iter(lines.next, b""):
         if not line.strip():
@@ -135,13 +135,13 @@ def _counts(lines: _Lines) -> list[int]:
         counts.append(int(match[2]))
     if not counts:
         raise ValueError("its head must count its n-grams, as in ngram 1=12; it does not")
-    if counts[0] > LARGEST_VOCABULARY:
-        raise ValueError(f"it must have at most {LARGEST_VOCABULARY:,} 1-grams; it counts {counts[0]:,}")
+    if counts[0] > MAX_VOCABULARY:
+        raise ValueError(f"it must have at most {MAX_VOCABULARY:,} 1-grams; it counts {counts[0]:,}")
     return counts
 
 
 def _n_grams(order: int) -> re.Pattern[bytes]:
-    """As many lines as are n-grams of an order."""
+    """Return a pattern of consecutive lines that are n-grams of an order."""
     return re.compile(rb"(?:" + _LOG_PROB + _WORD * order + rb"(?:[ \t]++-?" + _NUMBER + rb")?+\r?\n)*+")
 
 
@@ -152,10 +152,10 @@ def _check_heading(lines: _Lines, line: bytes, heading: bytes) -> None:
 
 
 def _miscounted(lines: _Lines, order: int, count: int, number: int) -> ValueError:
-    """Say why there are not as many n-grams of an order as the head counts: the next line is none, or they end."""
+    """Return the error for a wrong number of n-grams: the next line is malformed, or the section ended."""
     line = lines.next()
     if number > count or not line.strip() or line.startswith(b"\\"):
         there = f"more than {count:,}" if number > count else f"{number:,}"
         return ValueError(f"its head counts {count:,} {order}-grams, and there are {there}")
-    form = f"log10 probability, words of at most {LONGEST_WORD:,} bytes, back-off if any"
+    form = f"log10 probability, words of at most {MAX_WORD_BYTES:,} bytes, back-off if any"
     return ValueError(f"line {lines.number} must be a {order}-gram ({form}); it is {shown(line)}")

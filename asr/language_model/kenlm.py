@@ -1,4 +1,4 @@
-"""N-gram language models as KenLM reads them: ARPA text, or KenLM's own binaries."""
+"""N-gram language models read by KenLM: ARPA files and KenLM binaries."""
 
 import math
 import mmap
@@ -14,20 +14,20 @@ from asr.errors import InputError, how_to_install, one_line
 from asr.language_model.arpa import ARPA_HEAD, read_words
 
 BINARY_HEAD = b"mmap lm http://kheafield.com/code"
-CONTENTS = struct.Struct("<100x?7xQ")  # of a binary's head: whether it holds its words, and how many 1-grams
+CONTENTS = struct.Struct("<100x?7xQ")  # in a binary's header: whether it contains its words; the number of 1-grams
 UNKNOWN = "<unk>"
 NOT_WORDS = (UNKNOWN, "<s>", "</s>")
 LN_10 = math.log(10)
-SPACE = "\N{LOWER ONE EIGHTH BLOCK}"  # of a token, in a model over tokens: entries have no spaces
+SPACE = "\N{LOWER ONE EIGHTH BLOCK}"  # replaces the space in the entries of a model over tokens
 
 
 class NgramModel:
-    """An n-gram language model, asked by KenLM (in flashlight-text's wheel, which needs no compiler).
+    """An n-gram language model, queried through KenLM (which flashlight-text's wheel contains).
 
     *Source*: Heafield 2011, "KenLM: Faster and Smaller Language Model Queries".
 
     Args:
-        path: ARPA, or a KenLM binary that holds its words (as build_binary writes it).
+        path: an ARPA file, or a KenLM binary that contains its words (build_binary's default).
 
     Raises:
         InputError: flashlight-text is not installed, or the file is not a language model.
@@ -53,34 +53,34 @@ class NgramModel:
 
     @property
     def words(self) -> Set[str]:
-        """The words it knows."""
+        """The words of the model, without <unk>, <s> and </s>."""
         return self._ids.keys() - set(NOT_WORDS)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "NgramModel":
-        """Copies of a recogniser, a moving average of it say, share the model: nothing changes it."""
+        """Share the immutable model between copies of a recogniser, such as its moving average."""
         return self
 
     def start(self) -> Any:
-        """Begin a text, in the context <s>: anew for each, since contexts keep those that were reached from them."""
+        """Return a new state with the context <s>. Call it for each text: states keep their successors alive."""
         return self._model.start(False)
 
     def score(self, state: Any, word: str) -> tuple[float, Any]:
-        """Ask for log p(word | context), natural logarithm, and the context behind the word."""
+        """Return log p(word | context), natural logarithm, and the next state."""
         state, log10_prob = self._model.score(state, self._ids.get(word, self._unknown_id))
         return log10_prob * LN_10, state
 
     def end(self, state: Any) -> float:
-        """Ask for log p(</s> | context)."""
+        """Return log p(</s> | context), natural logarithm."""
         _, log10_prob = self._model.finish(state)
         return log10_prob * LN_10
 
 
 def vocabulary(path: str | Path) -> list[str]:
-    """Check a language model before KenLM reads it, and list its entries, <unk>, <s> and </s> included.
+    """Validate a language model before KenLM reads it, and list its entries, including <unk>, <s> and </s>.
 
     Raises:
-        InputError: it cannot be read, or is neither ARPA, whole and as its head says, nor a KenLM binary with its words
-            in it.
+        InputError: the file is unreadable, or neither an ARPA file that matches its header nor a KenLM binary that
+            contains its words.
     """
     try:
         with open(path, "rb") as file:
@@ -97,7 +97,7 @@ def vocabulary(path: str | Path) -> list[str]:
 
 
 def _binary_words(content: mmap.mmap) -> list[str]:
-    """The words stand at the end, each closed by a null byte, <unk> first; others may end so, too."""
+    """List a binary's words: they are at its end, null-terminated, <unk> first; other words may also end in "<unk>"."""
     has_words, number = CONTENTS.unpack_from(content)
     begin = len(content)
     while has_words and content[begin:].count(b"\0") < number:
@@ -111,16 +111,16 @@ def _binary_words(content: mmap.mmap) -> list[str]:
 
 @contextmanager
 def without_progress() -> Iterator[None]:
-    """KenLM draws a bar on the process's standard error, whoever asks it."""
+    """Discard KenLM's progress bar, which it writes to the process's standard error."""
     sys.stderr.flush()
-    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    stderr, null = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     try:
-        os.dup2(nowhere, 2)
+        os.dup2(null, 2)
         yield
     finally:
-        os.dup2(kept, 2)
-        os.close(kept)
-        os.close(nowhere)
+        os.dup2(stderr, 2)
+        os.close(stderr)
+        os.close(null)
 
 
 def _reason(error: Exception) -> str:

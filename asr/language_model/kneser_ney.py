@@ -1,7 +1,7 @@
 """An n-gram language model with modified Kneser-Ney smoothing: from the ids of a text to an ARPA file.
 
-A text of any size is counted in bounded memory: piece by piece into sorted runs, which go to a nameless temporary
-file (nothing of it is left, whatever happens) and are merged. The distinct n-grams are then held in memory.
+A text of any size is counted in bounded memory: blocks of the text become sorted runs in an unnamed temporary file,
+which the system deletes even after a crash; then the runs are merged. The distinct n-grams are held in memory.
 """
 
 import tempfile
@@ -17,12 +17,12 @@ Array = NDArray[Any]
 Advance = Callable[[int], object]
 
 SPECIAL = ("<unk>", "<s>", "</s>")
-UNK, BOS, EOS = range(3)  # their ids; those of words follow
-FALLBACK = (0.5, 1.0, 1.5)  # discounts where counts of counts give none, as of lmplz --discount_fallback
-MEMORY = 1 << 30
-_BYTES_PER_VALUE = 40  # that counting takes at its peak, for each number of an n-gram
-_LINES = 1 << 16  # that are written at once
-_NO_PROBABILITY = -99.0  # ARPA's log10 of it: nothing is ever followed by <s>
+UNK, BOS, EOS = range(3)  # ids of SPECIAL; the ids of words follow
+FALLBACK = (0.5, 1.0, 1.5)  # discounts where counts of counts yield none, as in lmplz --discount_fallback
+MEMORY = 1 << 30  # bytes
+_BYTES_PER_VALUE = 40  # peak memory of counting per id of an n-gram
+_LINES = 1 << 16  # written at once
+_NO_PROBABILITY = -99.0  # log10 of zero in ARPA files, for <s>, which is never predicted
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,13 +30,13 @@ class NGrams:
     """The n-grams of one order, sorted by their words' ids.
 
     Args:
-        keys: (N,) the place of the n-gram's context among those of the next lower order, times vocab_size, plus the
-            id of its last word. Of order 1, the ids.
+        keys: (N,) row of the n-gram's context in the next lower order, times vocab_size, plus the id of its last word.
+            For order 1: the ids.
         log_probs: (N,) log10.
-        backoffs: (N,) log10; 0 where the n-gram is no context.
-        kept: (N,) False where pruned.
-        discounts: what is taken off counts of 1, of 2, and of 3 or more.
-        fallback: whether the discounts are FALLBACK, since the counts of counts gave none.
+        backoffs: (N,) log10; 0 where the n-gram is not a context.
+        kept: (N,) False for pruned n-grams.
+        discounts: subtracted from counts of 1, of 2, and of 3 or more.
+        fallback: whether the discounts are FALLBACK because the counts of counts yield none.
     """
 
     keys: Array
@@ -60,21 +60,21 @@ def estimate(
     """Estimate an interpolated model with modified Kneser-Ney smoothing.
 
     *Source*: Chen and Goodman, "An empirical study of smoothing techniques for language modeling", 1998, section 4.1.6
-    and equation 26. As in KenLM's lmplz (Heafield et al. 2013): n-grams that begin with <s> count as often as they
-    occur also in lower orders, for nothing stands before them; unigrams are interpolated with the uniform
-    distribution over all words, </s> and <unk>; what is pruned gives all its probability to its context's backoff.
+    and equation 26. As in KenLM's lmplz (Heafield et al. 2013): n-grams that begin with <s> use their plain counts in
+    lower orders too, because no word precedes them; unigrams are interpolated with the uniform distribution over all
+    words, </s> and <unk>; the probability of pruned n-grams goes to the backoff of their context.
 
     Args:
-        ids: (I,) all sentences, one after another, each BOS, words, EOS; a memory map will do.
-        vocab_size: the ids are below it; every id from EOS + 1 on should occur.
+        ids: (I,) all sentences, concatenated, each as BOS, words, EOS; may be a memory map.
+        vocab_size: greater than each id; every id from EOS + 1 should occur.
         order: length of the longest n-grams.
-        thresholds: (order,) n-grams that occur as often as that or less are pruned; 0 first, then non-decreasing.
-            So the contexts and the ends of those that are kept are kept.
-        unknown_words: whether <unk> stands for all words that the text does not hold: it alone gets what the discounts
-            take from the unigrams (KenLM's --interpolate_unigrams 0). Else a uniform distribution does, in which it
-            is one word among the others.
-        memory: bytes that counting may take.
-        advance: is told how many ids have been counted.
+        thresholds: (order,) n-grams that occur at most this often are pruned; the first is 0, then non-decreasing, so
+            that contexts and suffixes of remaining n-grams also remain.
+        unknown_words: whether <unk> represents all words that are not in the text: it alone receives the mass that
+            discounting takes from the unigrams (KenLM's --interpolate_unigrams 0). Otherwise that mass is distributed
+            uniformly over all words, <unk> among them.
+        memory: bytes for counting.
+        advance: called with the number of ids counted since the last call.
 
     Returns:
         The n-grams of order 1, 2, and so on.
@@ -85,12 +85,12 @@ def estimate(
         keys, counts = _tables(blocks, order, vocab_size)
     ends = suffixes(keys, vocab_size)
     model: list[NGrams] = []
-    uniform = 1 / (vocab_size - 1)  # <s> is no word to be predicted
+    uniform = 1 / (vocab_size - 1)  # <s> is never predicted
     lower = np.where(np.arange(vocab_size) == UNK, 1.0, 0.0) if unknown_words else np.full(vocab_size, uniform)
     for number, adjusted in enumerate(_adjusted(keys, counts, ends, vocab_size)):
         discounts = _discounts(adjusted)
         if unknown_words and number == 0 and discounts and discounts[-1] >= 3:
-            discounts = None  # a word that counts 3 would have nothing left, and gets nothing back
+            discounts = None  # a discount of 3 or more would leave a word of count 3 without probability
         kept = np.ones(len(adjusted), bool) if number == 0 else counts[number] > thresholds[number]
         taken = np.where(
             kept, np.array([0, *(discounts or FALLBACK)])[np.minimum(adjusted, 3).astype(np.int8)], adjusted
@@ -172,10 +172,10 @@ def _distinct(windows: Array, counts: Array | None) -> Array:
 
 
 def _merge(runs: Sequence[Array], rows: int) -> Iterator[Array]:
-    """Merge sorted runs (N, columns + 1), looking at no more than `rows` of each at once."""
+    """Merge sorted runs (N, columns + 1), with at most `rows` rows of each in memory at once."""
     while runs:
         heads = [run[:rows] for run in runs]
-        # What is to come of a run is above the last of its head.
+        # The remaining rows of a run are above the last row of its head.
         whole = [head for head, run in zip(heads, runs, strict=True) if len(head) < len(run)]
         bound = min((tuple(head[-1, :-1]) for head in whole), default=None)
         numbers = [len(head) if bound is None else _not_above(head[:, :-1], bound) for head in heads]
@@ -185,7 +185,7 @@ def _merge(runs: Sequence[Array], rows: int) -> Iterator[Array]:
 
 
 def _not_above(windows: Array, bound: Sequence[int]) -> int:
-    """How many of the sorted windows are not above the bound."""
+    """Return the number of sorted windows that are at most `bound`."""
     start, stop = 0, len(windows)
     for column, limit in enumerate(bound):
         inside = windows[start:stop, column]
@@ -193,15 +193,15 @@ def _not_above(windows: Array, bound: Sequence[int]) -> int:
     return stop
 
 
-# From windows to n-grams. An array of a list's place n - 1 is of the n-grams of order n.
+# From windows to n-grams. Element n - 1 of each list belongs to order n.
 
 
 def _tables(blocks: Iterator[tuple[Array, Array]], order: int, vocab_size: int) -> tuple[list[Array], list[Array]]:
-    """The keys of the n-grams of every order, as in `NGrams`, and how often they occur."""
+    """Return keys (as in `NGrams`) and counts of the n-grams of each order."""
     unigrams = np.zeros(vocab_size)
     keys: list[list[Array]] = [[] for _ in range(order)]
     counts: list[list[Array]] = [[] for _ in range(order)]
-    going_on = np.zeros(order)  # counts so far of the last n-grams, which may go on in the next block
+    going_on = np.zeros(order)  # counts of the last n-grams of the block, which may continue in the next block
     sizes = [0] * order
     last = np.full((1, order), -1)
     for words, number in blocks:
@@ -210,7 +210,7 @@ def _tables(blocks: Iterator[tuple[Array, Array]], order: int, vocab_size: int) 
         places = words[:, 0]
         np.add.at(unigrams, places, number)
         for n in range(1, order):
-            real = words[:, n - 1] != EOS  # nothing comes after EOS
+            real = words[:, n - 1] != EOS  # no word follows EOS
             first = new[:, n] & real
             keys[n].append(places[first] * vocab_size + words[first, n])
             begun = np.cumsum(first)
@@ -226,7 +226,7 @@ def _tables(blocks: Iterator[tuple[Array, Array]], order: int, vocab_size: int) 
 
 
 def suffixes(keys: Sequence[Array], vocab_size: int) -> list[Array]:
-    """Where each n-gram without its first word is among those of the next lower order; of a unigram 0."""
+    """Return the row of each n-gram's suffix (without its first word) in the next lower order; 0 for unigrams."""
     ends = [np.zeros(vocab_size, np.int64)]
     for lower, own in pairwise(keys):
         contexts, words = np.divmod(own, vocab_size)
@@ -239,8 +239,8 @@ def _adjusted(
 ) -> Iterator[Array]:
     """Yield Kneser-Ney's counts of each order.
 
-    In the highest order, and where an n-gram begins with <s>, it is how often it occurs; elsewhere, how many
-    different words it occurs after. <s> itself is never predicted and has none.
+    The count of an n-gram of the highest order, or of one that begins with <s>, is its frequency; of others, the number
+    of different words that precede it. <s> is never predicted and counts 0.
     """
     start, stop = BOS, BOS + 1  # the n-grams that begin with <s>
     for n in range(len(keys)):
@@ -254,7 +254,7 @@ def _adjusted(
 
 
 def _discounts(adjusted: Array) -> tuple[float, ...] | None:
-    """Chen and Goodman's discounts of counts of 1, of 2, and of 3 or more; None where the text gives none."""
+    """Return Chen and Goodman's discounts for counts of 1, of 2, and of 3 or more; None where they are undefined."""
     n1, n2, n3, n4 = (float(np.count_nonzero(adjusted == count)) for count in (1, 2, 3, 4))
     if not (n1 and n2 and n3):
         return None
@@ -275,7 +275,7 @@ def write_arpa(
         model: from `estimate`.
         words: by id, SPECIAL first.
         file: to write to.
-        advance: is told how many n-grams have been written.
+        advance: called with the number of n-grams written since the last call.
     """
     spellings = np.array(words, object)
     header = [f"ngram {n}={np.count_nonzero(grams.kept)}" for n, grams in enumerate(model, start=1)]
@@ -296,7 +296,7 @@ def write_arpa(
 
 
 def _spell(model: Sequence[NGrams], rows: Array, spellings: Array) -> list[Array]:
-    """The words of the given n-grams of the highest order: first words, second words, and so on."""
+    """Return the words of the given n-grams of the highest order: all first words, all second words, and so on."""
     columns = []
     for grams in reversed(model):
         rows, words = np.divmod(grams.keys[rows], len(spellings))

@@ -1,4 +1,4 @@
-"""What an n-gram model says of a text: the probability of each of its words, all at once."""
+"""Probabilities of all words of a text under an n-gram model, vectorised."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,12 +12,12 @@ from asr.language_model.kneser_ney import BOS, EOS, UNK, Array, NGrams
 
 @dataclass(frozen=True, slots=True)
 class DevText:
-    """A text to measure models by, in the ids of their vocabulary.
+    """A dev text in the ids of a vocabulary.
 
     Args:
-        ids: (T,) sentences, each BOS, words, EOS; UNK where the vocabulary lacks a word.
+        ids: (T,) sentences, each as BOS, words, EOS; UNK for unknown words.
         vocab_size: of the vocabulary.
-        unknown: the words that it lacks, in the order of the text.
+        unknown: the unknown words, in the order of the text.
     """
 
     ids: Array
@@ -26,24 +26,24 @@ class DevText:
 
     @classmethod
     def translate(cls, words: Sequence[str], ids: Array, vocabulary: Sequence[str]) -> Self:
-        """Take a text with ids of its own, which are places in `words`; SPECIAL are first there and in `vocabulary`."""
+        """Convert a text whose ids are indices into `words`; `words` and `vocabulary` both begin with SPECIAL."""
         known = {word: number for number, word in enumerate(vocabulary)}
         translated = np.array([known.get(word, UNK) for word in words])[ids]
         return cls(translated, len(vocabulary), [words[number] for number in ids[translated == UNK]])
 
     @property
     def predicted(self) -> Array:
-        """(N,) The ids that a model predicts: of words, and the </s> of each sentence."""
+        """(N,) The predicted ids: words, and the </s> of each sentence."""
         return self.ids[self.ids != BOS]
 
     @property
     def known(self) -> Array:
-        """(N,) Whether each predicted id is of the vocabulary."""
+        """(N,) Whether each predicted id is in the vocabulary."""
         return self.predicted != UNK
 
     @property
     def sentence(self) -> Array:
-        """(N,) The number of the sentence that each predicted id belongs to, from 0."""
+        """(N,) The sentence number of each predicted id, from 0."""
         begins = self.ids == BOS
         return (np.cumsum(begins) - 1)[~begins]
 
@@ -53,15 +53,15 @@ class DevText:
         return int((self.ids == EOS).sum())
 
     def log_probs(self, model: Sequence[NGrams]) -> Array:
-        """Return log10 of a model's probability of each predicted id: (N,)."""
+        """Return log10 of each predicted id's probability under a model: (N,)."""
         return log_probs(model, self.ids, self.vocab_size)[self.ids != BOS]
 
 
 def log_probs(model: Sequence[NGrams], ids: Array, vocab_size: int) -> Array:
-    """Return log10 p(word | the words before it in its sentence) at each position of a text.
+    """Return log10 p(word | preceding words of its sentence) at each position of a text.
 
     *Source*: the back-off recursion of Katz 1987, as ARPA files define it, from the shortest context to the longest:
-    where no longer n-gram is listed, the back-off weight of the longer context is multiplied on.
+    where the longer n-gram is not listed, the probability is multiplied by the back-off weight of the longer context.
 
     Args:
         model: its n-grams of order 1, 2, and so on.
@@ -69,7 +69,7 @@ def log_probs(model: Sequence[NGrams], ids: Array, vocab_size: int) -> Array:
         vocab_size: the model's.
 
     Returns:
-        (T,) What stands at BOS, which is not predicted, has no meaning.
+        (T,) Values at BOS, which is not predicted, have no meaning.
     """
     places = np.asarray(ids, np.int64)  # of the n-gram of the current order that ends at each position; -1: not listed
     scores = model[0].log_probs[places]
@@ -82,7 +82,7 @@ def log_probs(model: Sequence[NGrams], ids: Array, vocab_size: int) -> Array:
 
 
 def find(keys: Array, wanted: Array) -> Array:
-    """Find keys in a sorted array: the place of each, or -1."""
+    """Find keys in a sorted array: the index of each, or -1."""
     if not len(keys):
         return np.full(len(wanted), -1)
     places = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)

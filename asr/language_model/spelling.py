@@ -1,4 +1,4 @@
-"""How probable the spelling of a word is that a language model does not know: an n-gram model over characters."""
+"""Probability of the spelling of unknown words: an n-gram model over characters."""
 
 from collections.abc import Mapping, Sequence, Set
 from itertools import chain
@@ -11,28 +11,28 @@ from asr.language_model.kenlm import SPACE, NgramModel
 from asr.language_model.kneser_ney import BOS, EOS, SPECIAL, UNK, Array, NGrams, estimate
 from asr.language_model.query import log_probs
 
-ORDER = 6  # the longest that KenLM reads: five characters of context
-FEWEST_LETTERS, MOST_LETTERS = 15, 300
-MAX_COUNT = 5  # of a word in the text, to be an example of the words that the text does not hold
+ORDER = 6  # KenLM's largest: five characters of context
+MIN_LETTERS, MAX_LETTERS = 15, 300
+MAX_COUNT = 5  # words up to this frequency serve as examples of unknown words
 
 
 def is_alphabet(entries: Set[str]) -> bool:
-    """Tell a spelling model by its entries: the letters of a script. Chinese words may be characters, but are more."""
-    is_script = FEWEST_LETTERS <= len(entries) <= MOST_LETTERS
+    """Tell a spelling model from a word model: its entries are the letters of a script (Chinese words are more)."""
+    is_script = MIN_LETTERS <= len(entries) <= MAX_LETTERS
     return is_script and SPACE not in entries and all(len(entry) == 1 for entry in entries)
 
 
 class SpellingModel:
-    """The probability of a word as a string, character by character, and its end.
+    """The probability of a word as a sequence of characters and an end.
 
-    It sums to one over all strings, so that P(<unk> | history) times it is a probability of each unknown word. It is
-    of characters and not of tokens because different tokens may spell the same word.
+    The probabilities of all strings sum to one, so P(<unk> | history) times P(spelling) is a probability of each
+    unknown word. The model uses characters because different token sequences may spell the same word.
 
     Args:
-        path: of an n-gram model whose entries are characters (`asr.ngram --spelling`).
+        path: an n-gram model over characters (`asr.ngram --spelling`).
 
     Raises:
-        InputError: it is not such a file.
+        InputError: the file is not such a model.
     """
 
     def __init__(self, path: str) -> None:
@@ -47,7 +47,7 @@ class SpellingModel:
         return self._model.start()
 
     def extend(self, state: Any, characters: str) -> tuple[float, Any]:
-        """Return log P(characters | those before), natural logarithm, and the next state."""
+        """Return log P(characters | preceding characters), natural logarithm, and the next state."""
         total = 0.0
         for character in characters:
             log_prob, state = self._model.score(state, character)
@@ -60,15 +60,15 @@ class SpellingModel:
 
 
 def estimate_spelling(counts: Mapping[str, int]) -> tuple[list[NGrams], list[str]]:
-    """Estimate a spelling model from the rare words of a text: those that occur MAX_COUNT times or less.
+    """Estimate a spelling model from the rare words of a text, which occur at most MAX_COUNT times.
 
-    Words that a text does not hold are like its rare ones, and unlike its frequent ones. Each rare word counts once.
+    Unknown words resemble rare words more than frequent ones. Each rare word counts once.
 
     Args:
-        counts: of each word; where none is rare, all words are taken.
+        counts: of each word; if no word is rare, all words are used.
 
     Returns:
-        The model, and its characters by id, as `write_arpa` wants them.
+        The model, and its characters by id, as `write_arpa` expects them.
     """
     words = [word for word, count in counts.items() if count <= MAX_COUNT] or list(counts)
     characters = sorted({character for word in words for character in word})
@@ -80,13 +80,13 @@ def estimate_spelling(counts: Mapping[str, int]) -> tuple[list[NGrams], list[str
 
 
 def spelling_of_text(words: Sequence[str], ids: Array) -> tuple[list[NGrams], list[str]]:
-    """Estimate the spelling model of a text, given by its words by id, SPECIAL first, and its ids."""
+    """Estimate the spelling model of a text, given as its words by id (SPECIAL first) and its ids."""
     counts = np.bincount(ids, minlength=len(words))[len(SPECIAL) :].tolist()
     return estimate_spelling(dict(zip(words[len(SPECIAL) :], counts, strict=True)))
 
 
 def spelling_log_probs(model: Sequence[NGrams], characters: Sequence[str], words: Sequence[str]) -> Array:
-    """Return log10 of the probability of each word's spelling, its end included: (number of words,)."""
+    """Return log10 of the probability of each word's spelling, including its end: (number of words,)."""
     known = {character: number for number, character in enumerate(characters)}
     ids = [(BOS, *(known.get(character, UNK) for character in word), EOS) for word in words]
     flat = np.fromiter(chain.from_iterable(ids), np.int64)

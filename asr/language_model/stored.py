@@ -1,4 +1,4 @@
-"""A neural language model as one file: safetensors whose metadata hold the net's settings and what its tokens spell."""
+"""A neural language model in one file: safetensors whose metadata hold the model's settings and token pieces."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -14,15 +14,15 @@ from asr.system.learnt import parse_json
 
 SUFFIX = ".safetensors"
 METADATA = "token_model"  # key
-IN_A_RUN = ("weights.safetensors", "bundle/weights.safetensors")  # where it lies in a bundle, and in a run folder
+IN_A_RUN = ("weights.safetensors", "bundle/weights.safetensors")  # its path in a bundle, and in a run folder
 
 
 class StoredTokenModel(NamedTuple):
-    """What a token model is made of.
+    """The parts of a token model.
 
     Args:
-        settings: of the component, name included.
-        pieces: what each of its tokens spells.
+        settings: of the component, including its name.
+        pieces: the text of each token.
         weights: by name.
     """
 
@@ -34,22 +34,22 @@ class StoredTokenModel(NamedTuple):
 def write_token_model(
     path: Path, settings: Mapping[str, Any], pieces: Sequence[str], weights: Mapping[str, Tensor]
 ) -> None:
-    """Write one; the same model gives the same bytes."""
+    """Write a token model; equal models give equal bytes."""
     content = {"settings": dict(settings), "pieces": list(pieces)}
     metadata = {METADATA: json.dumps(content, ensure_ascii=False, sort_keys=True)}
     save_file({name: weight.contiguous() for name, weight in weights.items()}, path, metadata)
 
 
 def is_token_model(path: Path) -> bool:
-    """Tell the path of a neural language model from that of an n-gram model, by its name."""
+    """Tell by its name whether a path is a neural language model, as opposed to an n-gram model."""
     return path.suffix == SUFFIX or path.is_dir()
 
 
 def token_model_file(path: Path) -> Path:
-    """Find the file that a path means: itself, or the one in a bundle or a run folder.
+    """Return the file of a model: the path itself, or the file in a bundle or a run folder.
 
     Raises:
-        InputError: there is none.
+        InputError: there is no such file.
     """
     files = [path / name for name in IN_A_RUN] if path.is_dir() else [path]
     for file in files:
@@ -60,10 +60,10 @@ def token_model_file(path: Path) -> Path:
 
 
 def read_token_model(path: Path) -> StoredTokenModel:
-    """Read one.
+    """Read a token model.
 
     Raises:
-        InputError: it is damaged, or no token model.
+        InputError: the file is damaged, or is not a token model.
     """
     try:
         with safe_open(path, framework="pt") as file:

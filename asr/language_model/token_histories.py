@@ -1,4 +1,4 @@
-"""A neural language model asked as an n-gram model is, token by token, and for many hypotheses at once."""
+"""A neural language model with the interface of an n-gram model, evaluated for many hypotheses at once."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -9,24 +9,24 @@ from asr.interfaces import BOUNDARY_ID, State, TokenModel
 
 
 class TokenHistory:
-    """What a hypothesis has written: the state before its last token; once that is read, the state behind it.
+    """The language-model state of a hypothesis: before its last token, and once that token is read, after it.
 
     Args:
-        state: before the token, batch of 1.
-        token: the last one.
+        state: before the last token, a batch of 1.
+        token: the last token.
     """
 
     __slots__ = ("log_probs", "state", "token")
 
     def __init__(self, state: State, token: int) -> None:
         self.state, self.token = state, token
-        self.log_probs: Sequence[float] | None = None  # of the next token, once this one is read
+        self.log_probs: Sequence[float] | None = None  # of the next token, once the last token is read
 
 
 class TokenHistories:
-    """A neural language model for a beam search; its histories live as long as the hypotheses.
+    """A neural language model for beam search.
 
-    It computes where its weights lie: on the processor, as the search does.
+    It runs on the CPU, like the search.
 
     Args:
         model: over the recogniser's tokens.
@@ -36,7 +36,7 @@ class TokenHistories:
         self._model = model
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "TokenHistories":
-        """Copies of a recogniser share the model: nothing changes it."""
+        """Share the immutable model between copies of a recogniser."""
         return self
 
     def start(self) -> TokenHistory:
@@ -44,16 +44,16 @@ class TokenHistories:
         return TokenHistory(self._model.initial_state(1), BOUNDARY_ID)
 
     def score(self, history: TokenHistory, token: int) -> tuple[float, TokenHistory]:
-        """Ask for log p(token | history), natural logarithm, and the history behind the token."""
+        """Return log p(token | history), natural logarithm, and the next history."""
         return self._log_probs(history)[token], TokenHistory(history.state, token)
 
     def end(self, history: TokenHistory) -> float:
-        """Ask for log p(end | history)."""
+        """Return log p(end | history), natural logarithm."""
         return self._log_probs(history)[BOUNDARY_ID]
 
     @torch.no_grad()
     def read(self, histories: Iterable[TokenHistory]) -> None:
-        """Read the last tokens of those histories that are new, in one batch."""
+        """Read the last tokens of all histories not read before, in one batch."""
         new = [history for history in dict.fromkeys(histories) if history.log_probs is None]
         if not new:
             return
@@ -62,7 +62,7 @@ class TokenHistories:
         rows = log_probs[:, 0].tolist()
         for number, (history, row) in enumerate(zip(new, rows, strict=True)):
             history.log_probs = row
-            # A copy: a part of the batch's tensor would keep all of it.
+            # A copy: a view would keep the whole batch's tensor in memory.
             history.state = {name: value[number : number + 1].clone() for name, value in states.items()}
 
     def _log_probs(self, history: TokenHistory) -> Sequence[float]:

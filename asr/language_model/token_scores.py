@@ -1,4 +1,4 @@
-"""Log-probabilities of whole texts by a neural language model, a batch at once."""
+"""Log-probabilities of batches of texts under a neural language model."""
 
 import torch
 import torch.nn.functional as F
@@ -9,18 +9,18 @@ from asr.lengths import padding_mask
 
 
 def text_log_probs(model: TokenModel, tokens: Tensor, token_lengths: Tensor, at_once: int | None = None) -> Tensor:
-    """Compute log p(tokens, end) of each text, natural logarithm, (B,); arguments: see `token_log_probs`."""
+    """Compute log p(tokens, end) of each text, natural logarithm, (B,); arguments as in `token_log_probs`."""
     return token_log_probs(model, tokens, token_lengths, at_once).sum(dim=1)
 
 
 def token_log_probs(model: TokenModel, tokens: Tensor, token_lengths: Tensor, at_once: int | None = None) -> Tensor:
-    """Compute log p of each token of texts, and of their ends, natural logarithm.
+    """Compute log p of each token and of the end of each text, natural logarithm.
 
     Args:
         model: a language model.
-        tokens: (B, U), whatever stands in the padding.
+        tokens: (B, U); padding may have any value.
         token_lengths: (B,).
-        at_once: tokens of a text that go through the net at once, which bounds memory; None: all of them.
+        at_once: tokens of a text in one forward pass, which bounds memory; None: all.
 
     Returns:
         (B, U + 1): of each token, then of the end; 0 in the padding.

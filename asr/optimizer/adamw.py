@@ -11,18 +11,18 @@ from asr.settings.rule import PROBABILITY, Eps, above, list_of, number
 
 
 class AdamW:
-    """Adam with decay of the weights themselves; vectors (biases, norms) have no direction to shrink, and keep theirs.
+    """Adam with decoupled weight decay, which applies to matrices and not to vectors (biases and norms).
 
-    *Source*: Loshchilov and Hutter 2019, arXiv:1711.05101; torch's own.
+    *Source*: Loshchilov and Hutter 2019, arXiv:1711.05101, as implemented by torch.
 
     Args:
         lr: learning rate at the schedule's peak.
         betas: decay of the running means of the gradient and of its square.
-        eps: added to the root of the latter.
+        eps: added to the square root of the latter.
         weight_decay: of matrices, times the learning rate.
-        layer_decay: factor of the learning rate from each block of the encoder to the one before it, and on to the
-            front-end: what is learnt already is kept best where it is most general (Howard and Ruder 2018,
-            arXiv:1801.06146, section 3.2). 1: the same everywhere.
+        layer_decay: factor of the learning rate from each encoder block to the preceding one and to the subsampling, so
+            that fine-tuning changes general, lower layers less (Howard and Ruder 2018, arXiv:1801.06146, section 3.2).
+            1: equal rates.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class AdamW:
         }
 
     def __call__(self, named_parameters: Iterable[tuple[str, nn.Parameter]]) -> torch.optim.Optimizer:
-        """Make the optimizer of these parameters."""
+        """Return the optimizer of these parameters."""
         trained = dict(named_parameters)
         depths = {name: _depth(name) for name in trained}
         top = max((depth for depth in depths.values() if depth is not None), default=-1) + 1
@@ -61,7 +61,7 @@ class AdamW:
 
 
 def _depth(name: str) -> int | None:
-    """The number of the encoder's block that a parameter is of; -1 of what stands before them, None behind them."""
+    """Return a parameter's encoder block; -1 for the subsampling, None for parameters after the blocks."""
     if (block := re.match(r"encoder\.blocks\.(\d+)\.", name)) is not None:
         return int(block[1])
     return -1 if name.startswith("encoder.subsampling.") else None

@@ -51,6 +51,26 @@ class SegmentRules(NamedTuple):
     max_seconds: float
 
 
+class Stretch(NamedTuple):
+    """A stretch of an utterance between two silences that holds words.
+
+    Args:
+        number: of the stretch in its utterance, from 1; those without words count, too.
+        begin: in seconds from the utterance's start; at most MARGIN_SECONDS before the first word.
+        end: in seconds; at most MARGIN_SECONDS after the last word.
+        first: place of the first of its words.
+        last: place after the last of its words.
+        is_torn: a cut goes through a word, as there was no pause.
+    """
+
+    number: int
+    begin: float
+    end: float
+    first: int
+    last: int
+    is_torn: bool
+
+
 class AlignedSegment(NamedTuple):
     """A stretch of a recording and the words that are said in it.
 
@@ -156,21 +176,8 @@ def cut_segments(
     """
     words = aligned.transcript.words
     texts = written_words(utterance.text, [word.text for word in words], normalize)
-    stretches = cut_at_silences(stream_utterance(utterance, sample_rate), sample_rate, max_seconds=rules.max_seconds)
-    cuts = [*(start / sample_rate for start, _ in stretches), math.inf]
-    first = 0
-    for number, (begin, end) in enumerate(pairwise(cuts), start=1):
-        last = first
-        while last < len(words) and (words[last].start + words[last].end) / 2 < end:
-            last += 1
-        if first == last:
-            continue
-        inside = words[first:last]
-        torn = inside[0].start < begin or inside[-1].end > end
+    for number, begin, end, first, last, is_torn in word_stretches(utterance, words, rules.max_seconds, sample_rate):
         text = " ".join(filter(None, texts[first:last]))
-        first = last
-        begin = max(begin, inside[0].start - MARGIN_SECONDS)
-        end = min(end, inside[-1].end + MARGIN_SECONDS, utterance.duration)
         frames = aligned.deficits[int(begin / frame_seconds) : int(end / frame_seconds) + 1]
         score = segment_score(frames, frame_seconds)
         segment = replace(
@@ -180,7 +187,40 @@ def cut_segments(
             duration=round(end - begin, 3),
             text=text,
         )
-        yield AlignedSegment(segment, score, _problem(segment.duration, score, torn, rules))
+        yield AlignedSegment(segment, score, _problem(segment.duration, score, is_torn, rules))
+
+
+def word_stretches(
+    utterance: Utterance, words: Sequence[Word], max_seconds: float, sample_rate: int
+) -> Iterator[Stretch]:
+    """Cut an utterance at silences, and yield the stretches that hold words. A word belongs to where its middle is.
+
+    Args:
+        utterance: whose audio is read, unless it is shorter than a stretch may be.
+        words: in order, with their times.
+        max_seconds: the longest stretch.
+        sample_rate: at which silences are looked for, in Hz.
+
+    Raises:
+        AudioError: the audio cannot be read.
+    """
+    cuts = [0.0]
+    if utterance.duration > max_seconds:
+        stretches = cut_at_silences(stream_utterance(utterance, sample_rate), sample_rate, max_seconds=max_seconds)
+        cuts = [start / sample_rate for start, _ in stretches]
+    first = 0
+    for number, (begin, end) in enumerate(pairwise([*cuts, math.inf]), start=1):
+        last = first
+        while last < len(words) and (words[last].start + words[last].end) / 2 < end:
+            last += 1
+        if first == last:
+            continue
+        inside = words[first:last]
+        is_torn = inside[0].start < begin or inside[-1].end > end
+        begin = max(begin, inside[0].start - MARGIN_SECONDS)
+        end = min(end, inside[-1].end + MARGIN_SECONDS, utterance.duration)
+        yield Stretch(number, begin, end, first, last, is_torn)
+        first = last
 
 
 def segment_score(deficits: Tensor, frame_seconds: float) -> float:

@@ -1,10 +1,12 @@
 """The encoder over recordings: short ones in batches, long ones in chunks, in bounded memory."""
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -24,6 +26,7 @@ from asr.storage.location import printable_url
 BATCHES = BatchBounds(batch_seconds=200, max_utterances=64)
 CHUNKS = ChunkBounds(chunk_seconds=30, context_seconds=4)
 
+Item = TypeVar("Item")
 Load = Callable[[Utterance, int], Tensor]
 Check = Callable[[Tensor, int], bool]
 
@@ -71,6 +74,7 @@ class RecordingEncoder:
     def __init__(self, model: Model) -> None:
         self.model = model
         self.precision: torch.dtype | None = None  # of the net's products; None: what the caller computes in
+        self.waiting_seconds = 0.0  # spent so far until batches and blocks of audio were there
 
     def autocast(self) -> AbstractContextManager[object]:
         """Compute in `precision`. A validation computes in the precision of the training, which is the caller's."""
@@ -107,7 +111,7 @@ class RecordingEncoder:
             collate_fn=collate,
             num_workers=num_workers,
         )
-        for batch in loader:
+        for batch in self._waited(loader):
             yield from batch.rejected
             for utterance, encoder_out in zip(batch.utterances, self._encode(batch), strict=True):
                 if encoder_out.isnan().any():
@@ -118,9 +122,22 @@ class RecordingEncoder:
         encode = partial(self._stream, bounds=batches, check=check)
         for utterance in utterances:
             if utterance.duration > chunks.chunk_seconds:
-                blocks = _blocks(waveforms, load, utterance, sample_rate)
+                blocks = self._waited(_blocks(waveforms, load, utterance, sample_rate))
                 segments = segmenter(blocks, encode, sample_rate, self.model.frame_samples, chunks)
                 yield utterance, _checked(segments, utterance)
+
+    def _waited(self, items: Iterable[Item]) -> Iterator[Item]:
+        """Yield items, and count the time until each is there."""
+        iterator = iter(items)
+        while True:
+            begun = time.perf_counter()
+            try:
+                item = next(iterator)
+            except StopIteration:
+                return
+            finally:
+                self.waiting_seconds += time.perf_counter() - begun
+            yield item
 
     def _stream(self, waveforms: Iterable[Tensor], bounds: BatchBounds, check: Check) -> Iterator[Tensor]:
         """Waveforms (S,) to encoder_out (T', D), in order and a batch at a time; without frames if without speech."""

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from asr.evaluation.analysis import figures
-from asr.evaluation.bootstrap import FEWEST
+from asr.evaluation.bootstrap import MIN_UNITS
 from asr.evaluation.utterances import Scored
 from asr.evaluation.word_errors import align_words
 from asr.report.conditions import conditions_section
@@ -165,7 +165,7 @@ def _charts(analysis: Mapping[str, Any]) -> str:
 def _of_speakers(speakers: Sequence[Mapping[str, Any]]) -> str:
     """Say which speakers have an interval, and where the names are that the chart has no room for."""
     number = sum(speaker["interval"] is not None for speaker in speakers)
-    who = "each" if number == len(speakers) else f"the {number} of {len(speakers)} with {FEWEST} utterances or more"
+    who = "each" if number == len(speakers) else f"the {number} of {len(speakers)} with {MIN_UNITS} utterances or more"
     note = f"WER of each speaker; 95 % intervals over utterances for {who}" if number else "WER of each speaker"
     return f"{note}. Names are under Values" if len(speakers) > NAMED_ROWS else note
 

@@ -1,4 +1,4 @@
-"""Linear warm-up, then half a cosine down to the last step."""
+"""Linear warm-up, then cosine decay until the last step."""
 
 import math
 from typing import Annotated
@@ -13,8 +13,8 @@ class Cosine:
     *Source*: Loshchilov and Hutter 2017, arXiv:1608.03983, without restarts.
 
     Args:
-        warmup_steps: steps until the peak, which is the optimizer's own learning rate.
-        final_factor: of the learning rate at the last step.
+        warmup_steps: steps until the peak, which is the optimizer's learning rate.
+        final_factor: learning rate at the last step, as a factor of the peak.
     """
 
     def __init__(self, *, warmup_steps: Annotated[int, whole(0)], final_factor: Fraction) -> None:

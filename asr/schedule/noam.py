@@ -7,7 +7,7 @@ from asr.settings.rule import whole
 
 
 class Noam:
-    """The Transformer's schedule, scaled so that the peak is the optimizer's own learning rate.
+    """The Transformer's schedule, scaled so that the peak is the optimizer's learning rate.
 
     *Source*: Vaswani et al. 2017, arXiv:1706.03762, section 5.3.
 

@@ -16,7 +16,7 @@ import time
 from collections.abc import Coroutine, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from urllib.parse import unquote
 
 from asr.errors import StoreError, one_line
@@ -80,10 +80,11 @@ class Listing(NamedTuple):
 
 
 class Put(NamedTuple):
-    """Write an object, whole or not at all."""
+    """Write an object, whole or not at all; with `is_new`, only if there is none yet."""
 
     url: str
     content: bytes | Path
+    is_new: bool = False
 
 
 Environment = tuple[tuple[str, str], ...]
@@ -128,7 +129,8 @@ class Client:
         """Answer requests, as many at once as CONCURRENT_REQUESTS.
 
         Returns:
-            One answer each: Fetched for Get, ObjectInfo for Stat, a list of (URL, size) for Listing, None for Put.
+            One answer each: Fetched for Get, ObjectInfo for Stat, a list of (URL, size) for Listing; for Put whether
+            the object was written.
 
         Raises:
             StoreError: of the first that failed.
@@ -165,7 +167,7 @@ class Client:
         if isinstance(request, Stat):
             return self._head(request, place)
         if isinstance(request, Listing):
-            return self._list(request, place)
+            return self._list(request, place, settings)
         return self._put(request, place)
 
     # ---- the four requests
@@ -221,17 +223,31 @@ class Client:
             return _info(result.meta)
         return _info(await self._obstore.head_async(place.store, place.path))
 
-    async def _list(self, request: Listing, place: _Place) -> list[tuple[str, int]]:
+    async def _list(self, request: Listing, place: _Place, settings: StorageSettings) -> list[tuple[str, int]]:
+        """List objects; obstore does not retry an answer that ends early, so the listing then begins anew."""
         if scheme(request.url) in HTTP:
             raise StoreError(f"{printable_url(request.url)}: a web server's files cannot be listed; name each.")
         root = f"{scheme(request.url)}://{bucket(request.url)}/"
-        found: list[ObjectMeta] = []
-        async for chunk in self._obstore.list(place.store, place.path.rstrip("/") or None):
-            found += chunk
-        return sorted((root + meta["path"], meta["size"]) for meta in found)
+        deadline, pause = time.monotonic() + settings.retry_seconds, FIRST_PAUSE_SECONDS
+        while True:
+            objects: list[ObjectMeta] = []
+            try:
+                async for chunk in self._obstore.list(place.store, place.path.rstrip("/") or None):
+                    objects += chunk
+                return sorted((root + meta["path"], meta["size"]) for meta in objects)
+            except self._obstore.exceptions.GenericError as error:
+                if time.monotonic() + pause > deadline or "status code: " in str(error):
+                    raise
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, MAX_PAUSE_SECONDS)
 
-    async def _put(self, request: Put, place: _Place) -> None:
-        await self._obstore.put_async(place.store, place.path, request.content)
+    async def _put(self, request: Put, place: _Place) -> bool:
+        try:
+            mode: Literal["create", "overwrite"] = "create" if request.is_new else "overwrite"
+            await self._obstore.put_async(place.store, place.path, request.content, mode=mode)
+        except self._obstore.exceptions.AlreadyExistsError:
+            return False
+        return True
 
     # ---- stores
 

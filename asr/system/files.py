@@ -6,6 +6,7 @@ followed, and what it leads to is replaced; a device or a pipe, which has nothin
 
 import errno
 import os
+import socket
 import stat
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -52,6 +53,36 @@ def _replace(path: Path, write: Callable[[BinaryIO], object]) -> None:
         unfinished.unlink(missing_ok=True)
         raise
     sync_folder(path.parent)
+
+
+def write_shared(path: Path, content: bytes, *, is_new: bool = False) -> bool:
+    """Write a small file, whole or not at all, though processes of other machines may write it at the same time.
+
+    Args:
+        path: of the file, no link; its folder must be there.
+        content: of the file.
+        is_new: write only if there is no such file yet.
+
+    Returns:
+        Whether it was written.
+
+    Raises:
+        OSError: it could not be written; a file that was at `path` is untouched.
+    """
+    unfinished = path.with_name(f".{path.name}.{socket.gethostname()}-{os.getpid()}{UNFINISHED}")
+    try:
+        with unfinished.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        if not is_new:
+            os.replace(unfinished, path)
+        elif not _linked(unfinished, path):
+            return False
+    finally:
+        unfinished.unlink(missing_ok=True)
+    sync_folder(path.parent)
+    return True
 
 
 def _unfinished(path: Path) -> Path:
@@ -195,6 +226,19 @@ def sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _linked(unfinished: Path, path: Path) -> bool:
+    """Give a file its name, if there is none of this name; a file system without links cannot tell, and replaces it."""
+    try:
+        os.link(unfinished, path)
+    except FileExistsError:
+        return False
+    except OSError as error:
+        if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.ENOSYS) or path.exists():
+            raise
+        os.replace(unfinished, path)
+    return True
 
 
 def remove_unfinished(folder: Path) -> None:

@@ -1,6 +1,6 @@
-"""Named text normalisers: one rule for what a tokenizer learns, for references and for hypotheses.
+"""Named text normalisers: one rule for training texts, references and hypotheses.
 
-A bundle holds the normaliser's name, so that a WER is always measured under the rule the model was trained with.
+A bundle stores the normaliser's name, so WER is always computed with the normaliser of the training.
 """
 
 import unicodedata
@@ -14,32 +14,32 @@ Normalizer = Callable[[str], str]
 
 
 def as_written(text: str) -> str:
-    """Keep case and punctuation; runs of white space become one space, and letters are composed with their marks."""
+    """Keep case and punctuation; collapse white space and compose letters with their marks (NFC)."""
     return " ".join(unicodedata.normalize("NFC", text).split())
 
 
 def basic(text: str) -> str:
-    """Lower-case letters and digits of any script, and apostrophes inside words; everything else parts words.
+    """Keep letters (in lower case) and digits of any script, and apostrophes inside words; all else separates words.
 
     'Don’t — “STOP”, 3 o'clock!' becomes "don't stop 3 o'clock".
     """
     lowered = unicodedata.normalize("NFKC", text).lower().replace("\N{RIGHT SINGLE QUOTATION MARK}", "'")
     text = unicodedata.normalize("NFKC", lowered)  # some letters compose with their marks in lower case only
-    # A combining mark belongs to its letter: many scripts are unreadable without theirs.
-    of_word = [unicodedata.category(character)[0] in "LMN" for character in text]
-    kept = [
-        character if word or (character == "'" and before and behind) else " "
-        for character, before, word, behind in zip(
-            text, [False, *of_word], of_word, [*of_word[1:], False], strict=False
+    # A combining mark is part of its letter: many scripts are unreadable without marks.
+    in_word = [unicodedata.category(character)[0] in "LMN" for character in text]
+    characters = [
+        character if is_word or (character == "'" and before and after) else " "
+        for character, before, is_word, after in zip(
+            text, [False, *in_word], in_word, [*in_word[1:], False], strict=False
         )
     ]
-    return " ".join("".join(kept).split())
+    return " ".join("".join(characters).split())
 
 
 def whisper_english(text: str) -> str:
-    """Write English as the Open ASR Leaderboard scores it: twenty-five dollars as $25, colour as color, it's as it is.
+    """Normalise English as the Open ASR Leaderboard does: "twenty-five dollars" to "$25", "colour" to "color".
 
-    *Source*: Radford et al. 2022, arXiv:2212.04356, appendix C; the package whisper_normalizer has its code.
+    *Source*: Radford et al. 2022, arXiv:2212.04356, appendix C, by the package whisper_normalizer.
 
     Raises:
         InputError: the package is not installed.
@@ -62,33 +62,33 @@ NORMALIZERS: dict[str, Normalizer] = {
     "basic": basic,
     "whisper_english": whisper_english,
 }
-BY_WORDS = frozenset({as_written, basic})  # these make of each word of a text what they make of the word alone
+BY_WORDS = frozenset({as_written, basic})  # these normalise each word independently of its neighbours
 
 
 def get_normalizer(name: str) -> Normalizer:
-    """Look a normaliser up by the name that configs and bundles hold.
+    """Return the normaliser of this name.
 
     Raises:
-        InputError: there is none of this name, or it needs a package that is not installed.
+        InputError: the name is unknown, or the normaliser needs a package that is not installed.
     """
     one_of(*NORMALIZERS).check("normalizer", name)
     normalizer = NORMALIZERS[name]
-    normalizer("")  # a package that is missing is missed now, and not in the middle of the work
+    normalizer("")  # reports a missing package now instead of later
     return normalizer
 
 
 def scored_by(normalizer: Normalizer) -> Normalizer:
-    """Return what a model's errors are counted by: its own normaliser, and `basic` if that keeps texts as written.
+    """Return the normaliser with which a model's errors are counted: its own, or `basic` in place of `as_written`.
 
-    The error rate of texts as written stands beside the other one in every report.
+    Reports also show the error rate of the texts as written.
     """
     return basic if normalizer is as_written else normalizer
 
 
 def word_by_word(normalize: Normalizer, check: Callable[[str], str] = str) -> Callable[[str], list[str]]:
-    """Make a function that splits a text into normalised words; `check` receives normalised text and returns it.
+    """Return a function that splits a text into normalised words; `check` receives normalised text and returns it.
 
-    Each different word is normalised once, which takes a tenth of the time, unless words change beside others.
+    For normalisers in BY_WORDS each distinct word is normalised once, which takes a tenth of the time.
     """
     if normalize not in BY_WORDS:
         return lambda line: check(normalize(line)).split()

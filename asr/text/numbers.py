@@ -1,13 +1,13 @@
-"""Numbers as a person reads them, in tables, logs and pages."""
+"""Format numbers for tables, logs and pages."""
 
 import math
 from collections.abc import Callable, Sequence
 
-NONE = "-"  # how a value that is not there is written
+NONE = "-"  # written for a missing value
 
 
 def number(value: float | None) -> str:
-    """Write a number in four digits, or as many as a whole number has, with a thousands separator."""
+    """Write a number with four significant digits, a whole number with all digits, and thousands separators."""
     if value is None or not math.isfinite(value):
         return NONE
     if value == int(value) and abs(value) < 1e9:
@@ -21,7 +21,7 @@ def percent(fraction: float | None, decimals: int = 1) -> str:
 
 
 def rate(fraction: float | None) -> str:
-    """Write an error rate as a percentage with two decimals, without its sign, as the columns of a table are."""
+    """Write an error rate as a percentage with two decimals, without the percent sign, for table columns."""
     return percent(fraction, 2).removesuffix(" %")
 
 
@@ -36,19 +36,19 @@ def interval(ends: Sequence[float] | None, write: Callable[[float | None], str] 
 
 
 def probability(value: float | None, equals: str = "") -> str:
-    """Write a p-value as precisely as a bootstrap knows it, behind `equals` unless it is so small that `<` is."""
+    """Write a p-value with the precision of a bootstrap: `equals` and the value, or "< 0.001"."""
     if value is None:
         return NONE
     return "< 0.001" if value < 0.001 else f"{equals}{value:.3f}"
 
 
 def counted(count: int, noun: str) -> str:
-    """Write how many there are of something."""
+    """Write a count with its noun, in the plural unless the count is 1."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def duration(seconds: float) -> str:
-    """Write a duration to the precision that a reader needs."""
+    """Write a duration in seconds, minutes, or hours and minutes."""
     minutes = round(seconds / 60)
     if seconds < 60:
         return f"{seconds:.0f} s"

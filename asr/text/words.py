@@ -1,4 +1,4 @@
-"""Tokens to words: which tokens spell which."""
+"""Map tokens to the words that they spell."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -21,11 +21,11 @@ class Spelt(NamedTuple):
 
 
 def spell(tokens: Sequence[int], pieces: Sequence[str]) -> list[Spelt]:
-    """Put the pieces together and part them at spaces.
+    """Join the pieces and split them into words at spaces.
 
     Args:
         tokens: ids.
-        pieces: what each id spells.
+        pieces: the text of each id.
     """
     words: list[Spelt] = []
     word, first, last, tail = "", 0, 0, 0

@@ -9,7 +9,7 @@ FILE = "characters.json"
 
 
 class Char:
-    """One token a character, the space included; ids start at 1, since 0 is CTC's blank."""
+    """One token per character, including the space; ids start at 1, since 0 is CTC's blank."""
 
     def __init__(self) -> None:
         self._characters: list[str] = []
@@ -17,12 +17,12 @@ class Char:
 
     @property
     def vocab_size(self) -> int:
-        """Number of ids, blank included."""
+        """Number of ids, including the blank."""
         return len(self._characters) + 1
 
     @property
     def pieces(self) -> list[str]:
-        """What each id spells; the blank nothing."""
+        """The text of each id; "" for the blank."""
         return ["", *self._characters]
 
     def fit(self, texts: Iterable[str]) -> None:
@@ -30,10 +30,10 @@ class Char:
         self._set(sorted(set().union(*texts)))
 
     def encode(self, text: str) -> list[int]:
-        """Spell `text`.
+        """Return the token of each character.
 
         Raises:
-            InputError: naming a character that the training text did not have.
+            InputError: naming a character that is not in the training text.
         """
         for character in text:
             if character not in self._ids:
@@ -41,18 +41,18 @@ class Char:
         return [self._ids[character] for character in text]
 
     def decode(self, tokens: Iterable[int]) -> str:
-        """Read tokens back as text; spaces at the ends or in runs, which CTC may emit, are no words."""
+        """Return the text of tokens; leading, trailing and repeated spaces, which CTC may emit, are removed."""
         return " ".join("".join(self._characters[token - 1] for token in tokens).split())
 
     def files(self) -> dict[str, bytes]:
-        """Return what `fit` learnt, as the files a bundle keeps."""
+        """Return the fitted tokenizer as the files that a bundle stores."""
         return to_json(FILE, self._characters)
 
     def load(self, files: dict[str, bytes]) -> None:
-        """Take up what `files` returned.
+        """Restore the tokenizer from the output of `files`.
 
         Raises:
-            InputError: it is damaged.
+            InputError: a file is damaged.
         """
         characters = from_json(files, FILE)
         must = f"{FILE} must be a list of characters, each of them once"

@@ -13,11 +13,11 @@ from asr.settings.rule import Text, whole
 from asr.system.learnt import parse_json
 
 FILE = "tokenizer.json"
-UNKNOWN = "<unk>"  # in a tokenizer of our own
-SPACE = "\N{LOWER ONE EIGHTH BLOCK}"  # how pieces spell it
-BYTE = re.compile("<0x[0-9A-F]{2}>")  # a piece that spells no text
+UNKNOWN = "<unk>"  # in a tokenizer trained here
+SPACE = "\N{LOWER ONE EIGHTH BLOCK}"  # represents a space in pieces
+BYTE = re.compile("<0x[0-9A-F]{2}>")  # a piece that is a byte and not text
 MAX_PIECE = 1_000  # characters of a piece
-# What a stranger's tokenizer may be of. An expression of his could run for ever, so there is the one that is usual.
+# The parts accepted in an untrusted tokenizer. A regular expression could run for ever, so only the usual one is.
 STEPS = ("Precompiled", "Strip", "NFC", "NFD", "NFKC", "NFKD", "Lowercase", "Replace")
 METASPACE = ["Metaspace", SPACE]
 PATTERNS: tuple[dict[str, str], ...] = ({"Regex": " {2,}"}, {"String": " "})
@@ -25,15 +25,15 @@ MODELS = ("BPE", "Unigram")
 
 
 class HuggingFace:
-    """Subwords as a `tokenizer.json` has them; those that are trained here are BPE's.
+    """Subwords of a `tokenizer.json`; training here makes BPE.
 
-    *Source*: Sennrich et al. 2016, arXiv:1508.07909; Kudo 2018, arXiv:1804.10959, where it comes from elsewhere.
+    *Source*: Sennrich et al. 2016, arXiv:1508.07909; unigram models of other origin: Kudo 2018, arXiv:1804.10959.
 
-    Id 0 is CTC's blank, which the file may have at any other place: the pieces before it are one id further. Pieces
-    spell a space by the sign that SentencePiece has for it. Text with a character that has no piece is an error.
+    Id 0 is CTC's blank. In the file the blank may have any id; file ids below it are shifted up by one. Pieces
+    represent a space by SentencePiece's sign. Text with a character that no piece covers is an error.
 
     Args:
-        vocab_size: number of ids, blank and unknown included.
+        vocab_size: number of ids, including blank and unknown.
         blank_piece: the piece of the file that is the blank.
     """
 
@@ -46,10 +46,10 @@ class HuggingFace:
         self._blank = 0  # in the file
 
     def fit(self, texts: Iterable[str]) -> None:
-        """Train BPE on `texts`; the same texts give the same tokenizer, byte for byte.
+        """Train BPE on `texts`; equal texts give equal bytes.
 
         Raises:
-            InputError: the texts are too few or too small for `vocab_size`.
+            InputError: the texts are too small for `vocab_size`.
         """
         library = _library()
         tokenizer = library.Tokenizer(library.models.BPE(unk_token=UNKNOWN))
@@ -68,7 +68,7 @@ class HuggingFace:
         """Split `text` into pieces.
 
         Raises:
-            InputError: naming a character that no piece spells.
+            InputError: naming a character that no piece covers.
         """
         encoding = _safely(lambda: self._tokenizer.encode(text, add_special_tokens=False))
         for token, (begin, _) in zip(encoding.ids, encoding.offsets, strict=True):
@@ -83,14 +83,14 @@ class HuggingFace:
         return " ".join(self._tokenizer.decode(ids, skip_special_tokens=False).split())
 
     def files(self) -> dict[str, bytes]:
-        """Return the tokenizer as it was trained, or as it came."""
+        """Return the tokenizer's file, as trained or as loaded."""
         return {FILE: self._content}
 
     def load(self, files: dict[str, bytes]) -> None:
-        """Take up what `files` returned, or another's `tokenizer.json`.
+        """Restore the tokenizer from the output of `files`, or from another project's `tokenizer.json`.
 
         Raises:
-            InputError: it is damaged, or asks for what we do not have.
+            InputError: the file is damaged, or uses a part that asr does not accept.
         """
         self._content = files[FILE]
         self._tokenizer = _made(self._content)
@@ -106,7 +106,7 @@ class HuggingFace:
 
 
 def _checked(tokenizer: Any) -> dict[str, Any]:
-    """Take of a stranger's tokenizer what says how text is split and joined, if we know all of it."""
+    """Return the parts of an untrusted tokenizer that split and join text, if asr accepts all of them."""
     if not isinstance(tokenizer, Mapping) or not isinstance(tokenizer.get("model"), Mapping):
         raise InputError(f"{FILE} must hold a tokenizer's model; it holds none.")
     model, normalizer = tokenizer["model"], tokenizer.get("normalizer")
@@ -131,10 +131,10 @@ def _checked(tokenizer: Any) -> dict[str, Any]:
 
 
 def names(content: bytes) -> list[str]:
-    """List what a `tokenizer.json` calls its pieces, by their numbers there.
+    """List the pieces of a `tokenizer.json` in the order of their ids there.
 
     Raises:
-        InputError: it is damaged, or asks for what we do not have.
+        InputError: the file is damaged, or uses a part that asr does not accept.
     """
     return _names(_made(content))
 
@@ -148,27 +148,27 @@ def _names(tokenizer: Any) -> list[str]:
 
 
 def unknown_piece(content: bytes) -> str:
-    """Tell which piece of a `tokenizer.json` stands for what no other spells.
+    """Return the unknown piece of a `tokenizer.json`.
 
     Raises:
-        InputError: as `names`.
+        InputError: as in `names`.
     """
     return str(_unknown(_checked(parse_json(content, FILE))["model"]))
 
 
 def _made(content: bytes) -> Any:
-    """The library's own object."""
+    """Return the library's tokenizer."""
     plain = _checked(parse_json(content, FILE))
     return _safely(lambda: _library().Tokenizer.from_str(json.dumps(plain)))
 
 
 def _precompiled(content: Any) -> Any:
-    """A step by itself: where it is damaged the library raises an error here, and panics within a tokenizer."""
+    """Build the step alone: if it is damaged, the library raises an error here, but panics inside a tokenizer."""
     return _library().normalizers.Precompiled(base64.b64decode(content))
 
 
 def _unknown(model: Mapping[str, Any]) -> str | None:
-    """The unknown piece of a model."""
+    """Return the unknown piece of a model, or None."""
     number, pieces = model.get("unk_id"), model.get("vocab")
     if model["type"] == "BPE":
         name = model.get("unk_token")
@@ -180,7 +180,7 @@ def _unknown(model: Mapping[str, Any]) -> str | None:
 
 
 def _steps(normalizer: Any) -> list[Mapping[str, Any]]:
-    """What a normaliser does, one after another."""
+    """List the steps of a normaliser."""
     steps: Any = [] if normalizer is None else [normalizer]
     if isinstance(normalizer, Mapping) and normalizer.get("type") == "Sequence":
         steps = normalizer.get("normalizers")
@@ -190,17 +190,17 @@ def _steps(normalizer: Any) -> list[Mapping[str, Any]]:
 
 
 def _spaces(part: Any) -> Any:
-    """How a part treats spaces: its type and its sign for them."""
+    """Return a part's type and its replacement for spaces."""
     return [part.get("type"), part.get("replacement")] if isinstance(part, Mapping) else part
 
 
 def _library() -> Any:
-    """Import the tokenizers library, which is not always there.
+    """Import the tokenizers library, an optional dependency.
 
     Raises:
-        InputError: it is not.
+        InputError: it is not installed.
     """
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # it has threads, and data loaders fork
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # its threads do not survive the fork of data loaders
     try:
         import tokenizers
     except ImportError:
@@ -210,10 +210,10 @@ def _library() -> Any:
 
 
 def _safely(call: Callable[[], Any]) -> Any:
-    """Call the library, which is written in Rust: what ends it there is no `Exception` here."""
+    """Call the library, which is written in Rust: its panics are not subclasses of `Exception`."""
     try:
         return call()
-    except Exception as error:  # the library raises Exception itself, whatever it stumbles over
+    except Exception as error:  # the library raises plain Exception for every fault
         raise InputError(f"{FILE} must be a tokenizer; it is damaged: {' '.join(str(error).split())[:300]}") from None
     except BaseException as error:
         if type(error).__name__ != "PanicException":

@@ -11,8 +11,8 @@ from asr.settings.rule import one_of, whole
 
 FILE = "tokenizer.model"
 UNKNOWN_ID = 1
-MAX_PIECE = 1_000  # characters of a piece; those that are learnt have 16 at most
-SPACE = "\N{LOWER ONE EIGHTH BLOCK}"  # how pieces spell it
+MAX_PIECE = 1_000  # characters of a piece; trained pieces have at most 16
+SPACE = "\N{LOWER ONE EIGHTH BLOCK}"  # represents a space in pieces
 
 
 class SentencePiece:
@@ -21,11 +21,11 @@ class SentencePiece:
     *Source*: Kudo and Richardson 2018, arXiv:1808.06226; unigram: Kudo 2018, arXiv:1804.10959.
 
     Id 0 is CTC's blank (SentencePiece's padding piece) and 1 the unknown piece, which never occurs: text with a
-    character that the training text lacks is an error. Text is taken as it is: `asr.text.normalize` has normalised it.
+    character that the training text lacks is an error. SentencePiece does not normalise: `asr.text.normalize` did.
 
     Args:
         algorithm: "unigram" or "bpe".
-        vocab_size: number of ids, blank and unknown included.
+        vocab_size: number of ids, including blank and unknown.
     """
 
     def __init__(
@@ -35,13 +35,13 @@ class SentencePiece:
         self.vocab_size = vocab_size
         self._model = b""
         self._processor = sentencepiece.SentencePieceProcessor()
-        self.pieces: list[str] = []  # of the blank nothing, of the unknown piece what `decode` makes of it
+        self.pieces: list[str] = []  # "" for the blank, and the output of `decode` for the unknown piece
 
     def fit(self, texts: Iterable[str]) -> None:
-        """Train on `texts`; one thread, so that the same texts give the same tokenizer, byte for byte.
+        """Train on `texts`, with one thread, so that equal texts give equal bytes.
 
         Raises:
-            InputError: the texts are too few or too small for `vocab_size`, in SentencePiece's own words.
+            InputError: the texts are too small for `vocab_size`, with SentencePiece's message.
         """
         model = io.BytesIO()
         try:
@@ -52,7 +52,7 @@ class SentencePiece:
                 vocab_size=self.vocab_size,
                 character_coverage=1.0,
                 normalization_rule_name="identity",
-                max_sentence_length=1 << 20,  # bytes; the default drops longer lines without a word
+                max_sentence_length=1 << 20,  # bytes; the default silently drops longer lines
                 pad_id=0,
                 pad_piece="<blank>",
                 unk_id=UNKNOWN_ID,
@@ -72,7 +72,7 @@ class SentencePiece:
         """Split `text` into the most likely pieces.
 
         Raises:
-            InputError: naming a character that the training text did not have.
+            InputError: naming a character that is not in the training text.
         """
         tokens = self._processor.encode(text)
         if UNKNOWN_ID in tokens:
@@ -86,11 +86,11 @@ class SentencePiece:
         return " ".join(self._processor.decode(list(tokens)).split())
 
     def files(self) -> dict[str, bytes]:
-        """Return what `fit` learnt, as the files a bundle keeps."""
+        """Return the trained tokenizer as the files that a bundle stores."""
         return {FILE: self._model}
 
     def load(self, files: dict[str, bytes]) -> None:
-        """Take up what `files` returned."""
+        """Restore the tokenizer from the output of `files`."""
         self._model = files[FILE]
         try:
             self._processor.load_from_serialized_proto(self._model)

@@ -9,11 +9,11 @@ from typing import BinaryIO
 
 from asr.errors import InputError, shown
 from asr.interfaces import Tokenizer
-from asr.language_model.arpa import ARPA_HEAD, LARGEST_VOCABULARY, LONGEST_WORD, read_words
+from asr.language_model.arpa import ARPA_HEAD, MAX_VOCABULARY, MAX_WORD_BYTES, read_words
 from asr.language_model.kenlm import NOT_WORDS
 from asr.system.files import bounded_lines
 
-LONGEST_LINE = 10_000  # characters: a word and how it is spelled or pronounced
+MAX_LINE_BYTES = 10_000  # characters: a word and how it is spelled or pronounced
 LONG = 40  # characters: of few words more have to be looked up
 
 logger = logging.getLogger(__name__)
@@ -104,16 +104,16 @@ def _first_words(file: BinaryIO, path: str | Path) -> list[str]:
     words: list[str] = []
     longer: list[str] = []  # words of lines that have more entries
     text = io.TextIOWrapper(file, encoding="utf-8")
-    for where, line in bounded_lines(text.readline, LONGEST_LINE, str(path)):
+    for where, line in bounded_lines(text.readline, MAX_LINE_BYTES, str(path)):
         first, *rest = line.split(maxsplit=1) or [""]
         if not first:
             continue
-        if len(first.encode()) > LONGEST_WORD:
-            raise InputError(f"{where}: a word must have at most {LONGEST_WORD:,} bytes; got {shown(first)}.")
+        if len(first.encode()) > MAX_WORD_BYTES:
+            raise InputError(f"{where}: a word must have at most {MAX_WORD_BYTES:,} bytes; got {shown(first)}.")
         words.append(first)
         longer += [first] if rest else []
-        if len(words) > LARGEST_VOCABULARY:
-            raise InputError(f"{where}: a lexicon must have at most {LARGEST_VOCABULARY:,} words; this one has more.")
+        if len(words) > MAX_VOCABULARY:
+            raise InputError(f"{where}: a lexicon must have at most {MAX_VOCABULARY:,} words; this one has more.")
     if longer:
         what = f"{len(longer):,} of {len(words):,} lines have more than one entry; only the first is read, as a word"
         logger.warning("%s: %s (the first: %s)", path, what, shown(longer[0]))

@@ -1,4 +1,4 @@
-"""Shallow fusion: what a beam search adds to the acoustic score of a hypothesis, token by token."""
+"""Shallow fusion: scores of language model, lexicon and hotwords, added to hypotheses token by token."""
 
 import math
 import re
@@ -19,41 +19,41 @@ Path = Annotated[str | None, or_null(TEXT)]
 Score = Annotated[float, number(-1_000, 1_000)]  # natural logarithm
 Bonus = Annotated[float, number(0, 1_000)]
 
-LM_WEIGHTS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.7, 1.0, 1.5, 2.0)  # that are worth trying
+LM_WEIGHTS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.7, 1.0, 1.5, 2.0)  # for tuning, like the next two
 WORD_INSERTION_BONUSES = (-1.0, 0.0, 1.0, 2.0, 3.0, 4.0)
 UNKNOWN_SCORES = (-10.0, -6.0, -4.0, -2.0, 0.0)
 
 NEVER = -math.inf
-PAID = object()  # how far an unknown word is spelled, where all of them have one score: it was added at once
+PAID = object()  # spelling state of an unknown word if all unknown words have one score, added at once
 WHITE_SPACE = re.compile(r"\s")
 
-# What matters of a hypothesis for the score of what follows it: characters of the word that has begun, "" between
-# words; None while a known word may begin so, then how far the unknown word is spelled; the language model's history;
-# hotwords that have begun.
+# State of a hypothesis that determines later scores: characters of the current word, "" between words; None while
+# these begin a known word, else the spelling state of an unknown word; language-model state; hotwords begun.
 Context = tuple[str, Any, Any, Matches]
 
 
 class ShallowFusion:
-    """Language model, lexicon, hotwords and word insertion bonus in one, over the characters that tokens spell.
+    """Language model, lexicon, hotwords and word insertion bonus, over the characters that tokens spell.
 
-    Words may be spelled by any tokens; a word ends where a space follows, or the utterance ends.
+    Any sequence of tokens may spell a word; a word ends at a space or at the end of the utterance.
 
     *Source*: Gulcehre et al. 2015, arXiv:1503.03535, section 4.1; word insertion bonus: Hannun et al. 2014,
     arXiv:1408.2873.
 
     Args:
-        tokenizer: says what tokens spell.
-        normalize: as texts are normalised that the hotwords have to fit.
-        lm: path of an n-gram language model, ARPA or KenLM's binary, or of a neural one; None: none.
-        lm_unit: "word", or "token" for a model made by `asr.ngram --tokens`; a neural one is over tokens.
+        tokenizer: its pieces spell the words.
+        normalize: normaliser of the texts, applied to hotwords.
+        lm: path of an n-gram language model (ARPA or KenLM binary) or of a neural one; None: none.
+        lm_unit: "word", or "token" for a model made by `asr.ngram --tokens`; neural models are over tokens.
         lm_weight: factor of the language model's log-probability.
-        word_insertion_bonus: added for each word, in return for what the language model takes; without one nothing is.
-        unknown_score: added for each word that neither language model, lexicon nor hotwords know (natural logarithm);
-            not used where there is a spelling model.
+        word_insertion_bonus: added per word, to offset the language model's preference for few words; without a
+            language model it is not added.
+        unknown_score: added per word that is in neither language model, lexicon nor hotwords (natural logarithm);
+            not used with a spelling model.
         spelling: path of a spelling model (`asr.ngram --spelling`): an unknown word has the language model's
-            probability of <unk> times that of its spelling; None: unknown_score stands for the latter.
-        lexicon: path of a list of words, a line each, or of an ARPA model, whose words it is; None: any word.
-        hotwords: path of a list of phrases, a line each; None: none.
+            probability of <unk> times the probability of its spelling; None: unknown_score in place of the latter.
+        lexicon: path of a list of allowed words, one per line, or of an ARPA model with these words; None: any word.
+        hotwords: path of a list of phrases, one per line; None: none.
         hotword_score: bonus for each word of a phrase (natural logarithm).
 
     Raises:
@@ -78,10 +78,10 @@ class ShallowFusion:
         model = NgramModel(lm) if isinstance(lm, str) else None
         if model is not None:
             _check_spelling(model, str(lm), lm_unit, tokenizer, normalize)
-        self._neural = None if isinstance(lm, str) else lm  # which asr.build has read
+        self._neural = None if isinstance(lm, str) else lm  # loaded by asr.build
         names = [token_name(piece) for piece in tokenizer.pieces]
         self._names: Sequence[Any] = names if self._neural is None else range(tokenizer.vocab_size)
-        self._parts = [WHITE_SPACE.split(piece) for piece in tokenizer.pieces]  # of a word, and of those that follow it
+        self._parts = [WHITE_SPACE.split(piece) for piece in tokenizer.pieces]  # of the current word; of the next words
         self.token_model: Any = self._neural or (model if lm_unit == "token" else None)
         self.word_model = model if lm_unit == "word" else None
         self.hotwords = read_phrases(hotwords, tokenizer, normalize) if hotwords else NO_HOTWORDS
@@ -103,12 +103,12 @@ class ShallowFusion:
 
     @property
     def has_model(self) -> bool:
-        """Whether there is a language model to be weighed."""
+        """Whether there is a language model."""
         return self.token_model is not None or self.word_model is not None
 
     @property
     def tunable(self) -> dict[str, Tunable]:
-        """With a language model: its weight, the word insertion bonus, and unknown_score where it is used."""
+        """With a language model: its weight, the word insertion bonus, and unknown_score if it is used."""
         if not self.has_model:
             return {}
         tunable = {
@@ -121,36 +121,36 @@ class ShallowFusion:
 
     @property
     def description(self) -> list[str]:
-        """What takes part, each by a phrase."""
+        """The models in use, one phrase each."""
         parts = [f"language model, weight {self.lm_weight:g}"] if self.has_model else []
         parts += ["lexicon"] if self.lexicon is not None else []
         count = len(self.hotwords.phrases)
         return [*parts, f"{count} hotwords"] if count else parts
 
     def weighed(self, **weights: float) -> "ShallowFusion":
-        """The same, with other values of what is tunable; weights of others are left alone."""
+        """Return a copy with other values of its tunable settings; other names are ignored."""
         other = copy(self)
         vars(other).update({name: weights[name] for name in self.tunable if name in weights})
         return other
 
     def at_most(self) -> list[float]:
-        """Say for each token what a hypothesis gains at most by it."""
+        """Return an upper bound of the gain of each token."""
         anywhere = self.phrases.most + max(self.unknown_score, 0.0)
         ending = max(self.word_insertion_bonus, 0.0) if self.has_model else 0.0
         return [len(parts) * anywhere + (len(parts) - 1) * ending for parts in self._parts]
 
     def start(self) -> Context:
-        """Begin a hypothesis."""
+        """Return the context of an empty hypothesis."""
         model = self.token_model or self.word_model
         return "", None, model.start() if model else None, NOWHERE
 
     def read(self, contexts: Iterable[Context]) -> None:
-        """Have a neural language model read what is new of these, in one batch, before they are extended or ended."""
+        """Evaluate a neural language model for new contexts in one batch, before they are extended or ended."""
         if self._neural is not None:
             self._neural.read(history for _, _, history, _ in contexts)
 
     def extend(self, context: Context, token: int) -> tuple[Context, float] | None:
-        """Append a token; return the new context and what the hypothesis gains. None: no word begins so."""
+        """Append a token; return the new context and the gain. None: no word begins like this."""
         word, spelled, history, matches = context
         gain = 0.0
         for place, part in enumerate(self._parts[token]):
@@ -169,7 +169,7 @@ class ShallowFusion:
             if spelled is not None:
                 score, spelled = self._spell(spelled, part)
                 gain += score
-            elif word not in self._known.beginnings:  # an unknown word is scored as such as soon as it is one
+            elif word not in self._known.beginnings:  # an unknown word is scored as soon as no known word fits
                 score, spelled = self._spell(None, word)
                 gain += score
         if gain == NEVER:
@@ -180,7 +180,7 @@ class ShallowFusion:
         return (word, spelled, history, matches), gain
 
     def finish(self, context: Context) -> float | None:
-        """Say what a hypothesis gains by ending here. None: it ends within a word that is in no lexicon."""
+        """Return the gain of a hypothesis that ends here. None: its last word is not in the lexicon."""
         word, spelled, history, matches = context
         gain = 0.0
         if word:
@@ -211,7 +211,7 @@ class ShallowFusion:
         return history, matches, gain
 
     def _spell(self, spelled: Any, characters: str) -> tuple[float, Any]:
-        """Score further characters of an unknown word, all of them where `spelled` is None; return where it is now."""
+        """Score more characters of an unknown word (all, if `spelled` is None); return score and spelling state."""
         if self.spelling is None or self.lexicon is not None:
             return (self.unknown_score if spelled is None else 0.0), PAID
         log_prob, spelled = self.spelling.extend(self.spelling.start() if spelled is None else spelled, characters)
@@ -219,14 +219,14 @@ class ShallowFusion:
 
 
 def token_name(piece: str) -> str:
-    """Name a token as language models over tokens do, which know no spaces."""
+    """Return a token's name in language models over tokens, whose entries have no spaces."""
     return piece.replace(" ", "\N{LOWER ONE EIGHTH BLOCK}")
 
 
 def _check_spelling(
     model: NgramModel, path: str, unit: str, tokenizer: Tokenizer, normalize: Callable[[str], str]
 ) -> None:
-    """Check that a language model is of what is written here: another's capitals, or tokens, would never be found."""
+    """Check that the entries of a language model match the texts: capitals, or other tokens, would never be found."""
     must = f"{path}: the entries of a language model must be"
     if is_alphabet(model.words):
         what = f"{unit}s; all {len(model.words)} are single characters: this is a model of how words are spelled"

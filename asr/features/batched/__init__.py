@@ -1,1 +1,1 @@
-"""Features of a padded batch: for exported programs, and for training where the net is."""
+"""Features of a padded batch: for exported models, and for training with features computed on the device."""

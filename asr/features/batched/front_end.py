@@ -1,7 +1,7 @@
-"""Features of a padded batch of waveforms: what an exported program computes instead of `asr.features`.
+"""Features of a padded batch of waveforms, for exported models and for computation on the device.
 
-Those compute one utterance at a time, and know no padding. Here the same is done to a batch, with masks, by operations
-that every runtime has: the Fourier transform is a product by a matrix. The numbers agree as far as float32 goes.
+`asr.features` computes one utterance without padding. This module computes a padded batch with masks, using only
+operations that every runtime has: the Fourier transform is a matrix product. Results agree within float32 precision.
 """
 
 import math
@@ -23,13 +23,13 @@ from asr.lengths import padding_mask
 class FrontEnd(nn.Module):
     """Waveforms (B, S), sample_counts (B,) to features (B, T, F), feature_lengths (B,).
 
-    Whatever stands behind an utterance's last sample, NaN included, changes nothing.
+    Samples after an utterance's end, including NaN, have no effect.
 
     Args:
-        features: of which it is the form for a batch.
+        features: whose batched form this is.
 
     Raises:
-        InputError: there is no such form of them.
+        InputError: these features have no batched form.
     """
 
     def __init__(self, features: Features) -> None:
@@ -39,7 +39,7 @@ class FrontEnd(nn.Module):
         self.num_frames = features.num_frames
 
     def forward(self, waveforms: Tensor, sample_counts: Tensor) -> tuple[Tensor, Tensor]:
-        """As above; there is at least one frame, if only of padding."""
+        """Return features and lengths; there is at least one frame, possibly padding."""
         padding = padding_mask(sample_counts, waveforms.shape[1])
         energies = self.energies(waveforms.masked_fill(padding, 0.0), sample_counts)  # (B, T, F)
         lengths = self.num_frames(sample_counts)
@@ -47,7 +47,7 @@ class FrontEnd(nn.Module):
 
 
 class BatchedFbank(nn.Module):
-    """Log-mel energies as `Fbank` has them."""
+    """Log-mel energies of `Fbank` for a padded batch."""
 
     fourier: Tensor
     mel: Tensor
@@ -62,12 +62,12 @@ class BatchedFbank(nn.Module):
         """Waveforms (B, S), 0 where they are padding, to (B, T, F)."""
         frames = framed(waveforms * INT16_SCALE, self.window, self.hop)  # (B, T, window)
         frames = frames - frames.mean(dim=-1, keepdim=True)
-        sharper = frames - PREEMPHASIS * F.pad(frames, (1, 0))[..., :-1]  # the window is 0 where the first sample is
+        sharper = frames - PREEMPHASIS * F.pad(frames, (1, 0))[..., :-1]  # the window is 0 at the first sample
         return (power(sharper @ self.fourier) @ self.mel).clamp(min=FLOOR).log()
 
 
 class BatchedSlaneyFbank(nn.Module):
-    """Log-mel energies as `SlaneyFbank` has them."""
+    """Log-mel energies of `SlaneyFbank` for a padded batch."""
 
     fourier: Tensor
     mel: Tensor
@@ -87,19 +87,19 @@ class BatchedSlaneyFbank(nn.Module):
 
 
 def framed(waveforms: Tensor, window: int, hop: int) -> Tensor:
-    """(B, S) to frames (B, T, window): each hop's samples, with those of the next hops behind them.
+    """(B, S) to frames (B, T, window): the samples of each hop, followed by those of the next hops.
 
-    Behind the last sample are zeros; there is a frame wherever one begins.
+    The waveforms are padded with zeros at the end; there is a frame at each hop.
     """
-    hops = math.ceil(window / hop)
+    num_hops = math.ceil(window / hop)
     count = waveforms.shape[1] // hop + 1
-    padded = F.pad(waveforms, (0, hops * hop))[:, : (count + hops - 1) * hop]
-    stretches = padded.unflatten(1, (count + hops - 1, hop))
-    return torch.cat([stretches[:, first : first + count] for first in range(hops)], dim=2)[..., :window]
+    padded = F.pad(waveforms, (0, num_hops * hop))[:, : (count + num_hops - 1) * hop]
+    hops = padded.unflatten(1, (count + num_hops - 1, hop))
+    return torch.cat([hops[:, first : first + count] for first in range(num_hops)], dim=2)[..., :window]
 
 
 def fourier(window: Tensor, points: int) -> Tensor:
-    """Windowed samples' transform as a matrix: (window, 2 * FFT bins), the real parts first."""
+    """Return the windowed Fourier transform as a matrix (window, 2 * FFT bins), real parts first."""
     sample = torch.arange(len(window), dtype=torch.float64)[:, None]
     angle = 2 * math.pi * (sample * torch.arange(points // 2 + 1) % points) / points
     return (window.double()[:, None] * torch.cat([angle.cos(), -angle.sin()], dim=1)).float()
@@ -112,13 +112,13 @@ def power(spectrum: Tensor) -> Tensor:
 
 
 def _zeros(waveforms: Tensor, sample_counts: Tensor, before: int) -> Tensor:
-    """`before` zeros in front, and zeros for what is padding."""
+    """Prepend `before` zeros and set padding to zero."""
     padding = padding_mask(sample_counts, waveforms.shape[1])
     return F.pad(waveforms.masked_fill(padding, 0.0), (before, 0))
 
 
 def _reflected(waveforms: Tensor, sample_counts: Tensor, before: int) -> Tensor:
-    """Each waveform mirrored at its first and its last sample, again and again if it is short."""
+    """Mirror each waveform at its first and last sample, repeatedly if it is short."""
     place = torch.arange(-before, waveforms.shape[1] + before, device=waveforms.device)
     period = (2 * (sample_counts - 1)).clamp(min=1)[:, None]
     inside = place % period  # (B, before + S + before)

@@ -11,15 +11,16 @@ from asr.settings.rule import Eps, number
 
 
 class LoudFrameCMVN:
-    """Shift and scale each bin to mean 0 and variance 1 over the frames that are nearly as loud as the loudest.
+    """Shift and scale each bin to mean 0 and variance 1 over the loud frames.
 
-    Loudness and channel are divided out, as by `per_utterance`, but pauses do not count: silence that is inserted, or
-    recorded before the speech begins, leaves the speech as it is. In fainter frames no bin is lower than the lowest
-    of the loud ones, so that digital silence is not heard as something of its own either.
+    Like `per_utterance`, this removes loudness and channel, but pauses do not count: inserted or leading silence does
+    not change the features of the speech. In other frames each bin is raised to at least its minimum over the loud
+    frames, so digital silence does not differ from low noise.
 
     Args:
-        dynamic_range: frames whose mean log-mel energy is further below the loudest frame's are faint (natural log).
-        min_std: what a constant bin is divided by instead of its standard deviation.
+        dynamic_range: a frame is loud if its mean log-mel energy is at most this far below the loudest frame's (natural
+            log).
+        min_std: lower bound of the divisor, for constant bins.
     """
 
     framewise = False
@@ -34,28 +35,28 @@ class LoudFrameCMVN:
             return features
         level = features.mean(dim=1)  # (T,)
         loud = features[level >= level.max() - self.dynamic_range]  # (N, F)
-        mean = loud.mean(dim=0, dtype=torch.float64).to(loud)  # in float64 that of a constant bin is exact
+        mean = loud.mean(dim=0, dtype=torch.float64).to(loud)  # in float64 the mean of a constant bin is exact
         std = (loud - mean).square().mean(dim=0).sqrt()  # five times as fast as torch.std
         return (torch.maximum(features, loud.amin(dim=0)) - mean) / std.clamp(min=self.min_std)
 
     @property
     def batched(self) -> nn.Module:
-        """The same for a padded batch."""
+        """The normalisation of a padded batch."""
         return BatchedLoudFrameCMVN(self)
 
     def fit(self, features: object) -> None:
-        """Nothing is learnt from the training set."""
+        """Do nothing: there are no statistics of the training set."""
 
     def files(self) -> dict[str, bytes]:
-        """Nothing is kept."""
+        """Return no files."""
         return {}
 
     def load(self, files: dict[str, bytes]) -> None:
-        """Nothing is kept."""
+        """Do nothing."""
 
 
 class BatchedLoudFrameCMVN(nn.Module):
-    """As `LoudFrameCMVN`: by those of the loud frames, and no bin lower than the lowest of them."""
+    """`LoudFrameCMVN` of a padded batch."""
 
     def __init__(self, normalize: LoudFrameCMVN) -> None:
         super().__init__()

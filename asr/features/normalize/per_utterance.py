@@ -1,4 +1,4 @@
-"""Normalisation by an utterance's own statistics."""
+"""Normalisation by the statistics of the utterance."""
 
 import torch
 from torch import Tensor, nn
@@ -8,10 +8,10 @@ from asr.settings.rule import Eps
 
 
 class PerUtterance:
-    """Shift and scale each bin to mean 0 and variance 1 over the utterance: loudness and channel are divided out.
+    """Shift and scale each bin to mean 0 and variance 1 over the utterance, which removes loudness and channel.
 
     Args:
-        min_std: what a constant bin is divided by instead of its standard deviation.
+        min_std: lower bound of the divisor, for constant bins.
     """
 
     framewise = False
@@ -23,28 +23,28 @@ class PerUtterance:
         """(T, F) to (T, F)."""
         if len(features) == 0:
             return features
-        mean = features.mean(dim=0, dtype=torch.float64).to(features)  # in float64 that of a constant bin is exact
+        mean = features.mean(dim=0, dtype=torch.float64).to(features)  # in float64 the mean of a constant bin is exact
         std = (features - mean).square().mean(dim=0).sqrt()  # five times as fast as torch.std
         return (features - mean) / std.clamp(min=self.min_std)
 
     @property
     def batched(self) -> nn.Module:
-        """The same for a padded batch."""
+        """The normalisation of a padded batch."""
         return BatchedPerUtterance(self)
 
     def fit(self, features: object) -> None:
-        """Nothing is learnt from the training set."""
+        """Do nothing: there are no statistics of the training set."""
 
     def files(self) -> dict[str, bytes]:
-        """Nothing is kept."""
+        """Return no files."""
         return {}
 
     def load(self, files: dict[str, bytes]) -> None:
-        """Nothing is kept."""
+        """Do nothing."""
 
 
 class BatchedPerUtterance(nn.Module):
-    """As `PerUtterance`: by the mean and the standard deviation."""
+    """`PerUtterance` of a padded batch."""
 
     def __init__(self, normalize: PerUtterance) -> None:
         super().__init__()

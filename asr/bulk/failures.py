@@ -1,0 +1,38 @@
+"""Utterances that end their recognition with an error, found by bisection; the others are recognised without them."""
+
+from collections.abc import Callable, Sequence
+
+from asr.data.manifest import Utterance
+from asr.errors import StoreError, is_out_of_memory, one_line
+
+
+def isolated_failures(
+    recognise: Callable[[Sequence[Utterance]], object], utterances: Sequence[Utterance]
+) -> dict[str, str]:
+    """Find the utterances without which a list can be recognised; return their ids with the reasons.
+
+    What `recognise` returns on the way is not used, so the texts of a part do not depend on how failures were found.
+
+    Args:
+        recognise: raises an error if one of the utterances cannot be recognised.
+        utterances: that together raise one.
+
+    Raises:
+        StoreError, MemoryError: raised by `recognise`; neither is the fault of one utterance.
+    """
+    failures: dict[str, str] = {}
+    stack = [list(utterances)]
+    while stack:
+        suspects = stack.pop()
+        try:
+            if suspects:
+                recognise(suspects)
+        except Exception as error:
+            if isinstance(error, StoreError) or is_out_of_memory(error):
+                raise
+            if len(suspects) == 1:
+                failures[suspects[0].id] = one_line(f"{type(error).__name__}: {error}")
+                continue
+            half = len(suspects) // 2
+            stack += [suspects[half:], suspects[:half]]
+    return failures

@@ -1,0 +1,83 @@
+"""Hashes of all that a bulk job's texts are a function of: input, model, settings."""
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, uint8
+
+from asr.bulk.source import Source
+from asr.checkpoint.bundle import Bundle
+from asr.checkpoint.load import decoder_settings, read_model
+from asr.interchange.hub import path_of
+from asr.storage.location import absolute
+
+COLUMNS = ("id", "audio_filepath", "duration", "offset", "speaker", "start", "num_bytes")  # of an index; not the text
+DIGITS = 32  # of a fingerprint, hexadecimal
+
+
+def settings_fingerprint(settings: Mapping[str, Any]) -> str:
+    """Return the hash of settings, which are plain values."""
+    return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:DIGITS]
+
+
+def input_fingerprint(source: Source) -> str:
+    """Return the hash of a job's utterances: ids, where their audio is, durations; of audio files, their sizes."""
+    digest = hashlib.sha256()
+    for part in source.utterances.parts:
+        digest.update(absolute(part.folder).encode("utf-8", "surrogateescape") if part.folder else b"")
+        for batch in part.index.batches:
+            for name in COLUMNS:
+                values = batch.column(name).to_pylist()
+                digest.update("\n".join(map(repr, values)).encode())
+    return digest.hexdigest()[:DIGITS]
+
+
+def model_fingerprint(model: str | Path, decode: Mapping[str, Any]) -> str:
+    """Return the hash of a model: weights, config, what was learnt, and the decoder with the files that it reads.
+
+    Args:
+        model: as `load_recognizer` takes it.
+        decode: settings of the decoder that replace the model's own.
+
+    Raises:
+        InputError: there is no such model, or it is damaged.
+    """
+    bundle = read_model(Path(path_of(model)))
+    bundle = replace(bundle, config=bundle.config | {"decode": decoder_settings(bundle, decode)})
+    digest = hashlib.sha256()
+    for name, content in _contents(bundle):
+        digest.update(f"{name}\0".encode())
+        digest.update(content)
+    return digest.hexdigest()[:DIGITS]
+
+
+def _contents(bundle: Bundle) -> Iterator[tuple[str, bytes]]:
+    attached = {str(path): key for key, path in bundle.attached.items()}
+    for key, path in sorted(bundle.attached.items()):
+        yield key, _file_digest(path)
+    yield "config", json.dumps(_without_paths(bundle.config, attached), sort_keys=True, default=str).encode()
+    yield from sorted(bundle.files.items())
+    for name, path in sorted(bundle.programs.items()):
+        yield name, _file_digest(path)
+    for name, weight in sorted(bundle.weights.items()):
+        yield f"{name} {weight.dtype} {tuple(weight.shape)}", _bytes(weight)
+
+
+def _without_paths(value: Any, attached: Mapping[str, str]) -> Any:
+    """Return a config in which attached files, whose contents count, are named by their settings."""
+    if isinstance(value, Mapping):
+        return {key: _without_paths(item, attached) for key, item in value.items()}
+    return attached.get(str(value), value) if isinstance(value, str | Path) else value
+
+
+def _file_digest(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").digest()
+
+
+def _bytes(weight: Tensor) -> bytes:
+    return weight.detach().contiguous().flatten().view(uint8).numpy().tobytes()

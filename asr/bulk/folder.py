@@ -1,0 +1,182 @@
+"""The output folder of a bulk job, on a disk or in an object store.
+
+job.json names the job: a hash of its input, its model and its settings. It is written before any part, and only if it
+is not there, so that a folder holds parts of one job. records/part-N.json holds counts and times of a part; the part's
+own files are written after it, part-N.jsonl last: where that is, the part is done.
+"""
+
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from asr.bulk.fingerprints import settings_fingerprint
+from asr.bulk.transcription import PartResult
+from asr.errors import InputError, StoreError
+from asr.storage.location import is_url, join, plain, printable_url
+from asr.storage.store import list_prefix, read_files, write_together
+from asr.system.files import UNFINISHED
+from asr.system.learnt import parse_json
+
+JOB, RECORDS, FAILURES, REPORT = "job.json", "records", "failures.jsonl", "report.json"
+SEGMENTS = "segments"  # begins the names of files that hold a part's segments
+FORMAT = 1  # of the folder
+ABANDONED_SECONDS = 3600.0  # after which an unfinished file is that of a process that was killed
+READ_AT_ONCE = 1000  # records
+
+
+class JobFolder:
+    """The output folder of a job.
+
+    Args:
+        path: or URL of the folder; it is made if need be.
+
+    Raises:
+        InputError: it is no folder that can be written to.
+        StoreError: it cannot be listed.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = plain(path)
+        self.names = self._listed()  # once: there may be a million parts
+
+    def _listed(self) -> set[str]:
+        if is_url(self.path):
+            return {url.removeprefix(self.path).lstrip("/") for url, _ in list_prefix(self.path)}
+        try:
+            return set(os.listdir(self.path))
+        except FileNotFoundError:
+            return set()
+        except OSError as error:
+            raise self._unwritable(error) from None
+
+    def _unwritable(self, error: OSError) -> InputError:
+        must = "--output-dir must be a folder that can be written to, or a URL"
+        return InputError(f"{must}; {self.path}: {error.strerror}.")
+
+    def job(self) -> dict[str, Any] | None:
+        """Read job.json; None: there is none.
+
+        Raises:
+            InputError: it is damaged, or of another format.
+        """
+        if JOB not in self.names:
+            return None
+        return self._read_job()
+
+    def _read_job(self) -> dict[str, Any]:
+        [content] = read_files([self._path(JOB)])
+        job = parse_json(content, f"{printable_url(self.path)}: {JOB}")
+        if not isinstance(job, dict) or job.get("format") != FORMAT:
+            must = f"{printable_url(self.path)}: {JOB} must be that of a bulk job, format {FORMAT}"
+            raise InputError(f"{must}; it is another. Give another --output-dir.")
+        return job
+
+    def claim(self, job: Mapping[str, Any]) -> None:
+        """Make this the folder of a job, unless it already is.
+
+        Args:
+            job: plain values, of which `fingerprints` tell jobs apart.
+
+        Raises:
+            InputError: it is the folder of another job, or holds parts of an unknown one.
+        """
+        self._make()
+        if JOB not in self.names:
+            if strange := sorted(name for name in self.names if name.startswith("part-")):
+                must = f"{printable_url(self.path)} must hold parts of one job"
+                raise InputError(f"{must}; it has {strange[0]} without {JOB}. Give another --output-dir.")
+            self._write(JOB, _lines([{"format": FORMAT, **job}], indent=1), is_new=True)
+        theirs, ours = self._read_job().get("fingerprints"), job["fingerprints"]
+        if theirs == ours:
+            return
+        others = [key for key in ours if not isinstance(theirs, dict) or theirs.get(key) != ours[key]]
+        must = f"{printable_url(self.path)} must hold the parts of one job"
+        raise InputError(f"{must}; those there are of another {' and '.join(others)}. Give another --output-dir.")
+
+    def _make(self) -> None:
+        """Make the folder, and remove what processes that were killed have left in it."""
+        if is_url(self.path):
+            return
+        try:
+            Path(self.path, RECORDS).mkdir(parents=True, exist_ok=True)
+            for folder in (self.path, os.path.join(self.path, RECORDS)):
+                _remove_abandoned(folder)
+        except OSError as error:
+            raise self._unwritable(error) from None
+
+    def is_done(self, name: str) -> bool:
+        """Tell whether a part is there, as of the last listing or since then by this process."""
+        return f"{name}.jsonl" in self.names
+
+    def write_part(self, name: str, result: PartResult) -> None:
+        """Write the files of a part; that of the texts last.
+
+        Raises:
+            StoreError, OSError: one cannot be written.
+        """
+        if result.segments:  # an empty manifest would be none
+            self._write(_segments_name(name), _lines(result.segments))
+        self._write(f"{RECORDS}/{name}.json", _lines([result.record]))
+        self._write(f"{name}.jsonl", _lines(result.texts))
+        self.names.add(f"{name}.jsonl")
+
+    def records(self, names: Sequence[str]) -> Iterator[dict[str, Any]]:
+        """Read the records of parts, in order."""
+        for start in range(0, len(names), READ_AT_ONCE):
+            paths = [self._path(f"{RECORDS}/{name}.json") for name in names[start : start + READ_AT_ONCE]]
+            for path, content in zip(paths, read_files(paths), strict=True):
+                record = parse_json(content, printable_url(path))
+                if not isinstance(record, dict):
+                    raise InputError(f"{printable_url(path)}: must be the record of a part; it is damaged.")
+                yield record
+
+    def list_again(self) -> None:
+        """List the folder anew: other processes of the job have written parts."""
+        self.names = self._listed()
+
+    def write_failures(self, failures: Sequence[Mapping[str, str]]) -> None:
+        """Write failures.jsonl."""
+        self._write(FAILURES, _lines(failures))
+
+    def write_report(self, report: Mapping[str, Any], page: str) -> str:
+        """Write report.json and its page; return the path or URL of the page."""
+        self._write(REPORT, _lines([report], indent=1))
+        name = REPORT.replace(".json", ".html")
+        self._write(name, page.encode("utf-8", "backslashreplace"))
+        return printable_url(self._path(name))
+
+    def _path(self, name: str) -> str:
+        return join(self.path, name)
+
+    def _write(self, name: str, content: bytes, *, is_new: bool = False) -> None:
+        path = self._path(name)
+        try:
+            write_together(path, content, is_new=is_new)
+        except OSError as error:
+            raise StoreError(
+                f"{path}: must be written; {error.strerror}. Start the same command again to resume."
+            ) from None
+
+
+def job_fingerprints(source: str, model: str, settings: Mapping[str, Any]) -> dict[str, str]:
+    """Return what tells jobs apart, by what the user would change."""
+    return {"input": source, "model": model, "settings": settings_fingerprint(settings)}
+
+
+def _segments_name(part: str) -> str:
+    return f"{part.replace('part', SEGMENTS, 1)}.jsonl"
+
+
+def _lines(entries: Sequence[Mapping[str, Any]], indent: int | None = None) -> bytes:
+    from asr.recognition.formats import json_text
+
+    return "".join(json_text(entry, indent=indent) + "\n" for entry in entries).encode()
+
+
+def _remove_abandoned(folder: str) -> None:
+    before = time.time() - ABANDONED_SECONDS
+    for file in Path(folder).glob(f".*{UNFINISHED}"):
+        if file.stat().st_mtime < before:
+            file.unlink(missing_ok=True)

@@ -1,0 +1,136 @@
+"""A bulk job: parts of an input, which any number of processes transcribe into one folder, in any order."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from asr.bulk.fingerprints import input_fingerprint, model_fingerprint
+from asr.bulk.folder import JobFolder, job_fingerprints
+from asr.bulk.parts import PartPlan, PartTask, plan_parts
+from asr.bulk.source import Source, open_source
+from asr.bulk.transcription import PartResult
+from asr.recognition.inference import Inference
+from asr.storage.location import absolute, printable_url
+
+Engine = Callable[[Iterable[PartTask]], Iterator[PartResult]]  # transcribes parts; results come in any order
+
+
+@dataclass(frozen=True)
+class JobSettings:
+    """Settings of a job that change its files.
+
+    Args:
+        part_hours: how much audio a part has.
+        with_segments: whether to write segments to train on.
+        inference: how recordings are recognised; the number of workers changes nothing.
+        precision: of the net's products.
+        segment: how long recordings are cut, as the option is called.
+    """
+
+    part_hours: float
+    with_segments: bool
+    inference: Inference
+    precision: str
+    segment: str
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain values, of which the job's fingerprint is made."""
+        batches, chunks = self.inference.batches, self.inference.chunks
+        return {
+            "part_hours": self.part_hours,
+            "segments": self.with_segments,
+            "precision": self.precision,
+            "segment": self.segment,
+            "batch_seconds": batches.batch_seconds,
+            "max_utterances": batches.max_utterances,
+            "chunk_seconds": chunks.chunk_seconds,
+            "context_seconds": chunks.context_seconds,
+            "nbest": self.inference.nbest,
+        }
+
+
+@dataclass(frozen=True)
+class BulkJob:
+    """A job and its folder.
+
+    Args:
+        source: the input.
+        plan: its parts.
+        seconds: of audio of each part, (number of parts,); estimates, if the source's durations are.
+        folder: that holds the parts.
+        identity: of the job, as job.json holds it.
+    """
+
+    source: Source
+    plan: PartPlan
+    seconds: np.ndarray
+    folder: JobFolder
+    identity: Mapping[str, Any]
+
+    @property
+    def names(self) -> list[str]:
+        """Names of all parts."""
+        return [self.plan.name(number) for number in range(self.plan.num_parts)]
+
+    def missing(self, numbers: Iterable[int]) -> list[int]:
+        """Return those of the parts that are not done."""
+        return [number for number in numbers if not self.folder.is_done(self.plan.name(number))]
+
+    def tasks(self, numbers: Sequence[int]) -> Iterator[PartTask]:
+        """Yield parts to transcribe; utterances become objects when a part is asked for."""
+        for number in numbers:
+            rows = self.plan.rows(number)
+            utterances = [self.source.utterances[row] for row in range(rows.start, rows.stop)]
+            yield PartTask(number, utterances, self.source.is_measured, {})
+
+    def run(self, numbers: Sequence[int], engine: Engine, on_part: Callable[[Mapping[str, Any]], None]) -> None:
+        """Transcribe parts and write each as it comes.
+
+        Args:
+            numbers: of the parts.
+            engine: transcribes them.
+            on_part: called with the record of each part that is written.
+
+        Raises:
+            StoreError: a store failed; a later start of the job continues.
+        """
+        for result in engine(self.tasks(numbers)):
+            self.folder.write_part(self.plan.name(result.number), result)
+            on_part(result.record)
+
+
+def open_job(path: str, output: str, model: str, decode: Mapping[str, Any], settings: JobSettings) -> BulkJob:
+    """Open a job without writing anything: read its input, plan its parts, list its folder.
+
+    Args:
+        path: or URL of the input.
+        output: folder or URL.
+        model: as `load_recognizer` takes it.
+        decode: settings of the decoder that replace the model's own.
+        settings: of the job.
+
+    Raises:
+        InputError: input, output or model cannot be used.
+        StoreError: a store cannot be read.
+    """
+    folder = JobFolder(output)
+    before = folder.job()
+    source = open_source(path, before.get("bytes_per_second") or None if before else None)
+    durations = source.utterances.durations
+    plan = plan_parts(durations, settings.part_hours * 3600)
+    identity = {
+        "fingerprints": job_fingerprints(
+            input_fingerprint(source), model_fingerprint(model, decode), settings.as_dict()
+        ),
+        "input": absolute(source.path),
+        "model": printable_url(model) if "://" in model else str(Path(model).resolve()),
+        "settings": settings.as_dict(),
+        "bytes_per_second": dict(source.bytes_per_second),
+        "num_utterances": len(source.utterances),
+        "num_parts": plan.num_parts,
+        "hours": round(source.utterances.hours, 4),
+    }
+    return BulkJob(source, plan, plan.seconds(durations), folder, identity)

@@ -1,0 +1,93 @@
+"""Parts: consecutive utterances that a bulk job transcribes and writes at once."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from torch import Tensor
+
+from asr.data.manifest import Utterance
+from asr.errors import InputError
+
+SHARE = re.compile(r"(\d+)/(\d+)")
+MIN_DIGITS = 5  # of a part's number in file names
+
+
+class PartPlan(NamedTuple):
+    """Where the parts begin.
+
+    Args:
+        edges: row of the first utterance of each part, and the number of all utterances, (number of parts + 1,).
+    """
+
+    edges: np.ndarray
+
+    @property
+    def num_parts(self) -> int:
+        return len(self.edges) - 1
+
+    def rows(self, number: int) -> slice:
+        """Return the rows of a part."""
+        return slice(int(self.edges[number]), int(self.edges[number + 1]))
+
+    def name(self, number: int) -> str:
+        """Return the name of a part without suffix: part-00017."""
+        return f"part-{number:0{max(MIN_DIGITS, len(str(self.num_parts - 1)))}d}"
+
+    def seconds(self, durations: Tensor) -> np.ndarray:
+        """Sum the durations of each part's utterances, (number of parts,)."""
+        return np.add.reduceat(durations.numpy(), self.edges[:-1])
+
+
+def plan_parts(durations: Tensor, part_seconds: float) -> PartPlan:
+    """Cut utterances into parts: each begins with the first utterance that begins in the next `part_seconds`.
+
+    A part holds up to `part_seconds`, and what its last utterance exceeds them by.
+
+    Args:
+        durations: of the utterances in seconds, (N,).
+        part_seconds: how long a part is.
+    """
+    seconds = durations.numpy()
+    slots = np.floor((seconds.cumsum() - seconds) / part_seconds)
+    begins = np.flatnonzero(np.diff(slots, prepend=-1.0))
+    return PartPlan(np.append(begins, len(seconds)))
+
+
+@dataclass(frozen=True)
+class PartTask:
+    """A part to transcribe, as a worker receives it.
+
+    Args:
+        number: of the part.
+        utterances: in order.
+        is_measured: whether their durations are those of the audio.
+        excluded: ids of utterances that end the process which recognises them, with the reason.
+    """
+
+    number: int
+    utterances: Sequence[Utterance]
+    is_measured: bool
+    excluded: dict[str, str]
+
+
+def share_of(text: str | None, num_parts: int) -> range:
+    """Return the parts of one share of all, such as `17/400`: the 17th, the 417th and so on.
+
+    Args:
+        text: K/N, K from 1 to N; None: all parts.
+        num_parts: of the job.
+
+    Raises:
+        InputError: it is not a share.
+    """
+    if text is None:
+        return range(num_parts)
+    match = SHARE.fullmatch(text)
+    place, total = (int(match[1]), int(match[2])) if match else (0, 0)
+    if not 1 <= place <= total:
+        must = "--part must be K/N, the K-th of N shares of the parts, K from 1 to N"
+        raise InputError(f"{must}; got {text!r}. In a SLURM array: --part $SLURM_ARRAY_TASK_ID/400.")
+    return range(place - 1, num_parts, total)

@@ -1,0 +1,161 @@
+"""The input of a bulk job: a manifest, an index, or audio files that lie in a folder or below a URL.
+
+Of audio files only names and sizes are read at the start. Their durations are estimated from the sizes, which is enough
+to plan parts; a worker measures them when it reads the files.
+"""
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from asr.audio.load import AUDIO_SUFFIXES, audio_info, find_audio
+from asr.data.index import INDEX
+from asr.data.index_cache import INDEX_SUFFIX, IndexCache, check_shards
+from asr.data.manifest import Utterance
+from asr.data.utterances import Utterances
+from asr.errors import AudioError, InputError, shown
+from asr.storage.location import file_name, is_url, join, plain, printable_url, without_query
+from asr.storage.store import list_prefix
+
+MANIFEST_SUFFIXES = (".jsonl", ".json", INDEX_SUFFIX)
+NEEDED_KEYS = ("audio_filepath", "duration")  # of a manifest's line
+PROBES = 8  # files of each suffix that are opened to learn how many bytes a second of audio takes
+PCM_BYTES_PER_SECOND = 32_000.0  # 16 kHz, 16 bits: where no file could be opened
+MIN_SECONDS = 0.01  # estimated duration of the smallest file
+
+
+@dataclass(frozen=True)
+class Source:
+    """The utterances of a job.
+
+    Args:
+        path: or URL of the input, as given.
+        utterances: in the order of the manifest, or of the files' names; texts play no part.
+        bytes_per_second: of audio files by suffix, where durations are estimates; empty: durations are the manifest's.
+    """
+
+    path: str
+    utterances: Utterances
+    bytes_per_second: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether durations are those of the audio, and not estimates."""
+        return not self.bytes_per_second
+
+
+def open_source(path: str, bytes_per_second: Mapping[str, float] | None = None) -> Source:
+    """Open the input of a job.
+
+    Args:
+        path: or URL of a manifest, an index, a folder of shards with an index, an audio file, or a folder of those.
+        bytes_per_second: that an earlier start of the job has estimated; None: some files are opened for it.
+
+    Raises:
+        InputError: there is no such input, it has no audio, or two utterances have the same id.
+        StoreError: a store cannot be read, or shards are not those of the index.
+    """
+    path = plain(path)
+    if file_name(path).endswith(".tar"):
+        must = "INPUT must be the index of shards; got a shard"
+        raise InputError(f"{must}, {printable_url(path)}. Make an index: python -m asr.shards --index-only --help.")
+    is_folder = os.path.isdir(path)
+    if is_folder and os.path.isfile(os.path.join(path, INDEX)):
+        path, is_folder = os.path.join(path, INDEX), False
+    if without_query(path).endswith(MANIFEST_SUFFIXES) and not is_folder:
+        source = Source(path, _listed(path))
+    else:
+        source = _of_files(path, bytes_per_second)
+    _check_ids(source.utterances, path)
+    return source
+
+
+def _listed(path: str) -> Utterances:
+    utterances = IndexCache().utterances(path, NEEDED_KEYS)
+    for part in utterances.parts:
+        check_shards(part.index, part.folder)
+    return utterances
+
+
+def _of_files(path: str, bytes_per_second: Mapping[str, float] | None) -> Source:
+    sizes = _sizes(path)
+    if is_url(path) and join(path, INDEX) in sizes:
+        return Source(join(path, INDEX), _listed(join(path, INDEX)))
+    sizes = {file: size for file, size in sizes.items() if file.lower().endswith(AUDIO_SUFFIXES) or file == path}
+    if not sizes:
+        must = f"INPUT must be a manifest, an index, or hold audio files ({' '.join(AUDIO_SUFFIXES)})"
+        raise InputError(f"{must}; there are none below {printable_url(path)}.")
+    if bytes_per_second is None:
+        bytes_per_second = _estimated(list(sizes))
+    default = max(bytes_per_second.values(), default=PCM_BYTES_PER_SECOND)
+    utterances = [
+        Utterance(file, max(size / bytes_per_second.get(_suffix(file), default), MIN_SECONDS), "", _inside(file, path))
+        for file, size in sizes.items()
+    ]
+    return Source(path, Utterances.of(utterances), bytes_per_second)
+
+
+def _sizes(path: str) -> dict[str, int]:
+    """Map the files below a path or URL, sorted, to their sizes in bytes."""
+    if is_url(path):
+        return dict(list_prefix(path))
+    return {str(file): _size(file) for file in find_audio(path)}
+
+
+def _size(file: Path) -> int:
+    try:
+        return file.stat().st_size
+    except OSError:  # a broken link: it fails when it is read
+        return 0
+
+
+def _suffix(file: str) -> str:
+    return os.path.splitext(file)[1].lower()
+
+
+def _inside(file: str, path: str) -> str:
+    """Return an audio file's id: its name relative to the input, or its own name if it is the input."""
+    return file_name(file) if file == path else file.removeprefix(path).lstrip("/")
+
+
+def _estimated(files: Sequence[str]) -> dict[str, float]:
+    """Open a few files of each suffix, evenly spread, to learn how many bytes a second of audio takes."""
+    by_suffix: dict[str, list[str]] = {}
+    for file in files:
+        by_suffix.setdefault(_suffix(file), []).append(file)
+    return {suffix: _mean_rate(similar) for suffix, similar in sorted(by_suffix.items())}
+
+
+def _mean_rate(files: Sequence[str]) -> float:
+    num_bytes = seconds = 0.0
+    for file, content in _probed(files):
+        try:
+            info = audio_info(file, content)
+        except AudioError:  # recorded as a failure when its part is transcribed
+            continue
+        num_bytes += os.stat(file).st_size if content is None else len(content)
+        seconds += info.num_samples / info.sample_rate
+    return num_bytes / seconds if seconds else PCM_BYTES_PER_SECOND
+
+
+def _probed(files: Sequence[str]) -> Iterator[tuple[str, bytes | None]]:
+    from asr.storage.store import read_whole
+
+    places = np.unique(np.linspace(0, len(files) - 1, PROBES).round().astype(int))
+    for place in places:
+        yield files[place], read_whole(files[place]) if is_url(files[place]) else None
+
+
+def _check_ids(utterances: Utterances, path: str) -> None:
+    """Check that ids are unique: texts and failures are told apart by them."""
+    hashes = np.fromiter(map(hash, utterances.ids), np.int64, len(utterances))
+    if len(np.unique(hashes)) == len(hashes):
+        return
+    seen: set[str] = set()
+    for name in utterances.ids:
+        if name in seen:
+            raise InputError(f"{printable_url(path)}: ids must be unique; {shown(name)} stands there twice.")
+        seen.add(name)

@@ -1,0 +1,174 @@
+"""A part's utterances to its texts: the path of `asr.transcribe`, with what a manifest needs beside each text."""
+
+import os
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from asr.audio.load import audio_info
+from asr.bulk.failures import isolated_failures
+from asr.bulk.parts import PartTask
+from asr.bulk.statistics import part_statistics
+from asr.data.batch import Rejected
+from asr.data.dataset import fetch
+from asr.data.manifest import Utterance
+from asr.errors import AudioError, StoreError, is_out_of_memory, one_line
+from asr.recognition.aligned_segments import word_stretches
+from asr.recognition.inference import Inference
+from asr.recognition.recognizer import Recognizer
+from asr.recognition.transcript import Transcript
+from asr.storage.location import absolute
+
+MAX_SEGMENT_SECONDS = 20.0  # as long as the utterances that most models are trained on
+Entry = dict[str, Any]  # a line of a JSONL file
+
+
+class PartResult(NamedTuple):
+    """A part that was transcribed.
+
+    Args:
+        number: of the part.
+        texts: lines of utterances that have a transcript, in the order of the input.
+        segments: lines of a training manifest; None: they were not asked for.
+        record: counts and times of the part, and its failures.
+    """
+
+    number: int
+    texts: list[Entry]
+    segments: list[Entry] | None
+    record: Entry
+
+
+class Outcomes(NamedTuple):
+    """The transcripts and failures of a part's utterances, by id; an utterance is in one of them."""
+
+    utterances: dict[str, Utterance]
+    transcripts: dict[str, Transcript]
+    failures: dict[str, str]
+
+
+def transcribe_part(
+    recognizer: Recognizer,
+    task: PartTask,
+    inference: Inference,
+    with_segments: bool,
+    on_progress: Callable[[float], None] = lambda seconds: None,
+) -> PartResult:
+    """Transcribe a part.
+
+    An utterance that raises an error of another kind than those of bad audio is found by bisection and becomes a
+    failure; the others are recognised without it, in one go.
+
+    Args:
+        recognizer: the model.
+        task: the part.
+        inference: as for `Recognizer.recognize`.
+        with_segments: whether to cut utterances into segments to train on.
+        on_progress: called with the seconds of audio recognised since the last call.
+
+    Raises:
+        StoreError: a store failed.
+        MemoryError, RuntimeError: memory does not suffice for a batch.
+    """
+    begun, begun_at = time.monotonic(), time.time()
+    waited_before = recognizer.recording_encoder.waiting_seconds
+    outcomes = _opened(task)
+    opening_seconds = time.monotonic() - begun
+    try:
+        _recognise(recognizer, outcomes, inference, on_progress)
+    except Exception as error:
+        if isinstance(error, StoreError) or is_out_of_memory(error):
+            raise
+        waiting = [each for name, each in outcomes.utterances.items() if name not in outcomes.failures]
+        failures = isolated_failures(lambda suspects: list(recognizer.recognize(suspects, inference)), waiting)
+        if not failures:  # no utterance raises it alone
+            raise
+        outcomes.failures.update(failures)
+        outcomes.transcripts.clear()
+        _recognise(recognizer, outcomes, inference, on_progress)
+    waiting_seconds = opening_seconds + recognizer.recording_encoder.waiting_seconds - waited_before
+    sample_rate = recognizer.model.features.sample_rate
+    segments, num_torn = _segments(outcomes, sample_rate) if with_segments else (None, 0)
+    names = [utterance.id for utterance in task.utterances]
+    done = [outcomes.utterances[name] for name in names if name in outcomes.transcripts]
+    record = {
+        "part": task.number,
+        "worker": f"{socket.gethostname()}-{os.getpid()}",
+        "begun": round(begun_at, 3),
+        "seconds": round(time.monotonic() - begun, 3),
+        "waiting_seconds": round(waiting_seconds, 3),
+        "audio_seconds": round(sum(utterance.duration for utterance in done), 3),
+        "failures": [{"id": name, "reason": outcomes.failures[name]} for name in names if name in outcomes.failures],
+        "num_segments": len(segments or ()),
+        "num_torn": num_torn,
+        **part_statistics([(utterance.id, outcomes.transcripts[utterance.id]) for utterance in done]),
+    }
+    texts = [_entry(utterance) | outcomes.transcripts[utterance.id].as_dict() for utterance in done]
+    return PartResult(task.number, texts, segments, record)
+
+
+def _opened(task: PartTask) -> Outcomes:
+    """Take the utterances of a part; of audio files, read objects and measure durations."""
+    outcomes = Outcomes({each.id: each for each in task.utterances}, {}, dict(task.excluded))
+    if task.is_measured:
+        return outcomes
+    for utterance in fetch([each for each in task.utterances if each.id not in task.excluded]):
+        try:
+            info = audio_info(utterance.audio_filepath, utterance.content)
+        except AudioError as error:
+            outcomes.failures[utterance.id] = one_line(error)
+            continue
+        outcomes.utterances[utterance.id] = replace(utterance, duration=info.num_samples / info.sample_rate)
+    return outcomes
+
+
+def _recognise(
+    recognizer: Recognizer, outcomes: Outcomes, inference: Inference, on_progress: Callable[[float], None]
+) -> None:
+    """Recognise the utterances that have no failure yet."""
+    utterances = [each for name, each in outcomes.utterances.items() if name not in outcomes.failures]
+    for result in recognizer.recognize(utterances, inference, on_progress):
+        if isinstance(result, Rejected):
+            outcomes.failures[result.utterance.id] = one_line(result.reason)
+        else:
+            outcomes.transcripts[result[0].id] = result[1]
+
+
+def _entry(utterance: Utterance) -> Entry:
+    """Return the keys of an utterance that a text's line begins with."""
+    entry: Entry = {"id": utterance.id, "audio_filepath": absolute(utterance.audio_filepath)}
+    if utterance.extent is not None:  # bytes of a shard
+        entry |= {"start": utterance.extent.start, "num_bytes": utterance.extent.num_bytes}
+    if utterance.offset is not None:
+        entry["offset"] = utterance.offset
+    if utterance.speaker is not None:
+        entry["speaker"] = utterance.speaker
+    return entry
+
+
+def _segments(outcomes: Outcomes, sample_rate: int) -> tuple[list[Entry], int]:
+    """Cut utterances at silences; return the segments' manifest lines, and the number left out for a torn word."""
+    segments: list[Entry] = []
+    num_torn = 0
+    for name, utterance in outcomes.utterances.items():
+        if name not in outcomes.transcripts:
+            continue
+        words = outcomes.transcripts[name].words
+        for stretch in word_stretches(utterance, words, MAX_SEGMENT_SECONDS, sample_rate):
+            if stretch.is_torn:
+                num_torn += 1
+                continue
+            inside = words[stretch.first : stretch.last]
+            segments.append(
+                _entry(utterance)
+                | {
+                    "id": f"{name}-{stretch.number:05d}",
+                    "offset": round((utterance.offset or 0.0) + stretch.begin, 3),
+                    "duration": round(stretch.end - stretch.begin, 3),
+                    "text": " ".join(word.text for word in inside),
+                    "confidence": round(sum(word.confidence for word in inside) / len(inside), 4),
+                }
+            )
+    return segments, num_torn

@@ -1,0 +1,116 @@
+"""What tests of bulk jobs share: an input with good and bad files, jobs as a user runs them, and what they wrote."""
+
+import json
+import multiprocessing
+import os
+import resource
+from collections.abc import Callable
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import soundfile
+
+from tests.conftest import ROOT
+from tests.tones import SAMPLE_RATE, sentences, speak
+
+BUNDLE = ROOT / "tests" / "bundles" / "format-7"
+SERVER = multiprocessing.get_context("forkserver")
+SERVER.set_forkserver_preload(["asr.transcribe", "asr.bulk.job", "asr.bulk.local", "asr.bulk.report"])
+PART_HOURS = 6 / 3600  # so that a part has a few utterances
+BAD = ("missing", "empty", "text", "nan", "half")
+
+
+def write_input(folder: Path, count: int = 24) -> Path:
+    """Write a manifest without texts, of `count` good recordings and one bad recording of each kind, mixed."""
+    (folder / "audio").mkdir(parents=True)
+    entries: list[dict[str, Any]] = []
+    for number, text in enumerate(sentences(count, seed=3, words=(2, 5))):
+        path = folder / "audio" / f"{number:03d}.flac"
+        soundfile.write(path, speak(text), SAMPLE_RATE)
+        entries.append({"id": f"good {number}", "audio_filepath": f"audio/{path.name}", "duration": seconds(path)})
+    for place, kind in enumerate(BAD):
+        bad = folder / "audio" / f"{kind}.flac"
+        _write_bad(bad, kind)
+        entry = {"id": f"bad {kind}", "audio_filepath": f"audio/{bad.name}", "duration": 1.5}
+        entries.insert((5 * place) % len(entries), entry)
+    manifest = folder / "input.jsonl"
+    manifest.write_text("".join(json.dumps(entry) + "\n" for entry in entries))
+    return manifest
+
+
+def seconds(path: Path) -> float:
+    return float(soundfile.info(path).duration)
+
+
+def _write_bad(path: Path, kind: str) -> None:
+    if kind == "empty":
+        path.touch()
+    elif kind == "text":
+        path.write_text("this is not audio at all")
+    elif kind == "nan":
+        soundfile.write(path, np.full(24_000, np.nan, np.float32), SAMPLE_RATE, format="WAV", subtype="FLOAT")
+    elif kind == "half":
+        soundfile.write(path, np.tile(speak("abcdef"), 2), SAMPLE_RATE)
+        os.truncate(path, path.stat().st_size // 2)
+
+
+def job_options(source: str | Path, output: str | Path, *more: str, model: str | Path = BUNDLE) -> list[str]:
+    """Arguments of asr.transcribe for a bulk job of small parts."""
+    options = ["--parts", "--part-hours", str(PART_HOURS), "--output-dir", str(output), "--device", "cpu"]
+    return [str(model), str(source), *options, *more]
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def texts_of(output: Path) -> dict[str, dict[str, Any]]:
+    """Lines of all parts by id; an id that stands in two of them is an error."""
+    entries = [entry for part in sorted(output.glob("part-*.jsonl")) for entry in lines(part)]
+    by_id = {entry["id"]: entry for entry in entries}
+    assert len(by_id) == len(entries)
+    return by_id
+
+
+def failures_of(output: Path) -> dict[str, str]:
+    entries = lines(output / "failures.jsonl")
+    by_id = {entry["id"]: entry["reason"] for entry in entries}
+    assert len(by_id) == len(entries)
+    return by_id
+
+
+def files_of(output: Path) -> dict[str, bytes]:
+    """Contents of the files that must be the same however often a job was disturbed: all but records and report."""
+    return {path.name: path.read_bytes() for path in sorted([*output.glob("*.jsonl"), output / "job.json"])}
+
+
+def _run(arguments: list[str], output: Path, max_bytes: int | None, before: Callable[[], object] | None) -> None:
+    descriptor = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(descriptor, 1)
+    os.dup2(descriptor, 2)
+    if max_bytes is not None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (max_bytes, max_bytes))
+    if before is not None:
+        before()
+    from asr.cli.command import run_command
+    from asr.transcribe import main
+
+    run_command(lambda _: main(arguments))
+
+
+def start(
+    arguments: list[str], output: Path, max_bytes: int | None = None, before: Callable[[], object] | None = None
+) -> BaseProcess:
+    """Start asr.transcribe in a process of its own.
+
+    Args:
+        arguments: of the command.
+        output: file for what it prints.
+        max_bytes: that a file may have: a full disk, as far as a process can tell.
+        before: called before the command, to do it some harm.
+    """
+    process = SERVER.Process(target=_run, args=(arguments, output, max_bytes, before))
+    process.start()
+    return process

@@ -1,0 +1,419 @@
+"""Bulk jobs of asr.transcribe: parts, failures, resuming, whatever happens."""
+
+import json
+import random
+import re
+import shutil
+import time
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import soundfile
+import torch
+from safetensors.torch import load_file, save_file
+
+from asr.bulk.parts import PartTask, plan_parts, share_of
+from asr.bulk.source import open_source
+from asr.bulk.statistics import repetition
+from asr.bulk.transcription import transcribe_part
+from asr.checkpoint.load import load_recognizer
+from asr.data.manifest import Utterance, read_manifest
+from asr.errors import InputError, StoreError
+from asr.recognition.inference import INFERENCE
+from asr.shards import main as shards
+from asr.storage.store import list_prefix, read_whole, write_together, write_whole
+from asr.transcribe import main as transcribe
+from tests.bulk import (
+    BAD,
+    BUNDLE,
+    PART_HOURS,
+    failures_of,
+    files_of,
+    job_options,
+    lines,
+    start,
+    texts_of,
+    write_input,
+)
+from tests.storing import FaultyProxy, storage
+from tests.tones import SAMPLE_RATE, speak
+
+NAMES_OF_BAD = {f"bad {kind}" for kind in BAD}
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The manifest of 24 good and 5 bad recordings."""
+    return write_input(tmp_path_factory.mktemp("input"))
+
+
+@pytest.fixture(scope="module")
+def undisturbed(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a job that nothing has disturbed."""
+    output = tmp_path_factory.mktemp("undisturbed") / "out"
+    assert transcribe(job_options(source, output, "--segments")) == 0
+    return output
+
+
+def test_each_utterance_is_in_exactly_one_of_texts_and_failures(source: Path, undisturbed: Path) -> None:
+    ids = [entry["id"] for entry in lines(source)]
+    texts, failures = texts_of(undisturbed), failures_of(undisturbed)
+    assert len(ids) == 29
+    assert texts.keys() | failures.keys() == set(ids)
+    assert not texts.keys() & failures.keys()
+    assert failures.keys() == NAMES_OF_BAD
+    assert all("\n" not in reason and reason for reason in failures.values())
+    in_order = [name for name in ids if name in texts]
+    assert list(texts) == in_order
+
+
+def test_texts_are_those_of_the_command_without_parts(
+    source: Path, undisturbed: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert transcribe([str(BUNDLE), str(source), "--format", "jsonl", "--device", "cpu"]) == 1
+    plain = {entry["id"]: entry for entry in map(json.loads, capsys.readouterr().out.splitlines())}
+    texts = texts_of(undisturbed)
+    assert {name: entry["text"] for name, entry in texts.items()} == {
+        name: entry["text"] for name, entry in plain.items()
+    }
+    assert any(entry["text"] for entry in plain.values())
+    assert {key for entry in texts.values() for key in entry} == {key for entry in plain.values() for key in entry} | {
+        "audio_filepath"
+    }
+
+
+def test_parts_are_as_long_as_asked_and_hold_consecutive_utterances() -> None:
+    durations = [3.0, 4.0, 1.0, 30.0, 2.0, 2.0, 2.0, 9.0]
+    plan = plan_parts(torch.tensor(durations, dtype=torch.float64), 7.0)
+    expected: list[list[int]] = []
+    passed, slot = 0.0, -1
+    for row, length in enumerate(durations):  # a part begins with the first utterance that begins in the next 7 s
+        if int(passed // 7.0) != slot:
+            slot = int(passed // 7.0)
+            expected.append([])
+        expected[-1].append(row)
+        passed += length
+    assert [list(range(8))[plan.rows(number)] for number in range(plan.num_parts)] == expected
+    assert plan.name(3) == "part-00003"
+
+
+@pytest.mark.parametrize("total", [1, 3, 7, 400])
+def test_shares_of_an_array_are_all_parts_once(total: int) -> None:
+    shares = [share_of(f"{place}/{total}", 23) for place in range(1, total + 1)]
+    assert sorted(number for share in shares for number in share) == list(range(23))
+
+
+@pytest.mark.parametrize("share", ["0/4", "5/4", "1", "-1/4", "1/0", "a/b"])
+def test_what_is_no_share_is_refused(share: str) -> None:
+    with pytest.raises(InputError, match="--part must be K/N"):
+        share_of(share, 10)
+
+
+def test_tasks_of_an_array_write_the_files_of_one_job(source: Path, undisturbed: Path, tmp_path: Path) -> None:
+    for place in (2, 3, 1):
+        assert not (tmp_path / "failures.jsonl").exists()
+        transcribe(job_options(source, tmp_path, "--segments", "--part", f"{place}/3"))
+    assert files_of(tmp_path) == files_of(undisturbed)
+
+
+def test_a_folder_of_audio_gives_the_texts_of_its_manifest(source: Path, undisturbed: Path, tmp_path: Path) -> None:
+    transcribe(job_options(source.parent / "audio", tmp_path))
+    texts, failures = texts_of(tmp_path), failures_of(tmp_path)
+    assert {name: entry["text"] for name, entry in texts.items()} == {
+        entry["audio_filepath"].rpartition("/")[2]: entry["text"] for entry in texts_of(undisturbed).values()
+    }
+    assert failures.keys() == {f"{kind}.flac" for kind in BAD if kind != "missing"}
+    assert len(list(tmp_path.glob("part-*.jsonl"))) > 1
+
+
+def test_an_index_of_shards_gives_the_texts_of_its_manifest(source: Path, undisturbed: Path, tmp_path: Path) -> None:
+    good = [entry | {"text": ""} for entry in lines(source) if entry["id"] not in NAMES_OF_BAD]
+    manifest = source.parent / "good.jsonl"
+    manifest.write_text("".join(json.dumps(entry) + "\n" for entry in good))
+    shards([str(manifest), "-o", str(tmp_path / "shards"), "--shard-megabytes", "1"])
+    manifest.unlink()
+    transcribe(job_options(tmp_path / "shards", tmp_path / "out"))
+    assert {name: entry["text"] for name, entry in texts_of(tmp_path / "out").items()} == {
+        name: entry["text"] for name, entry in texts_of(undisturbed).items()
+    }
+
+
+def test_s3_in_and_out_give_the_files_of_a_disk(
+    source: Path, undisturbed: Path, s3: FaultyProxy, tmp_path: Path
+) -> None:
+    good = [entry for entry in lines(source) if entry["id"] != "bad missing"]  # an absent object is the store's fault
+    for entry in good:
+        write_whole(f"s3://bucket/bulk/{entry['audio_filepath']}", source.parent / entry["audio_filepath"])
+    s3.faults.extend(["slow_down", "reset", "", "cut", "slow_down"])
+    transcribe(job_options("s3://bucket/bulk/audio", "s3://bucket/out"))
+    for url, _ in list_prefix("s3://bucket/out"):
+        (tmp_path / url.rpartition("/")[2]).write_bytes(read_whole(url))
+    by_file = {entry["audio_filepath"].rpartition("/")[2]: entry["text"] for entry in texts_of(undisturbed).values()}
+    assert {name: entry["text"] for name, entry in texts_of(tmp_path).items()} == by_file
+    assert failures_of(tmp_path).keys() == {f"{kind}.flac" for kind in BAD if kind != "missing"}
+    assert all(entry["audio_filepath"].startswith("s3://bucket/bulk/audio/") for entry in texts_of(tmp_path).values())
+    s3.reset()
+    transcribe(job_options("s3://bucket/bulk/audio", "s3://bucket/out"))
+    read = [target for method, target, _ in s3.requests if method == "GET" and ".flac" in target]
+    assert read == [], "a job that is done reads no audio, and opens no file for its size"
+    listings = [target for method, target, _ in s3.requests if method == "GET" and "list-type=2" in target]
+    assert len(listings) == 2, "input and output are listed once each"
+
+
+def test_a_store_that_fails_ends_a_job_in_one_line_and_it_resumes(
+    source: Path, s3: FaultyProxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from asr.storage import session
+
+    good = [entry for entry in lines(source) if entry["id"] != "bad missing"]
+    for entry in good:
+        write_whole(f"s3://bucket/ends/{entry['audio_filepath']}", source.parent / entry["audio_filepath"])
+    session.configure(storage(retry_seconds=0.5))
+    arguments = job_options("s3://bucket/ends/audio", tmp_path)
+    s3.faults.extend([""] * 20)
+    s3.forever = "slow_down"
+    with pytest.raises(StoreError, match=r"^s3://bucket/ends/audio/\d+\.flac: 503 .*SlowDown") as raised:
+        transcribe(arguments)
+    assert "\n" not in str(raised.value)
+    done = len(list(tmp_path.glob("part-*.jsonl")))
+    s3.reset()
+    transcribe(arguments)
+    assert len(texts_of(tmp_path)) == 24
+    assert done < len(list(tmp_path.glob("part-*.jsonl")))
+
+
+def test_a_job_that_is_killed_at_random_moments_gives_the_same_files(
+    source: Path, undisturbed: Path, tmp_path: Path
+) -> None:
+    output, log, draw = tmp_path / "out", tmp_path / "log", random.Random(7)
+    arguments = job_options(source, output, "--segments")
+    for done in (0, 1, 2, 4, 6):  # parts that are there before the next kill
+        process = start(arguments, log)
+        while process.is_alive() and len(list(output.glob("part-*.jsonl"))) < done:
+            time.sleep(0.002)
+        time.sleep(draw.uniform(0, 0.1))
+        assert process.is_alive()
+        process.kill()
+        process.join()
+    start(arguments, log).join()
+    assert files_of(output) == files_of(undisturbed)
+    assert (output / "report.json").exists()
+
+
+def test_two_processes_of_one_job_in_one_folder_give_the_same_files(
+    source: Path, undisturbed: Path, tmp_path: Path
+) -> None:
+    arguments = job_options(source, tmp_path / "out", "--segments")
+    processes = [start(arguments, tmp_path / f"log-{number}") for number in range(2)]
+    for process in processes:
+        process.join()
+    assert [process.exitcode for process in processes] == [0, 0]
+    assert files_of(tmp_path / "out") == files_of(undisturbed)
+
+
+def test_a_full_disk_ends_a_job_in_one_line_and_it_resumes(source: Path, undisturbed: Path, tmp_path: Path) -> None:
+    arguments = job_options(source, tmp_path / "out", "--segments")
+    largest = max(len(content) for name, content in files_of(undisturbed).items() if name.startswith("part-"))
+    process = start(arguments, tmp_path / "log", max_bytes=largest - 1)
+    process.join()
+    assert process.exitcode == 1
+    errors = [line for line in (tmp_path / "log").read_text().splitlines() if line.startswith("error: ")]
+    assert len(errors) == 1
+    assert re.search(r"part-\d+\.jsonl?: must be written; File too large", errors[0])
+    assert "Traceback" not in (tmp_path / "log").read_text()
+    transcribe(arguments)
+    assert files_of(tmp_path / "out") == files_of(undisturbed)
+
+
+def test_a_job_that_is_done_reads_no_audio_again(source: Path, tmp_path: Path) -> None:
+    shutil.copytree(source.parent, tmp_path / "input")
+    arguments = job_options(tmp_path / "input" / "input.jsonl", tmp_path / "out")
+    transcribe(arguments)
+    before = files_of(tmp_path / "out")
+    shutil.rmtree(tmp_path / "input" / "audio")
+    transcribe(arguments)
+    assert files_of(tmp_path / "out") == before
+
+
+def test_a_model_that_changes_between_two_starts_is_refused(source: Path, tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    shutil.copytree(BUNDLE, model)
+    transcribe(job_options(source, tmp_path / "out", "--part", "1/2", model=model))
+    weights = load_file(model / "weights.safetensors")
+    name = next(name for name, weight in weights.items() if weight.is_floating_point())
+    weights[name].view(-1)[0] += 1e-3
+    save_file(weights, model / "weights.safetensors")
+    before = files_of(tmp_path / "out")
+    with pytest.raises(InputError, match=r"of another model\. Give another --output-dir"):
+        transcribe(job_options(source, tmp_path / "out", model=model))
+    assert files_of(tmp_path / "out") == before
+
+
+def test_a_model_is_the_same_wherever_it_lies(source: Path, tmp_path: Path) -> None:
+    shutil.copytree(BUNDLE, tmp_path / "copy")
+    transcribe(job_options(source, tmp_path / "out", "--part", "1/2"))
+    transcribe(job_options(source, tmp_path / "out", model=tmp_path / "copy"))
+    assert (tmp_path / "out" / "report.json").exists()
+
+
+@pytest.mark.parametrize(
+    "more",
+    [["--segments"], ["--part-hours", "1"], ["--batch-seconds", "3"], ["--chunk", "2"], ["--precision", "bfloat16"]],
+)
+def test_other_settings_in_the_same_folder_are_refused(more: list[str], source: Path, tmp_path: Path) -> None:
+    transcribe(job_options(source, tmp_path, "--part", "1/9"))
+    with pytest.raises(InputError, match="of another settings"):
+        transcribe(job_options(source, tmp_path, *more))
+
+
+def test_another_input_in_the_same_folder_is_refused(source: Path, tmp_path: Path) -> None:
+    transcribe(job_options(source, tmp_path, "--part", "1/9"))
+    with pytest.raises(InputError, match="of another input"):
+        transcribe(job_options(source.parent / "audio", tmp_path))
+
+
+def test_parts_without_job_json_are_refused(source: Path, tmp_path: Path) -> None:
+    (tmp_path / "part-00000.jsonl").write_text("")
+    with pytest.raises(InputError, match=r"it has part-00000\.jsonl without job\.json"):
+        transcribe(job_options(source, tmp_path))
+
+
+def test_a_dry_run_writes_nothing(source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert transcribe(job_options(source, tmp_path / "out", "--dry-run")) == 0
+    assert not (tmp_path / "out").exists()
+    shown = capsys.readouterr().out
+    assert "29 utterances" in shown
+    assert re.search(r"expected time: .* times real time", shown)
+    assert "requests: 29 reads of audio" in shown
+
+
+def test_segments_are_a_manifest_whose_words_are_those_of_the_texts(fluent: Path, tmp_path: Path) -> None:
+    (tmp_path / "audio").mkdir()
+    pause = np.zeros(SAMPLE_RATE, np.float32)
+    long = np.concatenate([piece for number in range(12) for piece in (speak("abcd efab cdef abde"), pause)])
+    soundfile.write(tmp_path / "audio" / "long.flac", long, SAMPLE_RATE)
+    soundfile.write(tmp_path / "audio" / "short.flac", speak("abcd ef"), SAMPLE_RATE)
+    transcribe(job_options(tmp_path / "audio", tmp_path / "out", "--segments", model=fluent / "run"))
+    files = sorted((tmp_path / "out").glob("segments-*.jsonl"))
+    segments = [segment for file in files for segment in read_manifest(file)]
+    of_long = [segment for segment in segments if segment.id.startswith("long.flac")]
+    assert len(of_long) > 1
+    assert all(0 < segment.duration <= 20 for segment in segments)
+    places = [((segment.offset or 0.0), segment.duration) for segment in of_long]
+    assert all(begin + length <= after + 1e-3 for (begin, length), (after, _) in pairwise(places))
+    report = json.loads((tmp_path / "out" / "report.json").read_text())
+    assert report["num_segments"] == len(segments)
+    texts = texts_of(tmp_path / "out")
+    if not report["num_torn_segments"]:
+        for name in ("long.flac", "short.flac"):
+            joined = " ".join(segment.text for segment in segments if segment.id.startswith(name))
+            assert joined == texts[name]["text"]
+
+
+class _Poisoned:
+    """A recogniser that raises an error of some kind when it is given certain utterances."""
+
+    def __init__(self, poison: set[str], error: Exception) -> None:
+        self._recognizer = load_recognizer(BUNDLE)
+        self.model, self.recording_encoder = self._recognizer.model, self._recognizer.recording_encoder
+        self.poison, self.error = poison, error
+
+    def recognize(self, utterances: Sequence[Utterance], *options: Any) -> Any:
+        if self.poison & {utterance.id for utterance in utterances}:
+            raise self.error
+        return self._recognizer.recognize(utterances, *options)
+
+
+def test_an_utterance_that_raises_an_unknown_error_is_a_failure_and_the_others_are_unchanged(source: Path) -> None:
+    utterances = list(open_source(str(source)).utterances)
+    task = PartTask(0, utterances, True, {})
+    poison = {"good 3", "good 17"}
+    result = transcribe_part(_Poisoned(poison, RuntimeError("no\nkernel")), task, INFERENCE, False)  # type: ignore[arg-type]
+    failures = {failure["id"]: failure["reason"] for failure in result.record["failures"]}
+    assert failures.keys() == NAMES_OF_BAD | poison
+    assert failures["good 3"] == "RuntimeError: no kernel"
+    without = PartTask(0, [each for each in utterances if each.id not in poison], True, {})
+    expected = transcribe_part(load_recognizer(BUNDLE), without, INFERENCE, False)
+    assert result.texts == expected.texts
+
+
+@pytest.mark.parametrize(
+    "error", [StoreError("s3://bucket/x: 503."), MemoryError(), RuntimeError("CUDA out of memory")]
+)
+def test_errors_that_are_not_the_fault_of_an_utterance_end_a_job(error: Exception, source: Path) -> None:
+    task = PartTask(0, list(open_source(str(source)).utterances), True, {})
+    with pytest.raises(type(error)):
+        transcribe_part(_Poisoned({"good 3"}, error), task, INFERENCE, False)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--format", "srt"], "--format must be jsonl with --parts"),
+        (["--part-hours", "0"], "--part-hours must be positive; got 0"),
+        (["--part", "3"], "--part must be K/N"),
+        (["--nbest", "3"], "--nbest must be 1 with a decoder that finds one hypothesis"),
+        (["--address", "auto"], "--address must go with --engine ray"),
+        (["--stream"], "leave out"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(more: list[str], message: str, source: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=re.escape(message)):
+        transcribe(job_options(source, tmp_path, *more))
+
+
+def test_options_of_bulk_jobs_need_parts(source: Path, tmp_path: Path) -> None:
+    for more in (["--segments"], ["--part", "1/2"], ["--dry-run"], ["--engine", "ray"]):
+        with pytest.raises(InputError, match=f"{more[0]} must go with --parts"):
+            transcribe([str(BUNDLE), str(source), *more])
+    with pytest.raises(InputError, match="--parts must have one PATH; got 2"):
+        transcribe([str(BUNDLE), str(source), "another.wav", "--parts"])
+    with pytest.raises(InputError, match="--parts must have --output-dir"):
+        transcribe([str(BUNDLE), str(source), "--parts"])
+    with pytest.raises(InputError, match="--output-dir must be a folder of this machine"):
+        transcribe([str(BUNDLE), str(source), "--output-dir", "s3://bucket/out"])
+
+
+def test_a_bad_input_is_one_line(source: Path, tmp_path: Path) -> None:
+    twice = tmp_path / "twice.jsonl"
+    entry = {"audio_filepath": "a.wav", "duration": 1.0}
+    twice.write_text(2 * (json.dumps(entry) + "\n"))
+    wrong = tmp_path / "wrong.jsonl"
+    wrong.write_text(json.dumps(entry | {"duration": -1}) + "\n")
+    (tmp_path / "none").mkdir()
+    for path, message in [
+        (twice, r"twice\.jsonl:2: ids must be unique"),
+        (wrong, r"wrong\.jsonl:1: duration must be positive"),
+        (tmp_path / "none", "must hold audio files"),
+        (tmp_path / "absent", "must be an audio file or a folder"),
+        ("shard-000000.tar", "INPUT must be the index of shards"),
+    ]:
+        with pytest.raises(InputError, match=message):
+            transcribe(job_options(path, tmp_path / "out"))
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_file_is_written_once_by_the_first_of_several(tmp_path: Path, s3: FaultyProxy) -> None:
+    for path in (str(tmp_path / "job.json"), "s3://bucket/first/job.json"):
+        assert write_together(path, b"first", is_new=True)
+        assert not write_together(path, b"second", is_new=True)
+        assert read_whole(path) == b"first"
+        assert write_together(path, b"third")
+        assert read_whole(path) == b"third"
+    assert [file.name for file in tmp_path.iterdir()] == ["job.json"]
+
+
+def test_repetition_is_that_of_texts_that_repeat_themselves() -> None:
+    assert repetition("thank you " * 30) > 2.4
+    assert repetition("an ordinary sentence about nothing much that says each word a single time only") < 1.5
+
+
+def test_the_report_counts_parts_and_utterances(undisturbed: Path) -> None:
+    report = json.loads((undisturbed / "report.json").read_text())
+    assert report["num_parts"] == len(list(undisturbed.glob("part-*.jsonl"))) >= 5
+    assert report["hours"] * 3600 > 5 * 3600 * PART_HOURS
+    assert report["num_texts"] + report["num_failures"] == report["num_utterances"] == 29
