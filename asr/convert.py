@@ -37,28 +37,33 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--pad-mode", choices=PAD_MODES, help=pad_mode)
     source = "who made the model, and its licence: a sentence for the model card"
     parser.add_argument("--source", metavar="TEXT", help=source)
+    local = "attend to this many encoder frames to each side, not to all: for long recordings; MODEL may be a bundle"
+    parser.add_argument("--local-attention", metavar="FRAMES", type=int, help=local)
     options = parser.parse_args(arguments)
     if options.to != BUNDLE:
-        for option in ("pad_mode", "source"):
+        for option in ("pad_mode", "source", "local_attention"):
             if getattr(options, option) is not None:
                 raise InputError(
                     f"--{option.replace('_', '-')} must go with --to bundle; what others read has no such thing."
                 )
         (to_archive if options.to == NEMO else to_folder)(options.model, options.output)
     else:
-        to_bundle(options.model, options.output, options.pad_mode or PAD_MODES[0], options.source)
+        pad_mode = options.pad_mode or PAD_MODES[0]
+        to_bundle(options.model, options.output, pad_mode, options.source, options.local_attention)
     return 0
 
 
-def to_bundle(model: str, output: Path, pad_mode: str, source: str | None) -> None:
+def to_bundle(model: str, output: Path, pad_mode: str, source: str | None, local_attention: int | None) -> None:
     """Make a bundle of another toolkit's model."""
     from dataclasses import replace
 
     from asr.checkpoint.address import hub_hint, is_address
-    from asr.checkpoint.bundle import OF_A_BUNDLE, replace_bundle
+    from asr.checkpoint.bundle import OF_A_BUNDLE, read_bundle, replace_bundle
+    from asr.checkpoint.load import bundle_folder
     from asr.interchange.hub import download
     from asr.interchange.huggingface.convert import from_huggingface
     from asr.interchange.huggingface.files import is_huggingface
+    from asr.interchange.local_attention import is_bundle, with_local_attention
     from asr.interchange.nemo.convert import from_nemo
 
     path, origin = Path(model), real(Path(model)).name
@@ -69,9 +74,16 @@ def to_bundle(model: str, output: Path, pad_mode: str, source: str | None) -> No
     if not path.exists():
         must = f"{path}: there must be a .nemo archive, or a folder of its files or of transformers' files"
         raise InputError(f"{must}; there is nothing.{hub_hint(path)}")
+    if local_attention is not None and is_bundle(path):
+        bundle = read_bundle(bundle_folder(path))
+        replace_bundle(output, with_local_attention(bundle, local_attention, path))
+        print(f"{output}: {path}, with local attention to {local_attention} frames on each side")
+        return
     if path.is_dir() and all((path / name).is_file() for name in OF_A_BUNDLE):
         raise InputError(f"{path}: it is a bundle of asr already. To convert it, add --to nemo or --to huggingface.")
     converted = (from_huggingface if is_huggingface(path) else from_nemo)(path, pad_mode)
+    if local_attention is not None:
+        converted = converted._replace(bundle=with_local_attention(converted.bundle, local_attention, path))
     card = model_card(output, origin, source, converted)
     replace_bundle(output, replace(converted.bundle, card=card))
     print(f"{output}: {origin}, {_account(converted)}")
@@ -125,7 +137,7 @@ def _account(converted: "Converted") -> str:
     """What became of the tensors."""
     names = {
         "taken": converted.account.taken,
-        "folded (its scale into the subsampling)": converted.account.folded,
+        "folded (a scale into the subsampling, a bias into another)": converted.account.folded,
         "computed again and the same": converted.account.compared,
         "not needed": converted.account.not_needed,
     }

@@ -271,7 +271,18 @@ def test_what_nemo_does_not_have_does_not_go_into_an_archive(tiny: Path, tmp_pat
         ({"decoder": {"vocabulary": vocabulary()[:-1]}}, r"piece 39 of the tokenizer must be .* None; got"),
         ({"decoder": {"add_blank": False}}, r"decoder\.add_blank must be true: a CTC head has a blank; got False"),
         ({"encoder": {"ff_expansion_factor": "four"}}, r"encoder\.feed_forward_factor must be a number .*; got 'four'"),
-        ({"encoder": {"self_attention_model": "rel_pos_local_attn"}}, r"got 'rel_pos_local_attn'"),
+        (
+            {"encoder": {"self_attention_model": "rel_pos_local_attn"}},
+            r"encoder\.att_context_size must be as many frames to each side, .*; got null",
+        ),
+        (
+            {"encoder": {"self_attention_model": "rel_pos_local_attn", "att_context_size": [128, 64]}},
+            r"encoder\.att_context_size must be as many frames to each side, .*; got \[128, 64\]",
+        ),
+        (
+            {"encoder": {"self_attention_model": "rel_pos_local_attn", "att_context_size": [-1, -1]}},
+            r"encoder\.attention\.context must be a whole number from 1 to 4,096; got -1",
+        ),
         ({"preprocessor": {"new_in_nemo_4": 1}}, r"preprocessor\.new_in_nemo_4 must not be set: asr does not know"),
         ({"preprocessor": {"sample_rate": None}}, r"preprocessor\.sample_rate must be a whole number; got null"),
         ({"preprocessor": {"window_stride": 2.0}}, r"preprocessor\.window_stride must be seconds, at most one; got 2"),
@@ -290,7 +301,7 @@ REFUSED: dict[str, dict[str, Any]] = {  # one value of each setting that asr has
         "subsampling": "vggnet",
         "subsampling_factor": 2,
         "reduction": "striding",
-        "self_attention_model": "rel_pos_local_attn",
+        "self_attention_model": "abs_pos",
         "att_context_size": [[70, 13], [70, 0]],
         "att_context_style": "chunked_limited",
         "att_chunk_context_size": [[70], [13], [7]],

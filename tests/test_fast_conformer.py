@@ -12,6 +12,7 @@ from transformers.models.parakeet.modeling_parakeet import ParakeetEncoder
 
 from asr.build import component
 from asr.encoder.conformer import Conformer
+from asr.encoder.subsampling import depthwise_conv
 from asr.encoder.subsampling.depthwise_conv import DepthwiseConv
 from asr.interchange.account import take
 from asr.interchange.huggingface.config import encoder_config, scale
@@ -119,3 +120,19 @@ def test_the_front_end_equals_sums_over_windows(lengths: list[int], more: int, d
         expected = plainly(front_end, features[number], length)
         assert len(expected) == out_lengths[number]
         torch.testing.assert_close(out[number, : len(expected)], expected, rtol=0, atol=1e-12)
+
+
+def test_a_long_recording_is_subsampled_in_blocks_with_the_same_frames(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(depthwise_conv, "BLOCK_FRAMES", 5)
+    subsampling = DepthwiseConv(20, 16, num_channels=6, dropout=0.0).double()
+    for num_frames in (39, 40, 41, 48, 49, 203):
+        features = torch.randn(3, num_frames, 20, dtype=torch.float64)
+        lengths = torch.tensor([num_frames, num_frames // 2, num_frames - 3])
+        features[1, num_frames // 2 :] = float("nan")
+        whole, expected = subsampling(features, lengths)
+        with torch.no_grad():
+            in_blocks, actual = subsampling(features, lengths)
+        assert torch.equal(actual, expected)
+        assert in_blocks.isfinite().all()
+        for row, length in enumerate(expected.tolist()):
+            torch.testing.assert_close(in_blocks[row, :length], whole[row, :length], rtol=0, atol=1e-10)

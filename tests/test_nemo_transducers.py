@@ -229,3 +229,32 @@ def test_a_damaged_section_is_one_line_or_is_not_needed(name: str, value: Any, t
         assert from_nemo(path, "zeros").bundle.config["head"]["name"] == "tdt"
         return
     assert_refused(path, ".", tmp_path)
+
+
+def test_local_attention_is_taken_and_goes_back(tmp_path: Path) -> None:
+    near = {"self_attention_model": "rel_pos_local_attn", "att_context_size": [3, 3]}
+    path = archive(tmp_path, config("tdt", encoder=near), state("tdt"))
+    assert main([str(path), "-o", str(tmp_path / "ours")]) == 0
+    before = read_bundle(tmp_path / "ours")
+    assert before.config["encoder"]["attention"] == {"name": "local_attention", "context": 3, "bias": False}
+    assert main([str(tmp_path / "ours"), "--to", "nemo", "-o", str(tmp_path / "back.nemo")]) == 0
+    assert from_nemo(tmp_path / "back.nemo", "zeros").bundle.config == before.config
+
+
+def test_full_attention_becomes_local_with_the_same_weights(tmp_path: Path) -> None:
+    path = archive(tmp_path, config("tdt"), state("tdt"))
+    assert main([str(path), "-o", str(tmp_path / "full")]) == 0
+    for source, name in ((path, "of nemo"), (tmp_path / "full", "of a bundle")):
+        assert main([str(source), "--local-attention", "100", "-o", str(tmp_path / name)]) == 0
+        local = read_bundle(tmp_path / name)
+        assert local.config["encoder"]["attention"] == {"name": "local_attention", "context": 100, "bias": False}
+        assert_equal(local.weights, read_bundle(tmp_path / "full").weights)
+    waveform = torch.randn(2 * SAMPLE_RATE)  # shorter than the context: nothing changes
+    texts = [
+        load_recognizer(tmp_path / name).transcribe(waveform, sample_rate=SAMPLE_RATE).text
+        for name in ("full", "of nemo", "of a bundle")
+    ]
+    assert len(set(texts)) == 1
+    with pytest.raises(InputError, match=r"encoder\.attention\.context must be a whole number from 1 to 4,096; got 0"):
+        main([str(path), "--local-attention", "0", "-o", str(tmp_path / "none")])
+    assert not (tmp_path / "none").exists()

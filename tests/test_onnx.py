@@ -355,7 +355,7 @@ def test_a_program_that_hears_what_stands_behind_an_utterance_is_found_out(expor
     expected, actual = load_recognizer(bundle), load_recognizer(exported)
     audio = {f"{seconds} s": sound(round(seconds * 16000)) for seconds in (0.5, 2.5)}
     right, wrong = (
-        agreement.difference(expected, actual, content, agreement.OF_FEATURES, audio, program.Net(expected.model))
+        agreement.difference(expected, actual, content, agreement.OF_FEATURES, audio, program.ctc_net(expected.model))
         for content in ((exported / "model.onnx").read_bytes(), model.SerializeToString())
     )
     agreement.check("model.onnx", right)
@@ -438,7 +438,7 @@ def test_a_smaller_net_is_smaller_and_hears_nearly_the_same(exported: Path, bund
     smaller = QUANTIZATIONS[quantization](net)
     expected, actual = load_recognizer(bundle), load_recognizer(exported)
     audio = {"a sound": sound(40000), "another": sound(16000)}
-    content, net_of = smaller.SerializeToString(), program.Net(expected.model)
+    content, net_of = smaller.SerializeToString(), program.ctc_net(expected.model)
     found = agreement.difference(expected, actual, content, agreement.OF_FEATURES, audio, net_of)
     assert 0 < found.largest < 40, "of logits that are a hundred times as large as an untrained net's"
     assert smaller.ByteSize() < 0.8 * net.ByteSize()

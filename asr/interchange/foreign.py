@@ -24,10 +24,10 @@ CURES = {
     "encoder.subsampling": " Only encoder=fast_conformer_* can be written so; train one.",
     "head.predictor": " Train with head/predictor=lstm.",
 }
+FULL_ATTENTION, LOCAL_ATTENTION = "relative_attention", "local_attention"
 CTC, TRANSDUCERS = "ctc", ("transducer", "tdt")  # our heads that they have too
 PARTS = {  # our parts that they have too
     "encoder": ("conformer",),
-    "encoder.attention": ("relative_attention",),
     "encoder.convolution": ("depthwise_convolution",),
     "encoder.norm": ("masked_batch_norm",),
     "encoder.activation": ("swish",),
@@ -150,18 +150,21 @@ def normalizer_of(pieces: list[str]) -> str:
     return "basic" if plain else "as_written"
 
 
-def check_parts(config: Mapping[str, Any], toolkit: str, subsamplings: tuple[str, ...]) -> None:
+def check_parts(
+    config: Mapping[str, Any], toolkit: str, subsamplings: tuple[str, ...], attentions: tuple[str, ...]
+) -> None:
     """Check that one of our models is of parts that another toolkit has, too.
 
     Args:
         config: of the model.
         toolkit: its name.
         subsamplings: that it has.
+        attentions: that it has.
 
     Raises:
         InputError: naming the first part that it does not have.
     """
-    needed: dict[str, tuple[str, ...]] = {**PARTS, "encoder.subsampling": subsamplings}
+    needed: dict[str, tuple[str, ...]] = {**PARTS, "encoder.subsampling": subsamplings, "encoder.attention": attentions}
     if config["head"]["name"] in TRANSDUCERS:
         needed["head.predictor"] = ("lstm",)
     for name, parts in needed.items():

@@ -3,16 +3,19 @@
 from collections.abc import Iterable
 from typing import cast
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from asr.interfaces import State
+from asr.kernels.choice import wants_plain
 from asr.kernels.dropout import Dropout
 from asr.kernels.strided_conv import KERNEL_SIZE, PADDING, STRIDE, convolve_on, halved
 from asr.lengths import Lengths, padding_mask
 from asr.settings.rule import Dim, Probability
 
 NUM_STAGES = 3
+BLOCK_FRAMES = 1_000  # of the output that are computed at once: 80 s of audio
 
 
 class DepthwiseConv(nn.Module):
@@ -43,7 +46,22 @@ class DepthwiseConv(nn.Module):
         self.dropout = Dropout(dropout)
 
     def forward(self, features: Tensor, feature_lengths: Tensor) -> tuple[Tensor, Tensor]:
-        """(B, T, F), (B,) to (B, T', D), (B,). Frames behind an utterance's end come out finite, whatever went in."""
+        """(B, T, F), (B,) to (B, T', D), (B,). Frames behind an utterance's end come out finite, whatever went in.
+
+        Without gradients, long recordings are convolved in blocks: an hour has 7 GB of the first convolution's output.
+        """
+        if torch.is_grad_enabled() or wants_plain() or features.shape[1] <= BLOCK_FRAMES * self.stride:
+            return self._convolve(features, feature_lengths)
+        outs = []
+        for begin in range(0, features.shape[1], BLOCK_FRAMES * self.stride):
+            first = max(0, begin - self.stride)  # seven frames are seen to the left: one frame of the output
+            block, lengths = features[:, first : begin + BLOCK_FRAMES * self.stride], feature_lengths - first
+            out, _ = self._convolve(block, lengths.clamp(min=0))
+            outs.append(out[:, (begin - first) // self.stride :])
+        return torch.cat(outs, dim=1), self.output_lengths(feature_lengths)
+
+    def _convolve(self, features: Tensor, feature_lengths: Tensor) -> tuple[Tensor, Tensor]:
+        """Compute all frames at once."""
         x, lengths = features[:, None], feature_lengths  # (B, 1, T, F)
         for stage in self.stages:
             x = x.masked_fill(padding_mask(lengths, x.shape[2])[:, None, :, None], 0.0)

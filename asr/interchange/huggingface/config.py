@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from asr.errors import InputError
-from asr.interchange.foreign import CTC, CTC_HEAD, EPS, JOINT_ACTIVATIONS, HeadConfig, check_parts
+from asr.interchange.foreign import CTC, CTC_HEAD, EPS, FULL_ATTENTION, JOINT_ACTIVATIONS, HeadConfig, check_parts
 from asr.interchange.section import Section, as_yaml, check, mapping, whole
 from asr.settings.conf import default_settings
 
@@ -99,7 +99,7 @@ def encoder_config(config: Section) -> dict[str, Any]:
             "num_channels": whole(theirs, "encoder_config.subsampling_conv_channels", 256),
             "dropout": theirs.get("dropout", 0.1),
         },
-        "attention": {"name": "relative_attention", "bias": attention_bias},
+        "attention": {"name": FULL_ATTENTION, "bias": attention_bias},
         "convolution": {
             "name": "depthwise_convolution",
             "kernel_size": whole(theirs, "encoder_config.conv_kernel_size", 9),
@@ -221,7 +221,7 @@ def huggingface_config(config: Mapping[str, Any], vocab_size: int, blank: int) -
     Raises:
         InputError: the model is of parts that they do not have.
     """
-    check_parts(config, "Hugging Face", (SUBSAMPLING,))
+    check_parts(config, "Hugging Face", (SUBSAMPLING,), (FULL_ATTENTION,))
     encoder, features = config["encoder"], config["features"]
     if encoder["feed_forward_bias"] != encoder["attention"]["bias"]:
         must = "encoder.feed_forward_bias must be attention.bias, to be written as Hugging Face's"

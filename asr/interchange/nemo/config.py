@@ -10,12 +10,14 @@ from typing import Any, NamedTuple
 import yaml
 
 from asr.errors import InputError, one_line, shown
-from asr.interchange.foreign import EPS, check_parts
+from asr.interchange.foreign import EPS, FULL_ATTENTION, LOCAL_ATTENTION, check_parts
 from asr.interchange.section import Section, as_yaml, check, mapping, whole
 from asr.settings.conf import default_settings
 
 MAX_YAML_BYTES = 2 << 20  # a vocabulary of a hundred thousand pieces; more would take PyYAML long
 LOG_FLOOR = 2.0**-24
+LOCAL = "rel_pos_local_attn"
+ATTENTIONS = {FULL_ATTENTION: "rel_pos", LOCAL_ATTENTION: LOCAL}  # ours: NeMo's self_attention_model
 MODELS = "nemo.collections.asr.models"
 SUBSAMPLINGS = {"strided_conv": ("striding", 4), "depthwise_conv": ("dw_striding", 8)}  # NeMo's name and factor
 
@@ -112,20 +114,20 @@ def encoder_config(config: Section) -> dict[str, Any]:
     check_class(nemo, "encoder", "ConformerEncoder", "a Conformer")
     dim, kernel_size = whole(nemo, "encoder.d_model"), whole(nemo, "encoder.conv_kernel_size", 31)
     context = kernel_size // 2
-    theirs = nemo.get("subsampling", "striding")
+    theirs, is_local = nemo.get("subsampling", "striding"), nemo.get("self_attention_model") == LOCAL
     subsampling = next((ours for ours, (kind, _) in SUBSAMPLINGS.items() if kind == theirs), "strided_conv")
     check(
         nemo,
         "encoder",
-        ENCODER_KEYS,
+        ENCODER_KEYS | ({"att_context_size"} if is_local else set()),
         {
             "feat_out": (-1, (-1, 0, None, dim)),
             "causal_downsampling": (False, (False,)),
             "subsampling": ("striding", tuple(kind for kind, _ in SUBSAMPLINGS.values())),
             "subsampling_factor": (4, (SUBSAMPLINGS[subsampling][1],)),
             "reduction": (None, (None, False)),
-            "self_attention_model": ("rel_pos", ("rel_pos",)),
-            "att_context_size": (None, (None, [-1, -1], [[-1, -1]])),
+            "self_attention_model": ("rel_pos", tuple(ATTENTIONS.values())),
+            **({} if is_local else {"att_context_size": (None, (None, [-1, -1], [[-1, -1]]))}),
             "att_context_style": ("regular", ("regular",)),
             "att_chunk_context_size": (None, (None,)),
             "conv_norm_type": ("batch_norm", ("batch_norm",)),
@@ -150,11 +152,25 @@ def encoder_config(config: Section) -> dict[str, Any]:
             "num_channels": dim if channels == -1 else channels,
             "dropout": nemo.get("dropout_pre_encoder", dropout),
         },
-        "attention": {"name": "relative_attention", "bias": bias},
+        "attention": _local_attention(nemo, bias) if is_local else {"name": FULL_ATTENTION, "bias": bias},
         "convolution": {"name": "depthwise_convolution", "kernel_size": kernel_size, "bias": bias},
         "norm": default_settings("encoder/norm", "masked_batch_norm") | {"eps": EPS},
         "activation": default_settings("encoder/activation", "swish"),
     }
+
+
+def _local_attention(nemo: Section, bias: bool) -> dict[str, Any]:
+    """Make the config of our local attention.
+
+    Raises:
+        InputError: NeMo's sees more frames to one side than to the other.
+    """
+    given = nemo.get("att_context_size")
+    sides = given[0] if isinstance(given, list) and len(given) == 1 and isinstance(given[0], list) else given
+    if not isinstance(sides, list) or len(sides) != 2 or sides[0] != sides[1]:
+        must = f"encoder.att_context_size must be as many frames to each side, such as [128, 128], with {LOCAL}"
+        raise InputError(f"{must}; got {as_yaml(given)}.")
+    return {"name": LOCAL_ATTENTION, "context": sides[0], "bias": bias}
 
 
 def scale(config: Section) -> float:
@@ -220,7 +236,7 @@ def nemo_config(config: Section, vocabulary: list[str], tokenizer: Section) -> d
     Raises:
         InputError: the model is of parts that NeMo does not have.
     """
-    check_parts(config, "NeMo", tuple(SUBSAMPLINGS))
+    check_parts(config, "NeMo", tuple(SUBSAMPLINGS), tuple(ATTENTIONS))
     encoder, features = config["encoder"], config["features"]
     if encoder["feed_forward_factor"] != int(encoder["feed_forward_factor"]):
         must = "encoder.feed_forward_factor must be a whole number, to be written as NeMo's"
@@ -276,7 +292,7 @@ def ctc_decoder(dim: int, vocabulary: list[str]) -> dict[str, Any]:
 
 
 def _nemo_encoder(encoder: Section, num_mel_bins: int) -> dict[str, Any]:
-    subsampling, factor = SUBSAMPLINGS[encoder["subsampling"]["name"]]
+    attention, (subsampling, factor) = encoder["attention"], SUBSAMPLINGS[encoder["subsampling"]["name"]]
     return {
         "_target_": "nemo.collections.asr.modules.ConformerEncoder",
         "feat_in": num_mel_bins,
@@ -287,7 +303,8 @@ def _nemo_encoder(encoder: Section, num_mel_bins: int) -> dict[str, Any]:
         "subsampling_factor": factor,
         "subsampling_conv_channels": encoder["subsampling"]["num_channels"],
         "ff_expansion_factor": int(encoder["feed_forward_factor"]),
-        "self_attention_model": "rel_pos",
+        "self_attention_model": ATTENTIONS[attention["name"]],
+        **({"att_context_size": 2 * [attention["context"]]} if attention["name"] == LOCAL_ATTENTION else {}),
         "n_heads": encoder["num_heads"],
         "xscaling": False,  # it is in the weights of the subsampling
         "untie_biases": True,

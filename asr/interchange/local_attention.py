@@ -1,0 +1,38 @@
+"""A Conformer that attends to all frames as one that attends to those near it: the same weights, other settings."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from asr.checkpoint.bundle import OF_A_BUNDLE, Bundle
+from asr.checkpoint.load import BUNDLE, bundle_recognizer
+from asr.errors import InputError, shown
+from asr.interchange.foreign import FULL_ATTENTION, LOCAL_ATTENTION, errors_of
+
+
+def is_bundle(path: Path) -> bool:
+    """Tell a bundle, or a run folder with one, from another toolkit's model."""
+    return any(all((folder / name).is_file() for name in OF_A_BUNDLE) for folder in (path, path / BUNDLE))
+
+
+def with_local_attention(bundle: Bundle, context: int, path: Path) -> Bundle:
+    """Replace full attention by local attention, whose weights have the same names and shapes.
+
+    Args:
+        bundle: of a model with full or local attention.
+        context: encoder frames to each side.
+        path: where the model lies, for errors.
+
+    Raises:
+        InputError: the encoder has another attention, or `context` is out of range.
+    """
+    encoder = bundle.config["encoder"]
+    attention = encoder.get("attention")
+    name = attention.get("name") if isinstance(attention, dict) else attention
+    if name not in (FULL_ATTENTION, LOCAL_ATTENTION):
+        must = f"{path}: encoder.attention must be {FULL_ATTENTION}, to be replaced by {LOCAL_ATTENTION}"
+        raise InputError(f"{must}; got {shown(name)}.")
+    local = {"name": LOCAL_ATTENTION, "context": context, "bias": attention["bias"]}
+    changed = replace(bundle, config={**bundle.config, "encoder": {**encoder, "attention": local}})
+    with errors_of(path):
+        bundle_recognizer(changed, path)  # it must load
+    return changed

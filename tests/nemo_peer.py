@@ -1,0 +1,125 @@
+"""Run by the Python of an environment that has NVIDIA NeMo: what NeMo makes of its own transducers, and of ours.
+
+    python nemo_peer.py make FOLDER      config.json, made into theirs.nemo of random weights, and expected.pt
+    python nemo_peer.py read FOLDER      back.nemo, read; its texts, into texts.json
+
+It imports nothing of asr. FOLDER holds waveforms.pt, (S,) each, tokenizer.model and vocab.txt.
+"""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+TOKENS = [[3, 1, 4, 1, 5], [9, 6], [7, 5, 3]]
+
+
+def randomize(model: Any) -> None:
+    """Make frames and tokens differ, and blanks as likely as tokens."""
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for name, tensor in model.state_dict().items():
+            if not tensor.is_floating_point() or name.startswith("preprocessor."):
+                continue
+            noise = torch.randn(tensor.shape, generator=generator)
+            if name.endswith("running_var"):
+                tensor.copy_(0.5 + noise.abs())
+            elif tensor.dim() > 1:
+                tensor.copy_(1.5 * noise / tensor[0].numel() ** 0.5)
+            else:
+                tensor += 0.1 * noise
+        model.decoder.prediction["embed"].weight[-1] = 0.0
+        blank = model.joint.num_classes_with_blank - 1 - model.joint.num_extra_outputs
+        last = model.joint.joint_net[-1]
+        last.weight.mul_(3.0)
+        last.bias[blank] += 3.0
+
+
+def encoded(model: Any, waveforms: list[Tensor]) -> tuple[Tensor, Tensor]:
+    """Encoder output (B, D, T') and lengths of waveforms."""
+    model.preprocessor.featurizer.dither = 0.0
+    model.preprocessor.featurizer.pad_to = 0
+    lengths = torch.tensor([len(waveform) for waveform in waveforms])
+    batch = torch.nn.utils.rnn.pad_sequence(waveforms, batch_first=True)
+    features, feature_lengths = model.preprocessor(input_signal=batch, length=lengths)
+    out: tuple[Tensor, Tensor] = model.encoder(audio_signal=features, length=feature_lengths)
+    return out
+
+
+def texts(model: Any, waveforms: list[Tensor]) -> list[str]:
+    """Greedy texts, one recording at a time."""
+    found = []
+    for waveform in waveforms:
+        out, lengths = encoded(model, [waveform])
+        [best] = model.decoding.rnnt_decoder_predictions_tensor(encoder_output=out, encoded_lengths=lengths)
+        found.append(best.text)
+    return found
+
+
+def losses(model: Any, logits: Tensor, lengths: Tensor, tokens: Tensor, token_lengths: Tensor) -> Tensor:
+    """Losses (B,), by NeMo's plain forms in torch; that of TDT is patched to run without CUDA, from minus infinity."""
+    from nemo.collections.asr.losses import rnnt_pytorch
+
+    kwargs = model.cfg.loss.get("tdt_kwargs")
+    blank = logits.shape[-1] - 1 - model.joint.num_extra_outputs
+    if kwargs is None:
+        loss = rnnt_pytorch.RNNTLossPytorch(blank=blank, reduction="none")
+        return -as_tensor(loss.compute_forward_prob(logits.log_softmax(dim=-1), tokens, lengths, token_lengths))
+    Tensor.cuda = lambda self, *_, **__: self  # type: ignore[method-assign, assignment]
+    durations = list(kwargs.durations)
+    loss = rnnt_pytorch.TDTLossPytorch(blank=blank, durations=durations, reduction="none", sigma=0.0)
+    token_part, duration_part = logits.split([blank + 1, len(durations)], dim=-1)
+    parts = token_part.log_softmax(dim=-1), duration_part.log_softmax(dim=-1)
+    return -as_tensor(loss.compute_forward_prob(*parts, tokens, lengths, token_lengths)[0])
+
+
+def as_tensor(value: Tensor) -> Tensor:
+    """Give what NeMo, which has no types, returns its type."""
+    return value
+
+
+def make(folder: Path) -> None:
+    """Make a model of random weights, save it, and note its numbers."""
+    from nemo.collections.asr.models import EncDecHybridRNNTCTCBPEModel, EncDecRNNTBPEModel
+    from omegaconf import OmegaConf
+
+    config = json.loads((folder / "config.json").read_text())
+    config["tokenizer"] = {"dir": str(folder), "type": "bpe"}
+    cls = EncDecHybridRNNTCTCBPEModel if "aux_ctc" in config else EncDecRNNTBPEModel
+    model = cls(OmegaConf.create(config)).eval()
+    randomize(model)
+    model.save_to(str(folder / "theirs.nemo"))
+    waveforms = torch.load(folder / "waveforms.pt")
+    token_lengths = torch.tensor([len(row) for row in TOKENS])
+    tokens = torch.nn.utils.rnn.pad_sequence([torch.tensor(row) for row in TOKENS], batch_first=True)
+    with torch.no_grad():
+        out, lengths = encoded(model, waveforms)
+        before, _, _ = model.decoder(targets=tokens, target_length=token_lengths)
+        logits = model.joint.joint(out.transpose(1, 2), before.transpose(1, 2))
+        expected = {
+            "encoder_out": out.transpose(1, 2),
+            "lengths": lengths,
+            "logits": logits,
+            "losses": losses(model, logits, lengths, tokens, token_lengths),
+            "texts": texts(model, waveforms),
+        }
+    plain = {name: value.clone() if isinstance(value, Tensor) else value for name, value in expected.items()}
+    torch.save(plain, folder / "expected.pt")  # NeMo's tensors have attributes of its own classes
+
+
+def read(folder: Path) -> None:
+    """Read an archive of ours, and note its texts."""
+    from nemo.collections.asr.models import ASRModel
+
+    model = ASRModel.restore_from(str(folder / "back.nemo"), map_location="cpu").eval()
+    with torch.no_grad():
+        found = texts(model, torch.load(folder / "waveforms.pt"))
+    (folder / "texts.json").write_text(json.dumps(found))
+
+
+if __name__ == "__main__":
+    for place in sys.argv[2:]:
+        {"make": make, "read": read}[sys.argv[1]](Path(place))

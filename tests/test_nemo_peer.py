@@ -1,0 +1,102 @@
+"""NVIDIA NeMo itself beside asr: its transducers of random weights converted, and ours read by it.
+
+NeMo runs in an environment of its own: that of `make .venv-nets`, or the one whose Python ASR_NEMO_PYTHON names.
+"""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from asr.checkpoint.load import load_recognizer
+from asr.convert import main
+from asr.interfaces import Encoded
+from tests.conftest import ROOT
+from tests.nemo import DIM, SAMPLE_RATE, sentencepiece_model, vocabulary
+from tests.nemo_peer import TOKENS
+from tests.test_nemo_transducers import HIDDEN, JOINT, KINDS, config
+from tests.test_parakeet import sound
+
+PYTHON = Path(os.environ.get("ASR_NEMO_PYTHON", ROOT / ".venv-nets" / "bin" / "python"))
+PEER = ROOT / "tests" / "nemo_peer.py"
+LOCAL = "tdt of local attention"
+ALL_KINDS = [*KINDS, LOCAL]
+WAVEFORMS = [sound(1.5), sound(0.7, seed=1), sound(1.1, seed=2)]
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(1800),
+    pytest.mark.skipif(not PYTHON.exists(), reason="NeMo is not here: make .venv-nets, or set ASR_NEMO_PYTHON"),
+]
+
+
+def run_nemo(task: str, folders: list[Path]) -> None:
+    command = [str(PYTHON), "-P", str(PEER), task, *map(str, folders)]
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": ""})
+    if "No module named 'nemo" in done.stderr:
+        pytest.skip(f"{PYTHON} has no NeMo")
+    assert done.returncode == 0, done.stderr[-4000:]
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of each kind: what NeMo made and saved, its numbers, our bundle, and NeMo's texts of ours."""
+    folder = tmp_path_factory.mktemp("nemo")
+    places = []
+    for kind in ALL_KINDS:
+        place = folder / kind
+        place.mkdir()
+        (place / "tokenizer.model").write_bytes(sentencepiece_model())
+        (place / "vocab.txt").write_text("\n".join(vocabulary()))
+        sizes = {"enc_hidden": DIM, "pred_hidden": HIDDEN, "joint_hidden": JOINT}
+        near = {"self_attention_model": "rel_pos_local_attn", "att_context_size": [4, 4]}
+        made = config("tdt", encoder=near) if kind == LOCAL else config(kind)
+        (place / "config.json").write_text(json.dumps(made | {"model_defaults": sizes}))
+        torch.save(WAVEFORMS, place / "waveforms.pt")
+        places.append(place)
+    run_nemo("make", places)
+    for place in places:
+        assert main([str(place / "theirs.nemo"), "-o", str(place / "ours")]) == 0
+        assert main([str(place / "ours"), "--to", "nemo", "-o", str(place / "back.nemo")]) == 0
+    run_nemo("read", places)
+    return folder
+
+
+@pytest.mark.parametrize("kind", ALL_KINDS)
+@torch.no_grad()
+def test_encoder_joint_network_and_losses_are_nemos(kind: str, models: Path) -> None:
+    expected = torch.load(models / kind / "expected.pt", weights_only=True)
+    model = load_recognizer(models / kind / "ours").model
+    features = [model.features(waveform) for waveform in WAVEFORMS]
+    lengths = torch.tensor([len(rows) for rows in features])
+    encoded: Encoded = model(torch.nn.utils.rnn.pad_sequence(features, batch_first=True), lengths)
+    assert encoded.lengths.tolist() == expected["lengths"].tolist()
+    head: Any = model.head
+    joiner = getattr(head, "duration_joiner", None) or head.joiner
+    tokens = torch.nn.utils.rnn.pad_sequence([torch.tensor(row) + 1 for row in TOKENS], batch_first=True)
+    token_lengths = torch.tensor([len(row) for row in TOKENS])
+    logits = joiner(joiner.of_frames(encoded.out)[:, :, None], joiner.of_tokens(head.predictor(tokens))[:, None])
+    blank = len(vocabulary())
+    order = [blank, *range(blank), *range(blank + 1, logits.shape[-1])]
+    for row, (length, count) in enumerate(zip(encoded.lengths.tolist(), token_lengths.tolist(), strict=True)):
+        frames = encoded.out[row, :length], expected["encoder_out"][row, :length]
+        torch.testing.assert_close(*frames, rtol=0, atol=1e-3)  # of features in float32
+        theirs = expected["logits"][row, :length, : count + 1][..., order]
+        actual = logits[row, :length, : count + 1].log_softmax(dim=-1)  # as NeMo's joint network does on a processor
+        torch.testing.assert_close(actual, theirs, rtol=0, atol=1e-2)
+    losses = head.losses(encoded, tokens, token_lengths)
+    name = "transducer" if "rnnt" in kind else "tdt"
+    torch.testing.assert_close(losses.get(name, losses["loss"]).float(), expected["losses"].float(), rtol=1e-3, atol=0)
+
+
+@pytest.mark.parametrize("kind", ALL_KINDS)
+def test_greedy_texts_are_nemos_and_nemo_reads_them_of_our_archive(kind: str, models: Path) -> None:
+    expected = torch.load(models / kind / "expected.pt", weights_only=True)["texts"]
+    assert sum(map(len, expected)) > 10, "there is something to compare"
+    transcripts = load_recognizer(models / kind / "ours").transcribe(WAVEFORMS, sample_rate=SAMPLE_RATE)
+    assert [transcript.text for transcript in transcripts] == expected
+    assert json.loads((models / kind / "texts.json").read_text()) == expected
