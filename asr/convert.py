@@ -22,7 +22,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m asr.convert",
         description="Make a bundle of a Conformer of NVIDIA NeMo's, or a Parakeet of Hugging Face's, with CTC, RNNT or "
-        "TDT; of one with CTC, also make theirs of a bundle.",
+        "TDT, or theirs of a bundle.",
     )
     model = (
         "a .nemo archive, its files or transformers' in a folder, or hf://OWNER/NAME[@REVISION]; with --to: a bundle"
@@ -97,13 +97,16 @@ def to_folder(model: str, output: Path) -> None:
     from asr.checkpoint.bundle import read_bundle
     from asr.checkpoint.load import bundle_folder
     from asr.interchange.hub import path_of
-    from asr.interchange.huggingface.convert import to_huggingface
+    from asr.interchange.huggingface.convert import names_left_out, to_huggingface
     from asr.interchange.huggingface.files import replace_huggingface
 
     folder = bundle_folder(path_of(model))
-    files = to_huggingface(read_bundle(folder), folder)
+    bundle = read_bundle(folder)
+    files = to_huggingface(bundle, folder)
     replace_huggingface(output, files)
     print(f"{output}: {', '.join(files)}")
+    if left_out := names_left_out(bundle):
+        print(f"Left out: {', '.join(left_out)}. Parakeet has no CTC head beside a transducer.")
 
 
 def model_card(output: Path, origin: str, source: str | None, converted: "Converted") -> str:

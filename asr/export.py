@@ -44,8 +44,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _publish(options)
     from asr.checkpoint.load import bundle_recognizer, read_model
     from asr.interchange.hub import path_of
-    from asr.publishing.agreement import recordings, tokens_text
-    from asr.publishing.exported_folder import check_exported, replace_exported
+    from asr.publishing.agreement import recordings
+    from asr.publishing.exported_folder import check_exported, replace_exported, token_files
     from asr.publishing.programs import all_programs, check_exportable, differences, smaller, written_down
 
     path = path_of(options.model)
@@ -79,7 +79,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _write_site(options, bundle, recognizer, contents, runtime)
     else:
         card = _card(options, bundle, recognizer, programs, compared, figures)
-        replace_exported(options.output, bundle, contents, tokens_text(recognizer.model.tokenizer.pieces), card)
+        tokens = token_files(recognizer.model.tokenizer.pieces, contents)
+        replace_exported(options.output, bundle, contents, tokens, card)
         sizes = ", ".join(f"{name} ({len(content) / 1e6:.1f} MB)" for name, content in contents.items())
         print(f"{options.output}: {sizes}")
     print(compared)
@@ -91,7 +92,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     description = (
         "Write a model as ONNX: for runtimes without torch, and for asr.evaluate and asr.transcribe. Or, with "
-        "--to huggingface, as the folder that transformers loads as ParakeetForCTC, with a model card."
+        "--to huggingface, as the folder that transformers loads as ParakeetForCTC, RNNT or TDT, with a model card."
     )
     parser = argparse.ArgumentParser(prog="python -m asr.export", description=description)
     parser.add_argument("model", metavar="MODEL", help="a run folder, a bundle, or a .ckpt")
@@ -139,8 +140,10 @@ def _publish(options: argparse.Namespace) -> int:
     from asr.publishing.publication import publish
 
     about = {name: getattr(options, name) for name in OPTIONS[HUGGING_FACE]}
-    files = publish(path_of(options.model), options.output, **about)
+    files, left_out = publish(path_of(options.model), options.output, **about)
     print(f"{options.output}: {', '.join(files)}")
+    if left_out:
+        print(f"Left out: {', '.join(left_out)}. Parakeet has no CTC head beside a transducer.")
     unknown = [name for name, value in about.items() if value is None]
     if unknown:
         print(f"README.md names no {' and no '.join(unknown)}: give --{' and --'.join(unknown)}, if you know.")

@@ -4,6 +4,7 @@ Hydra's overrides are those of asr.train. Nothing is written, but for a corpus t
 """
 
 import math
+import time
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -26,9 +27,12 @@ def plan(settings: "RunSettings") -> None:
     import torch
 
     from asr import build
+    from asr.cli.plan_costs import costs, first_step, load_of
     from asr.data.corpus import prepare_if_absent, read_corpus
+    from asr.data.dataset import fetch
     from asr.data.index_cache import IndexCache
     from asr.data.position import start_of_epoch
+    from asr.data.reading import epoch_reading
     from asr.data.training_set import TrainingSet
     from asr.run.folder import fitted_front_end
     from asr.run.initialization import start_of
@@ -39,29 +43,57 @@ def plan(settings: "RunSettings") -> None:
     configure(settings.data.storage)
     prepare_if_absent(settings.corpus)
     torch.manual_seed(settings.seed)
+    timed = _Timer()
     cache = IndexCache(settings.data.index_dir)
-    corpus = read_corpus(settings.corpus, get_normalizer(settings.components["normalizer"]), cache.utterances)
+    normalize = get_normalizer(settings.components["normalizer"])
+    corpus = read_corpus(settings.corpus, normalize, cache.utterances, cache.with_known_ids)
     corpus.check_shards()
+    timed.note("indexes and shards")
     corpus.check_audio()
     tokenizer, features = fitted_front_end(settings, corpus, False, start_of(settings.init))
     model = build.build_model(settings.components, tokenizer, features)
+    timed.note("tokenizer, features and model")
     counts = training_counts(settings, corpus, model)
+    timed.note("token counts")
     augmentation = build.build_augmentation(settings.components, features.sample_rate)
     of_plan = augmentation.speed, settings.seed, settings.data.plan, augmentation.max_added_seconds
     training_set = TrainingSet(corpus.train, features, model.reference, *of_plan, counts)
+    timed.note("choice of utterances")
     if settings.debug.same_utterances:
         corpus = corpus.only(training_set.utterances)
     processes, why = settings.trainer.num_processes()
-    plans = [training_set.epoch(start_of_epoch(epoch, processes)) for epoch in (0, 1)]
+    first = training_set.epoch(start_of_epoch(0, processes))
+    timed.note("plan of an epoch")
+    bounds = settings.trainer.bounds
+    steps = training_set.total_steps(start_of_epoch(0, processes), 0, bounds)
+    timed.note("steps of the run")
+    fetch([training_set.utterances[item.position] for item in first.items(0, 0)])
+    timed.note("first batch")
+    reading = epoch_reading(first, training_set.utterances)
+    load = load_of(reading, training_set, first, processes, settings.data.num_workers)
     print(f"{printable(settings.corpus.name)}: {_selection(training_set)}")
     print(f"{processes} {'process' if processes == 1 else 'processes'}: {why}")
     print()
-    bounds = settings.trainer.bounds
+    plans = [first, training_set.epoch(start_of_epoch(1, processes))]
     print("\n".join(lay_out(_table(plans, bounds.accumulate, training_set.mixture.is_plain))))
     print()
-    steps = training_set.total_steps(start_of_epoch(0, processes), 0, bounds)
+    print("\n".join([*costs(load, settings.data.storage), *first_step(timed.seconds)]))
+    print()
     print(f"the whole run: {steps} optimizer steps: {bounds}")
     print(f"validation: {_validation(corpus.valid, training_set.settings.batches, processes)}")
+
+
+class _Timer:
+    """Measures the parts of a start."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self._begun = time.perf_counter()
+
+    def note(self, part: str) -> None:
+        """Take the seconds since the part before as those of this one."""
+        now = time.perf_counter()
+        self.seconds[part], self._begun = now - self._begun, now
 
 
 def _selection(training_set: "TrainingSet") -> str:

@@ -1,4 +1,4 @@
-"""python -m asr.serve MODEL: a page in the browser, an HTTP endpoint and a WebSocket, which turn speech into text."""
+"""python -m asr.serve MODEL: a page, HTTP endpoints (one is OpenAI's) and a WebSocket, which turn speech into text."""
 
 import argparse
 import errno
@@ -6,6 +6,7 @@ import importlib.util
 import ipaddress
 import math
 import os
+import re
 import socket
 import sys
 from collections.abc import Sequence
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 # The extra `serve`:
 PACKAGES = ("fastapi", "fastapi_offline", "uvicorn", "websockets", "python_multipart", "prometheus_client")
+LANGUAGE = re.compile(r"[a-z]{2,3}")
 MOST_AT_ONCE = 8  # recordings; more of them make each wait longer, and hardly more of them a second
 
 
@@ -67,6 +69,10 @@ def _parser() -> argparse.ArgumentParser:
         help="of proxies whose X-Forwarded-For the log believes, with commas; *: anybody's (default: none)",
     )
     server.add_argument("--port", type=int, default=8000, help="0: any that is free (default 8000)")
+    name = "of the model, as clients call it, such as whisper-1 (default: that of its folder)"
+    server.add_argument("--model-name", metavar="NAME", help=name)
+    language = "that the model recognises, such as en, for /v1/audio/transcriptions (default: unknown)"
+    server.add_argument("--language", metavar="CODE", help=language)
     server.add_argument("--example", action="append", default=[], metavar="FILE", help="for the page; may be repeated")
     server.add_argument("--max-megabytes", type=float, default=100, metavar="N", help="of an upload (default 100)")
     server.add_argument("--max-seconds", type=float, default=600, metavar="S", help="of a recording (default 600)")
@@ -110,6 +116,12 @@ def _check(options: argparse.Namespace) -> None:
     for key, rule in ({"num_threads": THREADS} | STREAM_SECONDS).items():
         if getattr(options, key) is not None:
             rule.check("--" + key.replace("_", "-"), getattr(options, key))
+    if options.language is not None and not LANGUAGE.fullmatch(options.language):
+        raise InputError(
+            f"--language must be two or three letters in lower case, such as en; got {options.language!r}."
+        )
+    if options.model_name is not None and not (options.model_name.strip() and options.model_name.isprintable()):
+        raise InputError(f"--model-name must be a name that can be printed; got {options.model_name!r}.")
     if not 0 <= options.port < 1 << 16:
         raise InputError(f"--port must be between 0 and 65535; got {options.port}.")
     if options.forwarded_allow_ips not in (None, "*"):
@@ -172,10 +184,10 @@ def _serve(
     server_socket: socket.socket,
 ) -> None:
     from asr.recognition.stream_settings import StreamSettings
-    from asr.server.app import Service
     from asr.server.jobs import Jobs
     from asr.server.metrics import Metrics
     from asr.server.run import serve
+    from asr.server.service import Service
     from asr.server.stream_client import StreamLimits
     from asr.server.stream_sockets import StreamSockets
     from asr.server.streams import Streams
@@ -195,7 +207,8 @@ def _serve(
         print(printable(f"note: captions take this model longer: {streams.note}"), file=sys.stderr)
     stream_limits = StreamLimits(options.streams, options.stream_seconds, options.idle_seconds)
     sockets = StreamSockets(streams, stream_limits, metrics.stream, metrics.stream_ended)
-    service = Service(_name(options.model), recognizer, jobs, sockets, uploads, metrics, hosts, examples)
+    name = options.model_name or _name(options.model)
+    service = Service(name, recognizer, jobs, sockets, uploads, metrics, hosts, examples, options.language)
     serve(service, server_socket, options.stop_seconds, options.forwarded_allow_ips)
 
 

@@ -1,16 +1,21 @@
 """python -m asr.shards MANIFEST -o DIR: write a corpus into tar files of a size, with an index that training reads."""
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from asr.cli.command import finite, progress_bar, run_command
 from asr.errors import InputError
 from asr.text.numbers import counted
 
+if TYPE_CHECKING:
+    from asr.data.manifest import Utterance
+
 MIN_MEGABYTES = 1.0
+TEXT_COLUMN = "text"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -18,8 +23,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     if options.index_only:
         return _index(options)
-    if options.nemo_manifest is not None:
-        raise InputError("--nemo-manifest must go with --index-only: it names what tar files that are there hold.")
+    about_shards = {
+        "--nemo-manifest": options.nemo_manifest,
+        "--lhotse-cuts": options.lhotse_cuts,
+        "--text-column": options.text_column,
+    }
+    for option, value in about_shards.items():
+        if value is not None:
+            raise InputError(f"{option} must go with --index-only: it is about shards that are there.")
     return _write(options)
 
 
@@ -49,7 +60,7 @@ def _write(options: argparse.Namespace) -> int:
 
 
 def _index(options: argparse.Namespace) -> int:
-    from asr.data.foreign_shards import index_nemo, index_webdataset, write_foreign_index
+    from asr.data.foreign_shards import write_foreign_index
     from asr.data.index_cache import INDEX_SUFFIX
     from asr.storage.location import printable_url
     from asr.storage.patterns import expanded
@@ -59,12 +70,40 @@ def _index(options: argparse.Namespace) -> int:
     shards = [shard for pattern in options.inputs for shard in expanded(pattern)]
     with progress_bar() as bar:
         task = bar.add_task("reading shards", total=len(shards))
-        manifest, advance = options.nemo_manifest, partial(bar.advance, task)
-        utterances = index_webdataset(shards, advance) if manifest is None else index_nemo(shards, manifest, advance)
+        utterances = _foreign_utterances(options, shards, partial(bar.advance, task))
         number = write_foreign_index(options.output, shards, utterances)
     index = printable_url(options.output)
     print(f"{counted(number, 'utterance')} in {counted(len(shards), 'shard')}: train with 'corpus.train=[{index}]'")
     return 0
+
+
+def _foreign_utterances(
+    options: argparse.Namespace, shards: list[str], on_shard: Callable[[], object]
+) -> "Iterator[Utterance]":
+    """Read the shards as what they are: the toolkits' formats."""
+    from asr.data.foreign_shards import index_nemo, index_webdataset
+    from asr.data.lhotse_shards import index_shar
+    from asr.data.parquet_shards import PARQUET_SUFFIX, index_parquet
+    from asr.storage.location import printable_url
+    from asr.storage.patterns import expanded
+
+    given = [options.nemo_manifest, options.lhotse_cuts, options.text_column]
+    if sum(value is not None for value in given) > 1:
+        must = "--nemo-manifest, --lhotse-cuts and --text-column must not be given together"
+        raise InputError(f"{must}: shards are of one toolkit.")
+    if options.nemo_manifest is not None:
+        return index_nemo(shards, options.nemo_manifest, on_shard)
+    if options.lhotse_cuts is not None:
+        return index_shar(shards, [file for pattern in options.lhotse_cuts for file in expanded(pattern)], on_shard)
+    others = [shard for shard in shards if not shard.endswith(PARQUET_SUFFIX)]
+    if not others:
+        return index_parquet(shards, options.text_column or TEXT_COLUMN, on_shard)
+    if options.text_column is not None:
+        raise InputError(f"--text-column must go with {PARQUET_SUFFIX} files; got {printable_url(others[0])}.")
+    if len(others) < len(shards):
+        must = "--index-only must be given shards of one format"
+        raise InputError(f"{must}; got {PARQUET_SUFFIX} files and {printable_url(others[0])}. Write an index of each.")
+    return index_webdataset(shards, on_shard)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -74,13 +113,18 @@ def _parser() -> argparse.ArgumentParser:
         "ranges, which asr.train and the other commands take in the place of a manifest. Files stay as they are; "
         "segments of longer recordings are cut without loss. Started again it continues after the last whole shard.",
     )
-    inputs = "JSONL, one utterance a line, as path or URL; with --index-only tar files, also with {000..012} and *"
+    inputs = "JSONL, one utterance a line, as path or URL; with --index-only shards, also with {000..012} and *"
     parser.add_argument("inputs", nargs="+", metavar="MANIFEST", help=inputs)
-    output = "a folder, or a URL: s3://BUCKET/FOLDER; with --index-only the index, beside the tar files: index.arrow"
+    output = "a folder, or a URL: s3://BUCKET/FOLDER; with --index-only the index, beside the shards: index.arrow"
     parser.add_argument("-o", "--output", required=True, metavar="DIR", help=output)
-    parser.add_argument("--index-only", action="store_true", help="index tar files of WebDataset or NeMo; copy nothing")
+    index_only = "index shards of WebDataset, NeMo, lhotse (tar) or Hugging Face (.parquet); copy nothing"
+    parser.add_argument("--index-only", action="store_true", help=index_only)
     nemo = "manifest of NeMo's tarred audio; the tar files are given in the order of its shard_id"
     parser.add_argument("--nemo-manifest", metavar="FILE", help=nemo)
+    cuts = "cuts.*.jsonl.gz of lhotse's Shar, as many as tar files (recording.*.tar) and in the same order"
+    parser.add_argument("--lhotse-cuts", nargs="+", metavar="FILE", help=cuts)
+    text = f"of .parquet files: the column of texts (default: {TEXT_COLUMN})"
+    parser.add_argument("--text-column", metavar="NAME", help=text)
     parser.add_argument("--prefix", metavar="NAME", help="of the shards' names (default: the first manifest's name)")
     megabytes = "a shard is complete when it is this large (default 1000)"
     parser.add_argument("--shard-megabytes", type=finite, default=1000.0, metavar="MB", help=megabytes)

@@ -72,6 +72,8 @@ def train(settings: "RunSettings") -> float | None:
         prepared.faults,
         data.waiting,
         prepared.validation_samples(corpus.valid),
+        training_set.epoch_hours,
+        corpus.valid.manifests,
     )
     others = besides_steps(settings, prepared, task, data)
     stop = equip(trainer, settings, prepared, run, data, task.measure, others)

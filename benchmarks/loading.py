@@ -83,13 +83,14 @@ def replays(corpus: Corpus, workers: int, hours: Sequence[float]) -> Results:
     """
     cores = min(workers, len(os.sched_getaffinity(0)))
     columns = {"trainer, hours a minute": str, "workers": str, "cores": str, "on them, audio s a s": fixed(0)}
-    columns |= {"data-wait": share, "first batch s": fixed(2), "end s": fixed(2), "reached, hours a minute": fixed(0)}
+    columns |= {"data-wait": share, "first batch s": fixed(2), "of the next epoch s": fixed(2)}
+    columns |= {"reached, hours a minute": fixed(0)}
     table = Results("loading_replay", columns, bars="data-wait", within=("workers", "cores"))
     for taken in hours:
         rate = taken * 60 * cores / workers  # audio seconds a second
         waits = replay(corpus, workers, rate)
         reached = waits.audio_seconds / waits.elapsed / 60 * workers / cores
-        figures = waits.between / waits.elapsed, waits.first, waits.end, reached
+        figures = waits.between / waits.elapsed, waits.first, waits.next_epoch, reached
         table.row(f"{taken:g}", str(workers), str(cores), None if rate == math.inf else rate, *figures)
     return table
 
@@ -98,16 +99,16 @@ class Waits(NamedTuple):
     """How long a trainer waited, in seconds by the clock, as train/data_wait counts it.
 
     Args:
-        first: for an epoch's first batch, while the workers start.
+        first: for the first batch of a run, while the workers start.
         between: for the others, all together.
-        end: for the workers to end.
+        next_epoch: for the first batch of the epoch after it.
         elapsed: from the first batch until the last one was used.
         audio_seconds: of all batches.
     """
 
     first: float
     between: float
-    end: float
+    next_epoch: float
     elapsed: float
     audio_seconds: float
 
@@ -123,6 +124,10 @@ def replay(corpus: Corpus, workers: int, rate: float) -> Waits:
         audio_seconds += seconds
         time.sleep(seconds / rate)
         used = time.monotonic()
+    data.waiting.take()
+    assert data.trainer is not None
+    data.trainer.current_epoch = 1  # type: ignore[misc]
+    next(iter(data.train_dataloader()))
     return Waits(waits[0], sum(waits[1:]), data.waiting.take(), used - began, audio_seconds)
 
 

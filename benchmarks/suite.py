@@ -30,6 +30,7 @@ SUITE = {  # benchmarks, and the options of each run of theirs
     "plan": [""],
     "corpus": [""],
     "remote": [""],
+    "bulk": ["simulate", "listing"],
     "startup": [""],
     "serve": [""],
     "long_recording": ["", "--compare --pause 0"],

@@ -21,11 +21,11 @@ from websockets.exceptions import ConnectionClosed
 from asr import Stream
 from asr.recognition.inference import INFERENCE
 from asr.recognition.recognizer import Recognizer
-from asr.server.app import Service
 from asr.server.hosts import Hosts
 from asr.server.jobs import Jobs
 from asr.server.metrics import Metrics
 from asr.server.run import make_server
+from asr.server.service import Service
 from asr.server.stream_client import StreamLimits
 from asr.server.stream_sockets import StreamSockets
 from asr.server.streams import Streams

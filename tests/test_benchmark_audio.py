@@ -64,7 +64,7 @@ def test_a_replayed_trainer_takes_its_time_for_each_batch(corpus: Corpus) -> Non
     assert waits.elapsed >= waits.audio_seconds / (2 * audio_seconds)
     assert waits.between < waits.elapsed
     assert waits.first > 0
-    assert waits.end > 0
+    assert waits.next_epoch > 0
 
 
 def test_where_no_audio_is_noise_stands_in_and_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

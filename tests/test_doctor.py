@@ -21,7 +21,6 @@ from asr.diagnosis.characters import character_findings
 from asr.diagnosis.examination import Bounds, examine, splits_of
 from asr.diagnosis.finding import Severity
 from asr.diagnosis.forecast import disk, memory_finding
-from asr.diagnosis.parallel import in_parallel
 from asr.diagnosis.sound import MAX_SWAPPED, Sound, measure, speed_findings
 from asr.diagnosis.trial import Steps
 from asr.doctor import doctor
@@ -320,11 +319,6 @@ def test_only_what_was_cut_off_is_clipped_neither_a_pure_tone_nor_coarse_samples
     beyond = np.abs(tone(1.0)) >= 0.7
     assert clipped(tone(1.0).clip(-0.7, 0.7)) == pytest.approx(beyond.mean(), abs=0.01)
     assert clipped(tone(1.2).clip(-1, 1)) == pytest.approx((np.abs(tone(1.2)) >= 0.999).mean(), abs=0.01)
-
-
-def test_processes_give_the_results_in_order() -> None:
-    things = list(range(-450, 450))
-    assert list(in_parallel(abs, things)) == [abs(thing) for thing in things]
 
 
 def test_the_time_of_a_step_lies_on_the_line_through_those_that_were_timed() -> None:

@@ -1,5 +1,6 @@
 """Indexes of manifests: the same utterances as the manifest's lines, one index for all processes, faults included."""
 
+import errno
 import json
 import logging
 import multiprocessing
@@ -14,18 +15,18 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from asr.data import index as index_module
-from asr.data import token_counts
+from asr.data import index_cache, token_counts
 from asr.data.dataset import Reference
 from asr.data.fingerprint import fingerprint, stored_fingerprint
 from asr.data.index import open_index, record_batches
 from asr.data.index_cache import IndexCache
 from asr.data.manifest import Utterance, read_manifest
 from asr.data.token_counts import count_tokens, stored_counts
-from asr.data.utterances import Part, Utterances
+from asr.data.utterances import Part, Utterances, with_known_ids
 from asr.errors import InputError
 from asr.head.ctc import CTC
 from asr.tokenizer.char import Char
@@ -64,6 +65,7 @@ def write_lines(path: Path, number: int, **keys: object) -> Path:
     return path
 
 
+@settings(deadline=None)  # cores may be shared
 @given(UTTERANCES)
 def test_rows_are_the_utterances_that_were_written(utterances: list[Utterance]) -> None:
     assert list(Utterances.of(utterances)) == utterances
@@ -211,6 +213,48 @@ def test_a_full_disk_costs_a_warning_and_not_the_run(
     assert done.stdout == "90\n"
     assert "is full: the corpus is indexed in memory" in done.stderr
     assert list(cache.folder.glob("*.arrow")) == []
+
+
+def test_an_error_of_what_is_computed_is_raised_and_is_none_of_the_folder(cache: IndexCache) -> None:
+    def compute() -> np.ndarray:
+        raise FileNotFoundError("words.txt")
+
+    with pytest.raises(FileNotFoundError, match=r"words\.txt"):
+        cache.numbers("key", compute)
+    assert cache.numbers("key", lambda: np.arange(3)).tolist() == [0, 1, 2]  # no lock is left
+
+
+def test_numbers_of_a_full_disk_are_computed_once(
+    cache: IndexCache, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def full(path: Path, write: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(index_cache, "write_whole", full)
+    computed: list[int] = []
+    assert cache.numbers("key", lambda: (computed.append(1), np.arange(3))[1]).tolist() == [0, 1, 2]
+    assert computed == [1]
+    assert "is full: the corpus is indexed in memory" in caplog.text
+
+
+def test_ids_of_several_manifests_are_compared_once_for_all_processes(
+    tmp_path: Path, cache: IndexCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = [write_lines(tmp_path / name, count) for name, count in (("a.jsonl", 9), ("b.jsonl", 5), ("c.jsonl", 3))]
+    lines = [json.loads(line) for line in paths[1].read_text().splitlines()]
+    paths[1].write_text("".join(json.dumps(line | {"id": f"other-{line['id']}"}) + "\n" for line in lines))
+
+    def parts() -> list[Part]:
+        return [part for path in paths for part in cache.utterances(path).parts]
+
+    expected = with_known_ids(parts())
+    assert expected == {2}  # c has ids of a
+    assert cache.with_known_ids(parts()) == expected
+    monkeypatch.setattr(index_cache, "with_known_ids", lambda parts: pytest.fail("it was computed again"))
+    assert cache.with_known_ids(parts()) == expected
+    paths[2].write_text(paths[1].read_text().replace("other", "third"))
+    monkeypatch.undo()
+    assert cache.with_known_ids(parts()) == set()  # another content is another key
 
 
 def _open(folder: Path, path: Path, queue: "multiprocessing.Queue[tuple[int, int]]") -> None:

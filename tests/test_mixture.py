@@ -155,18 +155,18 @@ def test_a_weight_of_one_is_no_mixture(two: Path) -> None:
 
 
 def test_a_mixture_killed_and_resumed_ends_with_the_bits_of_one_left_alone(two: Path, tmp_path: Path) -> None:
-    def config(name: str, weight: float = 2.5) -> dict[str, Any]:
+    def config(name: str, weight: float = 2.5, num_workers: int = 0) -> dict[str, Any]:
         mixture = f"[{{manifest:train.jsonl,weight:0.7}},{{manifest:other/other.jsonl,weight:{weight}}}]"
         common = [*TINY, *tone_corpus(two), "augment=[speed_perturb,spec_augment]", "trainer.max_epochs=3"]
         saved = ["checkpoint.every_steps=1", "corpus.temperature=0.8", f"run_dir={tmp_path / name}"]
-        return resolved(*common, *saved, f"corpus.train={mixture}")
+        return resolved(*common, *saved, f"corpus.train={mixture}", f"data.num_workers={num_workers}")
 
     assert finish(start(config("whole"), tmp_path / "whole.log")) == 0
-    for steps in (4, 9):
-        killed = start(config("resumed"), tmp_path / "log")
+    for steps, num_workers in ((4, 2), (9, 1)):
+        killed = start(config("resumed", num_workers=num_workers), tmp_path / "log")
         wait_for(lambda steps=steps: steps_logged(tmp_path / "resumed") >= steps, killed)  # type: ignore[misc]
         kill(killed)
-    assert finish(start(config("resumed"), tmp_path / "log")) == 0
+    assert finish(start(config("resumed", num_workers=2), tmp_path / "log")) == 0
     assert bundle(tmp_path / "resumed") == bundle(tmp_path / "whole")
     assert metrics(tmp_path / "resumed") == metrics(tmp_path / "whole")
     with pytest.raises(InputError, match=r"manifests\.mixture: "):

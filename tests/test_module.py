@@ -1,7 +1,9 @@
 """The data module: what an epoch's loader asks for, and where a run goes on."""
 
+import multiprocessing
 import os
 import signal
+from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -92,6 +94,41 @@ def test_an_epochs_examples_do_not_depend_on_the_number_of_workers(tones: Path, 
         firsts.append(next(iter(on_process(data, rank=0, world_size=1, epoch=1).train_dataloader())))
     assert torch.equal(firsts[0].features, firsts[1].features)
     assert torch.equal(firsts[0].tokens, firsts[1].tokens)
+
+
+def test_one_set_of_workers_gives_the_examples_of_every_epoch(tones: Path) -> None:
+    alone, by_workers = (
+        on_process(speech_data(tones / "train.jsonl", batch_seconds=5.0, num_workers=workers), rank=0, world_size=1)
+        for workers in (0, 2)
+    )
+    workers = set()
+    for epoch in (0, 1, 3):
+        assert alone.trainer is not None
+        assert by_workers.trainer is not None
+        alone.trainer.current_epoch = by_workers.trainer.current_epoch = epoch  # type: ignore[misc]
+        left_after = 3 if epoch == 1 else None  # an epoch that is not played to its end, with batches on their way
+        batches = zip(islice(alone.train_dataloader(), left_after), by_workers.train_dataloader(), strict=False)
+        for expected, batch in batches:
+            assert batch.utterances == expected.utterances
+            assert torch.equal(batch.features, expected.features), "speeds are drawn for each epoch"
+        workers.add(frozenset(process.pid for process in multiprocessing.active_children()))
+    [pids] = workers
+    assert len(pids) == 2
+
+
+def test_a_worker_that_dies_between_two_epochs_is_noticed(tones: Path) -> None:
+    data = on_process(speech_data(tones / "train.jsonl", batch_seconds=5.0, num_workers=1), rank=0, world_size=1)
+    for _ in data.train_dataloader():
+        pass
+    [worker] = multiprocessing.active_children()
+
+    def lose_it_and_begin() -> None:
+        worker.kill()
+        worker.join()
+        next(iter(data.train_dataloader()))
+
+    with pytest.raises(RuntimeError, match="DataLoader worker"):  # as asr.training.fit expects
+        lose_it_and_begin()
 
 
 @pytest.mark.parametrize("batch", [0, 1, 3])

@@ -1,6 +1,8 @@
 """NeMo's RNNT and TDT, alone and beside a CTC head, as bundles: their logits, every tensor in its place."""
 
+import io
 import re
+import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -8,14 +10,16 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from asr.checkpoint.bundle import read_bundle, replace_bundle
 from asr.checkpoint.load import load_recognizer
 from asr.convert import main
+from asr.errors import InputError
 from asr.head.joint_network import ACTIVATIONS
 from asr.interchange.foreign import JOINT_ACTIVATIONS
 from asr.interchange.nemo.convert import from_nemo
 from tests.nemo import DIM, FAST, LAYERS, SAMPLE_RATE, nemo_config, nemo_files, tensors, vocabulary, write_tar
 from tests.nemo import member as tar_member
-from tests.test_convert import assert_refused
+from tests.test_convert import assert_equal, assert_refused
 
 HIDDEN, JOINT, NUM_LAYERS = 10, 12, 2
 DURATIONS = [0, 1, 2, 4]
@@ -141,6 +145,43 @@ def test_every_tensor_and_setting_is_accounted_for(kind: str, tmp_path: Path) ->
     if kind.startswith("hybrid"):
         theirs = weights["ctc_decoder.decoder_layers.0.weight"][:, :, 0]
         assert torch.equal(ours["head.ctc.linear.weight"], theirs.roll(1, dims=0))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("dropout", [0.2, 0.0])
+def test_a_bundle_goes_back_into_an_archive_with_the_same_tensors(kind: str, dropout: float, tmp_path: Path) -> None:
+    """What was folded on the way in comes back in one place: both biases in that of frames, the scale in weights."""
+    weights = state(kind, "joint_net.2" if dropout else "joint_net.1")
+    path = archive(tmp_path, config(kind, joint__jointnet={"dropout": dropout}), weights)
+    before = from_nemo(path, "zeros").bundle
+    assert main([str(path), "-o", str(tmp_path / "ours")]) == 0
+    assert main([str(tmp_path / "ours"), "--to", "nemo", "-o", str(tmp_path / "back.nemo")]) == 0
+    back = from_nemo(tmp_path / "back.nemo", "zeros").bundle
+    assert (back.config, back.files) == (before.config, before.files)
+    assert_equal(back.weights, before.weights)
+    with tarfile.open(tmp_path / "back.nemo") as tar:
+        written = torch.load(io.BytesIO(tar.extractfile("./model_weights.ckpt").read()), weights_only=True)  # type: ignore[union-attr]
+    scale = DIM**0.5
+    expected = {
+        **weights,
+        **{name: torch.tensor(0) for name in weights if name.endswith("num_batches_tracked")},
+        **{name: scale * weights[name] for name in weights if name.startswith("encoder.pre_encode.out.")},
+        "joint.enc.bias": weights["joint.enc.bias"] + weights["joint.pred.bias"],
+        "joint.pred.bias": torch.zeros(JOINT),
+    }
+    assert_equal({name: tensor for name, tensor in written.items() if not name.startswith("preprocessor.")}, expected)
+
+
+def test_a_blank_whose_embedding_is_trained_does_not_go_into_an_archive(tmp_path: Path) -> None:
+    """NeMo's prediction network starts with zeros, whatever its row holds."""
+    assert main([str(archive(tmp_path, config("rnnt"), state("rnnt"))), "-o", str(tmp_path / "ours")]) == 0
+    contents = read_bundle(tmp_path / "ours")
+    contents.weights["head.predictor.embedding.weight"][0] += 1.0
+    replace_bundle(tmp_path / "ours", contents)
+    message = "head.predictor.embedding.weight must be zero for the blank, to be written as NeMo's; it is not."
+    with pytest.raises(InputError, match=re.escape(message)):
+        main([str(tmp_path / "ours"), "--to", "nemo", "-o", str(tmp_path / "back.nemo")])
+    assert not (tmp_path / "back.nemo").exists()
 
 
 def test_without_dropout_the_joint_networks_last_layer_has_another_number(tmp_path: Path) -> None:

@@ -337,8 +337,8 @@ def test_a_head_that_says_nothing_of_frames_is_refused(bundle: Path) -> None:
     model = load_recognizer(bundle).model
     del model.head
     model.head = type("Words", (), {"frame_head": None})()
-    with pytest.raises(InputError, match=r"must have a head that says which token each frame spells \(CTC\); Words"):
-        program.Net(model)
+    with pytest.raises(InputError, match=r"must have a CTC head, or a decoder of its transducer; Words has none"):
+        program.ctc_net(model)
 
 
 def test_a_program_that_hears_what_stands_behind_an_utterance_is_found_out(exported: Path, bundle: Path) -> None:
@@ -477,10 +477,14 @@ def test_sherpa_onnx_is_for_models_that_hear_what_it_computes() -> None:
         features: dict[str, Any] = resolved(*overrides)["features"]
         return features
 
-    assert program.is_for_sherpa(config("features=slaney_fbank"))
-    assert not program.is_for_sherpa(config("features=fbank", "features/normalize=utterance_cmvn"))
-    assert not program.is_for_sherpa(config("features=slaney_fbank", "features/normalize=per_utterance"))
-    assert not program.is_for_sherpa(config("features=slaney_fbank", "features.num_mel_bins=64"))
+    for is_transducer in (False, True):
+        assert program.is_for_sherpa(config("features=slaney_fbank"), is_transducer)
+        assert not program.is_for_sherpa(config("features=fbank", "features/normalize=utterance_cmvn"), is_transducer)
+        assert not program.is_for_sherpa(
+            config("features=slaney_fbank", "features/normalize=per_utterance"), is_transducer
+        )
+        more = config("features=slaney_fbank", "features.num_mel_bins=128")
+        assert program.is_for_sherpa(more, is_transducer) is is_transducer
 
 
 def test_the_readmes_program_for_sherpa_onnx_hears_the_recording(

@@ -10,15 +10,19 @@ import torch
 from torch import Tensor
 from transformers import AutoProcessor, ParakeetForRNNT, ParakeetForTDT
 
+from asr.checkpoint.bundle import read_bundle
 from asr.checkpoint.load import load_recognizer
 from asr.convert import main
+from asr.errors import InputError
+from asr.export import main as export
+from asr.interchange.huggingface.convert import from_huggingface
 from asr.interchange.tensors import COUNTER
 from asr.interfaces import Encoded
 from asr.recognition.recognizer import Recognizer
 from tests import parakeet
 from tests.parakeet import SAMPLE_RATE, change
-from tests.test_convert import assert_refused
-from tests.test_parakeet import sound
+from tests.test_convert import assert_equal, assert_refused
+from tests.test_parakeet import SUBWORDS, bundle, sound
 
 KINDS = pytest.mark.parametrize("kind", ["rnnt", "tdt"])
 WAVEFORMS = [sound(3.0), sound(1.2, seed=1), sound(2.1, seed=2)]
@@ -99,14 +103,20 @@ def test_the_loss_and_its_gradients_are_transformers(kind: str, tmp_path: Path) 
     assert not head.predictor.embedding.weight.grad[0].any(), "the blank's embedding stays what it is"
 
 
+def generated(model: Any, processor: Any) -> list[str]:
+    """Texts of `WAVEFORMS` by transformers' generate."""
+    texts = []
+    for waveform in WAVEFORMS:
+        sequences = model.generate(**inputs_of(processor, [waveform])).sequences
+        ids = [token for token in sequences[0].tolist() if token != model.config.blank_token_id]
+        texts.append(" ".join(processor.tokenizer.decode(ids, group_tokens=False).split()))
+    return texts
+
+
 @KINDS
 def test_greedy_texts_are_those_of_transformers_generate(kind: str, tmp_path: Path) -> None:
     model, processor, recognizer = converted(tmp_path, kind)
-    texts = []
-    for waveform in WAVEFORMS:
-        found = model.generate(**inputs_of(processor, [waveform]))
-        ids = [token for token in found.sequences[0].tolist() if token != model.config.blank_token_id]
-        texts.append(" ".join(processor.tokenizer.decode(ids, group_tokens=False).split()))
+    texts = generated(model, processor)
     transcripts = recognizer.transcribe(WAVEFORMS, sample_rate=SAMPLE_RATE)
     assert [transcript.text for transcript in transcripts] == texts
     assert sum(map(len, texts)) > 20, "there is something to compare"
@@ -123,6 +133,71 @@ def test_every_tensor_is_accounted_for(kind: str, tmp_path: Path, capsys: pytest
     folded = 1 + 2  # a bias of the prediction network's projection; the scale in weight and bias of the subsampling
     said = capsys.readouterr().out
     assert f"{len(tensors)} tensors: {len(tensors) - num_counters - folded} taken, {folded} folded" in said
+
+
+@KINDS
+@pytest.mark.parametrize("has_blank", [True, False], ids=["blank in the tokenizer", "no blank in it"])
+def test_a_bundle_goes_back_with_the_same_tensors_and_texts(kind: str, has_blank: bool, tmp_path: Path) -> None:
+    """What was folded on the way in comes back in one place: biases in the encoder's projection, the scale as well."""
+    model, _, recognizer = converted(tmp_path, kind, has_blank=has_blank)
+    back = tmp_path / "back"
+    assert main([str(tmp_path / "ours"), "--to", "huggingface", "-o", str(back)]) == 0
+    theirs, written = (
+        safetensors.torch.load_file(tmp_path / name / "model.safetensors") for name in ("theirs", "back")
+    )
+    frames, tokens = "encoder_projector.bias", "decoder.decoder_projector.bias"
+    expected = {
+        **theirs,
+        **{name: torch.tensor(0) for name in theirs if name.endswith(COUNTER)},
+        **{name: 4 * theirs[name] for name in theirs if name.startswith("encoder.subsampling.linear.")},  # root of 16
+        frames: theirs[frames] + theirs[tokens],
+        tokens: torch.zeros_like(theirs[tokens]),
+    }
+    assert_equal(written, expected)
+    again, before = from_huggingface(back, "zeros").bundle, read_bundle(tmp_path / "ours")
+    assert (again.config, again.files) == (before.config, before.files)
+    assert_equal(again.weights, before.weights)
+    assert generated(type(model).from_pretrained(back).double().eval(), AutoProcessor.from_pretrained(back)) == [
+        transcript.text for transcript in recognizer.transcribe(WAVEFORMS, sample_rate=SAMPLE_RATE)
+    ]
+
+
+def test_of_a_hybrid_transformers_gets_the_transducer_and_the_command_names_the_rest(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    network = ["head/predictor=lstm", "head.predictor.dim=12", "head.joint_dim=12", "head.joint_activation=relu"]
+    bundle(tmp_path / "ours", *SUBWORDS, "head=tdt", *network)
+    assert main([str(tmp_path / "ours"), "--to", "huggingface", "-o", str(tmp_path / "theirs")]) == 0
+    assert "Left out: head.ctc.linear.bias, head.ctc.linear.weight. Parakeet has no CTC head" in capsys.readouterr().out
+    written = ParakeetForTDT.from_pretrained(tmp_path / "theirs")
+    weights = read_bundle(tmp_path / "ours").weights
+    assert torch.equal(written.encoder_projector.weight, weights["head.duration_joiner.of_frames.weight"])
+    assert export([str(tmp_path / "ours"), "--to", "huggingface", "-o", str(tmp_path / "exported")]) == 0
+    assert "Left out: head.ctc.linear.bias" in capsys.readouterr().out
+    card = (tmp_path / "exported" / "README.md").read_text()
+    assert "transformers' ParakeetForTDT." in card
+    assert "- tdt" in card
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (
+            ["head/predictor=stateless"],
+            "head.predictor must be lstm, to be written as Hugging Face's; got",
+        ),
+        (
+            ["head/predictor=lstm", "head.predictor.dim=12"],
+            "head.joint_dim must be head.predictor.dim, to be written",
+        ),
+        (["head=ctc_intermediate"], "head must be ctc or transducer or tdt, to be written as Hugging Face's; got"),
+    ],
+)
+def test_what_parakeet_does_not_have_is_not_written(overrides: list[str], message: str, tmp_path: Path) -> None:
+    bundle(tmp_path / "ours", *SUBWORDS, "head=tdt", *overrides)
+    with pytest.raises(InputError, match=re.escape(message)):
+        main([str(tmp_path / "ours"), "--to", "huggingface", "-o", str(tmp_path / "theirs")])
+    assert not (tmp_path / "theirs").exists()
 
 
 @pytest.mark.parametrize(

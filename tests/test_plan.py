@@ -4,16 +4,30 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from asr import shards
+from asr.build import build_features
+from asr.data import reading as reading_module
+from asr.data.corpus import read_corpus
+from asr.data.dataset import Reference, fetch
+from asr.data.epoch_plan import EpochPlan
+from asr.data.index_cache import IndexCache
+from asr.data.position import start_of_epoch
+from asr.data.reading import epoch_reading
+from asr.data.training_set import TrainingSet
+from asr.data.utterances import Utterances
 from asr.plan import plan
+from asr.storage import store
 from asr.train import train
 from asr.training.data_module import SpeechData
 from tests.conftest import ROOT, TINY, resolved, settings_with, tone_corpus
 from tests.processes import finish, start, steps_logged
+from tests.storing import FaultyProxy
 
 
 def report(capsys: pytest.CaptureFixture[str], corpus: Path, *overrides: str) -> str:
@@ -138,3 +152,95 @@ def test_all_gpus_means_those_of_this_machine(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr("torch.cuda.device_count", lambda: 8)
     trainer = settings_with("trainer.accelerator=gpu", "trainer.devices=-1", "trainer.num_nodes=2").trainer
     assert trainer.num_processes() == (16, "trainer.devices=-1, trainer.num_nodes=2, and this machine has 8 GPUs")
+
+
+@pytest.fixture
+def in_s3(tones: Path, s3: FaultyProxy, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Overrides of a corpus whose shards of a third of a megabyte are in an object store."""
+    monkeypatch.setattr(shards, "MIN_MEGABYTES", 0.0)
+    for split in ("train", "valid"):
+        options = ["-o", f"s3://bucket/planned/{split}", "--shard-megabytes", "0.3"]
+        assert shards.main([str(tones / f"{split}.jsonl"), *options]) == 0
+    splits = ["corpus.train=[train/index.arrow]", "corpus.valid=[valid/index.arrow]", "corpus.test=[]"]
+    return [*tone_corpus(tones), "corpus.dir=s3://bucket/planned", *splits]
+
+
+def epoch_of(overrides: Sequence[str]) -> tuple[EpochPlan, Utterances]:
+    """Plan the first epoch of a training on these."""
+    settings = settings_with(*TINY, *overrides)
+    corpus = read_corpus(settings.corpus, str, IndexCache().utterances)
+    features = build_features(settings.components)
+    reference = Reference(lambda text: [ord(letter) for letter in text], len, lambda frames: frames)
+    data = TrainingSet(corpus.train, features, reference, None, 3, settings.data.plan)
+    return data.epoch(start_of_epoch(0, 2)), data.utterances
+
+
+@pytest.mark.parametrize("gap", [0, 1 << 16])
+def test_requests_and_bytes_of_an_epoch_are_those_that_a_store_gets(
+    in_s3: list[str], s3: FaultyProxy, gap: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "MERGE_GAP", gap)
+    weighted = "corpus.train=[{manifest: train/index.arrow, weight: 1.5}]"
+    plan, utterances = epoch_of([*in_s3, weighted])
+    reading = epoch_reading(plan, utterances)
+    assert reading is not None
+    s3.requests.clear()
+    wanted = 0
+    for step in range(len(plan)):
+        for rank in range(2):
+            batch = fetch([utterances[item.position] for item in plan.items(step, rank)])
+            wanted += sum(len(utterance.content or b"") for utterance in batch)
+    ranges = [re.fullmatch(r"bytes=(\d+)-(\d+)", asked) for _, _, asked in s3.requests if asked]
+    assert reading.requests == len(ranges)
+    assert reading.wanted_bytes == wanted
+    assert reading.fetched_bytes == pytest.approx(
+        sum(int(found[2]) + 1 - int(found[1]) for found in ranges if found), rel=1e-9
+    )
+    assert (reading.num_shards, reading.num_planned, reading.num_batches) == (5, 2 * len(plan), 2 * len(plan))
+    assert reading.amplification <= 1.0 if gap == 0 else reading.amplification > 1.1
+
+
+def test_of_many_batches_a_part_is_planned_and_stands_for_all(
+    in_s3: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan, utterances = epoch_of([*in_s3, "data.batch_seconds=4"])
+    whole = epoch_reading(plan, utterances)
+    monkeypatch.setattr(reading_module, "MAX_BATCHES", 10)
+    part = epoch_reading(plan, utterances)
+    assert whole is not None
+    assert part is not None
+    assert part.num_planned == 10 < whole.num_planned
+    assert part.wanted_bytes == whole.wanted_bytes  # of all rows
+    assert part.requests == pytest.approx(whole.requests, rel=0.3)
+
+
+def test_the_report_tells_requests_their_cost_memory_and_time(
+    in_s3: list[str], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    overrides = ["trainer.devices=4", "trainer.num_nodes=2", "data.num_workers=3", f"data.cache_dir={tmp_path}"]
+    plan(settings_with(*TINY, *in_s3, "run_dir=/nowhere/run", *overrides))
+    printed = capsys.readouterr().out
+    requests, each = re.findall(r"requests to an object store: (\d+), (\d+\.\d) a batch$", printed, re.MULTILINE)[0]
+    [batches] = figures(printed, "batches of all")[:1]
+    assert float(each) == pytest.approx(int(requests) / int(batches), abs=0.05)
+    assert f"cost: {int(requests) * 0.0004 / 1000:.4g} US$, at 0.0004 US$" in printed
+    one, all_ = re.findall(r"a second and process: (\S+) requests .* each process, (\S+) and", printed)[0]
+    assert float(all_) == pytest.approx(8 * float(one), abs=1)
+    assert re.search(r"^  columns and plan of an epoch: .* MB$", printed, re.MULTILINE)
+    assert "data.cache_gigabytes=100 holds 100.0 % of it" in printed
+    total, parts = re.findall(r"^time to the first step: (\S+) s here; .*\n  (.*)$", printed, re.MULTILINE)[0]
+    assert float(total) == pytest.approx(sum(map(float, re.findall(r"(\d+\.\d\d) s", parts))), abs=0.6)
+
+
+def test_bytes_of_columns_and_plan_are_those_of_their_tensors(in_s3: list[str]) -> None:
+    plan, utterances = epoch_of(in_s3)
+    columns = [plan.plan.order, plan.durations, plan.factors]  # 8 bytes each; padded is durations, positions have 4
+    fixed = plan.plan.edges.nbytes + plan.plan.steps.nbytes + plan.occurrences.positions.nbytes + 4
+    assert plan.num_bytes == sum(8 * len(utterances) for _ in columns) + fixed
+    assert utterances.parts[0].index.num_bytes > 8 * 4 * len(utterances)  # four columns of numbers, and texts
+
+
+def test_files_of_this_machine_need_no_requests(tones: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    printed = report(capsys, tones)
+    assert "requests to an object store" not in printed
+    assert "memory of each training process" in printed

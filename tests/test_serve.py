@@ -28,12 +28,13 @@ from asr.data.manifest import read_manifest
 from asr.errors import InputError
 from asr.recognition.inference import INFERENCE
 from asr.serve import _bound_socket, _name
-from asr.server.app import Service, make_app
+from asr.server.app import make_app
 from asr.server.hosts import Hosts
 from asr.server.jobs import Jobs
 from asr.server.metrics import Metrics
 from asr.server.pages import read_examples
 from asr.server.schema import Transcription
+from asr.server.service import Service
 from asr.server.stream_client import StreamLimits
 from asr.server.stream_sockets import StreamSockets
 from asr.server.streams import Streams
@@ -42,7 +43,7 @@ from asr.transcribe import main as transcribe
 from tests.conftest import ROOT
 from tests.listener import listener
 from tests.serving import Server, answer, multipart, request_head, serving
-from tests.test_serve_bad_input import SAID, encoded, one_line
+from tests.test_serve_bad_input import SAID, encoded, one_line, open_files
 from tests.tones import SAMPLE_RATE, sentences, speak
 
 LONG = encoded(np.concatenate([speak(text + "  ") for text in sentences(150, seed=6)]), "FLAC")  # some minutes
@@ -161,6 +162,7 @@ def test_the_log_has_a_line_a_request_and_not_what_was_said(server: Server) -> N
 # ---- the schema
 
 
+UPLOADING = ("/transcribe", "/v1/audio/transcriptions")
 SCHEMA_CHECKS = [
     not_a_server_error,
     openapi_checks.status_code_conformance,
@@ -181,12 +183,14 @@ def test_the_server_keeps_its_own_schema(server: Server) -> None:
     for result in schema.get_all_operations():
         operation = result.ok()
         seen = statuses.setdefault(operation.path, set())
-        takes_something = operation.path == "/transcribe"  # the others take nothing that could be wrong
+        takes_something = operation.path in UPLOADING  # the others take nothing that could be wrong
         for mode in schemathesis.GenerationMode if takes_something else [schemathesis.GenerationMode.POSITIVE]:
             fuzz(operation.as_strategy(generation_mode=mode), seen)
-    assert statuses.keys() == {"/transcribe", "/health", "/metrics"}
-    assert statuses["/health"] == statuses["/metrics"] == {200}
+    assert statuses.keys() == {*UPLOADING, "/v1/models", "/v1/models/{name}", "/health", "/metrics"}
+    assert statuses["/health"] == statuses["/metrics"] == statuses["/v1/models"] == {200}
+    assert statuses["/v1/models/{name}"] == {404}
     assert statuses["/transcribe"] >= {200, 422}
+    assert statuses["/v1/audio/transcriptions"] >= {200, 400}
     malformed = {"Content-Type": "multipart/form-data; boundary=b"}
     broken = httpx.post(f"{server.address}/transcribe", content=b"no boundary in it", headers=malformed)
     assert broken.status_code == 400, "which the fuzzer does not come upon each time"
@@ -257,6 +261,7 @@ def test_a_client_that_is_gone_is_not_transcribed(fluent: Path) -> None:
         assert server.post(SAID).status_code == 200
         assert server.get("/health").json()["waiting"] == 0
         assert server.metric("asr_audio_seconds_total") < 10  # that of the last one
+        assert not [path for path in open_files(server.process.pid) if str(server.scratch) in str(path)]
         assert not list(server.scratch.iterdir())
 
 

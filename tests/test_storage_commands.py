@@ -11,6 +11,7 @@ import soundfile
 import torch
 
 from asr.audio.load import audio_info, find_audio_objects, load_waveform
+from asr.data.index_cache import IndexCache
 from asr.data.manifest import read_manifest
 from asr.data.recordings import RecordingList
 from asr.errors import AudioError, InputError, StoreError
@@ -86,6 +87,13 @@ def test_a_manifest_at_a_url_is_that_of_the_file_with_urls(corpus: Path) -> None
     assert [(line.id, line.duration, line.text) for line in of_url] == [
         (line.id, line.duration, line.text) for line in of_file
     ]
+
+
+def test_a_manifest_at_a_url_is_fetched_once_when_it_is_indexed(corpus: Path, s3: FaultyProxy, tmp_path: Path) -> None:
+    s3.requests.clear()
+    indexed = IndexCache(tmp_path).utterances("s3://bucket/corpus/corpus.jsonl")
+    assert [method for method, path, _ in s3.requests if "corpus.jsonl" in path] == ["GET"]
+    assert list(indexed) == read_manifest("s3://bucket/corpus/corpus.jsonl")
 
 
 def test_a_bad_line_of_a_manifest_at_a_url_is_named_without_the_signature(s3: FaultyProxy) -> None:

@@ -129,7 +129,7 @@ def test_a_public_class_has_a_name_of_its_own() -> None:
     assert {name: several for name, several in places.items() if len(several) > 1} == {}
 
 
-MAX_ARROWS, MAX_ARROWS_IN_ALL = 158, 355  # between folders; with the contract and the commands
+MAX_ARROWS, MAX_ARROWS_IN_ALL = 165, 370  # between folders; with the contract and the commands
 
 
 def folder(module: str) -> str:

@@ -205,9 +205,10 @@ def count_starts(path: Path) -> None:
     module._start_worker = begin_and_count
 
 
-def test_workers_are_started_once_an_epoch(tones: Path, tmp_path: Path) -> None:
-    """And once a validation."""
+def test_workers_of_the_training_are_started_once_a_run_and_those_of_validations_each_time(
+    tones: Path, tmp_path: Path
+) -> None:
     overrides = [*TINY, *tone_corpus(tones), f"run_dir={tmp_path / 'run'}", "trainer.max_epochs=3", "corpus.test=[]"]
     settings = resolved(*overrides, "data.num_workers=1", "num_threads=1")
     assert finish(start(settings, tmp_path / "log", before=partial(count_starts, tmp_path / "starts"))) == 0
-    assert (tmp_path / "starts").read_text().split() == ["0"] * 6
+    assert (tmp_path / "starts").read_text().split() == ["0"] * (1 + 3)

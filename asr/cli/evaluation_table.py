@@ -54,9 +54,14 @@ def notes(summaries: Sequence[tuple[str, Mapping[str, Any]]]) -> list[str]:
     if wordless:
         said.append(f"Written where nothing is said: {'; '.join(wordless)}.")
     if last["real_time_factor"] is not None:
-        hours = last["audio_seconds"] / 3600
-        said.append(f"{hours:.2f} h of audio, in {last['real_time_factor']:.4f} of the time it lasts.")
+        each = [f"{short_name(printable(name))} {_hours(row)}" for name, row in summaries[:-1]]
+        parts = f" ({', '.join(each)})" if each else ""
+        said.append(f"{_hours(last)} of audio{parts}, in {last['real_time_factor']:.4f} of the time it lasts.")
     return [textwrap.fill(one, WIDTH, subsequent_indent="  ", break_on_hyphens=False) for one in said]
+
+
+def _hours(row: Mapping[str, Any]) -> str:
+    return f"{row['audio_seconds'] / 3600:.2f} h"
 
 
 def _wordless(name: str, written: Mapping[str, Any]) -> str:

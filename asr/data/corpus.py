@@ -5,7 +5,7 @@ import logging
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -16,12 +16,13 @@ from asr.data.index_cache import check_shards
 from asr.data.mixture import repeats
 from asr.data.settings import TESTS, CorpusSettings
 from asr.data.token_counts import count_tokens
-from asr.data.utterances import Utterances, with_known_ids
+from asr.data.utterances import Part, Utterances, with_known_ids
 from asr.errors import AudioError, InputError
 from asr.settings.conf import default_settings, names
 from asr.storage.location import file_name, is_url, printable_url
 from asr.system.processes import die_with_parent
 from asr.text.normalize import Normalizer
+from asr.text.printable import printable
 
 logger = logging.getLogger(__name__)
 
@@ -102,13 +103,19 @@ class Corpus:
             count_tokens(utterances, reference, split)
 
 
-def read_corpus(settings: CorpusSettings, normalize: Normalizer, read: Callable[[str], Utterances]) -> Corpus:
+def read_corpus(
+    settings: CorpusSettings,
+    normalize: Normalizer,
+    read: Callable[[str], Utterances],
+    known: Callable[[Sequence[Part]], set[int]] = with_known_ids,
+) -> Corpus:
     """Read the manifests of a corpus and normalise their texts: from here on there is no other text.
 
     Args:
         settings: of the corpus.
         normalize: a text as written to what is learnt and scored.
         read: opens a manifest (`IndexCache.utterances`).
+        known: `with_known_ids`, or `IndexCache.with_known_ids`, which computes it once for all processes.
 
     Raises:
         InputError: a manifest is not there or not right, or two test manifests have the same name.
@@ -120,7 +127,7 @@ def read_corpus(settings: CorpusSettings, normalize: Normalizer, read: Callable[
         must = "corpus.test and corpus.also_test must name manifests of different file names"
         raise InputError(f"{must}; got {repeated[0]} twice.")
     tests, also_tests = ({manifest_name(path): read(path) for path in settings.manifests(split)} for split in TESTS)
-    train, valid = (_read_all(settings, split, read) for split in ("train", "valid"))
+    train, valid = (_read_all(settings, split, read, known) for split in ("train", "valid"))
     return Corpus(train, valid, tests, also_tests).normalized(normalize)
 
 
@@ -167,7 +174,12 @@ def _check_declared(settings: CorpusSettings, how: str, absent: str) -> None:
         raise InputError(f"{must}. Give corpus.prepare=null, and manifests that are there: {absent} is not.")
 
 
-def _read_all(settings: CorpusSettings, split: str, read: Callable[[str], Utterances]) -> Utterances:
+def _read_all(
+    settings: CorpusSettings,
+    split: str,
+    read: Callable[[str], Utterances],
+    known: Callable[[Sequence[Part]], set[int]],
+) -> Utterances:
     """Read the manifests of one split as one."""
     weighted = settings.weighted(split)
     paths = [manifest.path for manifest in weighted]
@@ -181,10 +193,10 @@ def _read_all(settings: CorpusSettings, split: str, read: Callable[[str], Uttera
         means = repeats(hours, [manifest.weight for manifest in weighted], settings.temperature)
     names = [manifest_name(path) for path in paths]
     names = [name if names.count(name) == 1 else f"{name}-{place}" for place, name in enumerate(names)]
-    shared = with_known_ids(parts)
+    shared = known(parts)
     return Utterances(
         [
-            replace(part, name=name, repeats=mean, prefix=f"{name}:" if place in shared else "")
+            replace(part, name=printable(name), repeats=mean, prefix=f"{name}:" if place in shared else "")
             for place, (part, name, mean) in enumerate(zip(parts, names, means, strict=True))
         ]
     )

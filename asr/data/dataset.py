@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset
@@ -13,6 +14,7 @@ from torch.utils.data import Dataset
 from asr.audio.load import load_waveform, stream_waveform
 from asr.data.batch import Example, Rejected
 from asr.data.manifest import Utterance
+from asr.data.parallel import in_parallel
 from asr.data.recordings import RecordingList
 from asr.data.seeds import derive_seed, seeded
 from asr.errors import AudioError
@@ -22,6 +24,7 @@ from asr.storage.byte_range import ByteRange
 from asr.storage.location import is_url, printable_url
 from asr.storage.store import read_files, read_ranges
 
+ENERGIES_AHEAD = 4  # that a process has computed before they are asked for: 0.3 MB each for 10 s
 DURATION_TOLERANCE_SECONDS = 0.1  # by which a manifest's duration may be off, beside 1 % of it
 
 
@@ -178,14 +181,31 @@ def _again(item: Item) -> tuple[str | int, ...]:
     return ("repeat", item.repeat) if item.repeat else ()
 
 
-def energies(utterances: Sequence[Utterance], features: Features, seed: int) -> Iterator[Tensor]:
-    """Yield the features (T, F) before normalisation, in random order; what is unreadable is left out."""
+def energies(
+    utterances: Sequence[Utterance], features: Features, seed: int, num_processes: int | None = None
+) -> Iterator[Tensor]:
+    """Yield the features (T, F) before normalisation, in random order; what is unreadable is left out.
+
+    Args:
+        utterances: whose audio is read.
+        features: of them.
+        seed: of the order.
+        num_processes: see `in_parallel`; the result does not depend on it.
+
+    Raises:
+        StoreError: a shard, or what a URL names, cannot be read.
+    """
     generator = torch.Generator().manual_seed(derive_seed(seed, "energies"))
-    for position in torch.randperm(len(utterances), generator=generator).tolist():
+    order = torch.randperm(len(utterances), generator=generator)
+
+    def of_place(place: int) -> np.ndarray | None:  # tensors from other processes would take a file descriptor each
         try:
-            yield features.energies(load_utterance(utterances[position], features.sample_rate))
+            return features.energies(load_utterance(utterances[int(order[place])], features.sample_rate)).numpy()
         except AudioError:
-            continue  # the epoch that reads it says so
+            return None  # the epoch that reads it says so
+
+    results = in_parallel(of_place, range(len(order)), num_processes=num_processes, results_ahead=ENERGIES_AHEAD)
+    yield from (torch.from_numpy(result) for result in results if result is not None)
 
 
 def load_utterance(utterance: Utterance, sample_rate: int) -> Tensor:

@@ -73,6 +73,13 @@ class EpochPlan:
     def __len__(self) -> int:
         return len(self.plan)
 
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of its columns."""
+        columns = [self.plan.order, self.plan.edges, self.plan.steps, *self.occurrences]
+        columns += [self.durations, self.padded, self.factors, *([self.texts.num_tokens] if self.texts else [])]
+        return sum({column.data_ptr(): column.untyped_storage().nbytes() for column in columns}.values())
+
     def items(self, step: int, rank: int) -> list[Item]:
         """Return the utterances of one batch."""
         indices = self.plan.batch(step, rank)

@@ -16,7 +16,8 @@ from asr.data.index import write_index
 from asr.data.manifest import Extent, Utterance, named_lines, parse_object, parse_utterance
 from asr.errors import AudioError, InputError, one_line
 from asr.storage.location import file_name, folder_of, is_url, printable_url
-from asr.storage.store import read_range, size_and_etag, sizes_and_etags, write_whole
+from asr.storage.range_file import RangeFile
+from asr.storage.store import read_range, sizes_and_etags, write_whole
 
 READ_BYTES = 1 << 16  # of an object at once: a header, and small members after it
 MAX_TEXT_BYTES = 1 << 20  # of a member that holds a text or a manifest's line
@@ -31,32 +32,6 @@ class Member(NamedTuple):
     extent: Extent
 
 
-class _Ranges(io.RawIOBase):
-    """A file or an object that is read by byte ranges."""
-
-    def __init__(self, path: str) -> None:
-        self._path, self._position = path, 0
-        self.size, self._version = size_and_etag(path)
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        start = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self.size}[whence]
-        self._position = max(0, start + offset)
-        return self._position
-
-    def readinto(self, buffer: Any) -> int:
-        number = max(0, min(len(buffer), self.size - self._position))
-        if number:
-            buffer[:number] = read_range(self._path, self._position, number, etag=self._version)
-            self._position += number
-        return number
-
-
 def members(path: str) -> Iterator[Member]:
     """Yield the regular files of a tar file, by its headers alone.
 
@@ -64,7 +39,7 @@ def members(path: str) -> Iterator[Member]:
         InputError: it is not a whole, uncompressed tar file.
         StoreError: it cannot be read.
     """
-    file, name = _Ranges(path), printable_url(path)
+    file, name = RangeFile(path), printable_url(path)
     try:
         with tarfile.open(fileobj=io.BufferedReader(file, READ_BYTES), mode="r:") as archive:
             for member in archive:
@@ -182,7 +157,7 @@ def write_foreign_index(output: str, shards: Sequence[str], utterances: Iterable
     Args:
         output: path or URL of the index: in the folder of the shards, or above it.
         shards: paths or URLs.
-        utterances: of `index_webdataset` or `index_nemo`.
+        utterances: of `index_webdataset`, `index_nemo`, or those of other formats.
 
     Raises:
         InputError: a shard is not below the folder of the index, or an id occurs twice.

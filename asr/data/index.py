@@ -83,6 +83,11 @@ class Index:
         speaker = None if speaker is None else decoded(speaker)
         return Utterance(path, duration, decoded(text), decoded(name), offset, speaker, extent)
 
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the columns."""
+        return sum(batch.nbytes for batch in self.batches)
+
     def column(self, name: str) -> np.ndarray:
         """Return a column of numbers, (num_rows,)."""
         parts = [batch.column(name).to_numpy(zero_copy_only=False) for batch in self.batches]

@@ -12,7 +12,8 @@ import tempfile
 import time
 from array import array
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -26,7 +27,7 @@ from asr.data.manifest import (
     parse_utterance,
     read_good_lines,
 )
-from asr.data.utterances import Part, Utterances
+from asr.data.utterances import Part, Utterances, with_known_ids
 from asr.errors import InputError, StoreError
 from asr.storage.location import file_name, folder_of, is_url, join, plain, printable_url, without_query
 from asr.storage.store import download, read_whole, size_and_etag, sizes_and_etags
@@ -85,12 +86,15 @@ class IndexCache:
         path = self.folder / f"{_shortened(hashlib.sha256(key.encode()).hexdigest())}.npy"
         computed = None
 
-        def make() -> None:
+        def compute_once() -> None:
             nonlocal computed
             computed = compute()
-            write_whole(path, lambda file: np.save(file, computed))
 
-        if not self._made(path, make):
+        def write() -> None:
+            assert computed is not None
+            write_whole(path, partial(np.save, arr=computed))
+
+        if not self._made(path, write, compute_once):
             return compute() if computed is None else computed
         try:
             stored: np.ndarray = np.load(path, mmap_mode="c")
@@ -98,6 +102,15 @@ class IndexCache:
             path.unlink(missing_ok=True)
             return self.numbers(key, compute)
         return stored
+
+    def with_known_ids(self, parts: Sequence[Part]) -> set[int]:
+        """Return what `with_known_ids` of asr.data.utterances does, computed once for these parts."""
+        sources = [part.index.source for part in parts]
+        if len(parts) < 2 or None in sources:
+            return with_known_ids(parts)
+        key = repr(("parts with known ids", sources))
+        places = self.numbers(key, lambda: np.array(sorted(with_known_ids(parts)), dtype=np.int64))
+        return set(places.tolist())
 
     def _fetched(self, url: str) -> Index:
         """Open a copy of the index at a URL, which is fetched once for each version of it."""
@@ -113,15 +126,16 @@ class IndexCache:
             return fetched_index(url)
 
     def _index(self, manifest: str, required: Sequence[str]) -> Index:
-        source = _content_digest(manifest)
+        content = read_whole(manifest) if is_url(manifest) else None  # fetched once
+        source = _content_digest(manifest, content)
         lacking = "".join(f"-without-{key}" for key in REQUIRED_KEYS if key not in required)
         path = self.folder / f"{source}{lacking}{INDEX_SUFFIX}"
 
-        def make() -> None:
-            write_whole(path, lambda file: write_index(file, _rows(manifest, required), source))
+        def write() -> None:
+            write_whole(path, lambda file: write_index(file, _rows(manifest, content, required), source))
 
-        if not self._made(path, make):
-            return Index(list(record_batches(_rows(manifest, required))), source)
+        if not self._made(path, write):
+            return Index(list(record_batches(_rows(manifest, content, required))), source)
         try:
             return open_index(path)
         except InputError as error:
@@ -129,15 +143,33 @@ class IndexCache:
             path.unlink(missing_ok=True)
             return self._index(manifest, required)
 
-    def _made(self, path: Path, make: Callable[[], None]) -> bool:
-        """Make a file under a lock if it is not there; tell whether it is there now."""
+    def _made(self, path: Path, write: Callable[[], None], compute: Callable[[], None] = lambda: None) -> bool:
+        """Make a file under a lock if it is not there; tell whether it is there now.
+
+        Args:
+            path: of the file.
+            write: writes it; its OSErrors are faults of the folder, and a warning.
+            compute: called before; its errors are raised.
+        """
         if path.exists():
             return True
+        with ExitStack() as stack:
+            if not self._does_write(lambda: self._lock(path, stack)):
+                return False
+            if path.exists():
+                return True
+            compute()
+            return self._does_write(write)
+
+    def _lock(self, path: Path, stack: ExitStack) -> None:
+        """Hold the lock of a file until `stack` ends."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        stack.enter_context(_locked(path.with_suffix(".lock")))
+
+    def _does_write(self, action: Callable[[], None]) -> bool:
+        """Do something in the folder; where that fails, warn and return False."""
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            with _locked(path.with_suffix(".lock")):
-                if not path.exists():
-                    make()
+            action()
         except OSError as error:
             what = "is full" if error.errno in NO_ROOM else f"cannot be written to ({error.strerror})"
             hint = "give data.index_dir a folder that can be, to index once for all processes and runs"
@@ -165,10 +197,16 @@ def _locked(path: Path) -> Iterator[None]:
         yield
 
 
-def _rows(manifest: str, required: Sequence[str]) -> Iterator[Utterance]:
-    """Yield the utterances of a manifest, audio paths as written; progress is logged."""
+def _rows(manifest: str, content: bytes | None, required: Sequence[str]) -> Iterator[Utterance]:
+    """Yield the utterances of a manifest, audio paths as written; progress is logged.
+
+    Args:
+        manifest: path or URL.
+        content: of it; None: it is read.
+        required: keys that each line must have.
+    """
     hashes, announced = array("q"), time.monotonic()
-    for number, (where, line) in enumerate(manifest_lines(manifest), start=1):
+    for number, (where, line) in enumerate(manifest_lines(manifest, content), start=1):
         utterance = parse_utterance(parse_object(line, where), where, None, required)
         hashes.append(hash(utterance.id))
         if number % 10_000 == 0 and time.monotonic() - announced > LONG_SECONDS:
@@ -181,9 +219,10 @@ def _rows(manifest: str, required: Sequence[str]) -> Iterator[Utterance]:
             raise problem
 
 
-def _content_digest(manifest: str) -> str:
-    if is_url(manifest):
-        return _shortened(hashlib.sha256(read_whole(manifest)).hexdigest())
+def _content_digest(manifest: str, content: bytes | None) -> str:
+    """Hash a manifest; `content` is None for a file of this machine."""
+    if content is not None:
+        return _shortened(hashlib.sha256(content).hexdigest())
     try:
         with open(manifest, "rb") as file:
             return _shortened(hashlib.file_digest(file, "sha256").hexdigest())

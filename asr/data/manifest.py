@@ -44,6 +44,7 @@ class Utterance:
         extent: in a shard: the bytes of `audio_filepath` that hold the utterance's audio, and nothing else, so that
             `offset` says only where it was in the recording; None: the file is an audio file.
         content: of the audio file, or of the extent, if it has been read already.
+        manifest: name of the manifest in a corpus, by which losses and errors are summed; no part of the line.
     """
 
     audio_filepath: str
@@ -54,6 +55,7 @@ class Utterance:
     speaker: str | None = None
     extent: Extent | None = None
     content: bytes | None = field(default=None, repr=False)
+    manifest: str = field(default="", repr=False, compare=False)
 
 
 def read_manifest(path: str | Path) -> list[Utterance]:
@@ -101,8 +103,12 @@ def read_good_lines(
     return utterances, problems
 
 
-def manifest_lines(path: str) -> Iterator[tuple[str, str]]:
+def manifest_lines(path: str, content: bytes | None = None) -> Iterator[tuple[str, str]]:
     """Read the lines of a manifest that are not blank, each with its place (`file:line`).
+
+    Args:
+        path: or URL of the manifest.
+        content: of what a URL names, if it was fetched already.
 
     Raises:
         InputError: there is no such manifest, it cannot be read, or it is empty.
@@ -112,7 +118,7 @@ def manifest_lines(path: str) -> Iterator[tuple[str, str]]:
         problem = "it is a folder" if os.path.isdir(path) else "no such manifest"
         raise InputError(f"{path}: {problem}. Give the path of a JSONL file, one utterance a line.")
     empty = True
-    for where, line in named_lines(path, "a manifest"):
+    for where, line in named_lines(path, "a manifest", content):
         empty = False
         yield where, line
     if empty:
@@ -141,7 +147,7 @@ def write_manifest(
     write_whole(path, lambda file: file.writelines(line.encode("utf-8", "surrogateescape") for line in lines))
 
 
-def named_lines(path: str | Path, kind: str) -> Iterator[tuple[str, str]]:
+def named_lines(path: str | Path, kind: str, content: bytes | None = None) -> Iterator[tuple[str, str]]:
     """Read the lines that are not blank, each with its place (`file:line`), as errors name it.
 
     A byte order mark, as Windows writes, is no part of the first; bytes that are not UTF-8 become lone surrogates.
@@ -149,6 +155,7 @@ def named_lines(path: str | Path, kind: str) -> Iterator[tuple[str, str]]:
     Args:
         path: or URL of the file.
         kind: what it should be, for errors: "a manifest", say.
+        content: of what a URL names, if it was fetched already.
 
     Raises:
         InputError: it cannot be read, is not text (has a NUL), or a line is longer than LONGEST_LINE.
@@ -156,7 +163,9 @@ def named_lines(path: str | Path, kind: str) -> Iterator[tuple[str, str]]:
     """
     path = plain(path)
     try:
-        binary = io.BytesIO(read_whole(path)) if is_url(path) else open(path, "rb")  # noqa: SIM115  closed by the text
+        if content is None and is_url(path):
+            content = read_whole(path)
+        binary = open(path, "rb") if content is None else io.BytesIO(content)  # noqa: SIM115  closed by the text
         with io.TextIOWrapper(binary, encoding="utf-8-sig", errors="surrogateescape") as file:
             for where, line in bounded_lines(file.readline, LONGEST_LINE, printable_url(path)):
                 if "\0" in line:

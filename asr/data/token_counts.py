@@ -3,7 +3,6 @@
 import logging
 import multiprocessing
 import os
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
@@ -16,12 +15,12 @@ from asr.data.dataset import Reference
 from asr.data.index_cache import IndexCache, spread
 from asr.data.utterances import Utterances
 from asr.errors import InputError
+from asr.system.progress import ProgressLog
 from asr.text.numbers import counted
 from asr.text.printable import listed, printable
 
 CHUNK = 10_000  # texts that a process encodes at once
 MIN_PARALLEL = 5 * CHUNK  # below it, starting processes takes longer than encoding
-LOG_SECONDS = 10.0
 CURE = "add text with these characters to corpus.train"  # where the tokenizer was learnt from train
 CURE_OF_TRAIN = "learn another tokenizer (tokenizer=sentencepiece): this one is that of the model in init.from"
 
@@ -85,15 +84,13 @@ def _encoded(utterances: Utterances, reference: Reference, split: str) -> np.nda
     global _work
     _work = utterances, reference, split
     starts = range(0, len(utterances), CHUNK)
-    chunks, logged = [], time.monotonic()
+    progress = ProgressLog(logger, f"encoded %s of {len(utterances):,} texts, to count their tokens")
+    chunks = []
     for number, chunk in enumerate(_chunks(starts, len(utterances)), start=1):
         if isinstance(chunk, str):
             raise InputError(chunk)
         chunks.append(chunk)
-        if time.monotonic() - logged > LOG_SECONDS:
-            logged = time.monotonic()
-            done = min(number * CHUNK, len(utterances))
-            logger.info("encoded %s of %s texts, to count their tokens", f"{done:,}", f"{len(utterances):,}")
+        progress.update(min(number * CHUNK, len(utterances)))
     return np.concatenate(chunks, axis=1) if chunks else np.zeros((2, 0), dtype=np.int32)
 
 

@@ -158,6 +158,18 @@ class TrainingSet:
     def __len__(self) -> int:
         return len(self.utterances)
 
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the columns that it keeps."""
+        columns = [self._durations, self._feasible, *([self._texts.num_tokens] if self._texts else [])]
+        return self.utterances.num_row_bytes + sum(column.untyped_storage().nbytes() for column in columns)
+
+    @property
+    def epoch_hours(self) -> dict[str, float]:
+        """Name of each manifest to the hours that it contributes to an epoch, at speed 1.0."""
+        parts = self.utterances.split()
+        return {part.parts[0].name: part.hours * part.parts[0].repeats for part in parts}
+
     def describe_mixture(self) -> list[str]:
         """Return a line for each manifest: its utterances, its hours, and what it contributes to an epoch.
 
@@ -166,13 +178,12 @@ class TrainingSet:
         parts = list(self.utterances.split())
         if len(parts) == 1:
             return []
-        hours = [part.hours for part in parts]
-        means = [part.parts[0].repeats for part in parts]
-        total = sum(hour * mean for hour, mean in zip(hours, means, strict=True))
+        hours = self.epoch_hours
+        total = sum(hours.values())
         return [
-            f"  {part.parts[0].name}: {counted(len(part), 'utterance')}, {hour:.2f} h, {mean:.3g} times an epoch: "
-            f"{percent(hour * mean / total)} of its hours"
-            for part, hour, mean in zip(parts, hours, means, strict=True)
+            f"  {part.parts[0].name}: {counted(len(part), 'utterance')}, {part.hours:.2f} h, "
+            f"{part.parts[0].repeats:.3g} times an epoch: {percent(hours[part.parts[0].name] / total)} of its hours"
+            for part in parts
         ]
 
     def epoch(self, position: Position) -> EpochPlan:

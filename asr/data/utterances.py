@@ -24,7 +24,7 @@ class Part:
     Args:
         index: its rows.
         folder: path or URL that its audio paths are relative to.
-        name: of the manifest, for messages.
+        name: of the manifest, for messages and sums by manifest.
         prefix: of the ids, which tells them apart from equal ones of an earlier part; empty: ids are as written.
         repeats: how many times an utterance occurs in a training epoch, in the mean.
     """
@@ -91,7 +91,7 @@ class Utterances(Sequence[Utterance]):
     def _made(self, part: Part, written: Utterance) -> Utterance:
         text = written.text if self._normalize is None else self._normalize(written.text)
         path = join(part.folder, written.audio_filepath)
-        return replace(written, audio_filepath=path, text=text, id=part.prefix + written.id)
+        return replace(written, audio_filepath=path, text=text, id=part.prefix + written.id, manifest=part.name)
 
     def select(self, positions: np.ndarray) -> Utterances:
         """Return the utterances at these positions, ascending, (M,) int64."""
@@ -119,6 +119,16 @@ class Utterances(Sequence[Utterance]):
     def offsets(self) -> Tensor:
         """Where each starts in its file, in seconds, (N,) float64; NaN: it is the whole file."""
         return torch.from_numpy(self._numbers("offset"))
+
+    @property
+    def num_bytes(self) -> np.ndarray:
+        """Bytes of the audio of each in its shard, (N,) float64; NaN: it is a file of its own."""
+        return self._numbers("num_bytes").astype(np.float64)
+
+    @property
+    def num_row_bytes(self) -> int:
+        """Bytes of the numbers of the rows that were chosen; 0: all were."""
+        return 0 if self._rows is None else self._rows.nbytes
 
     def _numbers(self, name: str) -> np.ndarray:
         columns = [part.index.column(name) for part in self.parts]
@@ -156,6 +166,11 @@ class Utterances(Sequence[Utterance]):
                 first += batch.num_rows
                 prefix = part.prefix if name == "id" else ""
                 yield from (prefix + change(decoded(value)) for value in column.to_pylist())
+
+    @property
+    def manifests(self) -> list[str]:
+        """Names of the manifests, in order."""
+        return [part.name for part in self.parts]
 
     @property
     def texts(self) -> TextColumn:

@@ -8,12 +8,12 @@ import torch
 from asr.build import build_features
 from asr.data.corpus import Corpus
 from asr.data.manifest import Utterance, read_good_lines
+from asr.data.parallel import in_parallel
 from asr.data.seeds import derive_seed
 from asr.data.utterances import Utterances
 from asr.diagnosis import headers, sound, texts
 from asr.diagnosis.finding import Case, Finding, Progress, Severity, Splits
 from asr.diagnosis.headers import Header, read_header
-from asr.diagnosis.parallel import in_parallel
 from asr.diagnosis.sound import Heard, listen
 from asr.errors import InputError
 from asr.run.settings import RunSettings

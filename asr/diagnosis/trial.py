@@ -1,8 +1,6 @@
 """Optimizer steps on made-up batches: what they cost on this machine."""
 
 import os
-import resource
-import sys
 import time
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -17,6 +15,7 @@ from asr.data.epoch_plan import EpochPlan
 from asr.data.seeds import derive_seed
 from asr.data.training_set import TrainingSet
 from asr.recognition.model import Model
+from asr.system.processes import peak_memory
 
 PRECISIONS = {"bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}
 
@@ -121,9 +120,7 @@ class Trial:
         if self._device.type == "cuda":
             available = torch.cuda.get_device_properties(self._device).total_memory
             return torch.cuda.max_memory_allocated(self._device), available
-        unit = 1 if sys.platform == "darwin" else 1024
-        used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
-        return used, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        return peak_memory(), os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
     def _state_bytes(self) -> float:
         tensors = [*self._model.state_dict().values()]

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from asr.interfaces import BOUNDARY_ID, Cache, Forced, Memory
 from asr.kernels.dropout import Dropout
+from asr.kernels.fused_attention import fused_attention
 from asr.kernels.positions import sinusoids
 from asr.lengths import padding_mask
 
@@ -146,7 +147,5 @@ class MultiHeadAttention(nn.Module):
         """(B, U, D), keys and values of T, whether each of U sees them (broadcast to (B, H, U, T)) to (B, U, D)."""
         query = self.query(x).unflatten(-1, (self.num_heads, -1)).transpose(1, 2)  # (B, H, U, D / H)
         key, value = keys_values.unbind(dim=1)
-        out = F.scaled_dot_product_attention(
-            query, key, value, attn_mask=seen, dropout_p=self.dropout if self.training else 0.0
-        )
+        out = fused_attention(query, key, value, seen, dropout=self.dropout if self.training else 0.0)
         return self.output(out.transpose(1, 2).flatten(2))

@@ -106,7 +106,7 @@ HEADS = Layout(lambda shape: [(shape[0], shape[2])], lambda x: x[:, None], lambd
 THREE = Layout(
     lambda shape: 3 * [(shape[0] // 3, *shape[1:])], lambda *parts: torch.cat(parts), lambda x: list(x.chunk(3))
 )
-# One bias of ours is the sum of two of theirs; back, all of it is the first.
+# One bias of ours is the sum of two of theirs; on the way back the first is that sum and the second zero.
 SUM = Layout(lambda shape: 2 * [shape], lambda x, y: x + y, lambda x: [x, torch.zeros_like(x)])
 
 

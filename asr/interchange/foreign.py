@@ -20,16 +20,20 @@ from asr.settings.conf import default_settings
 EPS = 1e-5  # of their norms
 JOINT_ACTIVATIONS = ("relu", "tanh")  # of transducers; those that our joiner has
 SAFE_PIECES = set("▁'- ")  # of a model without case and punctuation
-CURES = {"encoder.subsampling": " Only encoder=fast_conformer_* can be written so; train one."}
-PARTS = {  # of our models, that they have too
-    "encoder": "conformer",
-    "encoder.attention": "relative_attention",
-    "encoder.convolution": "depthwise_convolution",
-    "encoder.norm": "masked_batch_norm",
-    "encoder.activation": "swish",
-    "features": "slaney_fbank",
-    "features.normalize": "utterance_cmvn",
-    "head": "ctc",
+CURES = {
+    "encoder.subsampling": " Only encoder=fast_conformer_* can be written so; train one.",
+    "head.predictor": " Train with head/predictor=lstm.",
+}
+CTC, TRANSDUCERS = "ctc", ("transducer", "tdt")  # our heads that they have too
+PARTS = {  # our parts that they have too
+    "encoder": ("conformer",),
+    "encoder.attention": ("relative_attention",),
+    "encoder.convolution": ("depthwise_convolution",),
+    "encoder.norm": ("masked_batch_norm",),
+    "encoder.activation": ("swish",),
+    "features": ("slaney_fbank",),
+    "features.normalize": ("utterance_cmvn",),
+    "head": (CTC, *TRANSDUCERS),
 }
 
 
@@ -157,13 +161,15 @@ def check_parts(config: Mapping[str, Any], toolkit: str, subsamplings: tuple[str
     Raises:
         InputError: naming the first part that it does not have.
     """
-    needed = {name: (part,) for name, part in PARTS.items()} | {"encoder.subsampling": subsamplings}
-    for name, ones in needed.items():
+    needed: dict[str, tuple[str, ...]] = {**PARTS, "encoder.subsampling": subsamplings}
+    if config["head"]["name"] in TRANSDUCERS:
+        needed["head.predictor"] = ("lstm",)
+    for name, parts in needed.items():
         section, _, key = name.partition(".")
         part = config[section].get(key) if key else config[section]
         given = part.get("name") if isinstance(part, Mapping) else part
-        if given not in ones:
-            must = f"{name} must be {' or '.join(ones)}, to be written as {toolkit}'s"
+        if given not in parts:
+            must = f"{name} must be {' or '.join(parts)}, to be written as {toolkit}'s"
             raise InputError(f"{must}; got {shown(given)}.{CURES.get(name, '')}")
     for name in ("encoder.norm", "features.normalize"):
         section, _, key = name.partition(".")

@@ -1,10 +1,10 @@
 """Attention whose scores are products of query and key alone: as its paper writes it, and fused."""
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from asr.kernels.dropout import Dropout
+from asr.kernels.fused_attention import fused_attention
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, hidden: Tensor, dropout: Dropout) -> Tensor:
@@ -37,5 +37,4 @@ def attend_plainly(query: Tensor, key: Tensor, value: Tensor, hidden: Tensor, dr
 
 def attend_fused(query: Tensor, key: Tensor, value: Tensor, hidden: Tensor, dropout: Dropout) -> Tensor:
     """By torch's kernels, whose memory is linear in K."""
-    p = dropout.p if dropout.training else 0.0
-    return F.scaled_dot_product_attention(query, key, value, attn_mask=~hidden[:, None], dropout_p=p)
+    return fused_attention(query, key, value, ~hidden[:, None], dropout=dropout.p if dropout.training else 0.0)

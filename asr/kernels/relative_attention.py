@@ -7,11 +7,11 @@ sqrt(head dim), with r the projected encoding of the distance.
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from asr.kernels.choice import wants_plain
 from asr.kernels.dropout import Dropout
+from asr.kernels.fused_attention import fused_attention
 
 CPU_BLOCK, BLOCK = 2**18, 2**28  # scores that are there at a time: what a core's cache holds; what fits a GPU
 FEWEST_QUERIES = 64  # at a time, however many keys: small matrix products are slow
@@ -114,7 +114,7 @@ def _weighted(query: Tensor, key: Tensor, value: Tensor, bias: Tensor, dropout: 
     """softmax(query key + bias) value."""
     if query.is_cuda:
         p = dropout.p if dropout.training else 0.0
-        return F.scaled_dot_product_attention(query, key, value, attn_mask=bias, dropout_p=p, scale=1.0)
+        return fused_attention(query, key, value, bias, dropout=p, scale=1.0)
     # On a processor torch has no fast form of it with a bias and gradients.
     return dropout((bias + query @ key.transpose(-1, -2)).softmax(dim=-1)) @ value
 

@@ -25,9 +25,7 @@ def exported(model: Model, programs: Mapping[str, Path | bytes]) -> Model:
     """
     vocab_size = model.tokenizer.vocab_size
     if ENCODER in programs:
-        opened, head = open_transducer(programs, vocab_size)
-        encoder = OnnxEncoder(opened, model.encoder, head.joiner.dim + vocab_size)
-        return _made(model, encoder, head)
+        return _made(model, *open_transducer(programs, model, vocab_size))
     opened = session(programs[PROGRAM], NET_INPUTS, NET_OUTPUTS)
     check_tokens(programs[PROGRAM], opened, vocab_size)
     if STEP in programs:

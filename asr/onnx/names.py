@@ -9,9 +9,15 @@ SHERPA = "model-sherpa.onnx"  # as sherpa-onnx reads it
 ENCODER = "encoder.onnx"  # of a transducer, of features
 ENCODER_WAVEFORM = "encoder-waveform.onnx"  # with the features inside
 PREDICTOR, JOINER = "predictor.onnx", "joiner.onnx"  # the rest of a transducer
+SHERPA_ENCODER = "encoder-sherpa.onnx"  # the three of a transducer as sherpa-onnx reads them, blank last
+SHERPA_DECODER, SHERPA_JOINER = "decoder-sherpa.onnx", "joiner-sherpa.onnx"
+SHERPA_TRANSDUCER = (SHERPA_ENCODER, SHERPA_DECODER, SHERPA_JOINER)
 STEP = "step.onnx"  # by which a stream goes on
 FRONT_END = "features.onnx"  # of waveforms, for a stream
-PROGRAMS = (PROGRAM, WAVEFORM, SHERPA, ENCODER, ENCODER_WAVEFORM, PREDICTOR, JOINER, STEP, FRONT_END)
+PROGRAMS = (
+    *(PROGRAM, WAVEFORM, SHERPA, ENCODER, ENCODER_WAVEFORM, PREDICTOR, JOINER, *SHERPA_TRANSDUCER),
+    *(STEP, FRONT_END),
+)
 OPENED = (PROGRAM, ENCODER, PREDICTOR, JOINER, STEP)  # by asr itself
 NETS = {PROGRAM: WAVEFORM, ENCODER: ENCODER_WAVEFORM}  # one of which each exported model has
 
@@ -21,7 +27,8 @@ NET_INPUTS, FRONT_END_INPUTS = (FEATURES, FEATURE_LENGTHS), (WAVEFORMS, SAMPLE_C
 LOG_PROBS, LENGTHS = "log_probs", "log_probs_lengths"
 NET_OUTPUTS = (LOG_PROBS, LENGTHS)
 ENCODER_OUT, PREDICTOR_OUT = "encoder_out", "predictor_out"  # as a transducer's joiner takes them
-ENCODER_OUTPUTS = (ENCODER_OUT, LOG_PROBS, LENGTHS)
+ENCODER_OUTPUTS = (ENCODER_OUT, LENGTHS)
+HYBRID_OUTPUTS = (ENCODER_OUT, LOG_PROBS, LENGTHS)  # beside a CTC head
 TOKENS, STATE, NEXT_STATE = "tokens", "state", "next_state"
 PREDICTOR_NAMES = ((TOKENS, STATE), (PREDICTOR_OUT, NEXT_STATE))
 JOINER_NAMES = ((ENCODER_OUT, PREDICTOR_OUT), (LOG_PROBS,))

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 class OnnxEncoder:
     """Features (B, T, F), feature_lengths (B,) to what the head's parts take, as encoder_out; on the processor.
 
-    That are log_probs (B, T', V), of a transducer behind what its joiner takes.
+    For CTC these are log_probs (B, T', V); for a transducer the joiner's input, followed by log_probs if there is a CTC
+    head.
 
     Args:
         session: runs the program.

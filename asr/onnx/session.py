@@ -62,7 +62,7 @@ def session(
 
 
 def check_tokens(program: Path | bytes, opened: "InferenceSession", vocab_size: int) -> None:
-    """Check that a program gives log_probs of so many tokens, for any batch.
+    """Check that a program gives log_probs of `vocab_size` tokens (with durations, of both), for any batch.
 
     Args:
         program: as `session` got it, for the error.

@@ -2,17 +2,27 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
 
-from asr.head.ctc import CTC
-from asr.interfaces import NO_TAPS, Encoded
+from asr.errors import InputError
+from asr.interfaces import NO_TAPS, DurationHead, Encoded, Head, JointNetwork, Predictor, TransducerHead
 from asr.lengths import Lengths
-from asr.onnx.names import ENCODER, ENCODER_OUTPUTS, JOINER, JOINER_NAMES, NET_INPUTS, PREDICTOR, PREDICTOR_NAMES
-from asr.onnx.runtime import LogProbs
+from asr.onnx.names import (
+    ENCODER,
+    ENCODER_OUTPUTS,
+    HYBRID_OUTPUTS,
+    JOINER,
+    JOINER_NAMES,
+    NET_INPUTS,
+    PREDICTOR,
+    PREDICTOR_NAMES,
+)
+from asr.onnx.runtime import LogProbs, OnnxEncoder
 from asr.onnx.session import check_tokens, run, session
+from asr.recognition.model import Model
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession
@@ -70,53 +80,98 @@ class OnnxJoiner:
         return predictor_out
 
     def __call__(self, frames: Tensor, tokens: Tensor) -> Tensor:
-        """(..., J) and (..., J) to log_probs (..., V)."""
+        """(..., J) and (..., J) to log_probs (..., V), or (..., V + number of durations)."""
         frames, tokens = torch.broadcast_tensors(frames, tokens)
         [log_probs] = run(self._session, frames.flatten(0, -2), tokens.flatten(0, -2))
         return log_probs.unflatten(0, frames.shape[:-1])
 
 
 class OnnxTransducer:
-    """A transducer's head of programs, and beside it the log_probs of its CTC head.
+    """A transducer's head of programs, and beside it the log_probs of its CTC head, if it has one.
+
+    As in torch, a joint network that predicts durations too is called `duration_joiner`: the other name is None.
 
     Args:
         predictor: the prediction network.
         joiner: of its output and a frame.
-        vocab_size: V.
+        durations: in encoder frames, of a TDT; () of an RNNT.
+        frame_head: of the CTC head's log_probs.
     """
 
     loss_names: tuple[str, ...] = ()
     taps = NO_TAPS
     views = 1
-    min_frames = staticmethod(CTC.min_frames)
 
-    def __init__(self, predictor: OnnxPredictor, joiner: OnnxJoiner, vocab_size: int) -> None:
+    def __init__(
+        self,
+        predictor: OnnxPredictor,
+        joiner: OnnxJoiner,
+        durations: tuple[int, ...],
+        frame_head: LogProbs | None,
+    ) -> None:
         self.predictor = predictor
-        self.joiner = joiner
-        self.frame_head = LogProbs(vocab_size)
+        self.durations = durations
+        self.joiner = None if durations else joiner
+        self.duration_joiner = joiner if durations else None
+        self.frame_head = frame_head
 
     def losses(self, encoded: Encoded, tokens: Tensor, token_lengths: Tensor) -> dict[str, Tensor]:
-        """Compute -log p(tokens) of each utterance by CTC, (B,): a program is not trained."""
-        return self.frame_head.losses(encoded, tokens, token_lengths)
+        """Raise InputError: a program is not trained."""
+        raise InputError("a model exported to ONNX can be run, not trained. Give the bundle that it was exported from.")
+
+    def min_frames(self, tokens: list[int]) -> int:
+        """Fewest frames that can spell `tokens`: those of the CTC head; without it, one."""
+        return 1 if self.frame_head is None else self.frame_head.min_frames(tokens)
 
     def cells(self, frames: Lengths, tokens: Lengths) -> Lengths:
-        """Numbers in log_probs."""
-        return self.frame_head.cells(frames, tokens)
+        """Number of elements in the joint network's input of all frames."""
+        return frames * self.predictor.output_dim
 
 
-def open_transducer(programs: Mapping[str, Path | bytes], vocab_size: int) -> "tuple[InferenceSession, OnnxTransducer]":
-    """Open the programs of a transducer: what runs its encoder, and its head.
+def open_transducer(
+    programs: Mapping[str, Path | bytes], model: Model, vocab_size: int
+) -> tuple[OnnxEncoder, OnnxTransducer]:
+    """Open the programs of a transducer: its encoder and its head.
 
     Args:
         programs: by the names of their files.
+        model: as it was exported; it needs no weights.
         vocab_size: V.
 
     Raises:
         InputError: one is damaged, or not of such a model.
     """
-    encoder = session(programs[ENCODER], NET_INPUTS, ENCODER_OUTPUTS)
-    check_tokens(programs[ENCODER], encoder, vocab_size)
-    joiner = session(programs[JOINER], *JOINER_NAMES)
-    check_tokens(programs[JOINER], joiner, vocab_size)
-    predictor = session(programs[PREDICTOR], *PREDICTOR_NAMES)
-    return encoder, OnnxTransducer(OnnxPredictor(predictor), OnnxJoiner(joiner), vocab_size)
+    _, _, durations = parts_of(model.head)
+    frame_head = None if model.head.frame_head is None else LogProbs(vocab_size)
+    encoder = session(programs[ENCODER], NET_INPUTS, ENCODER_OUTPUTS if frame_head is None else HYBRID_OUTPUTS)
+    if frame_head is not None:
+        check_tokens(programs[ENCODER], encoder, vocab_size)
+    opened = session(programs[JOINER], *JOINER_NAMES)
+    check_tokens(programs[JOINER], opened, vocab_size + len(durations))
+    predictor, joiner = OnnxPredictor(session(programs[PREDICTOR], *PREDICTOR_NAMES)), OnnxJoiner(opened)
+    output_dim = joiner.dim + (0 if frame_head is None else vocab_size)
+    head = OnnxTransducer(predictor, joiner, durations, frame_head)
+    return OnnxEncoder(encoder, model.encoder, output_dim), head
+
+
+class TransducerParts(NamedTuple):
+    """The parts of a transducer's head, whichever its joint network is called.
+
+    Args:
+        predictor: prediction network.
+        joiner: joint network, of tokens or of tokens and durations.
+        durations: in encoder frames, of a TDT; () of an RNNT.
+    """
+
+    predictor: Predictor
+    joiner: JointNetwork
+    durations: tuple[int, ...]
+
+
+def parts_of(head: Head) -> TransducerParts:
+    """Return the parts of a transducer's head, RNNT or TDT."""
+    if getattr(head, "duration_joiner", None) is not None:  # as asr.build asks a head for what a decoder needs
+        tdt = cast(DurationHead, head)
+        return TransducerParts(tdt.predictor, tdt.duration_joiner, tdt.durations)
+    rnnt = cast(TransducerHead, head)
+    return TransducerParts(rnnt.predictor, rnnt.joiner, ())

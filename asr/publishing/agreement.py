@@ -167,9 +167,3 @@ def _worse(
 def _text(recognizer: Recognizer, encoder_out: Tensor) -> str:
     [hypotheses] = recognizer.hypotheses(encoder_out[None], torch.tensor([len(encoder_out)]))
     return recognizer.text(hypotheses[0])
-
-
-def tokens_text(pieces: Sequence[str]) -> str:
-    """Write a tokenizer's pieces as others read them: a piece and its id a line, ▁ for a space."""
-    spelled = ["<blk>", *(piece.replace(" ", "▁") for piece in pieces[1:])]
-    return "".join(f"{piece} {number}\n" for number, piece in enumerate(spelled))

@@ -1,13 +1,15 @@
 """README.md of an exported model: what the files are, and programs that use them."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, cast
 
 from asr.interfaces import StreamingEncoder
-from asr.onnx.names import ENCODER, STEP
+from asr.onnx.names import ENCODER, ENCODER_WAVEFORM, SHERPA_ENCODER, STEP, WAVEFORM
 from asr.onnx.names import SHERPA as SHERPA_PROGRAM
-from asr.publishing.examples import SHERPA, of_ctc, of_stream, of_transducer
+from asr.onnx.transducer import parts_of
+from asr.publishing.examples import by_sherpa, of_ctc, of_stream, of_transducer
 from asr.publishing.program import OPSET
+from asr.publishing.sherpa_transducer import MAX_SYMBOLS, has_sherpa_durations
 from asr.recognition.model import Model
 from asr.recognition.recognizer import Recognizer
 
@@ -17,19 +19,22 @@ if TYPE_CHECKING:
 MANY = 5  # inputs, the features and a state: too many for a line
 
 NO_SHERPA = """sherpa-onnx computes features of its own (80 mels as in Slaney's toolbox, of 16 kHz, each bin normalised
-over the utterance), and this model hears others: there is no program for it here. `model-waveform.onnx` needs nobody
-else's features.
+over the utterance), and this model takes others: there is no program for it here. `{waveform}` needs nobody else's
+features.
 """
 
-NO_SHERPA_TRANSDUCER = """There is no program for it here: its transducers are others.
+NO_SHERPA_DURATIONS = """There is no program for it here: sherpa-onnx reads durations of 0, 1, 2 and so on alone, and
+this model has {durations}.
 """
 
 _OF_CTC = "`log_probs` are natural logarithms; token 0 is CTC's blank."
 
-_OF_TRANSDUCER = """`encoder.onnx` gives `encoder_out`, as the joiner takes it, and `log_probs` of a CTC
-head beside the transducer, which say when a token was said. `predictor.onnx` reads a token, and gives what the joiner
-takes and the state behind it; `joiner.onnx` gives the `log_probs` of what comes next, by a frame and the tokens before.
+_OF_TRANSDUCER = """`encoder.onnx` gives `encoder_out`, the joiner's input{of_ctc}.
+`predictor.onnx` reads a token, and gives the joiner's input and the state after the token; `joiner.onnx` gives the
+`log_probs` of the next token, from a frame and the tokens before it{of_durations}.
 Logarithms are natural; token 0 is the blank, and stands before the first token."""
+_OF_CTC_HEAD = ", and\n`log_probs` of a CTC head beside the transducer, which tell when a token was spoken"
+_OF_DURATIONS = ",\nfollowed by those of the durations {durations}, in frames"
 
 _STREAMED = """
 ## As a stream
@@ -81,7 +86,7 @@ where `transcribe.py` lies beside the other files and is
 config.json and the tokenizer's file are for them. They need `pip install '.[onnx]'` in a checkout of asr.
 {before}"""
 
-_SHERPA = """It computes the features itself, a little differently: a few texts may differ.
+_SHERPA = """It computes the features itself, a little differently: a few texts may differ.{limit}
 
     pip install sherpa-onnx soundfile
     python transcribe_sherpa.py recording.wav
@@ -91,6 +96,7 @@ where `transcribe_sherpa.py` is
 ```python
 {python}```
 """
+_SHERPA_LIMIT = " It writes at most {limit} tokens\nin a frame."
 
 
 def card(
@@ -119,21 +125,43 @@ def card(
     table = "\n".join(["| file | size | from |", "|---|---|---|", *rows])
     names, model = {name for name, _, _ in programs}, recognizer.model
     is_transducer = ENCODER in names
-    sherpa = NO_SHERPA_TRANSDUCER if is_transducer else NO_SHERPA
     return _CARD.format(
         name=name,
         source=source,
         opset=OPSET,
         table=table,
         frame_seconds=model.frame_seconds,
-        outputs=_OF_TRANSDUCER if is_transducer else _OF_CTC,
+        outputs=_outputs(model) if is_transducer else _OF_CTC,
         compared=compared,
         figures=f"{figures}\n" if figures else "",
         python=of_transducer(model, max_symbols) if is_transducer else of_ctc(model),
         streamed=_streamed(model) if STEP in names else "",
-        sherpa=_SHERPA.format(python=SHERPA) if SHERPA_PROGRAM in names else sherpa,
+        sherpa=_by_sherpa(model, names),
         before=_quoted(model_card),
     )
+
+
+def _outputs(model: Model) -> str:
+    """Describe the outputs of a transducer's programs."""
+    durations = parts_of(model.head).durations
+    return _OF_TRANSDUCER.format(
+        of_ctc=_OF_CTC_HEAD if model.head.frame_head is not None else "",
+        of_durations=_OF_DURATIONS.format(durations=list(durations)) if durations else "",
+    )
+
+
+def _by_sherpa(model: Model, names: Collection[str]) -> str:
+    """Write the part on sherpa-onnx."""
+    if ENCODER not in names:
+        there = SHERPA_PROGRAM in names
+        return _SHERPA.format(limit="", python=by_sherpa(False)) if there else NO_SHERPA.format(waveform=WAVEFORM)
+    durations = parts_of(model.head).durations
+    if not has_sherpa_durations(model.head):
+        return NO_SHERPA_DURATIONS.format(durations=list(durations))
+    if SHERPA_ENCODER not in names:
+        return NO_SHERPA.format(waveform=ENCODER_WAVEFORM)
+    limit = _SHERPA_LIMIT.format(limit=MAX_SYMBOLS[bool(durations)])
+    return _SHERPA.format(limit=limit, python=by_sherpa(True))
 
 
 def _streamed(model: Model) -> str:

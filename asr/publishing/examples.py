@@ -2,7 +2,8 @@
 
 from typing import cast
 
-from asr.interfaces import StreamingEncoder, TransducerHead
+from asr.interfaces import StreamingEncoder
+from asr.onnx.transducer import parts_of
 from asr.publishing.stream_step import chunk_frames
 from asr.recognition.model import Model
 
@@ -30,29 +31,47 @@ best = log_probs[0, : lengths[0]].argmax(axis=1).tolist()  # the best token of e
 tokens = [token for token, before in zip(best, [0, *best]) if token not in (before, 0)]
 {end}"""
 
-TRANSDUCER = """{begin}
+_TRANSDUCER = """{begin}
 encoder, predictor, joiner = (
     onnxruntime.InferenceSession(f"{{name}}.onnx") for name in ("encoder-waveform", "predictor", "joiner")
 )
 inputs = {{"waveforms": waveform[None], "sample_counts": np.array([len(waveform)], dtype=np.int64)}}
-frames, _, lengths = encoder.run(None, inputs)
+frames, *_, lengths = encoder.run(None, inputs)
 
 
-def read(token, state):  # what the joiner takes of the tokens so far, and the state behind them
+def read(token, state):  # returns the joiner's input of the tokens so far, and the state after them
     return predictor.run(None, {{"tokens": np.array([token], dtype=np.int64), "state": state}})
 
 
 tokens = []
 out, state = read(0, np.zeros({state_shape}, dtype=np.{state_dtype}))  # token 0 stands before the first
-for frame in frames[0, : lengths[0]]:
+{loop}{end}"""
+
+RNNT_LOOP = """for frame in frames[0, : lengths[0]]:
     for _ in range({max_symbols}):  # tokens in a frame, at most
         [log_probs] = joiner.run(None, {{"encoder_out": frame[None], "predictor_out": out}})
         token = int(log_probs[0].argmax())
-        if token == 0:  # none: go on to the next frame
+        if token == 0:  # the blank: continue with the next frame
             break
         tokens.append(token)
         out, state = read(token, state)
-{end}"""
+"""
+
+TDT_LOOP = """frame, symbols = 0, 0  # symbols: tokens written in this frame
+while frame < lengths[0]:
+    [log_probs] = joiner.run(None, {{"encoder_out": frames[0, frame][None], "predictor_out": out}})
+    token = int(log_probs[0, :{vocab_size}].argmax())
+    duration = {durations}[int(log_probs[0, {vocab_size}:].argmax())]
+    if symbols == {max_symbols}:  # tokens in a frame, at most
+        token, duration = 0, 1
+    if token == 0:  # the blank
+        duration = max(duration, 1)
+    else:
+        tokens.append(token)
+        out, state = read(token, state)
+    symbols = symbols + 1 if duration == 0 else 0
+    frame += duration
+"""
 
 STREAM = """import sys
 
@@ -107,13 +126,22 @@ hear(np.zeros(0, dtype=np.float32), True)
 print()
 """
 
-SHERPA = """import sys
+_SHERPA_CTC = 'sherpa_onnx.OfflineRecognizer.from_nemo_ctc(model="model-sherpa.onnx", tokens="tokens.txt")'
+_SHERPA_TRANSDUCER = """sherpa_onnx.OfflineRecognizer.from_transducer(
+    encoder="encoder-sherpa.onnx",
+    decoder="decoder-sherpa.onnx",
+    joiner="joiner-sherpa.onnx",
+    tokens="tokens-sherpa.txt",
+    model_type="nemo_transducer",
+)"""
+
+_SHERPA = """import sys
 
 import sherpa_onnx
 import soundfile
 
 waveform, sample_rate = soundfile.read(sys.argv[1], dtype="float32", always_2d=True)
-recognizer = sherpa_onnx.OfflineRecognizer.from_nemo_ctc(model="model-sherpa.onnx", tokens="tokens.txt")
+recognizer = {recognizer}
 stream = recognizer.create_stream()
 stream.accept_waveform(sample_rate, waveform.mean(axis=1))
 recognizer.decode_stream(stream)
@@ -131,10 +159,21 @@ def of_ctc(model: Model) -> str:
 
 
 def of_transducer(model: Model, max_symbols: int | None) -> str:
-    """Write the program of a transducer, of so many tokens in a frame at most."""
-    state = cast(TransducerHead, model.head).predictor.initial_state(1)
-    dtype = str(state.dtype).removeprefix("torch.")
-    return TRANSDUCER.format(**_ends(model), state_shape=tuple(state.shape), state_dtype=dtype, max_symbols=max_symbols)
+    """Write the program of a transducer, of at most `max_symbols` tokens in a frame."""
+    predictor, _, durations = parts_of(model.head)
+    state = predictor.initial_state(1)
+    loop = TDT_LOOP if durations else RNNT_LOOP
+    return _TRANSDUCER.format(
+        **_ends(model),
+        state_shape=tuple(state.shape),
+        state_dtype=str(state.dtype).removeprefix("torch."),
+        loop=loop.format(max_symbols=max_symbols, durations=durations, vocab_size=model.tokenizer.vocab_size),
+    )
+
+
+def by_sherpa(is_transducer: bool) -> str:
+    """Write the program that recognises by sherpa-onnx."""
+    return _SHERPA.format(recognizer=_SHERPA_TRANSDUCER if is_transducer else _SHERPA_CTC)
 
 
 def of_stream(model: Model) -> str:

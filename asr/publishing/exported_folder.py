@@ -4,7 +4,7 @@ So `asr.evaluate` and `asr.transcribe` read it as they read a bundle, and a stra
 alone.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,20 +16,23 @@ from asr.checkpoint.bundle import (
     replace_folder,
     write_texts,
 )
-from asr.onnx.names import PROGRAMS
+from asr.onnx.names import PROGRAMS, SHERPA_ENCODER
+from asr.publishing.sherpa_transducer import tokens_in_order
 
-TOKENS = "tokens.txt"
+TOKENS, SHERPA_TOKENS = "tokens.txt", "tokens-sherpa.txt"
 ALWAYS = (CONFIG, TOKENS)
 
 
-def replace_exported(folder: Path, bundle: Bundle, programs: Mapping[str, bytes], tokens: str, card: str) -> None:
+def replace_exported(
+    folder: Path, bundle: Bundle, programs: Mapping[str, bytes], tokens: Mapping[str, str], card: str
+) -> None:
     """Write the folder of an exported model; an older one is replaced as a whole, as `replace_bundle` does.
 
     Args:
         folder: where.
         bundle: that the model is of.
         programs: ONNX files by name.
-        tokens: what stands in tokens.txt.
+        tokens: contents of tokens.txt, and of the file of sherpa-onnx's order if there is one, by name.
         card: what stands in README.md.
 
     Raises:
@@ -39,11 +42,26 @@ def replace_exported(folder: Path, bundle: Bundle, programs: Mapping[str, bytes]
     def write(unfinished: Path) -> None:
         unfinished.mkdir(parents=True)
         write_texts(unfinished, replace(bundle, card=card))
-        (unfinished / TOKENS).write_text(tokens, encoding="utf-8")
+        for name, text in tokens.items():
+            (unfinished / name).write_text(text, encoding="utf-8")
         for name, content in programs.items():
             (unfinished / name).write_bytes(content)
 
     replace_folder(folder, _names(bundle), ALWAYS, write)
+
+
+def token_files(pieces: Sequence[str], programs: Collection[str]) -> dict[str, str]:
+    """Write a tokenizer's pieces as others read them, by name of the file: a piece and its id a line, ▁ for a space.
+
+    Args:
+        pieces: what each id spells; that of the blank is not read.
+        programs: names of the programs: those of sherpa-onnx's transducers have the blank last.
+    """
+    spelled = ["<blk>", *(piece.replace(" ", "▁") for piece in pieces[1:])]
+    orders = {TOKENS: spelled} | ({SHERPA_TOKENS: tokens_in_order(spelled)} if SHERPA_ENCODER in programs else {})
+    return {
+        name: "".join(f"{piece} {number}\n" for number, piece in enumerate(order)) for name, order in orders.items()
+    }
 
 
 def check_exported(folder: Path, bundle: Bundle) -> None:
@@ -58,4 +76,4 @@ def check_exported(folder: Path, bundle: Bundle) -> None:
 
 def _names(bundle: Bundle) -> set[str]:
     """Of the files that the folder may hold."""
-    return {*PROGRAMS, TOKENS, *bundle.names}
+    return {*PROGRAMS, TOKENS, SHERPA_TOKENS, *bundle.names}

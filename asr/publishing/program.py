@@ -2,7 +2,7 @@
 
 import logging
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from onnx import ModelProto, ValueInfoProto
 
 OPSET = 18
+SHERPA_MELS = 80  # mel bins that sherpa-onnx computes for CTC
 SHERPA_INPUTS = ("audio_signal", "length")
 BATCH = {0: "batch"}  # the first dimension of all that goes in, which may be any number
 OUT_FRAMES = "encoder_frames"  # what the number of frames that come out is called
@@ -29,30 +30,39 @@ EXAMPLE_FRAMES, EXAMPLE_SAMPLES = 333, 54_321  # of what a program is written do
 
 
 class Net(nn.Module):
-    """Features (B, T, F), feature_lengths (B,) to log_probs (B, T', V), log_probs_lengths (B,).
+    """Features (B, T, F), feature_lengths (B,) to what a program gives of frames, (B, T', ...) each, and lengths (B,).
 
-    Raises:
-        InputError: the model has no head that gives those.
+    Args:
+        model: whose encoder runs.
+        outputs: names of the outputs, the lengths last.
+        of_encoded: the encoder's output to all outputs but the lengths.
     """
 
-    outputs: tuple[str, ...] = NET_OUTPUTS
-
-    def __init__(self, model: Model) -> None:
+    def __init__(
+        self, model: Model, outputs: tuple[str, ...], of_encoded: Callable[[Encoded], tuple[Tensor, ...]]
+    ) -> None:
         super().__init__()
-        if model.head.frame_head is None:
-            must = "an exported model must have a head that says which token each frame spells (CTC)"
-            raise InputError(f"{must}; {type(model.head).__name__} does not, and other heads are not exported yet.")
         self.model = model
-        self.head = model.head.frame_head
-
-    def of_encoded(self, encoded: Encoded) -> tuple[Tensor, ...]:
-        """What the model's encoder gives, to all that is given of frames."""
-        return (self.head.log_probs(encoded.out),)
+        self.outputs = outputs
+        self.of_encoded = of_encoded
 
     def forward(self, features: Tensor, feature_lengths: Tensor) -> tuple[Tensor, ...]:
         """As above."""
         encoded = self.model(features, feature_lengths)
         return *self.of_encoded(encoded), encoded.lengths
+
+
+def ctc_net(model: Model) -> Net:
+    """Make the net that gives log_probs (B, T', V).
+
+    Raises:
+        InputError: the model has no head that gives those.
+    """
+    head = model.head.frame_head
+    if head is None:
+        must = "an exported model must have a CTC head, or a decoder of its transducer"
+        raise InputError(f"{must}; {type(model.head).__name__} has none, and other heads are not exported yet.")
+    return Net(model, NET_OUTPUTS, lambda encoded: (head.log_probs(encoded.out),))
 
 
 def export_net(net: Net) -> "ModelProto":
@@ -94,19 +104,12 @@ def joined(front_end: "ModelProto", net: "ModelProto") -> "ModelProto":
 
 
 def for_sherpa(net: "ModelProto", model: Model) -> "ModelProto":
-    """Write down a net as sherpa-onnx reads one of NeMo's: features (B, F, T), and what it asks of the metadata."""
+    """Return a CTC program as sherpa-onnx reads one of NeMo's, with the metadata that it asks for."""
     from onnx import ModelProto, helper
 
     program = ModelProto()
     program.CopyFrom(net)
-    _rename(program, dict(zip(NET_INPUTS, SHERPA_INPUTS, strict=True)))
-    signal = program.graph.input[0]
-    shape = signal.type.tensor_type.shape.dim
-    shape[1].CopyFrom(shape[2])
-    shape[2].dim_param = "frames"
-    for node in program.graph.node:
-        node.input[:] = [FEATURES if name == signal.name else name for name in node.input]
-    program.graph.node.insert(0, helper.make_node("Transpose", [signal.name], [FEATURES], FEATURES, perm=[0, 2, 1]))
+    take_sherpa_inputs(program)
     metadata = {
         "model_type": "EncDecCTCModelBPE",
         "vocab_size": str(model.tokenizer.vocab_size),
@@ -117,12 +120,30 @@ def for_sherpa(net: "ModelProto", model: Model) -> "ModelProto":
     return program
 
 
-def is_for_sherpa(features: Mapping[str, Any]) -> bool:
-    """Tell by their config whether features are those that sherpa-onnx computes for a model of NeMo's."""
+def take_sherpa_inputs(program: "ModelProto") -> None:
+    """Have a program take features as sherpa-onnx gives them, (B, F, T), under NeMo's names."""
+    from onnx import helper
+
+    _rename(program, dict(zip(NET_INPUTS, SHERPA_INPUTS, strict=True)))
+    signal = program.graph.input[0]
+    shape = signal.type.tensor_type.shape.dim
+    shape[1].CopyFrom(shape[2])
+    shape[2].dim_param = "frames"
+    for node in program.graph.node:
+        node.input[:] = [FEATURES if name == signal.name else name for name in node.input]
+    program.graph.node.insert(0, helper.make_node("Transpose", [signal.name], [FEATURES], FEATURES, perm=[0, 2, 1]))
+
+
+def is_for_sherpa(features: Mapping[str, Any], is_transducer: bool) -> bool:
+    """Tell by their config whether features are those that sherpa-onnx computes for a model of NeMo's.
+
+    It reads the number of mel bins from a transducer's program; for CTC it has 80.
+    """
     name, normalize = SlaneyFbank.__module__.rpartition(".")[2], features["normalize"]["name"]
-    made = {"sample_rate": 16000, "num_mel_bins": 80, "frame_length_seconds": 0.025, "frame_shift_seconds": 0.01}
+    made = {"sample_rate": 16000, "frame_length_seconds": 0.025, "frame_shift_seconds": 0.01}
     return (
         features["name"] == name
+        and (is_transducer or features["num_mel_bins"] == SHERPA_MELS)
         and normalize == "utterance_cmvn"
         and all(features[key] == value for key, value in made.items())
     )

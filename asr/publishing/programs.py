@@ -9,11 +9,24 @@ from torch import Tensor
 from asr.build import Config, build_decoder
 from asr.errors import InputError
 from asr.onnx.exported import exported
-from asr.onnx.names import ENCODER, FRONT_END, JOINER, NETS, OPENED, PREDICTOR, PROGRAM, SHERPA, STEP
+from asr.onnx.names import (
+    ENCODER,
+    FRONT_END,
+    JOINER,
+    NETS,
+    OPENED,
+    PREDICTOR,
+    PROGRAM,
+    SHERPA,
+    SHERPA_DECODER,
+    SHERPA_ENCODER,
+    SHERPA_TRANSDUCER,
+    STEP,
+)
 from asr.onnx.session import check_installed
-from asr.publishing import stream_step, transducer_programs
+from asr.publishing import sherpa_transducer, stream_step, transducer_programs
 from asr.publishing.agreement import OF_FEATURES, OF_SHERPA, OF_WAVEFORMS, ProgramDifference, check, difference
-from asr.publishing.program import Net, export_front_end, export_net, for_sherpa, is_for_sherpa, joined
+from asr.publishing.program import Net, ctc_net, export_front_end, export_net, for_sherpa, is_for_sherpa, joined
 from asr.publishing.quantization import smaller as smaller
 from asr.recognition.recognizer import Recognizer
 
@@ -21,6 +34,7 @@ if TYPE_CHECKING:
     from onnx import ModelProto
 
 FORMS = {PROGRAM: OF_FEATURES, ENCODER: OF_FEATURES, SHERPA: OF_SHERPA} | dict.fromkeys(NETS.values(), OF_WAVEFORMS)
+JOINERS = ("joiner", "duration_joiner")  # of RNNT and TDT, as decoders need them
 PACKAGES = ("onnx", "onnxscript", "onnxruntime")  # the extra `onnx`
 OnStep = Callable[[str], None]
 Parts = Mapping[str, "ModelProto"]  # by the names of their files; the features' is there, too
@@ -35,21 +49,26 @@ def check_exportable(recognizer: Recognizer, config: Config) -> None:
     check_installed(PACKAGES, "asr.export")
     needs, name = recognizer.decode.needs, config["decode"]["name"]
     cure = " To export the CTC head beside it, add --decode greedy." if recognizer.model.head.frame_head else ""
-    more = [need for need in needs if need not in ("frame_head", "joiner")]
+    more = [need for need in needs if need not in ("frame_head", *JOINERS)]
     if more:
         must = "the decoder of an exported model must need the log_probs of frames, or a joiner"
         raise InputError(f"{must}; decode={name} needs a {more[0]}, which is not exported yet.{cure}")
-    if "joiner" in needs and recognizer.model.encoder.streaming is not None:
+    if is_transducer(recognizer) and recognizer.model.encoder.streaming is not None:
         must = "the encoder of an exported transducer must hear whole recordings"
         given = f"encoder={config['encoder']['name']} hears streams, whose steps are exported for CTC heads alone"
         raise InputError(f"{must}; {given}.{cure}")
 
 
+def is_transducer(recognizer: Recognizer) -> bool:
+    """Tell whether the decoder is one of a transducer: a CTC head beside it is exported alone where it is not."""
+    return bool({*JOINERS} & {*recognizer.decode.needs})
+
+
 def net_of(recognizer: Recognizer) -> tuple[str, Net]:
     """Make the net of features that is written down, and name its file, by what the decoder needs."""
-    if "joiner" in recognizer.decode.needs:
-        return ENCODER, transducer_programs.TransducerNet(recognizer.model)
-    return PROGRAM, Net(recognizer.model)
+    if is_transducer(recognizer):
+        return ENCODER, transducer_programs.transducer_net(recognizer.model)
+    return PROGRAM, ctc_net(recognizer.model)
 
 
 def written_down(recognizer: Recognizer, on_step: OnStep) -> Parts:
@@ -70,6 +89,8 @@ def written_down(recognizer: Recognizer, on_step: OnStep) -> Parts:
     if name == ENCODER:
         on_step("writing down the head")
         parts |= transducer_programs.export_head(model)
+        if sherpa_transducer.has_sherpa_durations(model.head):
+            parts |= sherpa_transducer.export_sherpa_head(model)
     elif model.encoder.streaming is not None:
         on_step("writing down the step of a stream")
         parts[STEP] = stream_step.export_step(model)
@@ -86,10 +107,14 @@ def all_programs(parts: Parts, recognizer: Recognizer, config: Config) -> "dict[
     """
     [name] = parts.keys() & NETS.keys()
     programs = {name: parts[name], NETS[name]: joined(parts[FRONT_END], parts[name])}
-    if name == PROGRAM and is_for_sherpa(config["features"]):
+    left_out = set() if STEP in parts else {FRONT_END}  # a stream's features are computed beside its step
+    if not is_for_sherpa(config["features"], is_transducer=name == ENCODER):
+        left_out.update(SHERPA_TRANSDUCER)
+    elif SHERPA_DECODER in parts:
+        programs[SHERPA_ENCODER] = sherpa_transducer.sherpa_encoder(parts[ENCODER], recognizer.model)
+    elif name == PROGRAM:
         programs[SHERPA] = for_sherpa(parts[name], recognizer.model)
-    is_alone = STEP not in parts  # a stream's features are computed beside its step
-    return programs | {name: part for name, part in parts.items() if not (name == FRONT_END and is_alone)}
+    return programs | {name: part for name, part in parts.items() if name not in left_out}
 
 
 def size(parts: Parts) -> int:
@@ -133,6 +158,8 @@ def differences(
             compared(name, partial(difference, recognizer, actual, content, form, audio, net))
     if PREDICTOR in programs:
         compared(f"{PREDICTOR}, {JOINER}", partial(transducer_programs.difference, recognizer.model, actual.model))
+    if SHERPA_ENCODER in programs:
+        compared(SHERPA_ENCODER, partial(sherpa_transducer.difference, recognizer.model, programs, audio))
     if STEP in programs:
         compared(STEP, partial(stream_step.difference, recognizer, actual, audio))
     return found

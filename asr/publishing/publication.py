@@ -5,15 +5,15 @@ from pathlib import Path
 from asr.checkpoint.bundle import CARD, read_bundle
 from asr.checkpoint.load import BUNDLE, bundle_folder
 from asr.interchange.huggingface.card import model_card
-from asr.interchange.huggingface.convert import to_huggingface
+from asr.interchange.huggingface.convert import names_left_out, to_huggingface
 from asr.interchange.huggingface.files import replace_huggingface
 from asr.run.names import RESULTS
 from asr.run.results import read_results
 from asr.system.files import real
 
 
-def publish(model: Path, output: Path, language: str | None, license: str | None) -> list[str]:
-    """Write the folder; return the names of its files.
+def publish(model: Path, output: Path, language: str | None, license: str | None) -> tuple[list[str], list[str]]:
+    """Write the folder; return the names of its files, and of the model's tensors that it lacks.
 
     Args:
         model: a run folder, whose results.json the card has, or a bundle.
@@ -31,4 +31,4 @@ def publish(model: Path, output: Path, language: str | None, license: str | None
     card = model_card(real(output).name, bundle.config, results, bundle.card, language, license)
     files[CARD] = card.encode()
     replace_huggingface(output, files)
-    return list(files)
+    return list(files), names_left_out(bundle)

@@ -4,12 +4,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from asr.interfaces import StreamingEncoder
 from asr.onnx.names import NEXT, step_names
 from asr.publishing.agreement import ProgramDifference
-from asr.publishing.program import BATCH, Net, write_down
+from asr.publishing.program import BATCH, ctc_net, write_down
 from asr.recognition.cached_stream import CachedStream, advance, with_room
 from asr.recognition.model import Model
 from asr.recognition.recognizer import Recognizer
@@ -22,20 +22,20 @@ if TYPE_CHECKING:
 EXAMPLE_CHUNK = 6  # encoder frames, of what the step is written down by; it is for any number
 
 
-class Step(Net):
+class Step(nn.Module):
     """Features (B, T, F), feature_lengths (B,), state to log_probs (B, T', V), log_probs_lengths (B,), state."""
 
     def __init__(self, model: Model) -> None:
-        super().__init__(model)
+        super().__init__()
+        self.net = ctc_net(model)
         self.names = list(cast(StreamingEncoder, model.encoder).initial_state(1))
 
-    def forward(  # type: ignore[override]  # a step is given more, and gives more
-        self, features: Tensor, feature_lengths: Tensor, state: Sequence[Tensor]
-    ) -> tuple[Tensor, ...]:
+    def forward(self, features: Tensor, feature_lengths: Tensor, state: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """As above; the state's tensors follow one by one."""
-        encoder, before = cast(StreamingEncoder, self.model.encoder), dict(zip(self.names, state, strict=True))
-        encoded, behind = encoder.step(features, feature_lengths, before, self.model.head.taps)
-        return *self.of_encoded(encoded), encoded.lengths, *(behind[name] for name in self.names)
+        model, before = self.net.model, dict(zip(self.names, state, strict=True))
+        encoder = cast(StreamingEncoder, model.encoder)
+        encoded, behind = encoder.step(features, feature_lengths, before, model.head.taps)
+        return *self.net.of_encoded(encoded), encoded.lengths, *(behind[name] for name in self.names)
 
 
 def export_step(model: Model) -> "ModelProto":
@@ -63,7 +63,7 @@ def difference(expected: Recognizer, actual: Recognizer, audio: Mapping[str, Ten
         audio: waveforms (S,) by name.
     """
     worst = ProgramDifference(0.0, "nowhere", 0, len(audio))
-    net, encoders = Step(expected.model), [cast(StreamingEncoder, each.model.encoder) for each in (expected, actual)]
+    net, encoders = ctc_net(expected.model), [cast(StreamingEncoder, each.model.encoder) for each in (expected, actual)]
     stride, right = encoders[0].stride, encoders[0].right_frames * encoders[0].stride
     for name, waveform in audio.items():
         features = expected.model.features(waveform)[None]

@@ -1,12 +1,13 @@
 """A transducer written down as programs: its encoder, its prediction network and its joiner."""
 
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
-from asr.interfaces import Encoded, TransducerHead
-from asr.onnx.names import ENCODER_OUTPUTS, JOINER, JOINER_NAMES, PREDICTOR, PREDICTOR_NAMES
+from asr.interfaces import Head
+from asr.onnx.names import ENCODER_OUTPUTS, HYBRID_OUTPUTS, JOINER, JOINER_NAMES, PREDICTOR, PREDICTOR_NAMES
+from asr.onnx.transducer import parts_of
 from asr.publishing.agreement import ProgramDifference
 from asr.publishing.program import BATCH, Net, write_down
 from asr.recognition.model import Model
@@ -17,47 +18,54 @@ if TYPE_CHECKING:
 BATCHES, NUM_TOKENS = (1, 2, 5), 4  # that are compared
 
 
-class TransducerNet(Net):
-    """Features, feature_lengths to what the joiner takes, (B, T', J), log_probs of the CTC head, and lengths."""
-
-    outputs = ENCODER_OUTPUTS
-
-    def of_encoded(self, encoded: Encoded) -> tuple[Tensor, ...]:
-        """What the model's encoder gives, to all that is given of frames."""
-        joiner = cast(TransducerHead, self.model.head).joiner
-        return joiner.of_frames(encoded.out), self.head.log_probs(encoded.out)
+def transducer_net(model: Model) -> Net:
+    """Make the net that gives the joiner's input, (B, T', J), and log_probs of the CTC head if there is one."""
+    joiner, frame_head = parts_of(model.head).joiner, model.head.frame_head
+    if frame_head is None:
+        return Net(model, ENCODER_OUTPUTS, lambda encoded: (joiner.of_frames(encoded.out),))
+    return Net(
+        model, HYBRID_OUTPUTS, lambda encoded: (joiner.of_frames(encoded.out), frame_head.log_probs(encoded.out))
+    )
 
 
 class PredictorStep(nn.Module):
-    """A token of each, (B,), and the state before it to what the joiner takes of it, (B, J), and the state behind."""
+    """A token of each, (B,), and the state before it to the joiner's input, (B, J), and the state after it."""
 
-    def __init__(self, head: TransducerHead) -> None:
+    def __init__(self, head: Head) -> None:
         super().__init__()
-        self.head = cast(nn.Module, head)
+        self.head = head
 
     def forward(self, tokens: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         """As above."""
-        head = cast(TransducerHead, self.head)
-        out, state = head.predictor.step(tokens, state)
-        return head.joiner.of_tokens(out), state
+        predictor, joiner, _ = parts_of(self.head)
+        out, state = predictor.step(tokens, state)
+        return joiner.of_tokens(out), state
 
 
 class Join(nn.Module):
-    """What of a frame, (N, J), and of the tokens before it, (N, J), to log_probs (N, V) of what comes next."""
+    """The joiner's inputs of a frame and of the tokens before it, (N, J) each, to log_probs of what comes next.
 
-    def __init__(self, head: TransducerHead) -> None:
+    These are (N, V); of a TDT (N, V + number of durations), tokens and durations normalised by themselves.
+    """
+
+    def __init__(self, head: Head) -> None:
         super().__init__()
-        self.head = cast(nn.Module, head)
+        self.head = head
 
     def forward(self, encoder_out: Tensor, predictor_out: Tensor) -> Tensor:
         """As above."""
-        return cast(TransducerHead, self.head).joiner(encoder_out, predictor_out).log_softmax(dim=-1)
+        _, joiner, durations = parts_of(self.head)
+        logits = joiner(encoder_out, predictor_out)
+        if not durations:
+            return logits.log_softmax(dim=-1)
+        parts = logits.split([logits.shape[-1] - len(durations), len(durations)], dim=-1)
+        return torch.cat([part.log_softmax(dim=-1) for part in parts], dim=-1)
 
 
 def export_head(model: Model) -> "dict[str, ModelProto]":
     """Write down prediction network and joiner, by the names of their files."""
-    head = cast(TransducerHead, model.head)
-    tokens, state = torch.zeros(2, dtype=torch.int64), head.predictor.initial_state(2)
+    head = model.head
+    tokens, state = torch.zeros(2, dtype=torch.int64), parts_of(head).predictor.initial_state(2)
     out, _ = PredictorStep(head)(tokens, state)
     return {
         PREDICTOR: write_down(PredictorStep(head), (tokens, state), PREDICTOR_NAMES, (BATCH, BATCH)),
@@ -74,7 +82,8 @@ def difference(expected: Model, actual: Model) -> ProgramDifference:
         actual: the one that its programs are.
     """
     worst = ProgramDifference(0.0, "nowhere", 0, 0)
-    heads = [cast(TransducerHead, model.head) for model in (expected, actual)]
+    heads = [parts_of(model.head) for model in (expected, actual)]
+    joins = [Join(model.head) for model in (expected, actual)]
     generator = torch.Generator().manual_seed(0)
     for batch in BATCHES:
         states = [head.predictor.initial_state(batch) for head in heads]
@@ -85,7 +94,7 @@ def difference(expected: Model, actual: Model) -> ProgramDifference:
                 out, states[which] = head.predictor.step(tokens, states[which])
                 outs.append(head.joiner.of_tokens(out))
             frames = torch.randn(outs[0].shape, generator=generator)
-            log_probs = [head.joiner(frames, outs[0]).log_softmax(dim=-1) for head in heads]
+            log_probs = [join(frames, outs[0]) for join in joins]
             largest = max(float((left - right).abs().max()) for left, right in (outs, states, log_probs))
             if not largest <= worst.largest:
                 worst = ProgramDifference(largest, f"{number} tokens in a batch of {batch}", 0, 0)

@@ -126,9 +126,17 @@ def _side_by_side(words: Sequence[Word]) -> list[tuple[int, int]]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Cue:
-    """What subtitles show at a time: from start to end, in milliseconds."""
+class Cue:
+    """Words that subtitles show at a time.
 
+    Args:
+        words: of the transcript, in order.
+        lines: the words, broken into lines.
+        start: when the cue appears, in milliseconds.
+        end: when it disappears, in milliseconds.
+    """
+
+    words: Sequence[Word]
     lines: list[str]
     start: int
     end: int
@@ -145,7 +153,7 @@ def _lines(words: Sequence[Word]) -> list[str]:
     return lines
 
 
-def _cues(transcript: Transcript) -> list[_Cue]:
+def cues(transcript: Transcript) -> list[Cue]:
     """Group the words into cues that a person can read; the constants above are the rules."""
     words, intervals = transcript.words, _side_by_side(transcript.words)
     firsts: list[int] = []  # the number of each cue's first word
@@ -158,14 +166,14 @@ def _cues(transcript: Transcript) -> list[_Cue]:
         ):
             firsts.append(number)
 
-    cues = []
+    grouped = []
     for first, behind in pairwise([*firsts, len(words)]):
         start, end = intervals[first][0], intervals[behind - 1][1]
         room = intervals[behind][0] if behind < len(words) else max(_milliseconds(transcript.duration), end)
         end = max(end, min(start + MIN_CUE_MILLISECONDS, room))
         end = min(end, start + MAX_CUE_MILLISECONDS)  # one long word
-        cues.append(_Cue(_lines(words[first:behind]), start, end))
-    return cues
+        grouped.append(Cue(words[first:behind], _lines(words[first:behind]), start, end))
+    return grouped
 
 
 def _clock(milliseconds: int, *, point: str) -> str:
@@ -179,7 +187,7 @@ def _clock(milliseconds: int, *, point: str) -> str:
 def _srt(recording: str, transcript: Transcript) -> str:
     """SubRip subtitles. The text is plain, for the format has no escapes; an arrow in it, as between times, is →."""
     parts = []
-    for number, cue in enumerate(_cues(transcript), start=1):
+    for number, cue in enumerate(cues(transcript), start=1):
         text = "\n".join(cue.lines).replace("-->", "→")  # some readers take any line with --> for times
         parts.append(f"{number}\n{_clock(cue.start, point=',')} --> {_clock(cue.end, point=',')}\n{text}\n")
     return "\n".join(parts)
@@ -188,7 +196,7 @@ def _srt(recording: str, transcript: Transcript) -> str:
 def _vtt(recording: str, transcript: Transcript) -> str:
     """WebVTT, W3C Candidate Recommendation 2019. With every > escaped the text cannot hold the arrow either."""
     parts = ["WEBVTT\n"]
-    for cue in _cues(transcript):
+    for cue in cues(transcript):
         text = "\n".join(cue.lines).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
         parts.append(f"{_clock(cue.start, point='.')} --> {_clock(cue.end, point='.')}\n{text}\n")
     return "\n".join(parts)

@@ -279,6 +279,7 @@ class Recognizer:
         nbest: int = 1,
         advance: Callable[[float], None] = lambda seconds: None,
         values: Mapping[str, float] = OWN_VALUES,
+        on_words: Callable[[Sequence[Word]], object] = lambda words: None,
     ) -> Transcript:
         """Decode an utterance's segments, one by one, and join what comes out.
 
@@ -288,6 +289,7 @@ class Recognizer:
             nbest: how many alternatives are kept, at most.
             advance: told how many seconds of audio were decoded, as they are.
             values: of what the decoder can tune, instead of its own.
+            on_words: called after each segment with its words, which are final.
         """
         words: list[Word] = []
         alternatives = [Alternative("", 0.0)]
@@ -298,8 +300,10 @@ class Recognizer:
             length = torch.tensor([len(encoder_out)], device=encoder_out.device)
             [hypotheses] = self.search(self.evidence(encoder_out[None], length), values)
             end = min(start + len(encoder_out) * self.model.frame_seconds, duration)  # the last frame may reach beyond
-            words += self.words(with_times(hypotheses[0], log_probs), start, end)
+            segment_words = [*self.words(with_times(hypotheses[0], log_probs), start, end)]
+            words += segment_words
             alternatives = _combine(alternatives, self._alternatives(hypotheses, nbest), nbest)
+            on_words(segment_words)
             advance(len(encoder_out) * self.model.frame_seconds)
         return Transcript(tuple(words), tuple(alternatives), duration, speech)
 

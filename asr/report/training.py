@@ -15,6 +15,7 @@ from asr.report.language_model import is_language_model, perplexity_charts, perp
 from asr.report.training_charts import charts, missing, smoothing
 from asr.report.training_examples import examples
 from asr.report.training_gains import gains
+from asr.report.training_manifests import manifests_section
 from asr.run.events import History, Start, Started, TextStarted, read_history
 from asr.run.names import COMPARISON, CONFIG, EVENTS, EXAMPLES, LOG, METRICS, REPORT, RESULTS
 from asr.run.validation_samples import ValidationSample, read_samples
@@ -103,6 +104,7 @@ def training_page(record: Record) -> str:
         "<section><h2>Curves</h2>",
         f'<p class="note">{escape(" ".join(notes))}</p>' if notes else "",
         f'<div class="charts">{"".join(drawn)}</div></section>',
+        manifests_section(record.curves),
         "" if of_texts else f"<section><h2>What was recognised on the way</h2>{examples(record.examples)}</section>",
         "<section><h2>Warnings, and what was left out</h2>",
         _warnings(record),

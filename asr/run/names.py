@@ -12,3 +12,7 @@ RESULTS = "results.json"
 COMPARISON = "comparison.json"  # with the model that the run started from
 REPORT = "report.html"
 DOCTOR = "doctor.html"  # what asr.doctor found before the run
+
+# Columns of metrics.csv of each manifest where a split has several; the manifest's name follows.
+HOURS_OF, LOSS_OF = "train/hours/", "train/loss/"
+VALID_LOSS_OF, VALID_WER_OF = "valid/loss/", "valid/wer/"

@@ -154,7 +154,9 @@ def prepare(settings: RunSettings, rank: int, world_size: int) -> Prepared:
         prepare_if_absent(settings.corpus)
         folder.open_run_dir(run_dir)
     cache = IndexCache(settings.data.index_dir)
-    corpus = read_corpus(settings.corpus, get_normalizer(components["normalizer"]), cache.utterances)
+    corpus = read_corpus(
+        settings.corpus, get_normalizer(components["normalizer"]), cache.utterances, cache.with_known_ids
+    )
     corpus.check_shards()
     resume = find_resume(run_dir / CHECKPOINTS)
     if resume is None and first:

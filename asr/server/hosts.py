@@ -16,6 +16,7 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from asr.errors import InputError, shown
+from asr.server.problems import UnusableError, problem
 
 ANY = "*"
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
@@ -66,13 +67,13 @@ class KnownHosts:
         headers = Headers(scope=scope)
         host, origin = headers.get("host", ""), headers.get("origin")
         if not self._hosts.has(host_of(host)):
-            return JSONResponse({"detail": f"{HOST_MUST}; got {shown(host)}. {REMEDY}"}, 421)
+            return problem(scope["path"], UnusableError(421, f"{HOST_MUST}; got {shown(host)}. {REMEDY}"))
         if origin is None or scope.get("method", "POST") != "POST":  # curl sends none; a WebSocket has no method
             return None
         site = host_of(origin.partition("://")[2])
         if site == host_of(host) or self._hosts.has_named(site):
             return None
-        return JSONResponse({"detail": f"{ORIGIN_MUST}; got {shown(origin)}. {REMEDY}"}, 403)
+        return problem(scope["path"], UnusableError(403, f"{ORIGIN_MUST}; got {shown(origin)}. {REMEDY}"))
 
 
 def known_hosts(host: str, listening: str, allowed: Sequence[str]) -> Hosts:

@@ -24,7 +24,7 @@ from asr.errors import AudioError
 from asr.recognition.inference import Inference
 from asr.recognition.long_form import Segments
 from asr.recognition.recognizer import Recognizer
-from asr.recognition.transcript import Transcript
+from asr.recognition.transcript import Transcript, Word
 
 GATHER_SECONDS = 0.005  # a batch waits so long for others to come
 
@@ -50,11 +50,13 @@ class Job:
     Args:
         utterance: where its audio is; its id is unlike that of any other job.
         nbest: how many alternatives its transcript has, at most.
+        on_words: called in the jobs' thread with the words of each segment, as soon as it is decoded.
         outcome: gets the transcript, an AudioError, StoppedError, or whatever went wrong.
     """
 
     utterance: Utterance
     nbest: int = 1
+    on_words: Callable[[Sequence[Word]], object] = lambda words: None
     outcome: "Future[Transcript]" = field(default_factory=Future)
     gone: bool = False
 
@@ -229,8 +231,9 @@ class Jobs:
 
     def _decode(self, job: Job, segments: Segments) -> None:
         try:
+            pieces = self._with_breaks(job, segments)
             duration = job.utterance.duration
-            _settle(job, self._recognizer.transcript(duration, self._with_breaks(job, segments), job.nbest))
+            _settle(job, self._recognizer.transcript(duration, pieces, job.nbest, on_words=job.on_words))
         except (AudioError, _GoneError) as error:  # a long recording is read while it is recognised
             _settle(job, error)
 
@@ -249,6 +252,7 @@ def _settle(job: Job, outcome: Transcript | Exception) -> None:
     """Give a job its outcome, unless it already has one; another thread may be giving it one at this moment."""
     with suppress(InvalidStateError):
         if isinstance(outcome, Exception):
-            job.outcome.set_exception(outcome)
+            # Its traceback refers to the job and to the open recording: a circle, which would keep the file open.
+            job.outcome.set_exception(outcome.with_traceback(None))
         else:
             job.outcome.set_result(outcome)

@@ -10,6 +10,7 @@ CLIENT_GONE = 499  # as nginx counts a client that did not wait for its answer
 SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
 BATCHES = (1, 2, 4, 8, 16, 32, 64)
 OTHER = "other"  # any address that the server does not have
+RECOGNIZING = ("/transcribe", "/v1/audio/transcriptions")
 
 
 class Metrics:
@@ -56,7 +57,7 @@ class Metrics:
     def answered(self, path: str, status: int, seconds: float) -> None:
         """Count a request; `path` is one of the server's own addresses, or OTHER."""
         self._requests.labels(path, str(status)).inc()
-        if path == "/transcribe" and status == 200:
+        if path in RECOGNIZING and status == 200:
             self._seconds.observe(seconds)
 
     def uploading(self, change: int) -> None:

@@ -13,8 +13,9 @@ from contextlib import suppress
 
 import uvicorn
 
-from asr.server.app import Service, make_app
+from asr.server.app import make_app
 from asr.server.protocols import HttpProtocol, WebSocketProtocol
+from asr.server.service import Service
 from asr.server.stream_client import MOST_BYTES
 from asr.server.stream_sockets import StreamSockets
 

@@ -86,6 +86,11 @@ class StreamEnd(BaseModel):
     end: Literal[True]
 
 
+UPLOADED: dict[str, Any] = {
+    "type": "string",
+    "format": "binary",
+    "description": "one recording: WAV, FLAC, Ogg (Vorbis, Opus), MP3, AIFF",
+}
 # FastAPI would read a declared upload before the limits could be looked at, so the body is declared by hand.
 UPLOAD_BODY: dict[str, Any] = {
     "required": True,
@@ -96,11 +101,7 @@ UPLOAD_BODY: dict[str, Any] = {
                 "required": ["file"],
                 "additionalProperties": False,
                 "properties": {
-                    "file": {
-                        "type": "string",
-                        "format": "binary",
-                        "description": "one recording: WAV, FLAC, Ogg (Vorbis, Opus), MP3, AIFF",
-                    }
+                    "file": UPLOADED,
                 },
             }
         }

@@ -6,14 +6,14 @@ the server is killed); it is opened under /dev/fd. The name that the client give
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from tempfile import SpooledTemporaryFile
-from typing import Any, NamedTuple, cast
+from typing import Generic, NamedTuple, TypeVar, cast
 
 from anyio import CapacityLimiter, to_thread
-from fastapi import HTTPException, Request
+from fastapi import Request
 from starlette.datastructures import FormData, UploadFile
 from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.types import Message
@@ -22,17 +22,24 @@ from asr.audio.load import declared_seconds, stream_waveform
 from asr.data.manifest import Utterance
 from asr.data.recordings import whole_file
 from asr.errors import AudioError, InputError
+from asr.server.problems import UnusableError
 from asr.system.files import NO_ROOM
 from asr.text.printable import printable
 
 FORM = "multipart/form-data"
 FIELD = "file"
-MOST_PARTS = 2  # of a form, with a file and without; it needs one. Up to a megabyte of each is held in memory
+MAX_FILES = 2  # of a form; it needs one. Up to a megabyte of each is held in memory
+MAX_FIELDS = 32  # of a form, without a file
+MAX_FIELD_BYTES = 1 << 14
 NUM_EXAMINED = 2  # files whose headers are checked at a time: MP3 and Ogg files are held in memory for that
+FILE_MUST = f"the form must hold one recording, in the field `{FIELD}`"
 SHOWN = 40  # characters of a client's own words in an answer
 EXAMINED_RATE = 16000  # Hz, for counting seconds; any would do
 
 _number = itertools.count()
+
+OptionsT = TypeVar("OptionsT")
+Fields = Sequence[tuple[str, str | UploadFile]]  # of a form, beside the recording
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,15 +57,12 @@ class Limits:
     upload_seconds: float
 
 
-class Upload(NamedTuple):
-    """A recording that came in: the name it was sent under, and the utterance that it is."""
+class Upload(NamedTuple, Generic[OptionsT]):
+    """A recording that came in: the name it was sent under, the utterance that it is, what the form asks for."""
 
     name: str
     utterance: Utterance
-
-
-class UnusableError(HTTPException):
-    """A request that cannot be answered; the answer is its one line."""
+    options: OptionsT
 
 
 class Uploads:
@@ -83,11 +87,12 @@ class Uploads:
         return self._coming >= self._most
 
     @asynccontextmanager
-    async def receive(self, request: Request) -> AsyncIterator[Upload]:
+    async def receive(self, request: Request, read: Callable[[Fields], OptionsT]) -> AsyncIterator[Upload[OptionsT]]:
         """Receive a recording; its file is there until the context is left.
 
         Args:
             request: whose body has not been read.
+            read: makes options of the form's other fields, or raises UnusableError.
 
         Raises:
             UnusableError: the form, the file, or its size is wrong.
@@ -99,9 +104,11 @@ class Uploads:
             with _enough_space():
                 form = await _form(request, self.limits)
             try:
-                upload = await self._examined(_only_file(form))
+                file, fields = _file_and_fields(form)
+                options = read(fields)
+                utterance = await self._examined(file)
                 coming.close()
-                yield upload
+                yield Upload(file.filename or "", utterance, options)
             finally:
                 await form.close()
 
@@ -109,20 +116,19 @@ class Uploads:
         self._coming += change
         self._on_change(change)
 
-    async def _examined(self, file: UploadFile) -> Upload:
+    async def _examined(self, file: UploadFile) -> Utterance:
         spooled = cast("SpooledTemporaryFile[bytes]", file.file)
         with _enough_space():
             path = await to_thread.run_sync(_path, spooled)
         try:
-            utterance = await to_thread.run_sync(_examine, path, self.limits.max_seconds, limiter=self._examiners)
+            return await to_thread.run_sync(_examine, path, self.limits.max_seconds, limiter=self._examiners)
         except AudioError as error:
             raise unusable(error, path) from None
-        return Upload(file.filename or "", utterance)
 
 
 def unusable(error: InputError, path: str) -> UnusableError:
     """Say what is wrong with a recording, without the name of its temporary file."""
-    return UnusableError(422, printable(str(error).replace(path, FIELD)))
+    return UnusableError(422, printable(str(error).replace(path, FIELD)), param=FIELD)
 
 
 @contextmanager
@@ -138,7 +144,7 @@ def _enough_space() -> Iterator[None]:
 async def _form(request: Request, limits: Limits) -> FormData:
     kind, _, rest = request.headers.get("content-type", "").partition(";")
     if kind.strip().lower() != FORM:
-        got = f"got {_shown(kind)}" if kind else "it has no content type"
+        got = f"got {shown_text(kind)}" if kind else "it has no content type"
         raise UnusableError(415, f"the body must be {FORM} with a recording in the field `{FIELD}`; {got}.")
     if "boundary=" not in rest.lower():
         raise UnusableError(400, f"{FORM} must name its boundary; the content type has none.")
@@ -148,7 +154,7 @@ async def _form(request: Request, limits: Limits) -> FormData:
     counted = Request(request.scope, _counting(request.receive, limits))
     try:
         async with asyncio.timeout(limits.upload_seconds):
-            return await counted.form(max_files=MOST_PARTS, max_fields=MOST_PARTS)
+            return await counted.form(max_files=MAX_FILES, max_fields=MAX_FIELDS, max_part_size=MAX_FIELD_BYTES)
     except TimeoutError:
         must = f"the upload must be over within {limits.upload_seconds:g} seconds"
         raise UnusableError(408, f"{must}; it was not. Send a smaller file, FLAC say.") from None
@@ -161,7 +167,8 @@ async def _form(request: Request, limits: Limits) -> FormData:
 
 
 def _too_large(limits: Limits) -> UnusableError:
-    return UnusableError(413, f"the body must be at most {limits.max_bytes / 1e6:g} megabytes; it is larger.")
+    line = f"the body must be at most {limits.max_bytes / 1e6:g} megabytes; it is larger."
+    return UnusableError(413, line, param=FIELD)
 
 
 def _counting(receive: Callable[[], Awaitable[Message]], limits: Limits) -> Callable[[], Awaitable[Message]]:
@@ -179,23 +186,32 @@ def _counting(receive: Callable[[], Awaitable[Message]], limits: Limits) -> Call
     return counted
 
 
-def _only_file(form: FormData) -> UploadFile:
-    """The file in the field that it must be in, if nothing else is in the form."""
-    must = f"the form must hold one recording, in the field `{FIELD}`"
+def _file_and_fields(form: FormData) -> tuple[UploadFile, Fields]:
+    """Take a form apart: the recording, and the fields beside it."""
     items = form.multi_items()
-    files = [(name, value) for name, value in items if name == FIELD]
-    others = [name for name, _ in items if name != FIELD]
+    files = [value for name, value in items if name == FIELD]
+    fields = [(name, value) for name, value in items if name != FIELD]
     if not files:
-        got = f"got {', '.join(map(_shown, others))}" if others else "it is empty"
-        raise UnusableError(422, f"{must}; {got}.")
+        got = f"got {_names(fields)}" if fields else "it is empty"
+        raise UnusableError(422, f"{FILE_MUST}; {got}.", param=FIELD)
     if len(files) > 1:
-        raise UnusableError(422, f"{must}; got {len(files)} of them. Send each in a request of its own.")
-    if others:
-        raise UnusableError(422, f"{must}, and nothing else; got {', '.join(map(_shown, others))} beside it.")
-    file: Any = files[0][1]
+        line = f"{FILE_MUST}; got {len(files)} of them. Send each in a request of its own."
+        raise UnusableError(422, line, param=FIELD)
+    [file] = files
     if not isinstance(file, UploadFile):
-        raise UnusableError(422, f"{must}; that field holds text, as it has no file name. With curl: -F {FIELD}=@NAME.")
-    return file
+        line = f"{FILE_MUST}; that field holds text, as it has no file name. With curl: -F {FIELD}=@NAME."
+        raise UnusableError(422, line, param=FIELD)
+    return file, fields
+
+
+def no_fields(fields: Fields) -> None:
+    """Check that a form holds nothing beside its recording."""
+    if fields:
+        raise UnusableError(422, f"{FILE_MUST}, and nothing else; got {_names(fields)} beside it.")
+
+
+def _names(fields: Fields) -> str:
+    return ", ".join(shown_text(name) for name, _ in fields)
 
 
 def _path(spooled: "SpooledTemporaryFile[bytes]") -> str:
@@ -221,11 +237,12 @@ def _examine(path: str, max_seconds: float) -> Utterance:
 def _check_seconds(seconds: float, max_seconds: float, at_least: str = "") -> None:
     if seconds > max_seconds:
         must = f"the recording must be at most {max_seconds:g} seconds long"
-        raise UnusableError(413, f"{must}; it is {at_least}{seconds:.1f}. Cut it, or use python -m asr.transcribe.")
+        line = f"{must}; it is {at_least}{seconds:.1f}. Cut it, or use python -m asr.transcribe."
+        raise UnusableError(413, line, param=FIELD)
 
 
-def _shown(text: str) -> str:
-    """A client's text, printable and shortened."""
+def shown_text(text: str) -> str:
+    """Quote a client's text, printable and shortened."""
     return repr(printable(text if len(text) <= SHOWN else text[:SHOWN] + "…"))
 
 

@@ -9,7 +9,7 @@ AWS_SKIP_SIGNATURE for public buckets), as do gs:// and az://, which were not tr
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from itertools import pairwise
+from itertools import chain, islice, pairwise
 from pathlib import Path
 from typing import BinaryIO
 
@@ -212,18 +212,11 @@ def download(path: str, target: Path) -> None:
 def _fetch(ranges: Sequence[ByteRange]) -> dict[ByteRange, bytes]:
     """Fetch ranges of objects; a request takes several neighbours, or a part of a long one."""
     contents = {wanted: b"" for wanted in ranges if wanted.num_bytes == 0}
-    groups = list(_neighbours([wanted for wanted in ranges if wanted.num_bytes > 0]))
-    requests: list[Get] = []
-    places: list[tuple[int, int]] = []  # of a group's requests, first to last
-    for group in groups:
-        path, start, _, etag = group[0]
-        stop = max(wanted.stop for wanted in group)
-        edges = [*range(start, stop, REQUEST_BYTES), stop]
-        places.append((len(requests), len(requests) + len(edges) - 1))
-        requests += [Get(path, begin, end, etag) for begin, end in pairwise(edges)]
-    answers: list[Fetched] = ask(requests) if requests else []
-    for group, (first, last) in zip(groups, places, strict=True):
-        parts = [answer.content for answer in answers[first:last]]
+    groups = list(_neighbours(ranges))
+    requests = [_requests(group) for group in groups]
+    answers: Iterator[Fetched] = iter(ask(list(chain(*requests))) if requests else [])
+    for group, own in zip(groups, requests, strict=True):
+        parts = [answer.content for answer in islice(answers, len(own))]
         content = parts[0] if len(parts) == 1 else b"".join(parts)
         begin = group[0].start
         for wanted in group:
@@ -231,11 +224,24 @@ def _fetch(ranges: Sequence[ByteRange]) -> dict[ByteRange, bytes]:
     return contents
 
 
+def planned_requests(ranges: Sequence[ByteRange]) -> list[Get]:
+    """Return the requests that `read_ranges` makes for ranges that are all in object stores, and not in the cache."""
+    return [request for group in _neighbours(list(dict.fromkeys(ranges))) for request in _requests(group)]
+
+
+def _requests(group: Sequence[ByteRange]) -> list[Get]:
+    """Return the requests for a group of neighbours."""
+    path, start, _, etag = group[0]
+    stop = max(wanted.stop for wanted in group)
+    return [Get(path, begin, end, etag) for begin, end in pairwise([*range(start, stop, REQUEST_BYTES), stop])]
+
+
 def _neighbours(ranges: Sequence[ByteRange]) -> Iterator[list[ByteRange]]:
-    """Group ranges of the same version of a file that overlap or lie MERGE_GAP apart at most."""
+    """Group ranges of the same version of a file that overlap or lie MERGE_GAP apart at most, but for empty ones."""
     group: list[ByteRange] = []
     begin = reach = 0
-    for wanted in sorted(ranges, key=lambda wanted: (wanted.path, wanted.etag or "", wanted.start)):
+    filled = [wanted for wanted in ranges if wanted.num_bytes > 0]
+    for wanted in sorted(filled, key=lambda wanted: (wanted.path, wanted.etag or "", wanted.start)):
         is_near = wanted.start <= reach + MERGE_GAP and wanted.stop <= begin + REQUEST_BYTES
         if group and not (is_near and (wanted.path, wanted.etag) == (group[0].path, group[0].etag)):
             yield group

@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import resource
 import select
 import signal
 import sys
@@ -66,3 +67,9 @@ def spin_briefly() -> None:
     """
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", str(SPINS))
+
+
+def peak_memory() -> int:
+    """Return the bytes of memory that this process has had at most, mapped files included."""
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

@@ -33,15 +33,17 @@ logger = logging.getLogger(__name__)
 class SpeechData(pl.LightningDataModule):
     """Training and validation batches.
 
-    The trainer must ask for a new training loader each epoch (`reload_dataloaders_every_n_epochs=1`): a loader
-    carries out the plan of one epoch. `waiting` runs while the training process waits for a training batch.
+    The trainer must ask for the training loader each epoch (`reload_dataloaders_every_n_epochs=1`): it is the same
+    loader each time, whose processes live until the fit ends, and it then carries out the plan of that epoch.
+    `waiting` runs while the training process waits for a training batch.
 
     Args:
         training_set: what to train on, and in which batches.
         valid: utterances to validate on, texts normalised.
         augmentation: of the training utterances.
         position: where the run begins, or is resumed.
-        num_workers: processes that decode and featurise; 0: the training process itself.
+        num_workers: processes that decode and featurise; 0: the training process itself. A validation has as many of
+            its own, which end with it.
         features_on: device: those of training utterances are computed where the net is, for a batch at once; cpu: by
             those processes.
     """
@@ -77,17 +79,19 @@ class SpeechData(pl.LightningDataModule):
         self._train = SpeechDataset(training_set.utterances, of_waveform, reference, augmentation, training_set.seed)
         self._valid = SpeechDataset(valid, features, reference.for_evaluation())
         self.epochs = Epochs(training_set.epoch, len(training_set.mixture), position)
+        self._current_epoch = _CurrentEpoch()
+        self._train_loader = self._loader(self._train, self._current_epoch, self.waiting, self._collate, lives_on=True)
 
     def train_dataloader(self) -> DataLoader[Batch]:
-        """Lightning's hook, called each epoch; the loader begins where the run does, or is resumed."""
+        """Lightning's hook, called each epoch; the epoch begins where the run does, or is resumed."""
         assert self.trainer is not None
         position = self.epochs.stretch(self.trainer.current_epoch, self.trainer.world_size)
         plan = self.epochs.plan(position)
         if plan.kept_speed and plan.epoch == self.epochs.begin.epoch:  # said once
             what = "keep speed 1.0, since at the factor drawn their frames would be too few, or their batch too long"
             logger.info("epoch %d: %d of %d utterances %s", plan.epoch + 1, plan.kept_speed, len(self._train), what)
-        sampler = EpochSampler(plan, self.trainer.global_rank, position.batch)
-        return self._loader(self._train, sampler, self.waiting, self._collate)
+        self._current_epoch.batches = EpochSampler(plan, self.trainer.global_rank, position.batch)
+        return self._train_loader
 
     def val_dataloader(self) -> DataLoader[Batch]:
         """Lightning's hook."""
@@ -130,6 +134,7 @@ class SpeechData(pl.LightningDataModule):
         sampler: Sampler[list[Item]],
         waiting: Stopwatch,
         collate: Callable[[Any], Any] = collate,
+        lives_on: bool = False,
     ) -> DataLoader[Batch]:
         loader = _Loader(
             dataset,  # type: ignore[arg-type]
@@ -138,9 +143,25 @@ class SpeechData(pl.LightningDataModule):
             num_workers=self._num_workers,
             pin_memory=torch.cuda.is_available(),
             worker_init_fn=_start_worker,
+            persistent_workers=lives_on and self._num_workers > 0,
         )
         loader.waiting = waiting
         return loader
+
+
+class _CurrentEpoch(Sampler[list[Item]]):
+    """The batches of the epoch in progress: a loader whose processes live through a run has one sampler for all epochs.
+
+    An item names its epoch, so the processes need no notice of a new one.
+    """
+
+    batches: EpochSampler
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+    def __iter__(self) -> Iterator[list[Item]]:
+        return iter(self.batches)
 
 
 class _Loader(DataLoader[Batch]):
@@ -164,7 +185,7 @@ class _Loader(DataLoader[Batch]):
 
 
 def _start_worker(worker: int) -> None:
-    logging.getLogger("asr.audio.load").setLevel(logging.ERROR)  # each epoch's workers would note conversions anew
+    logging.getLogger("asr.audio.load").setLevel(logging.ERROR)  # each worker would note conversions anew
     # They may go to all processes of a group or a job. The training process ends its step first, for which it needs
     # its workers; they notice by themselves when it is gone.
     for number in SIGNALS:

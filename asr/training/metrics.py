@@ -1,8 +1,9 @@
 """metrics.csv: one line for each step that was logged, kept when a run is resumed."""
 
 import csv
+import io
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +60,7 @@ class MetricsFile(Logger):
             rows = [row for row in rows if row["step"].isdigit() and int(row["step"]) <= self._done]
         self._columns = list(dict.fromkeys([*(rows[0] if rows else ()), *self._columns, *line]))
         lines = [self._columns, *([row.get(name, "") for name in self._columns] for row in rows)]
-        texts = [",".join(values) + "\r\n" for values in lines]
+        texts = [_line(values) for values in lines]
         write_whole_text(self.path, "".join(texts))
         self._last_begins = sum(len(text.encode()) for text in texts[:-1])
 
@@ -68,3 +69,10 @@ class MetricsFile(Logger):
             return []
         with self.path.open(newline="", encoding="utf-8") as file:
             return list(csv.DictReader(file, restval=""))  # the last line may have been cut short
+
+
+def _line(values: Sequence[str]) -> str:
+    """Write a line of CSV: the name of a column may hold a comma, as the name of a manifest in it."""
+    text = io.StringIO()
+    csv.writer(text).writerow(values)
+    return text.getvalue()

@@ -4,6 +4,7 @@ import logging
 import math
 import sys
 import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -12,6 +13,7 @@ from lightning.pytorch.callbacks import Callback, RichProgressBar
 
 from asr.checkpoint.saved import WER
 from asr.run.events import EventsFile, Progress, Validated
+from asr.run.names import LOSS_OF, VALID_LOSS_OF, VALID_WER_OF
 from asr.text.numbers import percent
 from asr.training.lightning_internals import batches_begun
 
@@ -90,7 +92,8 @@ class LogLines(Callback):
             progress = Progress(trainer.global_step, trainer.current_epoch + 1, batch, num_batches)
             where = "done" if done else f"batch {batch} of {num_batches}"
             speed = f"{metrics[AUDIO]:.0f} s of audio" if AUDIO in metrics else f"{metrics[TOKENS]:.0f} tokens"
-            text = f"train loss {metrics['train/loss']:.3f} at this step, {speed} a second"
+            recently = _by_manifest(metrics, LOSS_OF, beginning="recently ")
+            text = f"train loss {metrics['train/loss']:.3f} at this step{recently}, {speed} a second"
             if validated:
                 text += f"; {_validation(trainer)}"
             logger.info("epoch %d %s, step %d: %s", progress.epoch, where, progress.step, text)
@@ -104,7 +107,25 @@ def scored(measure: str, score: float, digits: int = 1) -> tuple[str, str]:
 
 def _validation(trainer: pl.Trainer) -> str:
     measure, loss, score = _measured(trainer)
-    return f"valid loss {loss:.3f}, {' '.join(scored(measure, score))}"
+    metrics = {key: float(value) for key, value in trainer.callback_metrics.items()}
+    losses = f"valid loss {loss:.3f}{_by_manifest(metrics, VALID_LOSS_OF)}"
+    scores = " ".join(scored(measure, score))
+    return f"{losses}, {scores}{_by_manifest(metrics, VALID_WER_OF, percent)}"
+
+
+def _by_manifest(
+    metrics: Mapping[str, float], kind: str, write: Callable[[float], str] = "{:.3f}".format, beginning: str = ""
+) -> str:
+    """List the metrics of a kind in brackets, by the name of the manifest; empty if there are none.
+
+    Args:
+        metrics: by name.
+        kind: beginning of their names.
+        write: a value.
+        beginning: of the list.
+    """
+    values = [f"{name.removeprefix(kind)} {write(metrics[name])}" for name in metrics if name.startswith(kind)]
+    return f" ({beginning}{', '.join(values)})" if values else ""
 
 
 def _measured(trainer: pl.Trainer) -> tuple[str, float, float]:

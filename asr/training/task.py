@@ -3,7 +3,7 @@
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, cast
@@ -20,16 +20,18 @@ from asr.data.batch import Batch, Rejected
 from asr.data.batch_plan import LESS_MEMORY
 from asr.data.seeds import derive_seed
 from asr.evaluation.word_errors import ErrorCounts, count_errors, total
-from asr.interfaces import BLANK_ID, Encoded, Schedule
-from asr.lengths import padding_mask
+from asr.interfaces import Encoded, Schedule
 from asr.recognition.recognizer import Recognizer
+from asr.run.names import HOURS_OF, LOSS_OF, VALID_LOSS_OF, VALID_WER_OF
 from asr.run.validation_samples import SamplesFile, ValidationSample
 from asr.text.printable import listed
 from asr.training.distributed import fail_together, gather
+from asr.training.manifest_sums import ManifestSums
 from asr.training.memory_check import describe
-from asr.training.place import epoch_of, log_place, scheduled
-from asr.training.step_sums import StepBatches, StepRecord, StepSums, on_device, wait_for
+from asr.training.place import epoch_of, epochs_done, log_place, scheduled
+from asr.training.step_sums import StepBatches, StepRecord, StepSums, wait_for
 from asr.training.stopwatch import Stopwatch
+from asr.training.validation_sums import ValidationSums
 
 logger = logging.getLogger(__name__)
 
@@ -71,6 +73,8 @@ class RecognitionTask(pl.LightningModule):
         faults: folder for batches whose loss is not finite.
         waiting: runs while the training process waits for a batch.
         samples: which utterances are followed from validation to validation, and where they are kept.
+        epoch_hours: name of each training manifest to its hours in an epoch.
+        valid_manifests: names of the manifests that are validated on.
     """
 
     measure: ClassVar[str] = WER
@@ -87,6 +91,8 @@ class RecognitionTask(pl.LightningModule):
         faults: Path,
         waiting: Stopwatch,
         samples: SamplesFile,
+        epoch_hours: Mapping[str, float],
+        valid_manifests: Sequence[str],
     ) -> None:
         super().__init__()
         self.model = recognizer.model
@@ -103,9 +109,12 @@ class RecognitionTask(pl.LightningModule):
         self._faults = faults
         self._waiting = waiting
         self._samples = samples
+        self._epoch_hours = epoch_hours
+        self._of_manifests = ManifestSums(list(epoch_hours))  # since they were logged
+        self._valid_manifests = valid_manifests
         self._batches = StepBatches()
         self._unsettled: list[StepRecord] = []
-        self._valid = _ValidationSums()
+        self._valid = ValidationSums(valid_manifests)
         self._last_step_time = time.monotonic()
 
     def too_large(self) -> str:
@@ -181,13 +190,19 @@ class RecognitionTask(pl.LightningModule):
                 self._skip(step, int(sums.skipped))
             if not math.isfinite(sums.loss) or not math.isfinite(norm):  # of the sum over ranks: all of them know
                 self._stop_not_finite(step)
+            for batch, losses in step.batches.batches:
+                self._of_manifests.add(batch.utterances, losses, batch.token_lengths)
         return results
 
     def _is_logged(self, step: int) -> bool:
         """Whether a step's numbers are wanted: those of the last one in an epoch are told when it is done."""
-        trainer = self.trainer
-        every: int = trainer.log_every_n_steps  # type: ignore[attr-defined]  # which Lightning sets elsewhere
-        return step % every == 0 or trainer.is_last_batch or step == trainer.max_steps
+        return step % self._log_every == 0 or self.trainer.is_last_batch or step == self.trainer.max_steps
+
+    @property
+    def _log_every(self) -> int:
+        """Steps from one line of the log to the next."""
+        every: int = self.trainer.log_every_n_steps  # type: ignore[attr-defined]  # which Lightning sets elsewhere
+        return every
 
     def _log_step(self, sums: StepSums, norm: float, learning_rate: float) -> None:
         features = self.model.features
@@ -203,11 +218,26 @@ class RecognitionTask(pl.LightningModule):
         self.log("train/audio_seconds_per_second", speed, prog_bar=True)
         self.log("train/padding", sums.padding)
         self.log("train/data_wait", sums.data_wait)
+        if (self.global_step + 1) % self._log_every == 0:  # Lightning writes no other step's line
+            self._log_hours()
+            for name, rates in self._of_manifests.take(self._reduce, self.device).items():
+                if rates.loss is not None:
+                    self.log(f"{LOSS_OF}{name}", rates.loss)
+
+    def _log_hours(self) -> None:
+        """Log the hours that were trained on of each manifest, where there are several."""
+        for name in self._of_manifests.names:
+            self.log(f"{HOURS_OF}{name}", epochs_done(self.trainer) * self._epoch_hours[name])
+
+    def _reduce(self, sums: Tensor) -> Tensor:
+        """Sum over all ranks."""
+        reduced: Tensor = self.trainer.strategy.reduce(sums, reduce_op="sum")
+        return reduced
 
     def on_validation_epoch_start(self) -> None:
         """Lightning's hook."""
         self.settle()
-        self._valid = _ValidationSums()
+        self._valid = ValidationSums(self._valid_manifests)
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         """Count the errors of a batch, by the same functions as `evaluate`."""
@@ -221,8 +251,9 @@ class RecognitionTask(pl.LightningModule):
         hypotheses = [self._recognizer.text(best) for best, *_ in found]
         references = [utterance.text for utterance in batch.utterances]  # normalised when the manifest was read
         texts = zip(map(self.model.scored_by, references), map(self.model.scored_by, hypotheses), strict=True)
-        counts = total(count_errors(*pair) for pair in texts)
-        self._valid.add(counts, losses["loss"], batch.token_lengths)
+        errors = [count_errors(*pair) for pair in texts]
+        self._valid.add(total(errors), losses["loss"], batch.token_lengths)
+        self._valid.of_manifests.add(batch.utterances, losses["loss"], batch.token_lengths, errors)
         if self.model.head.frame_head is not None:
             self._valid.add_frames(self.model.head.frame_head.log_probs(encoded.out), encoded.lengths)
         step = self.global_step
@@ -252,6 +283,12 @@ class RecognitionTask(pl.LightningModule):
         self.log("valid/loss", loss / max(1, tokens))
         if frames:
             self.log("valid/blank_ratio", blanks / frames)
+        self._log_hours()
+        for name, rates in self._valid.of_manifests.take(self._reduce, self.device).items():
+            if rates.loss is not None:
+                self.log(f"{VALID_LOSS_OF}{name}", rates.loss)
+            if rates.wer is not None:
+                self.log(f"{VALID_WER_OF}{name}", rates.wer)
 
     def on_validation_end(self) -> None:
         """Lightning's hook, when the checkpoint is written, too: no step's time."""
@@ -304,28 +341,3 @@ def answers_at_once(device: torch.device) -> bool:
 
 def _named(rejected: list[Rejected]) -> list[tuple[str, str]]:
     return [(example.reason, example.utterance.id) for example in rejected]
-
-
-class _ValidationSums:
-    """What a validation pass adds up on this rank."""
-
-    def __init__(self) -> None:
-        self.counts = ErrorCounts()
-        self.loss, self.tokens, self.blanks, self.frames = 0.0, 0, 0, 0
-        self.rejected: list[Rejected] = []
-        self.samples: list[ValidationSample] = []
-
-    def add(self, counts: ErrorCounts, losses: Tensor, token_lengths: Tensor) -> None:
-        self.counts += counts
-        fits = losses.isfinite()  # a text too long for its audio has no loss, but its errors count
-        self.loss += float(losses[fits].cpu().double().sum())
-        self.tokens += int(token_lengths[fits].sum())
-
-    def add_frames(self, log_probs: Tensor, lengths: Tensor) -> None:
-        padding = padding_mask(lengths, log_probs.shape[1])
-        self.blanks += int(((log_probs.argmax(dim=-1) == BLANK_ID) & ~padding).sum())
-        self.frames += int(lengths.sum())
-
-    def as_tensor(self, device: torch.device) -> Tensor:
-        sums = [*self.counts.as_tuple(), self.loss, self.tokens, self.blanks, self.frames, len(self.rejected)]
-        return on_device(sums, device)

@@ -1,5 +1,6 @@
 """Normalisation by the statistics of the training set."""
 
+import logging
 import math
 from collections.abc import Iterable
 from itertools import islice
@@ -11,8 +12,11 @@ from torch import Tensor, nn
 from asr.errors import InputError
 from asr.settings.rule import Eps, whole
 from asr.system.learnt import from_json, to_json
+from asr.system.progress import ProgressLog
 
 FILE = "feature_statistics.json"
+
+logger = logging.getLogger(__name__)
 
 
 class GlobalCMVN:
@@ -43,7 +47,10 @@ class GlobalCMVN:
     def fit(self, features: Iterable[Tensor]) -> None:
         """Measure mean and standard deviation over the frames of the first `num_utterances` of `features`, (T, F)."""
         count, total, squares = 0, torch.zeros((), dtype=torch.float64), torch.zeros((), dtype=torch.float64)
-        for frames in islice(features, self.num_utterances):
+        most = f"at most {self.num_utterances:,} utterances"
+        progress = ProgressLog(logger, f"measured %s of {most}, for the statistics of features")
+        for number, frames in enumerate(islice(features, self.num_utterances), start=1):
+            progress.update(number)
             count += len(frames)
             total = total + frames.double().sum(dim=0)
             squares = squares + frames.double().square().sum(dim=0)

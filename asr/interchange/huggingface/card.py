@@ -9,14 +9,15 @@ import yaml
 from asr.text.numbers import interval, number, rate
 
 TASK = "automatic-speech-recognition"  # as the hub calls it
-TAGS = ("speech", "ctc", "fast-conformer")
+TAGS = ("speech", "fast-conformer")
+KINDS = {"ctc": "CTC", "transducer": "RNNT", "tdt": "TDT"}  # by our head, as transformers ends its classes' names
 
 _CARD = """---
 {about}---
 
 # {name}
 
-A speech recogniser, a Fast Conformer with CTC, which transformers calls ParakeetForCTC. It hears {sample_rate} Hz.
+A speech recogniser, a Fast Conformer with {kind}: transformers' ParakeetFor{kind}. It takes {sample_rate} Hz.
 Written by `python -m asr.export --to huggingface`.
 
 ```python
@@ -54,17 +55,19 @@ def model_card(
         language: as ISO 639 has it, `en` say; None: it is not known.
         licence: as the hub calls it, `cc-by-4.0` say; None: it is not known.
     """
+    kind = KINDS[config["head"]["name"]]
     about = {
         **({"language": language} if language else {}),
         **({"license": licence} if licence else {}),
         "library_name": "transformers",
         "pipeline_tag": TASK,
-        "tags": list(TAGS),
+        "tags": [*TAGS, kind.lower()],
         **({"metrics": ["wer"], "model-index": [_index(name, results)]} if results else {}),
     }
     return _CARD.format(
         about=yaml.safe_dump(about, sort_keys=False, allow_unicode=True),
         name=name,
+        kind=kind,
         sample_rate=config["features"]["sample_rate"],
         task=TASK,
         figures=_figures(results) if results else "",

@@ -8,13 +8,19 @@ from collections.abc import Mapping
 from typing import Any
 
 from asr.errors import InputError
-from asr.interchange.foreign import CTC_HEAD, EPS, JOINT_ACTIVATIONS, HeadConfig, check_parts
+from asr.interchange.foreign import CTC, CTC_HEAD, EPS, JOINT_ACTIVATIONS, HeadConfig, check_parts
 from asr.interchange.section import Section, as_yaml, check, mapping, whole
 from asr.settings.conf import default_settings
 
 SUBSAMPLING, FACTOR = "depthwise_conv", 8
 PREEMPHASIS = 0.97
 DURATIONS = [0, 1, 2, 3, 4]  # where theirs names none
+MAX_SYMBOLS = 10  # the same
+ARCHITECTURES = {  # by our head: their class and model_type
+    "ctc": ("ParakeetForCTC", "parakeet_ctc"),
+    "transducer": ("ParakeetForRNNT", "parakeet_rnnt"),
+    "tdt": ("ParakeetForTDT", "parakeet_tdt"),
+}
 MOST_FRAMES = 5_000  # of an encoder's positions; transformers notes it and computes with any number
 
 # Keys that change nothing of what a trained model computes, beside those that are checked or taken.
@@ -123,7 +129,7 @@ def head_config(config: Section) -> HeadConfig:
         "predictor": network | {"trains_blank": False},
         **({"durations": config.get("durations", DURATIONS)} if name == "tdt" else {}),
     }
-    most = whole(config, "max_symbols_per_step", 10)
+    most = whole(config, "max_symbols_per_step", MAX_SYMBOLS)
     return HeadConfig(head, default_settings("decode", f"{name}_greedy") | {"max_symbols": most})
 
 
@@ -226,8 +232,7 @@ def huggingface_config(config: Mapping[str, Any], vocab_size: int, blank: int) -
     if features["pad_mode"] != "zeros":
         raise InputError(f"features.pad_mode must be zeros, as Hugging Face has it; got {features['pad_mode']}.")
     return {
-        "architectures": ["ParakeetForCTC"],
-        "model_type": "parakeet_ctc",
+        **_head_settings(config, blank),
         "dtype": "float32",
         "vocab_size": vocab_size,
         "pad_token_id": blank,
@@ -254,6 +259,28 @@ def huggingface_config(config: Mapping[str, Any], vocab_size: int, blank: int) -
             "attention_dropout": encoder["dropout"],
             "max_position_embeddings": MOST_FRAMES,
         },
+    }
+
+
+def _head_settings(config: Mapping[str, Any], blank: int) -> dict[str, Any]:
+    """Make the settings of their config that are those of one of our heads."""
+    head = config["head"]
+    architecture, model_type = ARCHITECTURES[head["name"]]
+    settings: dict[str, Any] = {"architectures": [architecture], "model_type": model_type}
+    if head["name"] == CTC:
+        return settings
+    predictor = head["predictor"]
+    if predictor["dim"] != head["joint_dim"]:
+        must = "head.joint_dim must be head.predictor.dim, to be written as Hugging Face's"
+        raise InputError(f"{must}; got {head['joint_dim']} and {predictor['dim']}.")
+    return settings | {
+        "is_encoder_decoder": True,
+        "blank_token_id": blank,
+        "decoder_hidden_size": predictor["dim"],
+        "num_decoder_layers": predictor["num_layers"],
+        "hidden_act": head["joint_activation"],
+        "max_symbols_per_step": config["decode"].get("max_symbols", MAX_SYMBOLS),
+        **({"durations": head["durations"]} if "durations" in head else {}),
     }
 
 

@@ -11,7 +11,7 @@ from asr.checkpoint.bundle import Bundle
 from asr.checkpoint.load import bundle_recognizer
 from asr.features.slaney_fbank import SlaneyFbank
 from asr.interchange.account import Names, give
-from asr.interchange.foreign import Converted, Weights, convert, errors_of
+from asr.interchange.foreign import CTC, Converted, Weights, convert, errors_of
 from asr.interchange.huggingface.config import (
     blank_of,
     encoder_config,
@@ -22,10 +22,20 @@ from asr.interchange.huggingface.config import (
     scale,
 )
 from asr.interchange.huggingface.files import read_config, read_files
-from asr.interchange.huggingface.tokenizer import give_vocabulary, take_vocabulary
+from asr.interchange.huggingface.tokenizer import Written, give_vocabulary, take_vocabulary
 from asr.interchange.huggingface.weights import names, transducer_names
-from asr.interchange.huggingface_files import CONFIG, PREPROCESSOR, TOKENIZER, TOKENIZER_CONFIG, WEIGHTS
+from asr.interchange.huggingface_files import (
+    CONFIG,
+    GENERATION,
+    PREPROCESSOR,
+    PROCESSOR,
+    TOKENIZER,
+    TOKENIZER_CONFIG,
+    WEIGHTS,
+)
 from asr.interchange.section import Section
+
+CTC_BESIDE = "head.ctc."  # of the names of the CTC head's tensors beside a transducer
 
 
 def from_huggingface(path: Path, pad_mode: str) -> Converted:
@@ -69,14 +79,31 @@ def to_huggingface(bundle: Bundle, path: Path) -> dict[str, bytes]:
     config = huggingface_config(bundle.config, model.tokenizer.vocab_size, tokenizer.blank)
     features = model.features
     assert isinstance(features, SlaneyFbank)
-    tensors = give(model.state_dict(), names(tokenizer.blank), features)
+    left_out = names_left_out(bundle)
+    weights = {name: tensor for name, tensor in model.state_dict().items() if name not in left_out}
+    tensors = give(weights, _names(config, tokenizer.blank), features)
+    is_ctc = bundle.config["head"]["name"] == CTC
     return {
         CONFIG: _json(config),
+        **({} if is_ctc else _transducer_files(config, tokenizer)),
         PREPROCESSOR: _json(preprocessor_config(features.window, features.hop, bundle.config["features"])),
         TOKENIZER: tokenizer.content,
         TOKENIZER_CONFIG: _json(tokenizer.settings),
         WEIGHTS: save(tensors, {"format": "pt"}),
     }
+
+
+def names_left_out(bundle: Bundle) -> list[str]:
+    """List the tensors of a bundle that its folder for transformers lacks: of a CTC head beside a transducer."""
+    return [name for name in bundle.weights if name.startswith(CTC_BESIDE)]
+
+
+def _transducer_files(config: Section, tokenizer: Written) -> dict[str, bytes]:
+    """Make the files that tell transformers how a transducer starts, and how its tokens are read."""
+    kind = config["model_type"].removeprefix("parakeet_")
+    processor = {"processor_class": "ParakeetProcessor", "decoder_type": kind, "blank_token": tokenizer.blank_piece}
+    generation = {"decoder_start_token_id": tokenizer.blank, "pad_token_id": tokenizer.blank}
+    return {GENERATION: _json(generation), PROCESSOR: _json(processor)}
 
 
 def _json(value: Any) -> bytes:

@@ -8,6 +8,7 @@ from asr.errors import InputError
 from asr.interchange.folder import read_folder
 from asr.interchange.huggingface_files import (
     CONFIG,
+    GENERATION,
     NEEDED,
     PREPROCESSOR,
     PROCESSOR,
@@ -19,7 +20,7 @@ from asr.interchange.huggingface_files import (
 from asr.interchange.section import Section, mapping
 from asr.system.learnt import parse_json
 
-WRITTEN = (CONFIG, PREPROCESSOR, TOKENIZER, TOKENIZER_CONFIG, WEIGHTS, CARD)
+WRITTEN = (CONFIG, GENERATION, PREPROCESSOR, PROCESSOR, TOKENIZER, TOKENIZER_CONFIG, WEIGHTS, CARD)
 
 
 def is_huggingface(path: Path) -> bool:

@@ -21,11 +21,13 @@ class Written(NamedTuple):
     Args:
         content: of `tokenizer.json`.
         blank: the blank's number among its pieces.
+        blank_piece: the blank's name.
         settings: of `tokenizer_config.json`.
     """
 
     content: bytes
     blank: int
+    blank_piece: str
     settings: dict[str, Any]
 
 
@@ -84,7 +86,7 @@ def give_vocabulary(config: Mapping[str, Any], learnt: Mapping[str, bytes]) -> W
         "pad_token": blank,
         "unk_token": unknown_piece(content),
     }
-    return Written(content, names(content).index(blank), settings)
+    return Written(content, names(content).index(blank), blank, settings)
 
 
 def _tokenizer(model: bytes, algorithm: str) -> bytes:

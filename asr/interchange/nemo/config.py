@@ -16,6 +16,7 @@ from asr.settings.conf import default_settings
 
 MAX_YAML_BYTES = 2 << 20  # a vocabulary of a hundred thousand pieces; more would take PyYAML long
 LOG_FLOOR = 2.0**-24
+MODELS = "nemo.collections.asr.models"
 SUBSAMPLINGS = {"strided_conv": ("striding", 4), "depthwise_conv": ("dw_striding", 8)}  # NeMo's name and factor
 
 
@@ -209,7 +210,7 @@ def features_config(config: Section, pad_mode: str) -> dict[str, Any]:
 
 
 def nemo_config(config: Section, vocabulary: list[str], tokenizer: Section) -> dict[str, Any]:
-    """Make NeMo's config of one of our models.
+    """Make NeMo's config of one of our models, but for what its head is.
 
     Args:
         config: ours.
@@ -229,12 +230,9 @@ def nemo_config(config: Section, vocabulary: list[str], tokenizer: Section) -> d
             "encoder.feed_forward_bias, attention.bias and convolution.bias must be the same, to be written as NeMo's"
         )
         raise InputError(f"{must}; got both.")
-    kind = "ctc_bpe_models.EncDecCTCModelBPE" if tokenizer else "ctc_models.EncDecCTCModel"
     return {
-        "target": f"nemo.collections.asr.models.{kind}",
         "sample_rate": features["sample_rate"],
         "log_prediction": True,
-        "ctc_reduction": "mean_batch",
         **({"tokenizer": dict(tokenizer)} if tokenizer else {"labels": vocabulary}),
         "preprocessor": {
             "_target_": "nemo.collections.asr.modules.AudioToMelSpectrogramPreprocessor",
@@ -248,12 +246,32 @@ def nemo_config(config: Section, vocabulary: list[str], tokenizer: Section) -> d
             "pad_to": 0,
         },
         "encoder": _nemo_encoder(encoder, features["num_mel_bins"]),
-        "decoder": {
-            "_target_": "nemo.collections.asr.modules.ConvASRDecoder",
-            "feat_in": encoder["dim"],
-            "num_classes": len(vocabulary),
-            "vocabulary": vocabulary,
-        },
+    }
+
+
+def ctc_sections(config: Section, vocabulary: list[str], is_subword: bool) -> dict[str, Any]:
+    """Make the sections of NeMo's config on a model with a CTC head alone.
+
+    Args:
+        config: ours.
+        vocabulary: the head's, without blank.
+        is_subword: whether tokens are subwords, not characters.
+    """
+    kind = "ctc_bpe_models.EncDecCTCModelBPE" if is_subword else "ctc_models.EncDecCTCModel"
+    return {
+        "target": f"{MODELS}.{kind}",
+        "ctc_reduction": "mean_batch",
+        "decoder": ctc_decoder(config["encoder"]["dim"], vocabulary),
+    }
+
+
+def ctc_decoder(dim: int, vocabulary: list[str]) -> dict[str, Any]:
+    """Make the section of NeMo's config on a CTC head."""
+    return {
+        "_target_": "nemo.collections.asr.modules.ConvASRDecoder",
+        "feat_in": dim,
+        "num_classes": len(vocabulary),
+        "vocabulary": vocabulary,
     }
 
 

@@ -1,4 +1,4 @@
-"""NVIDIA NeMo's Conformers, with CTC or a transducer, to a bundle; those with CTC alone back."""
+"""NVIDIA NeMo's Conformers, with CTC, a transducer or both, to a bundle and back."""
 
 import io
 import re
@@ -12,11 +12,19 @@ from asr.checkpoint.load import bundle_recognizer
 from asr.errors import InputError
 from asr.features.slaney_fbank import SlaneyFbank
 from asr.interchange.account import give
-from asr.interchange.foreign import CTC_HEAD, Converted, Weights, convert, errors_of
+from asr.interchange.foreign import CTC, CTC_HEAD, Converted, Weights, convert, errors_of
 from asr.interchange.nemo.archive import read_files
-from asr.interchange.nemo.config import ctc_head, encoder_config, features_config, nemo_config, parse, scale
+from asr.interchange.nemo.config import (
+    ctc_head,
+    ctc_sections,
+    encoder_config,
+    features_config,
+    nemo_config,
+    parse,
+    scale,
+)
 from asr.interchange.nemo.tokenizer import give_vocabulary, take_vocabulary
-from asr.interchange.nemo.transducer import is_transducer, transducer
+from asr.interchange.nemo.transducer import is_transducer, transducer, transducer_names, transducer_sections
 from asr.interchange.nemo.weights import names
 from asr.interchange.nemo_files import CONFIG, SAFETENSORS, WEIGHTS
 
@@ -65,9 +73,13 @@ def to_nemo(bundle: Bundle, path: Path) -> list[tuple[str, bytes]]:
     """
     model = bundle_recognizer(bundle, path).model
     pieces, tokenizer, files = give_vocabulary(bundle.files, model.tokenizer.pieces)
-    nemo = nemo_config(bundle.config, pieces, tokenizer)
+    nemo, head = nemo_config(bundle.config, pieces, tokenizer), bundle.config["head"]
+    is_ctc = head["name"] == CTC
+    sections = (ctc_sections if is_ctc else transducer_sections)(bundle.config, pieces, bool(tokenizer))
+    nemo = {"target": sections.pop("target"), **nemo, **sections}
+    named = names() if is_ctc else transducer_names(head, len(pieces))
     assert isinstance(model.features, SlaneyFbank)
     weights = io.BytesIO()
-    torch.save(give(model.state_dict(), names(), model.features), weights)
+    torch.save(give(model.state_dict(), named, model.features), weights)
     text = yaml.safe_dump(nemo, sort_keys=False, allow_unicode=True).encode()
     return [*files, (CONFIG, text), (WEIGHTS, weights.getvalue())]

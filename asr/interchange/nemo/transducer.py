@@ -6,11 +6,13 @@ from typing import Any, NamedTuple
 from asr.errors import InputError, shown
 from asr.interchange.account import ONE_FRAME, SAME, SUM, Layout, Names, outputs
 from asr.interchange.foreign import JOINT_ACTIVATIONS, HeadConfig
-from asr.interchange.nemo.config import check_class, ctc_head
+from asr.interchange.nemo.config import MODELS, check_class, ctc_decoder, ctc_head
 from asr.interchange.nemo.weights import FRONT_END, names
 from asr.interchange.section import Section, as_yaml, check, mapping, whole
 from asr.settings.conf import default_settings
 
+MAX_SYMBOLS = 10  # of a frame, in NeMo's recipes, where a decoder of ours has no such setting
+FUSED_BATCH_SIZE = 4  # of joint network and loss, in NeMo's recipes; training alone uses it
 DECODER_KEYS = {"_target_", "prednet", "vocab_size", "random_state_sampling"}
 PREDNET_KEYS = {
     *("pred_hidden", "pred_rnn_layers", "dropout", "t_max", "forget_gate_bias", "weights_init_scale"),
@@ -71,8 +73,8 @@ def transducer(config: Section) -> NemoTransducer:
         ctc_head(config)  # which must be one that we have
     decode = default_settings("decode", f"{name}_greedy") | _max_symbols(config)
     joiner = "duration_joiner" if durations else "joiner"
-    linear = "joint.joint_net.2" if jointnet.get("dropout") else "joint.joint_net.1"
-    return NemoTransducer(HeadConfig(head, decode), joint, _names(joiner, linear, whole(network, "decoder.vocab_size")))
+    linear, blank = _last_layer(jointnet.get("dropout") or 0.0), whole(network, "decoder.vocab_size")
+    return NemoTransducer(HeadConfig(head, decode), joint, _names(joiner, linear, blank))
 
 
 def _predictor(prednet: Section) -> dict[str, Any]:
@@ -146,4 +148,98 @@ def _begins_with_zeros(layout: Layout) -> Layout:
         ours[0] = 0.0
         return ours
 
-    return layout._replace(join=join)
+    def part(x: Any) -> Any:
+        if bool(x[0].any()):
+            must = "head.predictor.embedding.weight must be zero for the blank, to be written as NeMo's"
+            raise InputError(f"{must}; it is not. Train with head.predictor.trains_blank=false.")
+        return layout.part(x)
+
+    return layout._replace(join=join, part=part)
+
+
+def transducer_sections(config: Section, vocabulary: list[str], is_subword: bool) -> dict[str, Any]:
+    """Make the sections of NeMo's config on one of our transducers, and on the CTC head beside it.
+
+    Args:
+        config: ours.
+        vocabulary: the head's, without blank and durations.
+        is_subword: whether tokens are subwords, not characters.
+    """
+    head, dim = config["head"], config["encoder"]["dim"]
+    predictor, durations = head["predictor"], head.get("durations", [])
+    kind = "hybrid_rnnt_ctc" if head["ctc_weight"] else "rnnt"
+    name = "EncDecHybridRNNTCTC" if head["ctc_weight"] else "EncDecRNNT"
+    kind, name = (f"{kind}_bpe", f"{name}BPE") if is_subword else (kind, name)
+    sections = {
+        "target": f"{MODELS}.{kind}_models.{name}Model",
+        "model_defaults": {"enc_hidden": dim, "pred_hidden": predictor["dim"], "joint_hidden": head["joint_dim"]},
+        "decoder": {
+            "_target_": "nemo.collections.asr.modules.RNNTDecoder",
+            "normalization_mode": None,
+            "random_state_sampling": False,
+            "blank_as_pad": True,
+            "vocab_size": len(vocabulary),
+            "prednet": {
+                "pred_hidden": predictor["dim"],
+                "pred_rnn_layers": predictor["num_layers"],
+                "t_max": None,
+                "dropout": predictor["dropout"],
+            },
+        },
+        "joint": {
+            "_target_": "nemo.collections.asr.modules.RNNTJoint",
+            "log_softmax": None,
+            "preserve_memory": False,
+            "fuse_loss_wer": True,
+            "fused_batch_size": FUSED_BATCH_SIZE,
+            **({"num_extra_outputs": len(durations)} if durations else {}),
+            "jointnet": {
+                "encoder_hidden": dim,
+                "pred_hidden": predictor["dim"],
+                "joint_hidden": head["joint_dim"],
+                "activation": head["joint_activation"],
+                "dropout": head["dropout"],
+            },
+            "num_classes": len(vocabulary),
+            "vocabulary": vocabulary,
+        },
+        "decoding": {
+            "strategy": "greedy_batch",
+            **({"model_type": "tdt", "durations": durations} if durations else {}),
+            "greedy": {"max_symbols": config["decode"].get("max_symbols", MAX_SYMBOLS)},
+        },
+        "loss": _nemo_loss(head),
+    }
+    if head["ctc_weight"]:
+        sections["aux_ctc"] = {
+            "ctc_loss_weight": head["ctc_weight"],
+            "use_cer": False,
+            "ctc_reduction": "mean_batch",
+            "decoder": ctc_decoder(dim, vocabulary),
+            "decoding": {"strategy": "greedy"},
+        }
+    return sections
+
+
+def _nemo_loss(head: Section) -> dict[str, Any]:
+    """Make the section of NeMo's config on the loss."""
+    if "durations" not in head:
+        return {"loss_name": "default"}
+    settings = {name: head[name] for name in ("durations", "sigma", "omega")}
+    return {"loss_name": "tdt", "tdt_kwargs": {"fastemit_lambda": 0.0, "clamp": -1.0, **settings}}
+
+
+def transducer_names(head: Section, num_pieces: int) -> Names:
+    """Name the tensors of one of our transducers as NeMo does.
+
+    Args:
+        head: the config of ours.
+        num_pieces: tokens without the blank.
+    """
+    joiner = "duration_joiner" if "durations" in head else "joiner"
+    return _names(joiner, _last_layer(head["dropout"]), num_pieces)
+
+
+def _last_layer(dropout: float) -> str:
+    """Name the joint network's last layer, which comes after an activation and, if there is any, dropout."""
+    return "joint.joint_net.2" if dropout else "joint.joint_net.1"

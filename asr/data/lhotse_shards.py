@@ -1,0 +1,83 @@
+"""Index lhotse's Shar, recordings in tar files beside the cuts they belong to, without copying the audio."""
+
+import gzip
+import io
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from asr.data.dataset import DURATION_TOLERANCE_SECONDS
+from asr.data.foreign_shards import OnShard, members
+from asr.data.manifest import LONGEST_LINE, Extent, Utterance, parse_object, parse_utterance
+from asr.errors import InputError, one_line
+from asr.storage.location import file_name, printable_url
+from asr.storage.range_file import RangeFile
+from asr.system.files import bounded_lines
+
+NO_AUDIO = (".json", ".nodata", ".nometa")  # suffixes: a recording's description; the two of a cut without recording
+
+
+def index_shar(shards: Sequence[str], cuts: Sequence[str], on_shard: OnShard) -> Iterator[Utterance]:
+    """Yield the utterances of a Shar: a cut each, whose text is that of its supervisions, in their order.
+
+    Args:
+        shards: recording.*.tar, as paths or URLs.
+        cuts: cuts.*.jsonl.gz, one for each of the shards, in the same order.
+        on_shard: called after each.
+
+    Raises:
+        InputError: a file is not what it must be, or a cut is no utterance.
+        StoreError: a file cannot be read.
+    """
+    if len(cuts) != len(shards):
+        must = f"--lhotse-cuts must name a file of cuts for each of the {len(shards)} tar files, in the same order"
+        raise InputError(f"{must}; got {len(cuts)}.")
+    for shard, file in zip(shards, cuts, strict=True):
+        extents = _recordings(shard)
+        for where, line in _lines(file):
+            cut = parse_object(line, where)
+            yield _utterance(cut, where, shard, extents)
+        on_shard()
+
+
+def _recordings(shard: str) -> dict[str, Extent]:
+    """Find the audio of each cut, by the cut's id: the name of a member without its suffix."""
+    extents = {}
+    for name, extent in members(shard):
+        stem, _, suffix = name.rpartition(".")
+        if f".{suffix}" not in NO_AUDIO:
+            extents[stem] = extent
+    return extents
+
+
+def _lines(path: str) -> Iterator[tuple[str, str]]:
+    """Read the lines of a compressed file, each with its place."""
+    name = printable_url(path)
+    try:
+        with gzip.open(io.BufferedReader(RangeFile(path)), "rt", encoding="utf-8") as file:
+            yield from bounded_lines(file.readline, LONGEST_LINE, name)
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
+        raise InputError(f"{name}: must be cuts of lhotse, .jsonl.gz; {one_line(error)}.") from None
+
+
+def _utterance(cut: dict[str, Any], where: str, shard: str, extents: dict[str, Extent]) -> Utterance:
+    extent = extents.get(str(cut.get("id")))
+    if extent is None:
+        raise InputError(f"{where}: {file_name(shard)} must hold the audio of {cut.get('id')!r}; it does not.")
+    try:
+        spoken = cut["supervisions"]
+        recorded = float(cut["recording"]["duration"])
+        text = " ".join(part["text"] for part in spoken if part.get("text"))
+        speakers = {part.get("speaker") for part in spoken}
+        entry = {"id": cut["id"], "audio_filepath": shard, "text": text, "duration": cut["duration"]}
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        must = f"{where}: must be a cut with id, duration, recording and supervisions"
+        raise InputError(f"{must}; {type(error).__name__}: {one_line(error)}.") from None
+    speaker = speakers.pop() if len(speakers) == 1 else None
+    utterance = parse_utterance(entry | {"speaker": speaker}, where, None)
+    if abs(recorded - utterance.duration) > DURATION_TOLERANCE_SECONDS:
+        must = f"{where}: a cut must be all of the audio that is stored with it"
+        given = f"{utterance.id!r} has {utterance.duration:g} of {recorded:g} s"
+        raise InputError(f"{must}; {given}. Write the Shar with fields={{'recording': 'flac'}}.")
+    return replace(utterance, extent=extent)

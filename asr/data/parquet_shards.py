@@ -1,0 +1,163 @@
+"""Index Parquet files as Hugging Face's datasets writes them, without copying their audio.
+
+A file has row groups of about 100 MB, and in each the bytes of one column lie one after another. datasets leaves the
+audio column uncompressed, so the audio file of a row is a byte range of the Parquet file, and training reads nothing
+else for an utterance. In a compressed column it would have to read the whole row group.
+"""
+
+import io
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from asr.audio.load import audio_info
+from asr.data.foreign_shards import OnShard
+from asr.data.manifest import Extent, Utterance, parse_utterance
+from asr.errors import InputError, one_line
+from asr.storage.location import file_name, printable_url
+from asr.storage.range_file import RangeFile
+
+PARQUET_SUFFIX = ".parquet"
+MAX_ROW_GROUP_BYTES = 4 << 30  # of audio, which is held in memory
+BATCH_ROWS = 16  # that are decoded at once
+PROBE_BYTES = 64  # of an audio file, by which its place is looked for
+SPEAKER_COLUMNS = ("speaker", "speaker_id")
+
+
+class _Columns(NamedTuple):
+    """Names of the columns that an utterance is made of; None: there is none."""
+
+    audio: str  # of the struct whose field `bytes` is the audio file
+    text: str
+    id: str | None
+    speaker: str | None
+
+
+def index_parquet(files: Sequence[str], text_column: str, on_shard: OnShard) -> Iterator[Utterance]:
+    """Yield the utterances of Parquet files; each file is read once, since durations are in no column.
+
+    The id is that of the column `id`; without one, name of the file and number of the row.
+
+    Args:
+        files: paths or URLs.
+        text_column: name of the column of texts.
+        on_shard: called after each.
+
+    Raises:
+        InputError: a file is no such Parquet file, its audio is compressed, or a row is no utterance.
+        StoreError: a file cannot be read.
+    """
+    for path in files:
+        yield from _utterances(path, text_column)
+        on_shard()
+
+
+def _utterances(path: str, text_column: str) -> Iterator[Utterance]:
+    file, name, row = RangeFile(path), printable_url(path), 0
+    try:
+        with pq.ParquetFile(io.BufferedReader(file), pre_buffer=False) as parquet:
+            columns = _columns(parquet.schema_arrow, text_column, name)
+            for number in range(parquet.num_row_groups):
+                start, num_bytes = _chunk(parquet.metadata.row_group(number), columns.audio, file.size, name)
+                chunk, place = file.hold(start, num_bytes), 0
+                for entry in _rows(parquet, number, columns):
+                    where = f"{name}: row {row}"
+                    content = entry.pop("audio")
+                    place = _place(chunk, content, place, where)
+                    duration = _seconds(content, where)
+                    entry = {"id": f"{file_name(path).removesuffix(PARQUET_SUFFIX)}-{row}"} | entry
+                    utterance = parse_utterance(entry | {"audio_filepath": path, "duration": duration}, where, None)
+                    yield replace(utterance, extent=Extent(start + place, len(content)))
+                    place += len(content)
+                    row += 1
+    except (pa.ArrowException, OSError, ValueError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"{name}: must be a whole Parquet file; {one_line(error)}.") from None
+
+
+def _columns(schema: pa.Schema, text_column: str, name: str) -> _Columns:
+    """Choose the columns.
+
+    Raises:
+        InputError: there is not one column of audio, or none of texts.
+    """
+    there = f"it has the columns {', '.join(schema.names)}"
+    audio = [field.name for field in schema if pa.types.is_struct(field.type) and _has_bytes(field.type)]
+    if len(audio) != 1:
+        must = f"{name}: must have one column of audio, a struct with the field bytes"
+        raise InputError(f"{must}; it has {', '.join(audio) or 'none'}: {there}.")
+    if text_column not in schema.names:
+        must = f"{name}: must have the column of texts {text_column!r}"
+        raise InputError(f"{must}; {there}. Name another with --text-column.")
+    speaker = next((column for column in SPEAKER_COLUMNS if column in schema.names), None)
+    return _Columns(audio[0], text_column, "id" if "id" in schema.names else None, speaker)
+
+
+def _has_bytes(struct: pa.StructType) -> bool:
+    place = struct.get_field_index("bytes")
+    return place >= 0 and (pa.types.is_binary(struct[place].type) or pa.types.is_large_binary(struct[place].type))
+
+
+def _chunk(group: pq.RowGroupMetaData, audio: str, size: int, name: str) -> tuple[int, int]:
+    """Return where a row group has its audio: first byte, and number of bytes.
+
+    Raises:
+        InputError: it is beyond the end of the file, or too large.
+    """
+    paths = [group.column(place).path_in_schema for place in range(group.num_columns)]
+    column = group.column(paths.index(f"{audio}.bytes"))
+    dictionary, num_bytes = column.dictionary_page_offset, column.total_compressed_size
+    start = column.data_page_offset if dictionary is None else min(dictionary, column.data_page_offset)
+    if start < 0 or num_bytes < 0 or start + num_bytes > size:
+        raise InputError(f"{name}: must be a whole Parquet file; a row group reaches beyond its end.")
+    if num_bytes > MAX_ROW_GROUP_BYTES:
+        must = f"{name}: a row group must have at most {MAX_ROW_GROUP_BYTES >> 30} GiB of audio"
+        raise InputError(f"{must}; one has {num_bytes / 2**30:.1f}. Write the file anew, with smaller ones.")
+    return start, num_bytes
+
+
+def _rows(parquet: pq.ParquetFile, number: int, columns: _Columns) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a row group as keys of a manifest's line, with the audio file as `audio`."""
+    given = {"text": columns.text, "id": columns.id, "speaker": columns.speaker}
+    named = {key: column for key, column in given.items() if column is not None}
+    wanted = [f"{columns.audio}.bytes", *named.values()]
+    for batch in parquet.iter_batches(BATCH_ROWS, row_groups=[number], columns=wanted, use_threads=False):
+        for row in batch.to_pylist():
+            values: Mapping[str, Any] = {key: row[column] for key, column in named.items()}
+            present = {key: value for key, value in values.items() if value is not None or key == "text"}
+            yield {"audio": (row[columns.audio] or {}).get("bytes"), **present}
+
+
+def _place(chunk: bytes, content: bytes | None, after: int, where: str) -> int:
+    """Find an audio file in the bytes of its column.
+
+    Args:
+        chunk: the bytes.
+        content: of the audio file.
+        after: where the one before it ends.
+        where: file and row, for errors.
+
+    Raises:
+        InputError: the row has no audio file, or it does not lie there as it is.
+    """
+    if not content:
+        raise InputError(f"{where}: audio must lie in the Parquet file; the row has none, or only a path to it.")
+    place = chunk.find(content[:PROBE_BYTES], after)
+    if place < 0 or not chunk.startswith(content, place):
+        place = chunk.find(content, after)
+    if place < 0:
+        place = chunk.find(content)  # of the same content as an earlier row's, it is stored once
+    if place < 0:
+        must = f"{where}: audio must lie uncompressed in the Parquet file, as datasets (5 or newer) writes it"
+        read = f"it is compressed, so that {len(chunk) / 1e6:,.1f} MB would be read for this utterance"
+        raise InputError(f"{must}; {read}. Write it anew: load_dataset('parquet', ...).to_parquet(...).")
+    return place
+
+
+def _seconds(content: bytes, where: str) -> float:
+    sample_rate, _, num_samples = audio_info(where, content)
+    return num_samples / sample_rate

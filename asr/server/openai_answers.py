@@ -1,0 +1,218 @@
+"""OpenAI's answers, made of a transcript.
+
+*Source*: OpenAI's API reference, objects "Transcription", "Verbose transcription", "Stream event", "Model".
+
+A token of `logprobs` is a word here, with the space before it, so that the tokens join to the text; its logprob is the
+natural logarithm of the word's confidence. Segments are the cues of the subtitles.
+"""
+
+import json
+import math
+import zlib
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from asr.errors import InputError
+from asr.interfaces import Tokenizer
+from asr.recognition.formats import cues
+from asr.recognition.transcript import Transcript, Word
+from asr.server.schema import Seconds
+
+MIN_CONFIDENCE = 1e-4  # transcripts hold four digits; the logarithm of 0 is no JSON
+SEEKS_A_SECOND = 100  # Whisper's `seek` counts frames of 10 ms
+UNDETERMINED = "und"  # ISO 639-2
+
+
+class OpenAILogprob(BaseModel):
+    """A word, and how sure the recogniser is of it."""
+
+    model_config = ConfigDict(extra="forbid")
+    token: str = Field(description="a word, with the space before it")
+    bytes: list[int] = Field(description="of the token in UTF-8")
+    logprob: float = Field(le=0, description="natural logarithm of the word's confidence, at least that of 0.0001")
+
+
+class OpenAIUsage(BaseModel):
+    """How much was transcribed."""
+
+    model_config = ConfigDict(extra="forbid")
+    type: Literal["duration"]
+    seconds: Seconds = Field(description="of the recording")
+
+
+class OpenAITranscription(BaseModel):
+    """The answer as `json`."""
+
+    model_config = ConfigDict(extra="forbid")
+    text: str
+    usage: OpenAIUsage
+    logprobs: list[OpenAILogprob] | None = Field(default=None, description="with include[]=logprobs")
+
+
+class OpenAIWord(BaseModel):
+    """A word and when it is said."""
+
+    model_config = ConfigDict(extra="forbid")
+    word: str
+    start: Seconds
+    end: Seconds
+
+
+class OpenAISegment(BaseModel):
+    """Words that belong together, as subtitles show them."""
+
+    model_config = ConfigDict(extra="forbid")
+    id: int = Field(ge=0, description="counted from 0")
+    seek: int = Field(ge=0, description="start, in hundredths of a second")
+    start: Seconds
+    end: Seconds
+    text: str
+    tokens: list[int] = Field(description="ids of the text in the model's tokenizer; none if it cannot spell it")
+    temperature: float = Field(description="0: the search is deterministic")
+    avg_logprob: float = Field(le=0, description="mean over the words of the logarithm of their confidence")
+    compression_ratio: float = Field(gt=0, description="bytes of the text to bytes of it compressed by zlib")
+    no_speech_prob: float = Field(description="0: where no speech is found there is no segment")
+
+
+class OpenAIVerboseTranscription(BaseModel):
+    """The answer as `verbose_json`."""
+
+    model_config = ConfigDict(extra="forbid")
+    language: str = Field(description="the server's --language; und, undetermined, without")
+    duration: Seconds = Field(description="of the recording")
+    text: str
+    usage: OpenAIUsage
+    segments: list[OpenAISegment] | None = Field(default=None, description="with timestamp_granularities[]=segment")
+    words: list[OpenAIWord] | None = Field(default=None, description="with timestamp_granularities[]=word")
+
+
+class OpenAIModel(BaseModel):
+    """A model."""
+
+    model_config = ConfigDict(extra="forbid")
+    id: str
+    object: Literal["model"]
+    created: int = Field(description="when the server was started, in seconds since 1970: a model does not say")
+    owned_by: str
+
+
+class OpenAIModels(BaseModel):
+    """The models: one."""
+
+    model_config = ConfigDict(extra="forbid")
+    object: Literal["list"]
+    data: list[OpenAIModel]
+
+
+class OpenAIErrorDetail(BaseModel):
+    """Why a request was not answered."""
+
+    model_config = ConfigDict(extra="forbid")
+    message: str = Field(description="one line")
+    type: Literal["invalid_request_error", "server_error"]
+    param: str | None = Field(description="the field that is wrong")
+    code: str | None
+
+
+class OpenAIProblem(BaseModel):
+    """Why a request was not answered."""
+
+    model_config = ConfigDict(extra="forbid")
+    error: OpenAIErrorDetail
+
+
+def plain(transcript: Transcript, with_logprobs: bool) -> dict[str, Any]:
+    """Write a transcript as `json`."""
+    more = {"logprobs": logprobs(transcript.words)} if with_logprobs else {}
+    return {"text": transcript.text, "usage": _usage(transcript), **more}
+
+
+def verbose(
+    transcript: Transcript, language: str | None, granularities: Sequence[str], tokenizer: Tokenizer
+) -> dict[str, Any]:
+    """Write a transcript as `verbose_json`.
+
+    Args:
+        transcript: of the recording.
+        language: of the model; None: unknown.
+        granularities: "segment", "word", or both.
+        tokenizer: of the model.
+    """
+    answer: dict[str, Any] = {
+        "language": language or UNDETERMINED,
+        "duration": round(transcript.duration, 3),
+        "text": transcript.text,
+        "usage": _usage(transcript),
+    }
+    if "segment" in granularities:
+        answer["segments"] = _segments(transcript, tokenizer)
+    if "word" in granularities:
+        words = transcript.rounded().words
+        answer["words"] = [{"word": word.text, "start": word.start, "end": word.end} for word in words]
+    return answer
+
+
+def delta(words: Sequence[Word], is_first: bool, with_logprobs: bool) -> dict[str, Any]:
+    """Write the words that a segment adds to a stream; the deltas of a stream join to its text."""
+    text = ("" if is_first else " ") + " ".join(word.text for word in words)
+    more = {"logprobs": logprobs(words, is_first)} if with_logprobs else {}
+    return {"type": "transcript.text.delta", "delta": text, **more}
+
+
+def done(transcript: Transcript, with_logprobs: bool) -> dict[str, Any]:
+    """Write the last event of a stream. Its `usage` would count tokens, which a recogniser of frames does not read."""
+    more = {"logprobs": logprobs(transcript.words)} if with_logprobs else {}
+    return {"type": "transcript.text.done", "text": transcript.text, **more}
+
+
+def event(data: dict[str, Any]) -> str:
+    """Write a server-sent event."""
+    return f"data: {json.dumps(data, ensure_ascii=False)}\n\n"
+
+
+def logprobs(words: Sequence[Word], is_first: bool = True) -> list[dict[str, Any]]:
+    """Write words as tokens with their log-probability."""
+    tokens = [word.text if is_first and number == 0 else f" {word.text}" for number, word in enumerate(words)]
+    return [
+        {"token": token, "bytes": [*token.encode()], "logprob": _logprob(word)}
+        for token, word in zip(tokens, words, strict=True)
+    ]
+
+
+def _logprob(word: Word) -> float:
+    return round(math.log(max(word.confidence, MIN_CONFIDENCE)), 4)
+
+
+def _usage(transcript: Transcript) -> dict[str, Any]:
+    return {"type": "duration", "seconds": round(transcript.duration, 3)}
+
+
+def _segments(transcript: Transcript, tokenizer: Tokenizer) -> list[dict[str, Any]]:
+    segments = []
+    for number, cue in enumerate(cues(transcript)):
+        text = " ".join(word.text for word in cue.words)
+        content = text.encode()
+        segments.append(
+            {
+                "id": number,
+                "seek": cue.start * SEEKS_A_SECOND // 1000,
+                "start": cue.start / 1000,
+                "end": cue.end / 1000,
+                "text": text,
+                "tokens": _tokens(text, tokenizer),
+                "temperature": 0.0,
+                "avg_logprob": round(sum(map(_logprob, cue.words)) / len(cue.words), 4),
+                "compression_ratio": round(len(content) / len(zlib.compress(content)), 4),
+                "no_speech_prob": 0.0,
+            }
+        )
+    return segments
+
+
+def _tokens(text: str, tokenizer: Tokenizer) -> list[int]:
+    try:
+        return tokenizer.encode(text)
+    except InputError:  # the model's normaliser wrote what its tokenizer has no piece for, figures say
+        return []

@@ -1,0 +1,153 @@
+"""The form of POST /v1/audio/transcriptions: OpenAI's fields, and which of their values this server supports.
+
+*Source*: OpenAI's API reference, "Create transcription". A value that would change nothing is refused, so that no
+client believes it did.
+"""
+
+from collections.abc import Callable
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from asr.server.problems import UnusableError
+from asr.server.schema import UPLOADED
+from asr.server.upload import FIELD, Fields, shown_text
+
+Granularity = Literal["word", "segment"]
+CODES = {"missing": "missing_required_parameter", "extra_forbidden": "unknown_parameter"}  # pydantic's to OpenAI's
+INVALID, UNSUPPORTED = "invalid_value", "unsupported_value"
+PROMPT_MUST = (
+    "prompt must be empty, since this model takes no text beside the audio; got {}. "
+    "Words to favour are an option of the server: --hotwords FILE."
+)
+
+
+class TranscriptionForm(BaseModel):
+    """The fields beside the recording; any other is refused, since a misspelt option would go unnoticed."""
+
+    model_config = ConfigDict(extra="forbid")
+    model: str = Field(description="as GET /v1/models names it")
+    response_format: Literal["json", "text", "srt", "verbose_json", "vtt"] = Field(
+        default="json", description="with stream: json"
+    )
+    language: str | None = Field(default=None, description="the server's --language; refused where it has none")
+    prompt: str = Field(default="", description="must be empty", json_schema_extra={"maxLength": 0})
+    temperature: float = Field(
+        default=0.0, description="must be 0: the search is deterministic", json_schema_extra={"enum": [0]}
+    )
+    stream: bool = Field(default=False, description="answer with server-sent events")
+    timestamp_granularities: Annotated[list[Granularity], Field(alias="timestamp_granularities[]")] = Field(
+        default=["segment"], description="of verbose_json alone"
+    )
+    include: Annotated[list[Literal["logprobs"]], Field(alias="include[]")] = Field(
+        default=[], description="of json alone: the logarithm of each word's confidence"
+    )
+
+
+LISTS = {field.alias for field in TranscriptionForm.model_fields.values() if field.alias}
+
+
+def form_reader(model: str, language: str | None) -> Callable[[Fields], TranscriptionForm]:
+    """Make what reads the fields of a form.
+
+    Args:
+        model: the only one there is.
+        language: that it recognises; None: unknown.
+    """
+
+    def read(fields: Fields) -> TranscriptionForm:
+        try:
+            form = TranscriptionForm.model_validate(_by_name(fields))
+        except ValidationError as error:
+            raise _unusable(error) from None
+        check_model(form.model, model)
+        _check_language(form.language, language)
+        _check_values(form, {name for name, _ in fields})
+        return form
+
+    return read
+
+
+def form_body(model: str, language: str | None) -> dict[str, Any]:
+    """Describe the request's body for OpenAPI; FastAPI would read a declared one before the limits are looked at."""
+    schema = TranscriptionForm.model_json_schema(by_alias=True)
+    properties = schema["properties"]
+    properties["model"]["enum"] = [model]
+    if language is None:
+        del properties["language"]
+    else:
+        properties["language"] = {"type": "string", "enum": [language], "description": "the model's"}
+    schema["properties"] = {FIELD: UPLOADED, **properties}
+    schema["required"] = [FIELD, *schema["required"]]
+    return {"required": True, "content": {"multipart/form-data": {"schema": schema}}}
+
+
+def _by_name(fields: Fields) -> dict[str, str | list[str]]:
+    """Collect the values of each field; those of lists may come several times."""
+    values: dict[str, Any] = {}
+    for name, value in fields:
+        if not isinstance(value, str):
+            raise UnusableError(422, f"{shown_text(name)} must be text; got a file.", param=name, code=INVALID)
+        if name in LISTS:
+            values.setdefault(name, []).append(value)
+        elif name in values:
+            raise UnusableError(
+                422, f"{shown_text(name)} must be given once; it comes again.", param=name, code=INVALID
+            )
+        else:
+            values[name] = value
+    return values
+
+
+def _unusable(error: ValidationError) -> UnusableError:
+    """Say what is wrong with the first field that is."""
+    first = error.errors()[0]
+    name = str(first["loc"][0])
+    code = CODES.get(first["type"], INVALID)
+    if first["type"] == "missing":
+        line = f"{name} must be given; GET /v1/models names the one there is."
+    elif first["type"] == "extra_forbidden":
+        known = ", ".join(field.alias or key for key, field in TranscriptionForm.model_fields.items())
+        line = f"the form may hold {FIELD}, {known}; got {shown_text(name)}."
+    else:
+        message = first["msg"].removeprefix("Input should be ")
+        line = f"{name} must be {message}; got {shown_text(str(first['input']))}."
+    return UnusableError(422, line, param=name, code=code)
+
+
+def check_model(name: str, served: str) -> None:
+    """Check the name of a model.
+
+    Raises:
+        UnusableError: it is not the one that is served.
+    """
+    if name != served:
+        line = f"model must be {shown_text(served)}, the one that this server has; got {shown_text(name)}."
+        raise UnusableError(404, line, param="model", code="model_not_found")
+
+
+def _check_language(language: str | None, served: str | None) -> None:
+    if language is None or language == served:
+        return
+    if served is None:
+        line = "language must be left out, since this server was not started with --language"
+    else:
+        line = f"language must be {served}, the one that the model recognises"
+    raise UnusableError(422, f"{line}; got {shown_text(language)}.", param="language", code=UNSUPPORTED)
+
+
+def _check_values(form: TranscriptionForm, given: set[str]) -> None:
+    """Check what depends on the server's abilities, or on another field."""
+    kind = form.response_format
+    if form.prompt.strip():
+        raise UnusableError(422, PROMPT_MUST.format(shown_text(form.prompt)), param="prompt", code=UNSUPPORTED)
+    if form.temperature != 0:
+        line = f"temperature must be 0, since the search is deterministic; got {form.temperature:g}."
+        raise UnusableError(422, line, param="temperature", code=UNSUPPORTED)
+    if form.stream and kind != "json":
+        line = f"response_format must be json with stream; got {kind}."
+        raise UnusableError(422, line, param="response_format", code=UNSUPPORTED)
+    for name, needed in (("timestamp_granularities[]", "verbose_json"), ("include[]", "json")):
+        if name in given and kind != needed:
+            line = f"{name} must go with response_format={needed}; got {kind}."
+            raise UnusableError(422, line, param=name, code=INVALID)

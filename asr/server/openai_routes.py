@@ -1,0 +1,167 @@
+"""OpenAI's addresses below /v1, for programs that are written for them: transcriptions, and the model there is.
+
+*Source*: OpenAI's API reference, "Audio" and "Models". Recordings take the way of /transcribe.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Annotated, Any
+
+from fastapi import Depends, FastAPI, Request, Response
+from fastapi.responses import JSONResponse, StreamingResponse
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+from starlette.types import Receive, Scope, Send
+
+from asr.recognition.formats import FORMATS
+from asr.server.openai_answers import (
+    OpenAIModel,
+    OpenAIModels,
+    OpenAIProblem,
+    OpenAITranscription,
+    OpenAIVerboseTranscription,
+    delta,
+    done,
+    event,
+    plain,
+    verbose,
+)
+from asr.server.openai_form import TranscriptionForm, check_model, form_body, form_reader
+from asr.server.problems import UnusableError, failed, openai_error
+from asr.server.schema import PROBLEMS
+from asr.server.service import Service, recognized
+from asr.server.upload import Upload
+
+if TYPE_CHECKING:
+    from asr.recognition.transcript import Transcript, Word
+
+OWNER = "asr"
+TEXTS = {"text": ("txt", "text/plain"), "srt": ("srt", "text/plain"), "vtt": ("vtt", "text/vtt")}
+EVENTS = "text/event-stream"
+ANSWER: dict[str, Any] = {
+    "description": "The transcript, in the form that response_format and stream ask for.",
+    "content": {
+        "application/json": {},  # filled in from `model`
+        "text/plain": {"schema": {"type": "string"}},
+        "text/vtt": {"schema": {"type": "string"}},
+        EVENTS: {"schema": {"type": "string"}},
+    },
+    "model": OpenAITranscription | OpenAIVerboseTranscription,
+}
+
+
+def add_openai(app: FastAPI, service: Service) -> None:
+    """Add OpenAI's addresses to an application."""
+    _add_transcriptions(app, service)
+    _add_models(app, service)
+
+
+def _add_transcriptions(app: FastAPI, service: Service) -> None:
+    read = form_reader(service.name, service.language)
+
+    async def received(request: Request) -> AsyncIterator[Upload[TranscriptionForm]]:
+        """Receive the form; FastAPI closes the recording's file after the answer, a stream's last event included."""
+        if request.query_params:
+            raise UnusableError(422, "the query must be empty, since all options are fields of the form; it is not.")
+        service.check_room()
+        async with service.uploads.receive(request, read) as upload:
+            yield upload
+
+    @app.post(
+        "/v1/audio/transcriptions",
+        tags=["OpenAI's interface"],
+        summary="Recognise one recording",
+        responses={200: ANSWER, **_problems(400, 403, 404, 408, 413, 415, 421, 500, 503, 507)},
+        openapi_extra={"requestBody": form_body(service.name, service.language)},
+    )
+    async def transcriptions(
+        request: Request, upload: Annotated[Upload[TranscriptionForm], Depends(received)]
+    ) -> Response:
+        """Answer with the text, alone, as subtitles, with times, or as events while it is recognised."""
+        form = upload.options
+        if form.stream:
+            return await _stream(request, service, upload)
+        return _answer(await recognized(request, service, upload), form, service)
+
+
+def _answer(transcript: "Transcript", form: TranscriptionForm, service: Service) -> Response:
+    if form.response_format in TEXTS:
+        name, media_type = TEXTS[form.response_format]
+        return Response(FORMATS[name].write("", transcript), media_type=media_type)
+    if form.response_format == "json":
+        return JSONResponse(plain(transcript, bool(form.include)))
+    tokenizer = service.recognizer.model.tokenizer
+    return JSONResponse(verbose(transcript, service.language, form.timestamp_granularities, tokenizer))
+
+
+class _Events(StreamingResponse):
+    """Server-sent events. They end by themselves when the client goes away, and so are not cancelled then."""
+
+    media_type = EVENTS
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self.stream_response(send)
+
+
+async def _stream(request: Request, service: Service, upload: Upload[TranscriptionForm]) -> Response:
+    """Answer with the words of each segment as it is decoded; what goes wrong before the first has its own status."""
+    loop = asyncio.get_running_loop()
+    segments: asyncio.Queue[Sequence[Word] | None] = asyncio.Queue()  # None: the last has come
+
+    def on_words(words: Sequence["Word"]) -> None:
+        with suppress(RuntimeError):  # the server has ended, and its loop is closed
+            loop.call_soon_threadsafe(segments.put_nowait, words)
+
+    outcome = asyncio.ensure_future(recognized(request, service, upload, on_words=on_words))
+    outcome.add_done_callback(lambda _: segments.put_nowait(None))
+    first = await segments.get()
+    if first is None:
+        await outcome
+    return _Events(_events(first, segments, outcome, bool(upload.options.include)))
+
+
+async def _events(
+    words: "Sequence[Word] | None",
+    segments: "asyncio.Queue[Sequence[Word] | None]",
+    outcome: "asyncio.Future[Transcript]",
+    with_logprobs: bool,
+) -> AsyncIterator[str]:
+    is_first = True
+    while words is not None:
+        if words:
+            yield event(delta(words, is_first, with_logprobs))
+            is_first = False
+        words = await segments.get()
+    try:
+        yield event(done(await outcome, with_logprobs))
+    except ClientDisconnect:
+        return
+    except HTTPException as error:
+        yield event(openai_error(error))
+    except Exception as error:  # the net's thread has logged it
+        yield event(openai_error(failed(error)))
+
+
+def _add_models(app: FastAPI, service: Service) -> None:
+    model = OpenAIModel(id=service.name, object="model", created=int(time.time()), owned_by=OWNER)
+    tags: list[Any] = ["OpenAI's interface"]
+
+    @app.get("/v1/models", tags=tags, summary="The models there are: one", responses=_problems(421))
+    async def models() -> OpenAIModels:
+        """Answer with the model that is served."""
+        return OpenAIModels(object="list", data=[model])
+
+    @app.get("/v1/models/{name:path}", tags=tags, summary="A model", responses=_problems(404, 421))
+    async def model_named(name: str) -> OpenAIModel:
+        """Answer with the model, if it is the one that is served."""
+        check_model(name, service.name)
+        return model
+
+
+def _problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """Describe errors as elsewhere, but in OpenAI's form."""
+    described = {**PROBLEMS, 400: {"description": "The form is malformed, or a field or the file cannot be used."}}
+    described[404] = {"description": "There is no such model."}
+    return {status: {**described[status], "model": OpenAIProblem} for status in statuses}

@@ -1,0 +1,52 @@
+"""A file or an object, open for reading, of which only the byte ranges that are asked for are read."""
+
+import io
+from typing import Any
+
+from asr.storage.store import read_range, size_and_etag
+
+
+class RangeFile(io.RawIOBase):
+    """What libraries that take an open file read a path or a URL by; all of it is of one version.
+
+    Args:
+        path: or URL of the file.
+
+    Raises:
+        StoreError: it cannot be read, or changes while it is.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path, self._position = path, 0
+        self.size, self._version = size_and_etag(path)
+        self._held_start, self._held = 0, b""
+
+    def hold(self, start: int, num_bytes: int) -> bytes:
+        """Read a range and keep it: what lies in it is not read again. The range held before is forgotten."""
+        self._held = b""
+        self._held_start, self._held = start, read_range(self._path, start, num_bytes, etag=self._version)
+        return self._held
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        start = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self.size}[whence]
+        self._position = max(0, start + offset)
+        return self._position
+
+    def readinto(self, buffer: Any) -> int:
+        number = max(0, min(len(buffer), self.size - self._position))
+        if number:
+            buffer[:number] = self._read(self._position, number)
+            self._position += number
+        return number
+
+    def _read(self, start: int, number: int) -> bytes:
+        first = start - self._held_start
+        if first >= 0 and first + number <= len(self._held):
+            return self._held[first : first + number]
+        return read_range(self._path, start, number, etag=self._version)

@@ -1,0 +1,224 @@
+"""RNNT and TDT as ONNX programs: asr, plain Python and sherpa-onnx write the same texts as torch."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import soundfile
+import torch
+from torch import Tensor
+
+pytest.importorskip("onnx", reason="the extra onnx is not installed")
+pytest.importorskip("onnxscript", reason="the extra onnx is not installed")
+pytest.importorskip("onnxruntime", reason="the extra onnx is not installed")
+
+from asr.build import build_features, build_model, build_tokenizer, component
+from asr.checkpoint.bundle import Bundle, replace_bundle
+from asr.checkpoint.load import load_recognizer, model_config
+from asr.data.manifest import read_manifest
+from asr.export import main as export
+from asr.onnx.transducer import parts_of
+from asr.publishing.exported_folder import token_files
+from asr.publishing.sherpa_transducer import SherpaDecoder, SherpaJoiner, has_sherpa_durations, to_sherpa
+from tests import parakeet
+from tests.conftest import TINY, resolved, settings_with, tone_corpus
+from tests.test_onnx import follow
+from tests.tones import sentences, write_corpus
+
+SMALL = ["encoder=fast_conformer_s", "encoder.dim=16", "encoder.num_layers=2", "encoder.subsampling.num_channels=6"]
+TEXTS = ["the quick brown fox jumps over the lazy dog", "pack my box with five dozen liquor jugs"]
+LSTM = ["head/predictor=lstm", "head.predictor.num_layers=2", "head.predictor.dim=12"]
+KINDS = {  # by name: the overrides
+    "rnnt": ["head=transducer", *LSTM, "head.ctc_weight=0"],
+    "tdt that skips": ["head=tdt", *LSTM, "head.ctc_weight=0", "head.durations=[0,1,2,4]"],
+    "hybrid tdt, gru, 128 mels": [
+        *("head=tdt", "head/predictor=gru", "head.predictor.dim=12", "features.num_mel_bins=128"),
+    ],
+}
+
+
+def sound(seconds: float, seed: int) -> Tensor:
+    """Noise whose loudness and colour change, so that frames differ."""
+    generator = torch.Generator().manual_seed(seed)
+    time = torch.arange(round(seconds * 16_000)) / 16_000
+    noise = torch.randn(len(time), generator=generator)
+    tones = sum((6.2832 * pitch * time).sin() * (9.0 * time + pitch).sin() for pitch in (220, 650, 1800))
+    return 0.05 * (5.0 * time).sin().square() * (noise + tones)
+
+
+def transducer_bundle(folder: Path, *overrides: str, blank: float = 4.0) -> Path:
+    """Write a bundle of random weights whose joint network writes tokens, blanks and durations of all kinds."""
+    config = resolved(*SMALL, "features=slaney_fbank", "head.joint_dim=16", *overrides)
+    tokenizer, features = build_tokenizer(config), build_features(config)
+    tokenizer.fit(TEXTS)
+    torch.manual_seed(0)
+    model = parakeet.randomized(build_model(config, tokenizer, features))
+    head: Any = model.head
+    joiner = getattr(head, "duration_joiner", None) or head.joiner
+    features_of_sound = features(sound(3.0, seed=9))[None]
+    with torch.no_grad():  # frames must differ, and blanks must be as likely as tokens
+        average = model(features_of_sound, torch.tensor([features_of_sound.shape[1]])).out[0].mean(dim=0)
+        joiner.of_frames.weight.mul_(2.0)
+        joiner.of_tokens.weight.mul_(6.0)
+        joiner.of_frames.bias.copy_(-joiner.of_frames.weight @ average)
+        joiner.output.weight.mul_(3.0)
+        joiner.output.bias[0] += blank
+        if head_durations := getattr(head, "durations", ()):
+            joiner.output.bias[-len(head_durations)] -= 3.0  # sherpa-onnx writes at most 5 tokens in a frame
+    replace_bundle(folder, Bundle(model_config(config), tokenizer.files(), model.state_dict(), card=""))
+    return folder
+
+
+BY_SHERPA = """
+import sys, sherpa_onnx, soundfile
+
+names = {name: f"{name}-sherpa.onnx" for name in ("encoder", "decoder", "joiner")}
+model = sherpa_onnx.OfflineRecognizer.from_transducer(
+    **names, tokens="tokens-sherpa.txt", model_type="nemo_transducer", decoding_method=sys.argv[1]
+)
+for recording in sys.argv[2:]:
+    stream = model.create_stream()
+    waveform, sample_rate = soundfile.read(recording, dtype="float32")
+    stream.accept_waveform(sample_rate, waveform)
+    model.decode_stream(stream)
+    print(stream.result.text)
+"""
+
+
+def by_sherpa(folder: Path, paths: list[str], method: str = "greedy_search") -> list[str]:
+    """Texts of recordings, in another process, which a fault of sherpa-onnx would end."""
+    command = [sys.executable, "-c", BY_SHERPA, method, *paths]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def texts_of(model: Path, paths: list[str], **options: Any) -> list[str]:
+    texts = [transcript.text for transcript in load_recognizer(model, **options).transcribe(paths)]
+    assert sum(map(len, texts)) > 10, "there is something to compare"
+    return texts
+
+
+# ---- without writing a program down: fast
+
+
+@pytest.mark.parametrize("predictor", ["lstm", "gru", "stateless"])
+@pytest.mark.parametrize("head", ["transducer", "tdt"])
+@torch.no_grad()
+def test_sherpas_decoder_and_joiner_are_ours_with_the_blank_last(head: str, predictor: str, tmp_path: Path) -> None:
+    overrides = [f"head={head}", f"head/predictor={predictor}", "head.predictor.dim=12"]
+    model = load_recognizer(transducer_bundle(tmp_path / "bundle", *overrides)).model
+    network, joiner, durations = parts_of(model.head)
+    vocab_size = model.tokenizer.vocab_size
+    decoder, join = SherpaDecoder(model.head, vocab_size), SherpaJoiner(model.head, vocab_size)
+    states: Any = [torch.zeros_like(tensor) for tensor in to_sherpa(network.initial_state(2))]
+    assert states[0].shape == states[1].shape
+    tokens = [(0, 0), (3, 5), (vocab_size - 1, 1)]  # ours: at first the blank
+    expected = joiner.of_tokens(network(torch.tensor(tokens[1:]).T))  # (2, 3, J)
+    for number, pair in enumerate(tokens):
+        theirs = torch.tensor([[(token - 1) % vocab_size] for token in pair], dtype=torch.int32)
+        out, _, *states = decoder(theirs, torch.ones(2, dtype=torch.int32), *states)
+        torch.testing.assert_close(out[:, :, 0], expected[:, number], rtol=0, atol=1e-5)
+        frames = torch.randn(2, out.shape[1], 1)
+        log_probs = join(frames, out)[:, 0, 0]
+        logits = joiner(frames[:, :, 0], out[:, :, 0])
+        order = [*range(1, vocab_size), 0]
+        torch.testing.assert_close(log_probs[:, :vocab_size], logits[:, :vocab_size].log_softmax(dim=1)[:, order])
+        if durations:
+            torch.testing.assert_close(log_probs[:, vocab_size:], logits[:, vocab_size:].log_softmax(dim=1))
+
+
+def test_durations_that_sherpa_onnx_does_not_read_are_told_from_those_that_it_does() -> None:
+    """It takes a duration from the position of its logit."""
+    for overrides, expected in (
+        (["head=tdt"], True),
+        (["head=tdt", "head.durations=[0,1,2,4]"], False),
+        (["head=transducer"], True),
+    ):
+        config = resolved("features=slaney_fbank", *overrides)
+        head = component("head", config["head"])(16, 2, 5)
+        assert has_sherpa_durations(head) is expected
+
+
+def test_the_files_of_tokens_have_the_blank_first_and_last() -> None:
+    files = token_files(["", " ", "a"], {"encoder-sherpa.onnx"})
+    assert files == {"tokens.txt": "<blk> 0\n▁ 1\na 2\n", "tokens-sherpa.txt": "▁ 0\na 1\n<blk> 2\n"}
+    assert token_files(["", " ", "a"], {"model.onnx"}).keys() == {"tokens.txt"}
+
+
+# ---- programs, which take a quarter of a minute or more to write down: slow
+
+
+@pytest.fixture(scope="module", params=[pytest.param(name, marks=pytest.mark.slow) for name in KINDS])
+def exported(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a transducer's bundle, its export, and three recordings."""
+    folder = tmp_path_factory.mktemp("transducer")
+    bundle = transducer_bundle(folder / "bundle", *KINDS[request.param])
+    assert export([str(bundle), "-o", str(folder / "exported")]) == 0
+    for number, seconds in enumerate((3.0, 1.2, 2.1)):
+        soundfile.write(folder / f"{number}.wav", sound(seconds, number).numpy(), 16_000, subtype="FLOAT")
+    return folder
+
+
+@pytest.mark.timeout(900)
+def test_the_folder_is_a_model_that_writes_the_same_texts(exported: Path) -> None:
+    paths = [str(path) for path in sorted(exported.glob("*.wav"))]
+    assert texts_of(exported / "exported", paths) == texts_of(exported / "bundle", paths)
+
+
+@pytest.mark.timeout(900)
+def test_the_readmes_loop_writes_the_same_text(exported: Path, tmp_path: Path) -> None:
+    recording = str(exported / "0.wav")
+    [expected] = texts_of(exported / "bundle", [recording])
+    assert follow(exported / "exported", 0, Path(recording), tmp_path) == expected
+
+
+@pytest.mark.timeout(900)
+def test_a_duration_that_sherpa_onnx_cannot_read_is_named_in_the_readme(exported: Path) -> None:
+    card = (exported / "exported" / "README.md").read_text()
+    if "[0, 1, 2, 4]" in card:
+        assert "sherpa-onnx reads durations of 0, 1, 2 and so on alone, and\nthis model has [0, 1, 2, 4]." in card
+        assert not list((exported / "exported").glob("*-sherpa*"))
+    else:
+        assert len(list((exported / "exported").glob("*-sherpa*"))) == 4
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(["head=tdt", "head/predictor=lstm", "head.predictor.num_layers=1"], marks=pytest.mark.slow),
+        pytest.param(["head=transducer", "head/predictor=stateless"], marks=pytest.mark.slow),
+    ],
+    ids=["tdt", "rnnt"],
+)
+def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A corpus of tones, and a transducer that was trained until it recognises them."""
+    from asr.train import train
+
+    folder = tmp_path_factory.mktemp("trained")
+    texts = {"train": sentences(128, seed=1), "valid": sentences(8, seed=2), "test": sentences(20, seed=3)}
+    write_corpus(folder, texts)
+    enough = ["trainer.max_epochs=16", "trainer.check_val_every_n_epoch=16", "optimizer.lr=8e-3"]
+    sizes = ["features=slaney_fbank", "head.predictor.dim=32", "head.joint_dim=64"]
+    run = [*tone_corpus(folder), f"run_dir={folder / 'run'}"]
+    train(settings_with(*TINY, *request.param, *sizes, *run, *enough))
+    return folder
+
+
+@pytest.mark.timeout(1800)
+def test_sherpa_onnx_writes_the_texts_of_a_trained_model_in_float32_and_int8(trained: Path, tmp_path: Path) -> None:
+    """It computes features of its own, so a model must be sure of its tokens."""
+    pytest.importorskip("sherpa_onnx", reason="sherpa-onnx is not installed")
+    paths = [str(utterance.audio_filepath) for utterance in read_manifest(trained / "test.jsonl")]
+    expected = texts_of(trained / "run", paths)
+    for name, options in (("float32", []), ("int8", ["--quantize", "int8"])):
+        folder = tmp_path / name
+        assert export([str(trained / "run"), "-o", str(folder), *options]) == 0
+        assert texts_of(folder, paths) == expected
+        assert by_sherpa(folder, paths) == expected
+    assert by_sherpa(tmp_path / "float32", paths, "modified_beam_search") == expected
+    assert follow(tmp_path / "float32", 1, Path(paths[0]), tmp_path) == expected[0]
+    sizes = [(tmp_path / name / "encoder-sherpa.onnx").stat().st_size for name in ("int8", "float32")]
+    assert sizes[0] < 0.7 * sizes[1]

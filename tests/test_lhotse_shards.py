@@ -1,0 +1,119 @@
+"""A Shar that lhotse wrote is indexed where it is, and read as the files it was made from."""
+
+import gzip
+import io
+import json
+import tarfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from asr import shards
+from asr.data.dataset import load_utterance
+from asr.data.index_cache import IndexCache
+from asr.data.manifest import Utterance, read_manifest
+from asr.errors import InputError, StoreError
+from tests.tones import SAMPLE_RATE
+
+
+@pytest.fixture(scope="module")
+def files(tones: Path) -> list[Utterance]:
+    return read_manifest(tones / "train.jsonl")
+
+
+def index(*arguments: str | Path) -> None:
+    assert shards.main(["--index-only", *map(str, arguments)]) == 0
+
+
+def cut(name: str, duration: float, *texts: str, **more: Any) -> dict[str, Any]:
+    """As lhotse writes a cut of a Shar, with what is read of it."""
+    recording = {"id": "r", "sampling_rate": SAMPLE_RATE, "duration": duration, "sources": []}
+    spoken = [{"id": f"{name}-{place}", "text": text, "speaker": "s"} for place, text in enumerate(texts)]
+    return {"id": name, "start": 0, "duration": duration, "supervisions": spoken, "recording": recording} | more
+
+
+def write_shar(folder: Path, audio: Mapping[str, bytes], lines: list[Any]) -> list[Path | str]:
+    """Write a shard and its cuts; return the arguments that name them."""
+    folder.mkdir()
+    with tarfile.open(folder / "recording.000000.tar", "w") as archive:
+        for name, content in audio.items():
+            header = tarfile.TarInfo(name)
+            header.size = len(content)
+            archive.addfile(header, io.BytesIO(content))
+    with gzip.open(folder / "cuts.000000.jsonl.gz", "wt") as file:
+        file.writelines(json.dumps(line) + "\n" for line in lines)
+    cuts = folder / "cuts.000000.jsonl.gz"
+    return [folder / "recording.000000.tar", "--lhotse-cuts", cuts, "-o", folder / "index.arrow"]
+
+
+def test_a_shar_that_lhotse_wrote_is_read(files: list[Utterance], tmp_path: Path) -> None:
+    lhotse = pytest.importorskip("lhotse", reason="the package lhotse is not here: extra test-all")
+    cuts = []
+    for file in files:
+        recording = lhotse.Recording.from_file(file.audio_filepath, recording_id=f"{file.id}.wav")  # a dot in the name
+        words = {"text": file.text, "speaker": "anna"}
+        spoken = lhotse.SupervisionSegment(file.id, recording.id, 0.0, recording.duration, **words)
+        cuts.append(lhotse.MonoCut(f"{file.id}.a", 0, recording.duration, 0, [spoken], recording=recording))
+    middle = cuts[0].truncate(offset=0.1, duration=0.5).with_id("middle")  # lhotse stores this part alone
+    lhotse.CutSet.from_cuts([*cuts, middle]).to_shar(tmp_path, fields={"recording": "wav"}, shard_size=10)
+    tars, lines = tmp_path / "recording.*.tar", tmp_path / "cuts.*.jsonl.gz"
+    index(tars, "--lhotse-cuts", lines, "-o", tmp_path / "index.arrow")
+    utterances = IndexCache().utterances(tmp_path / "index.arrow")
+    assert list(utterances.ids) == [*(f"{file.id}.a" for file in files), "middle"]
+    assert list(utterances.texts)[:-1] == [file.text for file in files]
+    assert {utterance.speaker for utterance in utterances} == {"anna"}
+    for utterance, file in zip(utterances, files, strict=False):
+        assert torch.equal(load_utterance(utterance, SAMPLE_RATE), load_utterance(file, SAMPLE_RATE))
+    whole = load_utterance(files[0], SAMPLE_RATE)
+    part = whole[SAMPLE_RATE // 10 :][: SAMPLE_RATE // 2]
+    assert torch.equal(load_utterance(utterances[-1], SAMPLE_RATE), part)
+
+
+def test_texts_of_supervisions_are_joined_and_speakers_are_those_of_all(files: list[Utterance], tmp_path: Path) -> None:
+    audio, seconds = Path(files[0].audio_filepath).read_bytes(), files[0].duration
+    two = cut("two", seconds, "good", "", "morning")
+    others = [cut("mixed", seconds, "a", "b"), cut("none", seconds)]
+    others[0]["supervisions"][1]["speaker"] = "t"
+    members = {f"{name}.{kind}": audio for name in ("mixed", "none", "two") for kind in ("wav",)}
+    index(*write_shar(tmp_path / "shar", members, [two, *others]))
+    utterances = IndexCache().utterances(tmp_path / "shar" / "index.arrow")
+    assert [(each.id, each.text, each.speaker) for each in utterances] == [
+        ("two", "good morning", "s"),
+        ("mixed", "a b", None),
+        ("none", "", None),
+    ]
+
+
+def test_what_is_no_shar_is_one_line(files: list[Utterance], tmp_path: Path) -> None:
+    audio, seconds = Path(files[0].audio_filepath).read_bytes(), files[0].duration
+    wav = {"a.wav": audio}
+    cases: dict[str, tuple[Mapping[str, bytes], list[Any], str]] = {
+        "other": (wav, [cut("b", seconds, "x")], r":1: recording\.000000\.tar must hold the audio of 'b'; it does not"),
+        "nodata": ({"a.nodata": b"", "a.nometa": b""}, [cut("a", seconds, "x")], "must hold the audio of 'a'"),
+        "part": (wav, [cut("a", seconds, "x") | {"duration": seconds / 2}], "a cut must be all of the audio"),
+        "bare": (wav, [{"id": "a"}], "must be a cut with id, duration, recording and supervisions; KeyError"),
+        "odd": (wav, [cut("a", seconds, "x", recording=3)], "must be a cut with id, .*TypeError"),
+        "texts": (wav, [cut("a", seconds, "x", supervisions=[3])], "must be a cut with id, .*AttributeError"),
+        "list": (wav, [[1]], "each line must be one JSON object"),
+        "twice": (wav, [cut("a", seconds, "x")] * 2, "ids must be unique; 'a'"),
+    }
+    for name, (members, lines, message) in cases.items():
+        arguments = write_shar(tmp_path / name, members, lines)
+        with pytest.raises(InputError, match=message) as caught:
+            index(*arguments)
+        assert "\n" not in str(caught.value)
+        assert not (tmp_path / name / "index.arrow").exists()
+    arguments = write_shar(tmp_path / "damaged", wav, [cut("a", seconds, "x")])
+    cuts = tmp_path / "damaged" / "cuts.000000.jsonl.gz"
+    for content in (b"no gzip", cuts.read_bytes()[:-9], cuts.read_bytes()[:40] + bytes(20)):
+        cuts.write_bytes(content)
+        with pytest.raises(InputError, match=r"cuts\.000000\.jsonl\.gz: must be cuts of lhotse, \.jsonl\.gz"):
+            index(*arguments)
+    with pytest.raises(InputError, match="a file of cuts for each of the 1 tar files, in the same order; got 2"):
+        index(*arguments[:3], cuts, *arguments[3:])
+    cuts.unlink()
+    with pytest.raises(StoreError, match=r"cuts\.000000\.jsonl\.gz: must be a file that can be read"):
+        index(*arguments)

@@ -1,0 +1,105 @@
+"""What is computed in several processes does not depend on their number: results, statistics of features, errors."""
+
+import logging
+import math
+import multiprocessing
+import os
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from asr.build import build_features
+from asr.data import parallel
+from asr.data.dataset import energies, load_utterance
+from asr.data.manifest import Extent, Utterance, read_manifest
+from asr.data.parallel import in_parallel
+from asr.errors import StoreError
+from asr.features.normalize.global_cmvn import GlobalCMVN
+from asr.system import progress
+from tests.conftest import resolved
+
+FEATURES = build_features(resolved("features/normalize=global_cmvn"))
+
+
+@pytest.fixture
+def utterances(tones: Path) -> list[Utterance]:
+    """Forty, of which one has no audio."""
+    readable = read_manifest(tones / "train.jsonl")[:39]
+    return [*readable[:7], replace(readable[0], audio_filepath="absent.flac", id="absent"), *readable[7:]]
+
+
+def test_processes_give_the_results_in_order() -> None:
+    things = list(range(-450, 450))
+    for num_processes in (None, 0, 1, 3):
+        results = in_parallel(abs, things, num_processes=num_processes)
+        assert list(results) == [abs(thing) for thing in things]
+
+
+def test_many_things_are_done_in_other_processes_and_few_in_this_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    def process(thing: int) -> int:
+        return os.getpid()
+
+    monkeypatch.setattr(parallel, "num_cores", lambda: 2)
+    monkeypatch.setattr(parallel, "MIN_PARALLEL", 10)
+    assert set(in_parallel(process, range(10))) == {os.getpid()}
+    others = set(in_parallel(process, range(11)))
+    assert len(others) == 2
+    assert os.getpid() not in others
+
+
+@pytest.mark.parametrize("num_processes", [0, 1, 3])
+@pytest.mark.parametrize("num_threads", [1, 2])
+def test_statistics_have_the_same_bits_in_any_number_of_processes_and_are_those_of_a_loop(
+    num_processes: int, num_threads: int, utterances: list[Utterance]
+) -> None:
+    readable = [utterance for utterance in utterances if utterance.id != "absent"]
+    frames = [FEATURES.energies(load_utterance(utterance, FEATURES.sample_rate)) for utterance in readable]
+    every = torch.cat(frames).double().numpy()
+    before = torch.get_num_threads()
+    torch.set_num_threads(num_threads)
+    try:
+        alone, several = (GlobalCMVN(num_utterances=1000, min_std=1e-5) for _ in range(2))
+        alone.fit(energies(utterances, FEATURES, seed=3, num_processes=0))
+        several.fit(energies(utterances, FEATURES, seed=3, num_processes=num_processes))
+        assert torch.get_num_threads() == num_threads
+    finally:
+        torch.set_num_threads(before)
+    assert several.files() == alone.files()
+    # Sums in double of values below 20: 1e-12; the rest is float32.
+    np.testing.assert_allclose(several.mean.numpy(), every.mean(axis=0), rtol=1e-6)
+    np.testing.assert_allclose(several.std.numpy(), every.std(axis=0), rtol=1e-6)
+
+
+def test_a_part_of_the_utterances_is_the_same_part_in_any_number_of_processes(utterances: list[Utterance]) -> None:
+    first = [list(islice(energies(utterances, FEATURES, 3, processes), 5)) for processes in (0, 2)]
+    assert all(torch.equal(*pair) for pair in zip(*first, strict=True))
+    assert not multiprocessing.active_children()
+
+
+def test_a_store_that_fails_ends_the_statistics_in_one_line(utterances: list[Utterance], tmp_path: Path) -> None:
+    missing = replace(utterances[0], audio_filepath=str(tmp_path / "absent.tar"), extent=Extent(0, 10), id="missing")
+    messages = set()
+    for num_processes in (0, 2):
+        with pytest.raises(StoreError) as caught:
+            list(energies([*utterances, missing], FEATURES, 3, num_processes))
+        messages.add(str(caught.value))
+    [message] = messages
+    assert message.startswith(f"{tmp_path / 'absent.tar'}: must be a file that can be read")
+    assert "\n" not in message
+
+
+def test_statistics_that_take_long_log_how_far_they_are(
+    utterances: list[Utterance], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    normalize = GlobalCMVN(num_utterances=3, min_std=1e-5)
+    monkeypatch.setattr(progress, "LOG_SECONDS", math.inf)
+    with caplog.at_level(logging.INFO):
+        normalize.fit(energies(utterances, FEATURES, 3, num_processes=0))
+        assert not caplog.messages, "they took less than LOG_SECONDS"
+        monkeypatch.setattr(progress, "LOG_SECONDS", 0.0)
+        normalize.fit(energies(utterances, FEATURES, 3, num_processes=0))
+    assert caplog.messages[-1] == "measured 3 of at most 3 utterances, for the statistics of features"

@@ -1,0 +1,155 @@
+"""Parquet files of Hugging Face's datasets are indexed where they are, and read as the files they were made from."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from asr import shards
+from asr.data.dataset import load_utterance
+from asr.data.index_cache import IndexCache
+from asr.data.manifest import Utterance, read_manifest
+from asr.errors import InputError, StoreError
+from asr.storage.store import write_whole
+from asr.train import train
+from tests.conftest import TINY, settings_with, tone_corpus
+from tests.storing import FaultyProxy
+from tests.tones import SAMPLE_RATE
+
+UNCOMPRESSED = {"audio.bytes": "none", "audio.path": "none"}  # as datasets writes audio; pyarrow compresses the rest
+
+
+@pytest.fixture(scope="module")
+def files(tones: Path) -> list[Utterance]:
+    return read_manifest(tones / "train.jsonl")
+
+
+def table(files: Sequence[Utterance], **columns: Any) -> pa.Table:
+    """As datasets has it: the content of each audio file in a struct."""
+    audio = [{"bytes": Path(file.audio_filepath).read_bytes(), "path": f"{file.id}.wav"} for file in files]
+    rest = {"id": [file.id for file in files], "text": [file.text for file in files]} | columns
+    return pa.table({"audio": audio} | {name: values for name, values in rest.items() if values is not None})
+
+
+def index(*arguments: str | Path) -> None:
+    assert shards.main(["--index-only", *map(str, arguments)]) == 0
+
+
+def assert_reads_as(index_path: str | Path, files: Sequence[Utterance], ids: Sequence[str] = ()) -> None:
+    utterances = IndexCache().utterances(index_path)
+    assert list(utterances.ids) == (list(ids) or [file.id for file in files])
+    assert list(utterances.texts) == [file.text for file in files]
+    for utterance, file in zip(utterances, files, strict=True):
+        assert utterance.extent is not None
+        assert utterance.extent.num_bytes == Path(file.audio_filepath).stat().st_size, "nothing else is read"
+        assert torch.equal(load_utterance(utterance, SAMPLE_RATE), load_utterance(file, SAMPLE_RATE))
+
+
+def test_files_that_datasets_wrote_are_read(files: list[Utterance], tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets", reason="the package datasets is not here: extra test-all")
+    rows = [
+        {"audio": {"bytes": Path(file.audio_filepath).read_bytes(), "path": None}, "id": file.id, "sentence": file.text}
+        for file in files
+    ]
+    dataset = datasets.Dataset.from_list(rows).cast_column("audio", datasets.Audio(decode=False))
+    for number in range(2):
+        part = dataset.shard(2, number, contiguous=True)
+        part.to_parquet(tmp_path / f"train-{number:05d}-of-00002.parquet", batch_size=7)
+    index(tmp_path / "train-*.parquet", "--text-column", "sentence", "-o", tmp_path / "index.arrow")
+    assert_reads_as(tmp_path / "index.arrow", files)
+
+
+@pytest.mark.parametrize("version", ["1.0", "2.0"])
+def test_pages_of_both_kinds_dictionaries_and_many_row_groups_are_read(
+    version: str, files: list[Utterance], tmp_path: Path
+) -> None:
+    twice = [*files[:20], *files[:20]]  # what occurs twice is in a dictionary, once
+    ids = [f"id-{number}" for number in range(40)]
+    for name, options in (
+        ("plain", {"use_dictionary": False, "row_group_size": 1}),
+        ("dictionary", {"use_dictionary": ["audio.bytes"], "row_group_size": 33}),
+        ("lengths", {"use_dictionary": False, "column_encoding": {"audio.bytes": "DELTA_LENGTH_BYTE_ARRAY"}}),
+    ):
+        path = tmp_path / f"{name}.parquet"
+        columns = table(twice, id=ids, speaker_id=list(range(40)))
+        pq.write_table(columns, path, compression=UNCOMPRESSED, data_page_version=version, **options)
+        index(path, "-o", tmp_path / f"{name}.arrow")
+        assert_reads_as(tmp_path / f"{name}.arrow", twice, ids)
+        assert IndexCache().utterances(tmp_path / f"{name}.arrow")[3].speaker == "3"
+
+
+def test_rows_without_ids_are_named_by_file_and_number(files: list[Utterance], tmp_path: Path) -> None:
+    pq.write_table(table(files[:3], id=None), tmp_path / "a.b.parquet", compression=UNCOMPRESSED)
+    index(tmp_path / "a.b.parquet", "-o", tmp_path / "index.arrow")
+    assert_reads_as(tmp_path / "index.arrow", files[:3], ["a.b-0", "a.b-1", "a.b-2"])
+
+
+def test_a_training_on_parquet_in_a_store_gives_the_weights_of_one_on_files(
+    tones: Path, files: list[Utterance], tmp_path: Path, s3: FaultyProxy
+) -> None:
+    pq.write_table(table(files), tmp_path / "a.parquet", compression=UNCOMPRESSED, row_group_size=10)
+    write_whole("s3://bucket/hf/a.parquet", tmp_path / "a.parquet")
+    index("s3://bucket/hf/*.parquet", "-o", "s3://bucket/hf/index.arrow")
+    assert_reads_as("s3://bucket/hf/index.arrow", files)
+    weights = []
+    for name, manifest in (("files", "train.jsonl"), ("parquet", "s3://bucket/hf/index.arrow")):
+        run = [f"run_dir={tmp_path / name}", f"corpus.train=[{manifest}]", "trainer.max_epochs=1"]
+        train(settings_with(*TINY, *tone_corpus(tones), "augment=[speed_perturb]", *run))
+        [path] = (tmp_path / name / "bundle").glob("*.safetensors")
+        weights.append(path.read_bytes())
+    assert weights[0] == weights[1]
+
+
+def test_files_that_cannot_be_read_by_ranges_are_one_line(files: list[Utterance], tmp_path: Path) -> None:
+    few = files[:3]
+    none = [{"bytes": None, "path": few[0].audio_filepath}, {"bytes": b"x"}, None]
+    noise = [{"bytes": b"no audio" * 99, "path": ""} for _ in few]
+    cases: dict[str, tuple[pa.Table, dict[str, Any], str]] = {
+        "gzip": (table(few), {"compression": "gzip"}, r"row 0: audio must lie uncompressed.*MB would be read"),
+        "paths": (table(few, audio=none), {}, "row 0: audio must lie in the Parquet file; the row has .*only a path"),
+        "noise": (table(few, audio=noise), {}, r"noise\.parquet: row 0"),
+        "textless": (table(few, text=None), {}, "column of texts 'text'; it has the columns audio, id. Name another"),
+        "gaps": (table(few, text=["a", None, "b"]), {}, "row 1: text must be a string; got None"),
+        "twice": (table(few, id=["a", "b", "a"]), {}, "ids must be unique; 'a'"),
+        "silent": (table(few).drop_columns(["audio"]), {}, "one column of audio.*it has none: it has the columns id"),
+        "double": (table(few).append_column("b", table(few)["audio"]), {}, "one column of audio.*it has audio, b"),
+        "empty": (table([]), {}, "must hold at least one utterance|one column of audio"),
+    }
+    for name, (rows, options, message) in cases.items():
+        path = tmp_path / f"{name}.parquet"
+        pq.write_table(rows, path, **({"compression": "none"} | options))
+        with pytest.raises(InputError, match=message) as caught:
+            index(path, "-o", tmp_path / "index.arrow")
+        assert "\n" not in str(caught.value)
+        assert not (tmp_path / "index.arrow").exists()
+
+
+def test_a_damaged_file_is_one_line_wherever_it_is_cut(files: list[Utterance], tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    pq.write_table(table(files[:3]), path, compression=UNCOMPRESSED)
+    whole = path.read_bytes()
+    footer = int.from_bytes(whole[-8:-4], "little") + 8
+    cut_inside = whole[: len(whole) - footer - 1000] + whole[-footer:]  # offsets of the footer lead elsewhere
+    for content in (b"", b"PAR1", whole[:-1], whole[: len(whole) // 2], cut_inside, whole[:1000] + whole[-footer:]):
+        path.write_bytes(content)
+        with pytest.raises((InputError, StoreError), match=r"a\.parquet: ") as caught:
+            index(path, "-o", tmp_path / "index.arrow")
+        assert "\n" not in str(caught.value)
+    with pytest.raises(StoreError, match=r"absent\.parquet"):
+        index(tmp_path / "absent.parquet", "-o", tmp_path / "index.arrow")
+
+
+def test_options_of_other_shards_are_refused(tmp_path: Path) -> None:
+    for arguments, message in (
+        (["--index-only", "a.parquet", "b.tar"], "must be given shards of one format; got .parquet files and b.tar"),
+        (["--index-only", "b.tar", "--text-column", "x"], "--text-column must go with .parquet files; got b.tar"),
+        (["--index-only", "b.tar", "--text-column", "x", "--nemo-manifest", "m"], "must not be given together"),
+        (["a.jsonl", "--text-column", "x"], "--text-column must go with --index-only"),
+        (["a.jsonl", "--lhotse-cuts", "x"], "--lhotse-cuts must go with --index-only"),
+    ):
+        with pytest.raises(InputError, match=message):
+            shards.main([*arguments, "-o", str(tmp_path / "index.arrow")])
