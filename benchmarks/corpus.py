@@ -155,13 +155,13 @@ def count(folder: Path) -> Cost:
     return measured(lambda: stored_counts(given, how, IndexCache(folder / "cache"), "sentencepiece"))
 
 
-def training_set(folder: Path, batch_seconds: float, counts: TokenCounts, how: Reference) -> TrainingSet:
+def training_set(given: Utterances, batch_seconds: float, counts: TokenCounts, how: Reference) -> TrainingSet:
     """Select the utterances of a training set."""
     data = run_defaults()["data"] | {"batch_seconds": batch_seconds}
     settings = read(PlanSettings, {key: data[key] for key in PLAN_KEYS}, "data")
     speed = SpeedPerturb(SAMPLE_RATE, factors=[0.9, 1.0, 1.1])
     features = build_features({"features": default_settings("features", "fbank")})
-    return TrainingSet(utterances(folder), features, how, speed, 0, settings, 0.0, counts)
+    return TrainingSet(given, features, how, speed, 0, settings, 0.0, counts)
 
 
 def open_and_plan(folder: Path, world_size: int, batch_seconds: float) -> Cost:
@@ -169,8 +169,9 @@ def open_and_plan(folder: Path, world_size: int, batch_seconds: float) -> Cost:
     how = reference()
 
     def start() -> None:
-        counts = stored_counts(utterances(folder), how, IndexCache(folder / "cache"), "sentencepiece")
-        training_set(folder, batch_seconds, counts, how).epoch(start_of_epoch(0, world_size)).items(0, 0)
+        given = utterances(folder)
+        counts = stored_counts(given, how, IndexCache(folder / "cache"), "sentencepiece")
+        training_set(given, batch_seconds, counts, how).epoch(start_of_epoch(0, world_size)).items(0, 0)
 
     return measured(start)
 
@@ -179,7 +180,7 @@ def count_steps(folder: Path, world_size: int, batch_seconds: float) -> Cost:
     """Count the optimizer steps of a run of 100 epochs."""
     how = reference()
     counts = stored_counts(utterances(folder), how, IndexCache(folder / "cache"), "sentencepiece")
-    data, bounds = training_set(folder, batch_seconds, counts, how), RunBounds(100, None, 1)
+    data, bounds = training_set(utterances(folder), batch_seconds, counts, how), RunBounds(100, None, 1)
     return measured(lambda: data.total_steps(start_of_epoch(0, world_size), 0, bounds))
 
 

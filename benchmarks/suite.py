@@ -29,6 +29,7 @@ SUITE = {  # benchmarks, and the options of each run of theirs
     "searches": [""],
     "plan": [""],
     "corpus": [""],
+    "large_corpus": [""],
     "remote": [""],
     "bulk": ["simulate", "listing"],
     "startup": [""],
