@@ -227,6 +227,8 @@ REFUSED_BY_THE_RUN = (  # what settings alone do not show: it depends on files, 
     "must be a language model that can be read",
     "a lexicon must be a text file",
     "hotwords must be a text file",
+    "a neural language model must be a run folder of asr.train_lm",
+    "the number of decode.label_priors must be the number of tokens",  # which the training text decides
 )
 
 
