@@ -1,4 +1,4 @@
-"""python -m asr.convert MODEL -o OUTPUT: make a bundle of another toolkit's model, or theirs of a bundle."""
+"""python -m asr.convert MODEL -o OUTPUT: convert another toolkit's model to a bundle, or a bundle to its format."""
 
 import argparse
 import re
@@ -21,8 +21,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Convert; print what was made of what."""
     parser = argparse.ArgumentParser(
         prog="python -m asr.convert",
-        description="Make a bundle of a Conformer of NVIDIA NeMo's, or a Parakeet of Hugging Face's, with CTC, RNNT or "
-        "TDT, or theirs of a bundle.",
+        description="Convert a Conformer or Fast Conformer of NVIDIA NeMo, or a Parakeet of transformers, with CTC, "
+        "RNNT or TDT, to a bundle; or a bundle to NeMo (--to nemo) or, if its encoder is a Fast Conformer, to "
+        "transformers (--to huggingface).",
     )
     model = (
         "a .nemo archive, its files or transformers' in a folder, or hf://OWNER/NAME[@REVISION]; with --to: a bundle"

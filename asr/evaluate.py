@@ -39,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Evaluate; the status is 1 if an utterance could not be read, and the others are scored all the same."""
     parser = model_parser("evaluate", "Report the word error rate of a model on manifests.")
     parser.add_argument(
-        "manifests", metavar="MANIFEST", nargs="+", help="file or URL of JSON lines, one utterance each"
+        "manifests", metavar="MANIFEST", nargs="+", help="manifest (JSON lines) or index (.arrow): file or URL"
     )
     parser.add_argument("--output-dir", metavar="DIR", type=Path, help="gets NAME.wer.json and NAME.utterances.jsonl")
     parser.add_argument(
