@@ -41,11 +41,17 @@ def test_training_commands_compose(training: tuple[str, ...]) -> None:
     assert config["run_dir"].startswith("runs/")
 
 
+def help_of(*command: str) -> str:
+    arguments = [sys.executable, "-m", *command, "--help"]
+    return subprocess.run(arguments, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+
+
 @pytest.mark.parametrize("module", sorted({module for module, _ in OTHERS}))
 def test_other_commands_exist_and_know_the_options_that_are_shown(module: str) -> None:
-    shown = subprocess.run(
-        [sys.executable, "-m", module, "--help"], cwd=ROOT, capture_output=True, text=True, check=True
-    ).stdout
+    shown = help_of(module)
+    subcommands = re.search(r"\{([\w,]+)\}\s+\.\.\.", shown)
+    for name in subcommands[1].split(",") if subcommands else []:
+        shown += help_of(module, name)
     options = {word for name, word in OTHERS if name == module and word.startswith("--")}
     assert all(re.search(rf"{option}\b", shown) for option in options), (options, shown)
 
