@@ -1,8 +1,9 @@
 """The results of asr.evaluate as a table."""
 
-import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+from rich.cells import cell_len
 
 from asr.cli.side_by_side import WIDTH
 from asr.cli.table import lay_out, short_name
@@ -57,7 +58,18 @@ def notes(summaries: Sequence[tuple[str, Mapping[str, Any]]]) -> list[str]:
         each = [f"{short_name(printable(name))} {_hours(row)}" for name, row in summaries[:-1]]
         parts = f" ({', '.join(each)})" if each else ""
         said.append(f"{_hours(last)} of audio{parts}, in {last['real_time_factor']:.4f} of the time it lasts.")
-    return [textwrap.fill(one, WIDTH, subsequent_indent="  ", break_on_hyphens=False) for one in said]
+    return [_filled(note) for note in said]
+
+
+def _filled(text: str) -> str:
+    """Break a text into lines of a terminal's width; unlike textwrap it knows characters that are two columns wide."""
+    lines = [""]
+    for word in text.split(" "):
+        if lines[-1].strip() and cell_len(lines[-1]) + 1 + cell_len(word) > WIDTH:
+            lines.append(f"  {word}")
+        else:
+            lines[-1] += f" {word}" if lines[-1] else word
+    return "\n".join(lines)
 
 
 def _hours(row: Mapping[str, Any]) -> str:
