@@ -3,9 +3,12 @@
 import json
 from pathlib import Path
 
+import pytest
+
 from benchmarks import large_corpus
 
 
+@pytest.mark.slow
 def test_a_small_corpus_gives_all_rows(tmp_path: Path) -> None:
     options = ["--lines", "3000", "--world-size", "2", "--batches", "3", "--batch-seconds", "60"]
     assert large_corpus.main([*options, "--output-dir", str(tmp_path)]) == 0

@@ -209,6 +209,7 @@ def test_dropout_is_of_the_adapter_s_input_and_of_training_alone() -> None:
     assert (dropped.abs().sum(dim=1) < 1e-6).float().mean() == pytest.approx(0.9**5, abs=0.1), "all five are dropped"
 
 
+@pytest.mark.slow
 def test_a_compiled_block_is_the_same() -> None:
     net = Net("encoder=conformer_s", "encoder/norm=layer_norm")
     insert(net)

@@ -47,8 +47,14 @@ def scores(decode: Any, encoder_out: torch.Tensor) -> list[dict[tuple[int, ...],
     return [{tuple(each.tokens): each.score for each in hypotheses} for hypotheses in found]
 
 
-@pytest.mark.parametrize("lm", MODELS)
-@pytest.mark.parametrize("name", WIDE)
+@pytest.mark.parametrize(
+    ("name", "lm"),
+    [
+        pytest.param(name, lm, marks=[pytest.mark.slow] if (name, lm) == ("transducer_beam", "transformer_xl") else [])
+        for name in WIDE
+        for lm in MODELS
+    ],
+)
 def test_every_hypothesis_scores_what_the_language_model_says_of_it_alone(name: str, lm: str, tmp_path: Path) -> None:
     config, model = net(name)
     language_model = token_model(lm, model.tokenizer.vocab_size)
