@@ -49,7 +49,7 @@ def help_of(*command: str) -> str:
 @pytest.mark.parametrize("module", sorted({module for module, _ in OTHERS}))
 def test_other_commands_exist_and_know_the_options_that_are_shown(module: str) -> None:
     shown = help_of(module)
-    subcommands = re.search(r"\{([\w,]+)\}\s+\.\.\.", shown)
+    subcommands = re.search(r"^positional arguments:\n  \{([\w,]+)\}$", shown, re.MULTILINE)
     for name in subcommands[1].split(",") if subcommands else []:
         shown += help_of(module, name)
     options = {word for name, word in OTHERS if name == module and word.startswith("--")}
