@@ -150,7 +150,7 @@ def _probed(files: Sequence[str]) -> Iterator[tuple[str, bytes | None]]:
 
 
 def _check_ids(utterances: Utterances, path: str) -> None:
-    """Check that ids are unique: texts and failures are told apart by them."""
+    """Check that ids are unique, since they identify texts and failures."""
     hashes = np.fromiter(map(hash, utterances.ids), np.int64, len(utterances))
     if len(np.unique(hashes)) == len(hashes):
         return

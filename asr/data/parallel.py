@@ -43,7 +43,7 @@ def in_parallel(
     Args:
         function: logs nothing, and raises nothing but a StoreError.
         things: that it is called with.
-        num_processes: 0: this process; None: as many as there are cores, or this one where the things are few.
+        num_processes: 0: this process; None: one per core, or this process for at most MIN_PARALLEL things.
         results_ahead: that a process may have computed before they are asked for.
     """
     if num_processes is None:

@@ -22,10 +22,10 @@ from asr.text.numbers import counted
 
 
 class Manifests:
-    """Read manifests line by line: what is wrong with a line is kept, and the others are read all the same.
+    """Reads manifests line by line; faults of lines are collected, and the other lines are read.
 
     Args:
-        cache: opens those that are indexes, and so without wrong lines.
+        cache: opens indexes, which have no faulty lines.
     """
 
     def __init__(self, cache: IndexCache) -> None:

@@ -135,7 +135,7 @@ def take_sherpa_inputs(program: "ModelProto") -> None:
 
 
 def is_for_sherpa(features: Mapping[str, Any], is_transducer: bool) -> bool:
-    """Tell by their config whether features are those that sherpa-onnx computes for a model of NeMo's.
+    """Tell by their config whether features equal those that sherpa-onnx computes for a NeMo model.
 
     It reads the number of mel bins from a transducer's program; for CTC it has 80.
     """

@@ -8,7 +8,7 @@ from asr.text.numbers import NONE, number, percent
 from asr.web.chart import Axis, Series, line_chart
 from asr.web.page import escape
 
-MAX_LINES = 6  # of a chart, that can be told apart; the table has all manifests
+MAX_LINES = 6  # of a chart, so that their colours differ; the table has all manifests
 SMOOTH = 40  # a line of a training loss is the mean of this part of its points
 NOTE = (
     "Hours: of audio trained on, at speed 1.0. Losses are per token: in training the mean over the steps since the "

@@ -36,7 +36,7 @@ class Service:
         metrics: counts.
         hosts: that it is known by.
         examples: recordings that the page offers.
-        language: that the model recognises, as ISO 639 has it, `en` say; None: the server was not told.
+        language: ISO 639 code of the model's language, such as `en`; None: not configured.
     """
 
     name: str
