@@ -99,11 +99,20 @@ def test_a_damaged_newest_checkpoint_is_named_and_the_one_before_it_taken(
     damage(newest)
     assert finish(start(config(run_dir, tones), tmp_path / "log")) == 0
     log = (run_dir / "train.log").read_text()
-    assert re.search(rf"{re.escape(str(newest))} is damaged \(.+\): put aside", log)
+    assert re.search(rf"{re.escape(str(newest))} is damaged \(.+\): renamed", log)
     assert f": {before}" in log
     assert newest.with_name(newest.name + ".damaged").is_file()
     assert bundle(run_dir) == bundle(whole)
     assert metrics(run_dir) == metrics(whole)
+
+
+def test_a_run_refused_for_other_settings_leaves_its_damaged_checkpoint_as_it_is(tones: Path, tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    newest, *_ = half(run_dir, tones, tmp_path / "log")
+    truncate(newest)
+    assert finish(start(config(run_dir, tones, "seed=7"), tmp_path / "second.log")) == 1
+    assert "holds a run with other settings" in error(tmp_path / "second.log")
+    assert newest.is_file()
 
 
 def test_where_all_checkpoints_are_damaged_nothing_is_begun_or_removed(tones: Path, tmp_path: Path) -> None:

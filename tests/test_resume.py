@@ -255,6 +255,8 @@ def test_each_job_of_a_multirun_has_its_own_folder(tones: Path, tmp_path: Path) 
     jobs = sorted(path for path in (tmp_path / "runs").iterdir() if path.name != "multirun.yaml")
     assert [job.name for job in jobs] == ["0", "1"], "so many overrides make no name"
     assert all((job / "results.json").is_file() for job in jobs)
+    starts = [(job / "train.log").read_text().count("training utterances in the manifests") for job in jobs]
+    assert starts == [1, 1], "the log of a job holds its own lines alone"
 
 
 def die_behind_the_first_checkpoint() -> None:

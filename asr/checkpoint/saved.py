@@ -3,7 +3,7 @@
 import logging
 import re
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -58,8 +58,11 @@ def intact_checkpoints(folder: Path) -> list[SavedCheckpoint]:
     return intact
 
 
-def newest_whole(folder: Path) -> SavedCheckpoint | None:
-    """Find the checkpoint to resume from: the newest that can be read; damaged ones are named and put aside.
+def newest_intact(folder: Path) -> tuple[SavedCheckpoint | None, dict[Path, str]]:
+    """Find the checkpoint to resume from, the newest that can be read, and the damaged ones that are newer.
+
+    Returns:
+        The checkpoint, None where the folder has none; and the reason why each newer one cannot be read.
 
     Raises:
         InputError: there are checkpoints, and all are damaged.
@@ -68,15 +71,23 @@ def newest_whole(folder: Path) -> SavedCheckpoint | None:
     for checkpoint in reversed(kept_checkpoints(folder)):
         reason = damage(checkpoint.path)
         if reason is None:
-            for path in damaged:
-                path.rename(path.with_name(path.name + DAMAGED))
-                logger.warning("%s is damaged (%s): put aside as *%s", path, damaged[path], DAMAGED)
-            return checkpoint
+            return checkpoint, damaged
         damaged[checkpoint.path] = reason
     if damaged:
         what = "; ".join(f"{path.name}: {reason}" for path, reason in damaged.items())
         raise InputError(f"{folder} must hold a whole checkpoint to resume from; {what}. Give another run_dir.")
-    return None
+    return None, {}
+
+
+def put_aside(damaged: Mapping[Path, str]) -> None:
+    """Rename damaged checkpoints, so that the run can write new ones of these names; a warning names each.
+
+    Args:
+        damaged: the reason why each cannot be read, as `newest_intact` returns it.
+    """
+    for path, reason in damaged.items():
+        path.rename(path.with_name(path.name + DAMAGED))
+        logger.warning("%s is damaged (%s): renamed to *%s", path, reason, DAMAGED)
 
 
 def damage(path: Path) -> str | None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from asr.build import build_tokenizer
 from asr.checkpoint.language_model import LANGUAGE_MODEL_KEYS
 from asr.checkpoint.load import CHECKPOINTS, checkpoint_extra, read_model
+from asr.checkpoint.saved import put_aside
 from asr.data.position import Position, start_of_epoch
 from asr.data.text_set import Sentences, TextSet, read_sentences
 from asr.interchange.hub import path_of
@@ -126,6 +127,7 @@ def prepare_text(settings: LanguageModelSettings, rank: int, world_size: int) ->
     changed = changes_but_for(FREE, resume.run.settings, compared) if resume else {}
     if first:
         check_allowed(changed, run_dir, settings.resume.allow)
+        put_aside(resume.damaged if resume else {})
         folder.save_config(run_dir, settings.resolved)
     position = resume.position.on(world_size) if resume else start_of_epoch(0, world_size)
     of_bundle = {**recognizer.config, "token_model": settings.components["token_model"]}

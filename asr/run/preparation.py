@@ -12,6 +12,7 @@ from asr.build import build_augmentation
 from asr.checkpoint.adapted import ADAPTER, base_config
 from asr.checkpoint.bundle import check_attachable
 from asr.checkpoint.load import CHECKPOINTS, checkpoint_extra, fitted_files
+from asr.checkpoint.saved import put_aside
 from asr.data.corpus import Corpus, prepare_if_absent, read_corpus
 from asr.data.fingerprint import fingerprint, mixture_of, stored_fingerprint
 from asr.data.index_cache import IndexCache
@@ -98,13 +99,23 @@ class Prepared:
         return own
 
     def describe(self, model: "Model", corpus: Corpus, training_set: "TrainingSet") -> None:
-        """Say what is trained, and on what."""
+        """Log the size of the model and of the corpus, and where the run comes from.
+
+        Args:
+            model: that is trained.
+            corpus: the utterances of it that are used; `debug.same_utterances` uses a few of those in the manifests.
+            training_set: its training utterances.
+        """
         parameters = sum(parameter.numel() for parameter in model.parameters())
         hours = corpus.train.hours
         name, tokens = type(model.encoder).__name__, model.tokenizer.vocab_size
         logger.info("%s with %s parameters, %d tokens", name, f"{parameters:,}", tokens)
-        manifests = f"{len(corpus.train)} training utterances in the manifests, {hours:.2f} h"
-        logger.info("%s; %d to validate on", manifests, len(corpus.valid))
+        whole = self.corpus.train
+        logger.info("%d training utterances in the manifests, %.2f h", len(whole), whole.hours)
+        if corpus is not self.corpus:
+            logger.info("debug.same_utterances: trains and validates on %d of them, %.2f h", len(corpus.train), hours)
+        else:
+            logger.info("%d utterances to validate on", len(corpus.valid))
         for line in training_set.describe_mixture():
             logger.info("%s", line.strip())
         corpus.note_conversion(model.features.sample_rate)
@@ -188,6 +199,7 @@ def prepare(settings: RunSettings, rank: int, world_size: int) -> Prepared:
     changed = changes(resume.run.settings, compared_settings) if resume else {}
     if first:
         check_allowed(changed, run_dir, settings.resume.allow)
+        put_aside(resume.damaged if resume else {})
         folder.save_config(run_dir, settings.resolved)
     position = resume.position.on(world_size) if resume else start_of_epoch(0, world_size)
     base = base_config(start.fingerprint, start.source) if start and ADAPTER in components else None

@@ -11,7 +11,7 @@ from typing import Any
 from asr.checkpoint.formats import KEY as FORMAT_KEY
 from asr.checkpoint.formats import of_today
 from asr.checkpoint.load import CHECKPOINT_KEY, read_checkpoint
-from asr.checkpoint.saved import newest_whole
+from asr.checkpoint.saved import newest_intact
 from asr.data.position import Position
 from asr.errors import InputError
 from asr.run.settings import CHOSEN_COMPONENTS, COMPONENTS
@@ -77,12 +77,14 @@ class Resume:
         step: optimizer steps done.
         position: in the training data.
         run: that it is of.
+        damaged: newer checkpoints that cannot be read, and why; `put_aside` renames them once the run does resume.
     """
 
     path: Path
     step: int
     position: Position
     run: Run
+    damaged: dict[Path, str]
 
 
 def begun_or_resumed(
@@ -107,7 +109,7 @@ def find_resume(checkpoints: Path) -> Resume | None:
     Raises:
         InputError: there are only damaged ones, or it is none of this program's.
     """
-    checkpoint = newest_whole(checkpoints)
+    checkpoint, damaged = newest_intact(checkpoints)
     if checkpoint is None:
         return None
     content = read_checkpoint(checkpoint.path)
@@ -118,7 +120,7 @@ def find_resume(checkpoints: Path) -> Resume | None:
     position = Position.from_dict(run.pop("position"))
     format_number = content.get(CHECKPOINT_KEY, {}).get("config", {}).get(FORMAT_KEY, 0)
     settings = of_today({**run.pop("settings"), FORMAT_KEY: format_number}, checkpoint.path)
-    return Resume(checkpoint.path, checkpoint.step, position, Run(settings, **run))
+    return Resume(checkpoint.path, checkpoint.step, position, Run(settings, **run), damaged)
 
 
 def run_settings(
