@@ -10,10 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hydra import compose, initialize_config_dir
+from hydra.errors import CompactHydraException
 
 from asr.build import check_components
 from asr.errors import InputError
+from asr.settings.conf import CONF
 from asr.train import train
+from asr.training.hydra_command import composition_error
 from tests.conftest import ROOT, TINY, settings_with, tone_corpus
 from tests.tones import sentences, write_corpus
 
@@ -162,8 +166,8 @@ def test_settings_that_do_not_hold_are_one_error(corpus: Path, overrides: list[s
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("trainer.max_stepps=3", "Key 'max_stepps' is not in struct"),
-        ("corpus=absent", "Could not find 'corpus/absent'"),
+        ("encoder=confomer_s", "error: encoder must be one of conformer_l, "),
+        ("seed", "error: an override must be KEY=VALUE, quoted for the shell where it has spaces; got 'seed'."),
         ("corpus.dir=nowhere", "error: corpus mini: "),
     ],
 )
@@ -173,3 +177,28 @@ def test_the_command_ends_with_status_1_and_no_traceback(tmp_path: Path, overrid
     assert ended.returncode == 1
     assert message in ended.stderr
     assert "Traceback" not in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("encoder=confomer_s", "encoder must be one of conformer_l, .*; got 'confomer_s'. Did you mean conformer_s?"),
+        ("augment=[nois]", "augment must be one of codec, .*; got 'nois'. Did you mean noise?"),
+        ("corpus=absent", "corpus must be one of common_voice, .*; got 'absent'."),
+        ("encoder.num_layer=3", "encoder.num_layer must be a setting; encoder has activation, .* mean num_layers?"),
+        ("foo=3", "foo must be a setting; the config has augment, .*trainer."),
+        (
+            "trainer.max_epoch=3",
+            "trainer has .* mean max_epochs? +trainer.max_epoch=VALUE passes max_epoch to Lightning's Trainer.",
+        ),
+        ("head/predictor=lstm", "Could not override 'head/predictor'. No match in the defaults list."),
+        ("1 2", "an override must be KEY=VALUE, quoted for the shell where it has spaces; got '1 2'."),
+    ],
+)
+def test_an_override_that_cannot_be_composed_gives_one_line(override: str, message: str) -> None:
+    with initialize_config_dir(str(CONF), version_base="1.3"), pytest.raises(CompactHydraException) as raised:
+        compose("train", [override])
+    line = composition_error(raised.value)
+    assert "\n" not in line
+    for part in message.split(".*"):
+        assert part in line

@@ -185,6 +185,16 @@ def test_a_run_folder_can_be_moved_and_the_run_goes_on_in_it(tones: Path, tmp_pa
     assert len([row for row in metrics(tmp_path / "new") if row["valid/wer"]]) == 3
 
 
+def test_two_runs_in_one_process_each_log_to_their_own_folder(
+    tones: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "asr")
+    for name in ("first", "second"):
+        train(settings_with(*TINY, *tone_corpus(tones), "trainer.max_steps=1", f"run_dir={tmp_path / name}"))
+    for name in ("first", "second"):
+        assert (tmp_path / name / "train.log").read_text().count("training utterances in the manifests") == 1
+
+
 def test_a_run_that_kept_nothing_does_not_lock_its_folder(tones: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"encoder\.num_heads"):
         run(tmp_path / "run", tones, "trainer.max_epochs=1", "encoder.num_heads=5")

@@ -24,6 +24,8 @@ from asr.run.settings import RunSettings
 from asr.system.files import UNFINISHED, remove_unfinished, write_whole, write_whole_text
 from asr.text.printable import LineFormatter
 
+OF_RUN = "run"  # name of the log's handlers that write to the run folder
+
 logger = logging.getLogger(__name__)
 
 
@@ -36,22 +38,26 @@ def open_run_dir(run_dir: Path) -> None:
     if (run_dir / BUNDLE / CALIBRATION).exists():  # said now, and not when the bundle is to be replaced
         must = f"run_dir={run_dir} must not hold a tuned bundle, which training would replace; asr.tune has written it"
         raise InputError(f"{must}. Move {run_dir / BUNDLE} elsewhere, or remove it, and tune the new one.")
+    for handler in logging.getLogger("asr").handlers[:]:  # of an earlier run in this process
+        if handler.name == OF_RUN:
+            logging.getLogger("asr").removeHandler(handler)
+            handler.close()  # before the lock is taken: closing any file of a process gives up its locks on it
     try:
         (run_dir / CHECKPOINTS).mkdir(parents=True, exist_ok=True)
-        log = (run_dir / LOG).open("a", encoding="utf-8")
+        log = logging.FileHandler(run_dir / LOG, encoding="utf-8")
     except OSError as error:
         raise InputError(f"run_dir={run_dir} must be a folder that can be written to; {error}.") from None
     try:
-        fcntl.lockf(log, fcntl.LOCK_EX | fcntl.LOCK_NB)  # gone with this process, however it ends
+        fcntl.lockf(log.stream, fcntl.LOCK_EX | fcntl.LOCK_NB)  # type: ignore[arg-type]  # it is open; gone with this process, however it ends
     except (BlockingIOError, PermissionError):
         must = f"run_dir={run_dir} must belong to one training at a time; another process is at work in it"
         raise InputError(f"{must}. Wait for it, stop it, or give another run_dir.") from None
     except OSError as error:  # a file system that knows no locks
         logger.warning("%s cannot be locked (%s): see to it that no second training is started in it", run_dir, error)
-    to_file = logging.StreamHandler(log)
-    to_file.setFormatter(LineFormatter("%(asctime)s %(levelname)s %(message)s"))
-    logging.getLogger("asr").addHandler(to_file)
-    logging.getLogger("asr").addHandler(WarningEvents(EventsFile(run_dir)))
+    log.setFormatter(LineFormatter("%(asctime)s %(levelname)s %(message)s"))
+    for handler in (log, WarningEvents(EventsFile(run_dir))):
+        handler.name = OF_RUN
+        logging.getLogger("asr").addHandler(handler)
     remove_unfinished(run_dir)
     remove_unfinished(run_dir / CHECKPOINTS)
 

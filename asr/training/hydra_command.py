@@ -2,10 +2,12 @@
 
 import gc
 import logging
+import os
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from difflib import get_close_matches
 from functools import partial
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
@@ -20,6 +22,7 @@ from asr.text.printable import LineFormatter
 from asr.training.signals import Stopped, requeue
 
 if TYPE_CHECKING:
+    from hydra.errors import CompactHydraException
     from omegaconf import DictConfig
 
     from asr.run.settings import RunSettings
@@ -28,6 +31,7 @@ Command = Callable[[Any], float | None]  # of a run's settings; returns what a s
 Reader = Callable[[Mapping[str, Any], Sequence[str]], Any]  # config and overrides to a run's settings, checked
 
 PRINTING = {"-h", "--help", "-c", "--cfg", "-i", "--info", "--hydra-help", "--version"}  # and nothing else is done
+HYDRA_ADVICE = ("To append", "Config search path", "\tprovider")  # lines of its messages that do not help here
 LONGEST_NAME = 100  # of a folder named by overrides
 SWEEP_PACKAGES = {  # files of conf/sweep/: the package that each needs, and our extra that installs it
     "optuna": ("hydra-optuna-sweeper", "optuna"),
@@ -89,13 +93,55 @@ def experiment_command(command: Command, root: str = "train", read: Reader = rea
         spin_briefly()
         keep_memory()
         import hydra
+        from hydra.errors import CompactHydraException
 
-        hydra.main(version_base="1.3", config_path=str(CONF), config_name=root)(main)()
+        os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # Hydra raises its errors, and does not print and exit
+        try:
+            hydra.main(version_base="1.3", config_path=str(CONF), config_name=root)(main)()
+        except CompactHydraException as error:
+            sys.exit(f"error: {composition_error(error)}")
         gc.freeze()  # Python would look through all of Lightning for garbage before it ends, for most of a second
         if reader_has_gone() or failed:
             sys.exit(1)
 
     return program
+
+
+def composition_error(error: "CompactHydraException") -> str:
+    """Return one line that says what must hold, what was given, and what to do.
+
+    Args:
+        error: raised by Hydra while it composed the config; its own text has several lines.
+    """
+    from hydra.errors import MissingConfigException, OverrideParseException
+    from omegaconf import DictConfig
+    from omegaconf.errors import OmegaConfBaseException
+
+    cause = error.__cause__
+    if isinstance(error, MissingConfigException) and error.missing_cfg_file:
+        group, _, name = error.missing_cfg_file.rpartition("/")
+        names = sorted(path.stem for path in CONF.joinpath(group).glob("*.yaml"))
+        if group and names:
+            return f"{group} must be one of {', '.join(names)}; got {name!r}.{_similar(name, names)}"
+    if isinstance(error, OverrideParseException):
+        return f"an override must be KEY=VALUE, quoted for the shell where it has spaces; got {error.override!r}."
+    if isinstance(cause, OmegaConfBaseException) and cause.full_key and isinstance(cause.parent_node, DictConfig):
+        section, _, key = cause.full_key.rpartition(".")
+        keys = sorted(map(str, cause.parent_node))
+        if keys and key not in keys:
+            more = f" +{cause.full_key}=VALUE passes {key} to Lightning's Trainer." if section == "trainer" else ""
+            has = f"{section or 'the config'} has {', '.join(keys)}"
+            return f"{cause.full_key} must be a setting; {has}.{_similar(key, keys)}{more}"
+    return _one_line([*str(error).splitlines(), *(str(cause).splitlines() if cause else [])])
+
+
+def _similar(name: str, names: Collection[str]) -> str:
+    matches = get_close_matches(name, names, n=1)
+    return f" Did you mean {matches[0]}?" if matches else ""
+
+
+def _one_line(lines: Iterable[str]) -> str:
+    return " ".join(line.strip() for line in lines if line.strip() and not line.startswith(HYDRA_ADVICE))
 
 
 def check_sweep_packages(arguments: Sequence[str]) -> None:
