@@ -1,10 +1,8 @@
 """The token-and-duration transducer: its loss and its searches against enumeration and plain loops."""
 
 import math
-import random
 from collections.abc import Iterator
 from functools import lru_cache
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +18,25 @@ from asr.interfaces import Encoded, Span
 from asr.kernels.tdt_loss import tdt_loss
 from asr.kernels.transducer_loss import transducer_loss
 from asr.text.normalize import as_written
-from tests.conftest import CONF, resolved
-from tests.fusion import NUMBERS, Fusion, Pieces, Trigrams, search_settings
+from tests.conftest import resolved
+from tests.fusion import Pieces, search_settings
 from tests.identity import decoded
+from tests.transducers import (
+    DIM,
+    FUSED,
+    PIECES,
+    PREDICTORS,
+    SMALL,
+    WIDE,
+    assert_finds,
+    assert_junk_changes_no_hypothesis,
+    assert_loss_and_gradient,
+    logits_of,
+    needs_kenlm,
+    random_fusion,
+    random_head,
+)
 
-PREDICTORS = sorted(path.stem for path in (CONF / "head" / "predictor").glob("*.yaml"))
-PIECES = ["", " ", "a", "b"]
-DIM = 6
 DURATIONS = (0, 1, 3)
 
 Arcs = list[tuple[int, int, int, int]]  # arcs: frame, tokens before, token or blank, number of the duration
@@ -70,33 +80,15 @@ CASES = [((1, 2), 4), ((2,), 5), ((), 2), ((3, 3, 1), 1), ((1, 1), 2), ((2, 1, 3
 VOCAB_SIZE = 4
 
 
-def batch_of_cases() -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Logits, tokens, lengths and token lengths of CASES, with junk in all that is padding."""
-    torch.manual_seed(1)
-    lengths = torch.tensor([frames for _, frames in CASES])
-    token_lengths = torch.tensor([len(tokens) for tokens, _ in CASES])
-    logits = torch.full((len(CASES), 7, 6, VOCAB_SIZE + len(DURATIONS)), math.nan, dtype=torch.float64)
-    logits[:, ::2] = math.inf
-    tokens = torch.full((len(CASES), 5), 10**6)
-    for row, (ids, frames) in enumerate(CASES):
-        logits[row, :frames, : len(ids) + 1] = 2 * torch.randn(frames, len(ids) + 1, logits.shape[-1]).double()
-        tokens[row, : len(ids)] = torch.tensor(ids, dtype=torch.int64)
-    return logits.requires_grad_(), tokens, lengths, token_lengths
-
-
 @pytest.mark.parametrize("sigma", [0.0, 0.05])
 def test_loss_and_gradient_are_those_of_an_enumeration_of_all_paths(sigma: float) -> None:
-    logits, *others = batch_of_cases()
-    loss = tdt_loss(logits, *others, DURATIONS, sigma)
-    [gradient] = torch.autograd.grad(loss @ torch.arange(1.0, len(CASES) + 1, dtype=torch.float64), logits)
-    for row, (ids, frames) in enumerate(CASES):
-        own = logits[row, :frames, : len(ids) + 1].detach().requires_grad_()
-        expected = enumerated(own, ids, sigma)
-        [own_gradient] = torch.autograd.grad(expected * (row + 1), own)
-        torch.testing.assert_close(loss[row], expected, rtol=0, atol=1e-12)
-        torch.testing.assert_close(gradient[row, :frames, : len(ids) + 1], own_gradient, rtol=0, atol=1e-12)
-        gradient[row, :frames, : len(ids) + 1] = 0
-    assert not gradient.any(), "of padding there is none"
+    torch.manual_seed(1)
+    assert_loss_and_gradient(
+        lambda *batch: tdt_loss(*batch, DURATIONS, sigma),
+        lambda logits, tokens: enumerated(logits, tokens, sigma),
+        CASES,
+        VOCAB_SIZE + len(DURATIONS),
+    )
 
 
 @pytest.mark.parametrize("durations", [(0, 1), (0, 1, 2, 3, 4), (0, 1, 8)])
@@ -156,39 +148,26 @@ def test_an_utterance_without_frames_has_no_probability() -> None:
 
 @lru_cache
 def config(predictor: str, *more: str) -> dict[str, Any]:
-    overrides = [f"head/predictor={predictor}", "head.predictor.dim=5", "head.joint_dim=7", "head.durations=[0,1,3]"]
+    overrides = [f"head/predictor={predictor}", *SMALL, "head.durations=[0,1,3]"]
     settings: dict[str, Any] = resolved("head=tdt", *overrides, *more)["head"]
     return settings
 
 
 def head(predictor: str = "stateless", seed: int = 0, scale: float = 3.0, more: tuple[str, ...] = ()) -> Any:
     """A small head in float64 whose distributions are far from flat."""
-    torch.manual_seed(seed)
-    made = component("head", config(predictor, *more))(DIM, 3, len(PIECES)).double().eval()
-    with torch.no_grad():
-        for parameter in made.parameters():
-            parameter.copy_(0.7 * torch.randn_like(parameter))
-        made.duration_joiner.output.weight *= scale
-    return made
+    return random_head(config(predictor, *more), "duration_joiner", len(PIECES), seed, scale)
 
 
-def logits_of(made: Any, encoder_out: Tensor, tokens: tuple[int, ...]) -> Tensor:
+def head_logits(made: Any, encoder_out: Tensor, tokens: tuple[int, ...]) -> Tensor:
     """(T', D) and tokens to logits (T', U + 1, V + D), token by token."""
-    out, state = made.predictor.step(torch.tensor([0]), made.predictor.initial_state(1))
-    outs = [out]
-    for token in tokens:
-        out, state = made.predictor.step(torch.tensor([token]), state)
-        outs.append(out)
-    frames = made.duration_joiner.of_frames(encoder_out)[:, None]
-    logits: Tensor = made.duration_joiner(frames, made.duration_joiner.of_tokens(torch.cat(outs))[None])
-    return logits
+    return logits_of(made.predictor, made.duration_joiner, encoder_out, tokens)
 
 
 @pytest.mark.parametrize("more", [(), ("head.ctc_weight=0",), ("head.joint_activation=relu",)])
 def test_the_heads_loss_is_the_weighted_sum_of_its_own_and_ctcs(more: tuple[str, ...]) -> None:
     made, encoder_out, tokens = head(more=more), torch.randn(1, 4, DIM, dtype=torch.float64), (2, 1)
     losses = made.losses(Encoded(encoder_out, torch.tensor([4]), {}), torch.tensor([tokens]), torch.tensor([2]))
-    own = enumerated(logits_of(made, encoder_out[0], tokens), tokens)
+    own = enumerated(head_logits(made, encoder_out[0], tokens), tokens)
     weight = made.ctc_weight
     expected = (1 - weight) * own + (weight * losses["ctc"][0] if weight else 0.0)
     torch.testing.assert_close(losses["loss"][0], expected, rtol=0, atol=1e-12)
@@ -202,7 +181,7 @@ def test_omega_is_how_often_a_batch_has_the_loss_without_durations_and_its_seed_
     encoded = Encoded(torch.randn(2, 5, DIM, dtype=torch.float64), torch.tensor([5, 3]), {})
     tokens, lengths = torch.tensor([[2, 1], [3, 0]]), torch.tensor([2, 1])
     logits = torch.stack(
-        [logits_of(made, out, tuple(row)) for out, row in zip(encoded.out, tokens.tolist(), strict=True)]
+        [head_logits(made, out, tuple(row)) for out, row in zip(encoded.out, tokens.tolist(), strict=True)]
     )
     with_durations = tdt_loss(logits, tokens, encoded.lengths, lengths, DURATIONS, 0.05)
     without = transducer_loss(logits[..., : len(PIECES)], tokens, encoded.lengths, lengths)
@@ -262,7 +241,7 @@ def plain_greedy(made: Any, encoder_out: Tensor, max_symbols: int) -> tuple[list
     tokens: list[int] = []
     spans, confidences, score, frame, number = [], [], 0.0, 0, 0
     while frame < len(encoder_out):
-        row = logits_of(made, encoder_out[frame : frame + 1], tuple(tokens))[0, -1].detach()
+        row = head_logits(made, encoder_out[frame : frame + 1], tuple(tokens))[0, -1].detach()
         of_tokens, of_durations = row[: len(PIECES)].log_softmax(dim=0), row[len(PIECES) :].log_softmax(dim=0)
         token, kind = int(of_tokens.argmax()), int(of_durations.argmax())
         if number == max_symbols:
@@ -314,17 +293,8 @@ def test_a_stream_in_chunks_of_any_length_writes_what_one_pass_writes() -> None:
 
 
 def test_junk_behind_an_utterance_changes_no_hypothesis() -> None:
-    made, lengths = head(), torch.tensor([7, 3])
-    encoder_out = torch.randn(2, 7, DIM, dtype=torch.float64)
-    junk = encoder_out.clone()
-    junk[1, 3:] = math.nan
-    for decoder in (greedy(made), beam(made)):
-        assert decoded(decoder, junk, lengths) == decoded(decoder, encoder_out, lengths)
-        alone = decoded(decoder, encoder_out[1:, :3], lengths[1:])
-        assert alone[0][0].tokens == decoded(decoder, junk, lengths)[1][0].tokens
-
-
-WIDE = {"beam_size": 10_000, "beam_threshold": math.inf, "tokens_per_frame": 100}
+    made = head()
+    assert_junk_changes_no_hypothesis([greedy(made), beam(made)])
 
 
 def beam(made: Any, **settings: Any) -> TDTBeam:
@@ -348,7 +318,7 @@ def spelt(
         if frame >= num_frames:
             ended.setdefault(tokens, []).append(path)
             return
-        row = logits_of(made, encoder_out[frame : frame + 1], tokens)[0, -1]
+        row = head_logits(made, encoder_out[frame : frame + 1], tokens)[0, -1]
         of_tokens, of_durations = row[: len(PIECES)].log_softmax(dim=0), row[len(PIECES) :].log_softmax(dim=0)
         score, spans, confidences = path
         for kind, duration in enumerate(DURATIONS):
@@ -371,37 +341,17 @@ def spelt(
     return made, encoder_out, found
 
 
-needs_kenlm = pytest.mark.skipif(find_spec("flashlight") is None, reason="flashlight-text is not installed")
-
-
 @needs_kenlm
-@pytest.mark.parametrize("fused", ["nothing", "words", "tokens", "spelled", "lexicon", "hotwords", "all"])
+@pytest.mark.parametrize("fused", FUSED)
 def test_a_wide_beam_finds_what_enumeration_of_all_paths_does(fused: str, tmp_path: Path) -> None:
     for seed, predictor in enumerate(PREDICTORS):
-        draw = random.Random(f"{fused} {seed}")
-        names = [piece.replace(" ", "\N{LOWER ONE EIGHTH BLOCK}") for piece in PIECES[1:]]
-        words = {"words": ["a", "b", "ab", "ba"], "tokens": names, "spelled": ["a", "ba"], "all": ["a", "ab", "ba"]}
-        model = Trigrams(words[fused], draw) if fused in words else None
-        plain = Fusion(
-            PIECES,
-            model,
-            "token" if fused == "tokens" else "word",
-            ["a", "ab", "bb"] if fused in ("lexicon", "all") else None,
-            ["a b", "ba"] if fused in ("hotwords", "all") else (),
-            {name: draw.uniform(0, 2) for name in NUMBERS},
-            Trigrams("ab", draw) if fused == "spelled" else None,
-        )
-        settings = plain.settings(tmp_path)
+        fusion = random_fusion(fused, seed)
+        settings = fusion.settings(tmp_path)
         for num_frames, max_symbols in ((3, 1), (2, 2)):
             made, encoder_out, acoustic = spelt(predictor, num_frames, max_symbols)
-            gains = {tokens: plain.score(tokens) for tokens in acoustic}
-            expected = {tokens: acoustic[tokens][0] + gain for tokens, gain in gains.items() if gain is not None}
             search = beam(made, **WIDE, **settings, max_symbols=max_symbols)
             [found] = decoded(search, encoder_out[None], torch.tensor([num_frames]))
-            scores = [hypothesis.score for hypothesis in found]
-            assert scores == sorted(scores, reverse=True)
-            by_tokens = {tuple(hypothesis.tokens): hypothesis.score for hypothesis in found}
-            assert by_tokens == pytest.approx(expected, abs=1e-4)  # the language model's figures are float32
+            assert_finds(found, {tokens: score for tokens, (score, _) in acoustic.items()}, fusion)
             for hypothesis in found:
                 _, (_, frames, confidences) = acoustic[tuple(hypothesis.tokens)]
                 assert hypothesis.frames == frames

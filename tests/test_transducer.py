@@ -1,10 +1,8 @@
 """The transducer: its loss, its prediction networks and its searches against enumeration and plain loops."""
 
 import math
-import random
 from collections.abc import Iterator
 from functools import lru_cache
-from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -13,49 +11,49 @@ import pytest
 import torch
 from torch import Tensor
 
-from asr.build import check_components, component
+from asr.build import check_components
 from asr.decode.transducer_beam import TransducerBeam
 from asr.decode.transducer_greedy import TransducerGreedy
 from asr.errors import InputError
 from asr.interfaces import Encoded
 from asr.kernels.transducer_loss import transducer_loss, transducer_loss_by_torchaudio, transducer_loss_plainly
 from asr.text.normalize import as_written
-from tests.conftest import CONF, resolved
-from tests.fusion import NUMBERS, Fusion, Pieces, Trigrams, search_settings
+from tests.conftest import resolved
+from tests.fusion import Pieces, search_settings
 from tests.identity import decoded
-
-PREDICTORS = sorted(path.stem for path in (CONF / "head" / "predictor").glob("*.yaml"))
-PIECES = ["", " ", "a", "b"]
-DIM = 6
+from tests.transducers import (
+    DIM,
+    FUSED,
+    PIECES,
+    PREDICTORS,
+    SMALL,
+    WIDE,
+    assert_finds,
+    assert_junk_changes_no_hypothesis,
+    assert_loss_and_gradient,
+    batch_of,
+    logits_of,
+    needs_kenlm,
+    random_fusion,
+    random_head,
+)
 
 
 @lru_cache
 def config(predictor: str) -> dict[str, Any]:
-    overrides = [f"head/predictor={predictor}", "head.predictor.dim=5", "head.joint_dim=7"]
+    overrides = [f"head/predictor={predictor}", *SMALL]
     settings: dict[str, Any] = resolved("head=transducer", *overrides)["head"]
     return settings
 
 
 def head(predictor: str = "stateless", vocab_size: int = len(PIECES), scale: float = 3.0, seed: int = 0) -> Any:
     """A small transducer in float64 whose distributions are far from flat."""
-    torch.manual_seed(seed)
-    made = component("head", config(predictor))(DIM, 3, vocab_size).double().eval()
-    with torch.no_grad():
-        for parameter in made.parameters():
-            parameter.copy_(0.7 * torch.randn_like(parameter))
-        made.joiner.output.weight *= scale
-    return made
+    return random_head(config(predictor), "joiner", vocab_size, seed, scale)
 
 
 def log_probs(made: Any, encoder_out: Tensor, tokens: tuple[int, ...]) -> Tensor:
     """(T', D) and tokens to (T', U + 1, V), token by token."""
-    out, state = made.predictor.step(torch.tensor([0]), made.predictor.initial_state(1))
-    outs = [out]
-    for token in tokens:
-        out, state = made.predictor.step(torch.tensor([token]), state)
-        outs.append(out)
-    frames = made.joiner.of_frames(encoder_out)[:, None]
-    return made.joiner(frames, made.joiner.of_tokens(torch.cat(outs))[None]).log_softmax(dim=-1)
+    return logits_of(made.predictor, made.joiner, encoder_out, tokens).log_softmax(dim=-1)
 
 
 def alignments(num_frames: int, num_tokens: int, most: int) -> Iterator[tuple[int, ...]]:
@@ -79,36 +77,17 @@ def enumerated(log_probs: Tensor, tokens: tuple[int, ...], most: int = 99) -> Te
 
 
 CASES = [((1, 2), 3), ((2,), 4), ((), 2), ((3, 3, 1), 1), ((1, 1), 2)]
-
-
-def batch_of_cases() -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Logits, tokens, lengths and token lengths of CASES, with junk in all that is padding."""
-    lengths = torch.tensor([frames for _, frames in CASES])
-    token_lengths = torch.tensor([len(tokens) for tokens, _ in CASES])
-    logits = torch.full((len(CASES), 6, 6, 4), math.nan, dtype=torch.float64)
-    tokens = torch.full((len(CASES), 5), 10**6)
-    for row, (ids, frames) in enumerate(CASES):
-        logits[row, :frames, : len(ids) + 1] = torch.randn(frames, len(ids) + 1, 4, dtype=torch.float64)
-        tokens[row, : len(ids)] = torch.tensor(ids, dtype=torch.int64)
-    return logits.requires_grad_(), tokens, lengths, token_lengths
+VOCAB_SIZE = 4
 
 
 def test_loss_and_gradient_are_those_of_an_enumeration_of_all_alignments() -> None:
-    logits, tokens, lengths, token_lengths = batch_of_cases()
-    loss = transducer_loss(logits, tokens, lengths, token_lengths)
-    [gradient] = torch.autograd.grad(loss @ torch.arange(1.0, len(CASES) + 1, dtype=torch.float64), logits)
-    for row, (ids, frames) in enumerate(CASES):
-        own = logits[row, :frames, : len(ids) + 1].detach().requires_grad_()
-        expected = -enumerated(own.log_softmax(dim=-1), ids)
-        [own_gradient] = torch.autograd.grad(expected * (row + 1), own)
-        torch.testing.assert_close(loss[row], expected, rtol=0, atol=1e-12)
-        torch.testing.assert_close(gradient[row, :frames, : len(ids) + 1], own_gradient, rtol=0, atol=1e-12)
-        gradient[row, :frames, : len(ids) + 1] = 0
-        assert not gradient[row].any(), "of padding there is none"
+    assert_loss_and_gradient(
+        transducer_loss, lambda logits, tokens: -enumerated(logits.log_softmax(dim=-1), tokens), CASES, VOCAB_SIZE
+    )
 
 
 def test_torchaudios_loss_is_the_plain_one() -> None:
-    logits, tokens, lengths, token_lengths = batch_of_cases()
+    logits, tokens, lengths, token_lengths = batch_of(CASES, VOCAB_SIZE)
     single = logits.detach().float().requires_grad_()
     loss = transducer_loss(single, tokens, lengths, token_lengths)
     expected = transducer_loss(logits, tokens, lengths, token_lengths)
@@ -118,7 +97,7 @@ def test_torchaudios_loss_is_the_plain_one() -> None:
 
 
 def test_the_plain_loss_is_taken_where_torchaudio_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    logits, tokens, lengths, token_lengths = (x.detach() for x in batch_of_cases())
+    logits, tokens, lengths, token_lengths = (x.detach() for x in batch_of(CASES, VOCAB_SIZE))
     expected = transducer_loss(logits.float(), tokens, lengths, token_lengths)
     monkeypatch.delattr("torchaudio.functional.rnnt_loss")
     found = transducer_loss(logits.float(), tokens, lengths, token_lengths)
@@ -239,17 +218,8 @@ def test_greedy_decoding_of_a_batch_is_a_plain_loop_over_each_utterance(predicto
 
 
 def test_junk_behind_an_utterance_changes_no_hypothesis() -> None:
-    made, lengths = head(), torch.tensor([7, 3])
-    encoder_out = torch.randn(2, 7, DIM, dtype=torch.float64)
-    junk = encoder_out.clone()
-    junk[1, 3:] = math.nan
-    for decoder in (greedy(made), beam(made)):
-        assert decoded(decoder, junk, lengths) == decoded(decoder, encoder_out, lengths)
-        alone = decoded(decoder, encoder_out[1:, :3], lengths[1:])
-        assert alone[0][0].tokens == decoded(decoder, junk, lengths)[1][0].tokens
-
-
-WIDE = {"beam_size": 10_000, "beam_threshold": math.inf, "tokens_per_frame": 100}
+    made = head()
+    assert_junk_changes_no_hypothesis([greedy(made), beam(made)])
 
 
 def beam(made: Any, **settings: Any) -> TransducerBeam:
@@ -270,37 +240,17 @@ def small(predictor: str, num_frames: int, max_symbols: int) -> tuple[Any, Tenso
     return made, encoder_out, scores
 
 
-needs_kenlm = pytest.mark.skipif(find_spec("flashlight") is None, reason="flashlight-text is not installed")
-
-
 @needs_kenlm
-@pytest.mark.parametrize("fused", ["nothing", "words", "tokens", "spelled", "lexicon", "hotwords", "all"])
+@pytest.mark.parametrize("fused", FUSED)
 def test_a_wide_beam_finds_what_enumeration_of_all_alignments_does(fused: str, tmp_path: Path) -> None:
     for seed, predictor in enumerate(PREDICTORS):
-        draw = random.Random(f"{fused} {seed}")
-        names = [piece.replace(" ", "\N{LOWER ONE EIGHTH BLOCK}") for piece in PIECES[1:]]
-        words = {"words": ["a", "b", "ab", "ba"], "tokens": names, "spelled": ["a", "ba"], "all": ["a", "ab", "ba"]}
-        model = Trigrams(words[fused], draw) if fused in words else None
-        plain = Fusion(
-            PIECES,
-            model,
-            "token" if fused == "tokens" else "word",
-            ["a", "ab", "bb"] if fused in ("lexicon", "all") else None,
-            ["a b", "ba"] if fused in ("hotwords", "all") else (),
-            {name: draw.uniform(0, 2) for name in NUMBERS},
-            Trigrams("ab", draw) if fused == "spelled" else None,
-        )
-        settings = plain.settings(tmp_path)
+        fusion = random_fusion(fused, seed)
+        settings = fusion.settings(tmp_path)
         for num_frames, max_symbols in ((3, 1), (2, 2)):
             made, encoder_out, acoustic = small(predictor, num_frames, max_symbols)
-            added = {tokens: plain.score(tokens) for tokens in acoustic}
-            expected = {tokens: acoustic[tokens] + gain for tokens, gain in added.items() if gain is not None}
             search = beam(made, **WIDE, **settings, max_symbols=max_symbols)
             [found] = decoded(search, encoder_out[None], torch.tensor([num_frames]))
-            scores = [hypothesis.score for hypothesis in found]
-            assert scores == sorted(scores, reverse=True)
-            by_tokens = {tuple(hypothesis.tokens): hypothesis.score for hypothesis in found}
-            assert by_tokens == pytest.approx(expected, abs=1e-4)  # the language model's figures are float32
+            assert_finds(found, acoustic, fusion)
 
 
 def test_a_narrow_beam_keeps_no_more_than_its_size_and_counts_no_path_twice() -> None:

@@ -1,0 +1,120 @@
+"""Shared by the tests of transducers with and without durations: small heads, batches with junk, common checks."""
+
+import math
+import random
+from collections.abc import Callable, Iterable, Sequence
+from importlib.util import find_spec
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from asr.build import component
+from tests.conftest import CONF
+from tests.fusion import NUMBERS, Fusion, Trigrams
+from tests.identity import decoded
+
+PREDICTORS = sorted(path.stem for path in (CONF / "head" / "predictor").glob("*.yaml"))
+PIECES = ["", " ", "a", "b"]
+DIM = 6
+SMALL = ("head.predictor.dim=5", "head.joint_dim=7")
+WIDE = {"beam_size": 10_000, "beam_threshold": math.inf, "tokens_per_frame": 100}
+FUSED = ["nothing", "words", "tokens", "spelled", "lexicon", "hotwords", "all"]
+
+Case = tuple[tuple[int, ...], int]  # tokens; number of frames
+
+needs_kenlm = pytest.mark.skipif(find_spec("flashlight") is None, reason="flashlight-text is not installed")
+
+
+def random_head(config: dict[str, Any], joiner: str, vocab_size: int, seed: int, scale: float) -> Any:
+    """A head in float64 with random weights; `scale` multiplies the joiner's output, so that it is far from flat."""
+    torch.manual_seed(seed)
+    made = component("head", config)(DIM, 3, vocab_size).double().eval()
+    with torch.no_grad():
+        for parameter in made.parameters():
+            parameter.copy_(0.7 * torch.randn_like(parameter))
+        getattr(made, joiner).output.weight *= scale
+    return made
+
+
+def logits_of(predictor: Any, joiner: Any, encoder_out: Tensor, tokens: Sequence[int]) -> Tensor:
+    """(T', D) and tokens to logits (T', U + 1, ...), token by token."""
+    out, state = predictor.step(torch.tensor([0]), predictor.initial_state(1))
+    outs = [out]
+    for token in tokens:
+        out, state = predictor.step(torch.tensor([token]), state)
+        outs.append(out)
+    logits: Tensor = joiner(joiner.of_frames(encoder_out)[:, None], joiner.of_tokens(torch.cat(outs))[None])
+    return logits
+
+
+def batch_of(cases: Sequence[Case], width: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Logits (B, T', U + 1, width), tokens, lengths and token lengths, with junk in all that is padding."""
+    lengths = torch.tensor([frames for _, frames in cases])
+    token_lengths = torch.tensor([len(tokens) for tokens, _ in cases])
+    logits = torch.full((len(cases), 7, 6, width), math.nan, dtype=torch.float64)
+    logits[:, ::2] = math.inf
+    tokens = torch.full((len(cases), 5), 10**6)
+    for row, (ids, frames) in enumerate(cases):
+        logits[row, :frames, : len(ids) + 1] = 2 * torch.randn(frames, len(ids) + 1, width, dtype=torch.float64)
+        tokens[row, : len(ids)] = torch.tensor(ids, dtype=torch.int64)
+    return logits.requires_grad_(), tokens, lengths, token_lengths
+
+
+def assert_loss_and_gradient(
+    loss_of: Callable[..., Tensor],
+    reference: Callable[[Tensor, tuple[int, ...]], Tensor],
+    cases: Sequence[Case],
+    width: int,
+) -> None:
+    """Compare a loss of a padded batch, and its gradient, with a reference of one utterance, logits (T', U + 1, V)."""
+    logits, *others = batch_of(cases, width)
+    loss = loss_of(logits, *others)
+    [gradient] = torch.autograd.grad(loss @ torch.arange(1.0, len(cases) + 1, dtype=torch.float64), logits)
+    for row, (ids, frames) in enumerate(cases):
+        own = logits[row, :frames, : len(ids) + 1].detach().requires_grad_()
+        expected = reference(own, ids)
+        [own_gradient] = torch.autograd.grad(expected * (row + 1), own)
+        torch.testing.assert_close(loss[row], expected, rtol=0, atol=1e-12)
+        torch.testing.assert_close(gradient[row, :frames, : len(ids) + 1], own_gradient, rtol=0, atol=1e-12)
+        gradient[row, :frames, : len(ids) + 1] = 0
+    assert not gradient.any(), "padding has no gradient"
+
+
+def assert_junk_changes_no_hypothesis(decoders: Iterable[Any]) -> None:
+    """NaN after the end of an utterance changes no hypothesis, nor does the rest of the batch change its tokens."""
+    lengths = torch.tensor([7, 3])
+    encoder_out = torch.randn(2, 7, DIM, dtype=torch.float64)
+    junk = encoder_out.clone()
+    junk[1, 3:] = math.nan
+    for decoder in decoders:
+        assert decoded(decoder, junk, lengths) == decoded(decoder, encoder_out, lengths)
+        alone = decoded(decoder, encoder_out[1:, :3], lengths[1:])
+        assert alone[0][0].tokens == decoded(decoder, junk, lengths)[1][0].tokens
+
+
+def random_fusion(fused: str, seed: int) -> Fusion:
+    """The plain reference of a shallow fusion with random figures; `fused` is one of FUSED."""
+    draw = random.Random(f"{fused} {seed}")
+    names = [piece.replace(" ", "\N{LOWER ONE EIGHTH BLOCK}") for piece in PIECES[1:]]
+    words = {"words": ["a", "b", "ab", "ba"], "tokens": names, "spelled": ["a", "ba"], "all": ["a", "ab", "ba"]}
+    return Fusion(
+        PIECES,
+        Trigrams(words[fused], draw) if fused in words else None,
+        "token" if fused == "tokens" else "word",
+        ["a", "ab", "bb"] if fused in ("lexicon", "all") else None,
+        ["a b", "ba"] if fused in ("hotwords", "all") else (),
+        {name: draw.uniform(0, 2) for name in NUMBERS},
+        Trigrams("ab", draw) if fused == "spelled" else None,
+    )
+
+
+def assert_finds(found: Sequence[Any], acoustic: dict[tuple[int, ...], float], fusion: Fusion) -> None:
+    """Compare an n-best list with the scores of all hypotheses, by enumeration, plus their fusion."""
+    gains = {tokens: fusion.score(tokens) for tokens in acoustic}
+    expected = {tokens: acoustic[tokens] + gain for tokens, gain in gains.items() if gain is not None}
+    scores = [hypothesis.score for hypothesis in found]
+    assert scores == sorted(scores, reverse=True)
+    by_tokens = {tuple(hypothesis.tokens): hypothesis.score for hypothesis in found}
+    assert by_tokens == pytest.approx(expected, abs=1e-4)  # the language model's figures are float32
