@@ -37,7 +37,7 @@ def doctor(settings: "RunSettings") -> None:
     configure(settings.data.storage)
     source = settings.doctor.model
     recognizer = load_recognizer(source) if source is not None else None  # first: examining a corpus may take an hour
-    run_dir = settings.folder
+    run_dir = Path(settings.run_dir)
     diagnosis = Diagnosis(settings.corpus.name, Path(settings.doctor.report or run_dir / DOCTOR))
     prepare_if_absent(settings.corpus)
     manifests = Manifests(IndexCache(settings.data.index_dir))

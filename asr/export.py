@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from asr.cli.command import DECODERS, add_base, audio_progress, progress_bar, run_command
+from asr.cli.command import DECODERS, add_base, audio_progress, check_language, progress_bar, run_command
 from asr.errors import InputError
 from asr.system.files import real
 
@@ -31,7 +31,7 @@ OPTIONS = {
     ONNX: ("decode", "quantize", "manifest", "audio", "web", "example"),
     HUGGING_FACE: ("language", "license"),
 }  # of one alone
-LANGUAGE, LICENCE = re.compile(r"[a-z]{2,3}"), re.compile(r"[a-z0-9][a-z0-9.+-]{0,39}")
+LICENCE = re.compile(r"[a-z0-9][a-z0-9.+-]{0,39}")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -129,10 +129,9 @@ def _check_options(options: argparse.Namespace) -> None:
         for name in names:
             if form != options.to and getattr(options, name):
                 raise InputError(f"--{name} must go with --to {form}; --to {options.to} has no use for it.")
-    for name, rule, such in (("language", LANGUAGE, "en"), ("license", LICENCE, "cc-by-4.0")):
-        value = getattr(options, name)
-        if value is not None and not rule.fullmatch(value):
-            raise InputError(f"--{name} must be a short name in lower case, such as {such}; got {value!r}.")
+    check_language(options.language)
+    if options.license is not None and not LICENCE.fullmatch(options.license):
+        raise InputError(f"--license must be a short name in lower case, such as cc-by-4.0; got {options.license!r}.")
 
 
 def _publish(options: argparse.Namespace) -> int:

@@ -6,14 +6,13 @@ import importlib.util
 import ipaddress
 import math
 import os
-import re
 import socket
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from asr.cli.command import add_decoding, inference, load_model, model_parser, run_command
+from asr.cli.command import add_decoding, check_language, inference, load_model, model_parser, run_command
 from asr.errors import InputError, how_to_install
 from asr.settings.rule import STREAM_SECONDS, THREADS
 from asr.text.printable import printable
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
 
 # The extra `serve`:
 PACKAGES = ("fastapi", "fastapi_offline", "uvicorn", "websockets", "python_multipart", "prometheus_client")
-LANGUAGE = re.compile(r"[a-z]{2,3}")
 MOST_AT_ONCE = 8  # recordings; more of them make each wait longer, and hardly more of them a second
 
 
@@ -116,10 +114,7 @@ def _check(options: argparse.Namespace) -> None:
     for key, rule in ({"num_threads": THREADS} | STREAM_SECONDS).items():
         if getattr(options, key) is not None:
             rule.check("--" + key.replace("_", "-"), getattr(options, key))
-    if options.language is not None and not LANGUAGE.fullmatch(options.language):
-        raise InputError(
-            f"--language must be two or three letters in lower case, such as en; got {options.language!r}."
-        )
+    check_language(options.language)
     if options.model_name is not None and not (options.model_name.strip() and options.model_name.isprintable()):
         raise InputError(f"--model-name must be a name that can be printed; got {options.model_name!r}.")
     if not 0 <= options.port < 1 << 16:

@@ -130,6 +130,13 @@ def num_parts(output: Path) -> int:
     return len(list(output.glob("part-*.jsonl")))
 
 
+def assert_ends_like(undisturbed: Path, output: Path, process: Any, log: Path) -> None:
+    """Wait for a job: it must end well, with the files of an undisturbed one."""
+    process.join(PATIENCE)
+    assert process.exitcode == 0, log.read_text()
+    assert files_of(output) == files_of(undisturbed)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_processes_of_tasks_that_are_killed_change_nothing(
@@ -144,10 +151,8 @@ def test_processes_of_tasks_that_are_killed_change_nothing(
         for victim in task_processes()[:1]:
             os.kill(victim, signal.SIGKILL)
             killed += 1
-    process.join(PATIENCE)
-    assert process.exitcode == 0, (tmp_path / "log").read_text()
     assert killed == 3
-    assert files_of(output) == files_of(undisturbed)
+    assert_ends_like(undisturbed, output, process, tmp_path / "log")
 
 
 @pytest.mark.slow
@@ -159,9 +164,7 @@ def test_a_node_that_is_killed_changes_nothing(cluster: Any, source: Path, undis
     [node] = cluster.worker_nodes
     for raylet in node.all_processes["raylet"]:
         os.kill(raylet.process.pid, signal.SIGKILL)
-    process.join(PATIENCE)
-    assert process.exitcode == 0, (tmp_path / "log").read_text()
-    assert files_of(output) == files_of(undisturbed)
+    assert_ends_like(undisturbed, output, process, tmp_path / "log")
 
 
 @pytest.mark.slow
@@ -178,9 +181,7 @@ def test_a_driver_that_is_killed_resumes_with_the_same_command(
     done = num_parts(output)
     assert 2 <= done < num_parts(undisturbed)
     process = start(arguments, tmp_path / "log")
-    process.join(PATIENCE)
-    assert process.exitcode == 0, (tmp_path / "log").read_text()
-    assert files_of(output) == files_of(undisturbed)
+    assert_ends_like(undisturbed, output, process, tmp_path / "log")
 
 
 @pytest.mark.slow

@@ -15,6 +15,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from asr.run.initialization import with_parts
+from asr.settings.read import as_mapping
 from tests.conftest import TINY, settings_with, tone_corpus
 from tests.processes import bundle, examples, finish, kill, metrics, resumptions, start, steps_logged, wait_for
 from tests.test_resume import die_behind_the_first_checkpoint, die_in
@@ -37,7 +38,7 @@ RUN = [
 
 def config(run_dir: Path, model: Path, corpus: Path, *overrides: str) -> dict[str, Any]:
     given = [*RUN, *tone_corpus(corpus), f"init.from={model}", f"run_dir={run_dir}", *overrides]
-    return with_parts(settings_with(*given), given).resolved
+    return as_mapping(with_parts(settings_with(*given), given))
 
 
 def assert_same(parts: Path, whole: Path) -> None:

@@ -22,6 +22,7 @@ from asr.errors import InputError
 from asr.evaluate import main as evaluate_main
 from asr.merge import main as merge_main
 from asr.run.initialization import with_parts
+from asr.settings.read import as_mapping
 from asr.train import train
 from asr.transcribe import main as transcribe_main
 from asr.tune import main as tune_main
@@ -291,7 +292,7 @@ def test_a_run_that_is_killed_resumes_to_the_same_bits(
     how: list[str], world_size: int, fluent: Path, tones: Path, tmp_path: Path
 ) -> None:
     def begin(folder: str, **before: Any) -> int:
-        given = settings(tones, fluent / "run", tmp_path / folder, *RESUMED, "num_threads=1", *how).resolved
+        given = as_mapping(settings(tones, fluent / "run", tmp_path / folder, *RESUMED, "num_threads=1", *how))
         return finish(start(given, tmp_path / "log", world_size=world_size, **before))
 
     assert begin("whole") == 0, (tmp_path / "log").read_text()
@@ -308,13 +309,13 @@ def test_a_run_that_is_killed_resumes_to_the_same_bits(
 def test_a_run_resumes_from_its_own_base_alone(fluent: Path, tones: Path, tmp_path: Path) -> None:
     model = shutil.copytree(fluent / "run" / "bundle", tmp_path / "model")
     config = partial(settings, tones, model, tmp_path / "run", *RESUMED)
-    killed = start(config().resolved, tmp_path / "first.log", before=die_behind_the_first_checkpoint)
+    killed = start(as_mapping(config()), tmp_path / "first.log", before=die_behind_the_first_checkpoint)
     assert finish(killed) == -signal.SIGKILL
     weights = load_file(model / "weights.safetensors")
     save_file(weights | {min(weights): weights[min(weights)] + 1e-6}, model / "weights.safetensors")
-    assert finish(start(config().resolved, tmp_path / "other.log")) == 1
+    assert finish(start(as_mapping(config()), tmp_path / "other.log")) == 1
     assert re.search(r"Different: fitted\.init\.from: '\w+' -> '\w+'\.", (tmp_path / "other.log").read_text())
-    assert finish(start(config("adapter.rank=3").resolved, tmp_path / "rank.log")) == 1
+    assert finish(start(as_mapping(config("adapter.rank=3")), tmp_path / "rank.log")) == 1
     assert "adapter.rank: 2 -> 3" in (tmp_path / "rank.log").read_text()
 
 

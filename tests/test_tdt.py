@@ -27,14 +27,13 @@ from tests.transducers import (
     PIECES,
     PREDICTORS,
     SMALL,
-    WIDE,
     assert_finds,
     assert_junk_changes_no_hypothesis,
     assert_loss_and_gradient,
     logits_of,
     needs_kenlm,
-    random_fusion,
     random_head,
+    wide_searches,
 )
 
 DURATIONS = (0, 1, 3)
@@ -344,18 +343,12 @@ def spelt(
 @needs_kenlm
 @pytest.mark.parametrize("fused", FUSED)
 def test_a_wide_beam_finds_what_enumeration_of_all_paths_does(fused: str, tmp_path: Path) -> None:
-    for seed, predictor in enumerate(PREDICTORS):
-        fusion = random_fusion(fused, seed)
-        settings = fusion.settings(tmp_path)
-        for num_frames, max_symbols in ((3, 1), (2, 2)):
-            made, encoder_out, acoustic = spelt(predictor, num_frames, max_symbols)
-            search = beam(made, **WIDE, **settings, max_symbols=max_symbols)
-            [found] = decoded(search, encoder_out[None], torch.tensor([num_frames]))
-            assert_finds(found, {tokens: score for tokens, (score, _) in acoustic.items()}, fusion)
-            for hypothesis in found:
-                _, (_, frames, confidences) = acoustic[tuple(hypothesis.tokens)]
-                assert hypothesis.frames == frames
-                assert hypothesis.confidences == pytest.approx(confidences)
+    for fusion, acoustic, found in wide_searches(fused, spelt, beam, tmp_path):
+        assert_finds(found, {tokens: score for tokens, (score, _) in acoustic.items()}, fusion)
+        for hypothesis in found:
+            _, (_, frames, confidences) = acoustic[tuple(hypothesis.tokens)]
+            assert hypothesis.frames == frames
+            assert hypothesis.confidences == pytest.approx(confidences)
 
 
 def test_a_narrow_beam_keeps_no_more_than_its_size_and_finds_better_texts_with_more() -> None:

@@ -27,15 +27,14 @@ from tests.transducers import (
     PIECES,
     PREDICTORS,
     SMALL,
-    WIDE,
     assert_finds,
     assert_junk_changes_no_hypothesis,
     assert_loss_and_gradient,
     batch_of,
     logits_of,
     needs_kenlm,
-    random_fusion,
     random_head,
+    wide_searches,
 )
 
 
@@ -243,14 +242,8 @@ def small(predictor: str, num_frames: int, max_symbols: int) -> tuple[Any, Tenso
 @needs_kenlm
 @pytest.mark.parametrize("fused", FUSED)
 def test_a_wide_beam_finds_what_enumeration_of_all_alignments_does(fused: str, tmp_path: Path) -> None:
-    for seed, predictor in enumerate(PREDICTORS):
-        fusion = random_fusion(fused, seed)
-        settings = fusion.settings(tmp_path)
-        for num_frames, max_symbols in ((3, 1), (2, 2)):
-            made, encoder_out, acoustic = small(predictor, num_frames, max_symbols)
-            search = beam(made, **WIDE, **settings, max_symbols=max_symbols)
-            [found] = decoded(search, encoder_out[None], torch.tensor([num_frames]))
-            assert_finds(found, acoustic, fusion)
+    for fusion, acoustic, found in wide_searches(fused, small, beam, tmp_path):
+        assert_finds(found, acoustic, fusion)
 
 
 def test_a_narrow_beam_keeps_no_more_than_its_size_and_counts_no_path_twice() -> None:

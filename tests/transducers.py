@@ -2,8 +2,9 @@
 
 import math
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -108,6 +109,31 @@ def random_fusion(fused: str, seed: int) -> Fusion:
         {name: draw.uniform(0, 2) for name in NUMBERS},
         Trigrams("ab", draw) if fused == "spelled" else None,
     )
+
+
+def wide_searches(
+    fused: str, spelled: Callable[[str, int, int], tuple[Any, Tensor, Any]], beam: Callable[..., Any], folder: Path
+) -> Iterator[tuple[Fusion, Any, list[Any]]]:
+    """Search with a beam that prunes nothing, for each predictor.
+
+    Args:
+        fused: one of FUSED.
+        spelled: makes a head, frames (T', D), and a reference of all that they spell, given a predictor, T' and the
+            number of tokens that a frame may have.
+        beam: makes the search of a head and settings.
+        folder: for files of language models.
+
+    Yields:
+        The fusion, the reference, and the n-best list.
+    """
+    for seed, predictor in enumerate(PREDICTORS):
+        fusion = random_fusion(fused, seed)
+        settings = fusion.settings(folder)
+        for num_frames, max_symbols in ((3, 1), (2, 2)):
+            made, encoder_out, reference = spelled(predictor, num_frames, max_symbols)
+            search = beam(made, **WIDE, **settings, max_symbols=max_symbols)
+            [found] = decoded(search, encoder_out[None], torch.tensor([num_frames]))
+            yield fusion, reference, found
 
 
 def assert_finds(found: Sequence[Any], acoustic: dict[tuple[int, ...], float], fusion: Fusion) -> None:

@@ -3,6 +3,7 @@
 import argparse
 import gc
 import math
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -218,6 +219,16 @@ def audio_progress(description: str, utterances: "Iterable[Utterance]") -> "Iter
     with progress_bar() as progress:
         task = progress.add_task(description, total=sum(utterance.duration for utterance in utterances))
         yield lambda seconds: progress.advance(task, seconds)
+
+
+def check_language(language: str | None) -> None:
+    """Check a code of ISO 639.
+
+    Raises:
+        InputError: it is not two or three lower-case letters.
+    """
+    if language is not None and not re.fullmatch("[a-z]{2,3}", language):
+        raise InputError(f"--language must be two or three letters in lower case, such as en; got {language!r}.")
 
 
 def complain(message: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -30,12 +30,27 @@ class Example:
     other_views: tuple[Tensor, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Rejected:
+class Rejected(NamedTuple):
     """An utterance that could not become an example, and why."""
 
     utterance: Utterance
     reason: str
+
+
+def change_tensors(batch: AnyBatch, change: Callable[[Tensor], Tensor]) -> AnyBatch:
+    """Apply a function to each field of a batch that is a tensor."""
+    values = {field.name: getattr(batch, field.name) for field in fields(batch)}
+    return replace(batch, **{name: change(value) for name, value in values.items() if isinstance(value, Tensor)})
+
+
+def on_device(batch: AnyBatch, device: torch.device | str, non_blocking: bool = False) -> AnyBatch:
+    """Move the tensors of a batch to a device."""
+    return change_tensors(batch, lambda tensor: tensor.to(device, non_blocking=non_blocking))
+
+
+def page_locked(batch: AnyBatch) -> AnyBatch:
+    """Copy the tensors of a batch to page-locked memory, from which copies to a GPU run in the background."""
+    return change_tensors(batch, Tensor.pin_memory)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,19 +72,8 @@ class Batch:
     def __len__(self) -> int:
         return len(self.utterances)
 
-    def to(self, device: torch.device | str, non_blocking: bool = False) -> Batch:
-        """Move the tensors."""
-        return change_tensors(self, lambda tensor: tensor.to(device, non_blocking=non_blocking))
-
-    def pin_memory(self) -> Batch:
-        """Page-lock the tensors: nobody waits for their copies to a GPU."""
-        return change_tensors(self, Tensor.pin_memory)
-
-
-def change_tensors(batch: AnyBatch, change: Callable[[Tensor], Tensor]) -> AnyBatch:
-    """Apply a function to each field of a batch that is a tensor."""
-    values = {field.name: getattr(batch, field.name) for field in fields(batch)}
-    return replace(batch, **{name: change(value) for name, value in values.items() if isinstance(value, Tensor)})
+    to = on_device
+    pin_memory = page_locked
 
 
 def collate(examples: Sequence[Example | Rejected], lengths: PaddedLengths = AS_LONG_AS_THE_LONGEST) -> Batch:

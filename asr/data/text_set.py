@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from asr.data.batch import change_tensors
+from asr.data.batch import on_device
 from asr.data.batch_plan import BatchBounds, BatchOrder, Plan, plan_evaluation, plan_training
 from asr.data.epoch_plan import EpochPlan, plan_stretch
 from asr.data.mixture import each_once
@@ -66,9 +66,7 @@ class TextBatch:
     def __len__(self) -> int:
         return len(self.tokens)
 
-    def to(self, device: torch.device | str) -> "TextBatch":
-        """Move the tensors."""
-        return change_tensors(self, lambda tensor: tensor.to(device))
+    to = on_device
 
 
 @dataclass(frozen=True)

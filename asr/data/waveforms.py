@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 
-from asr.data.batch import Batch, Example, Rejected, change_tensors
+from asr.data.batch import Batch, Example, Rejected, on_device, page_locked
 from asr.data.dataset import Augmentation
 from asr.data.manifest import Utterance
 from asr.data.padded_lengths import PaddedLengths
@@ -101,13 +101,8 @@ class WaveformBatch:
     def __len__(self) -> int:
         return len(self.utterances)
 
-    def to(self, device: torch.device | str, non_blocking: bool = False) -> WaveformBatch:
-        """Move the tensors."""
-        return change_tensors(self, lambda tensor: tensor.to(device, non_blocking=non_blocking))
-
-    def pin_memory(self) -> WaveformBatch:
-        """Page-lock the tensors: nobody waits for their copies to a GPU."""
-        return change_tensors(self, Tensor.pin_memory)
+    to = on_device
+    pin_memory = page_locked
 
     def featurised(self, front_end: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]) -> Batch:
         """Compute the features where the tensors are.

@@ -5,6 +5,7 @@ import math
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import torch
 
@@ -186,7 +187,7 @@ def disk(state: float, weights: float, settings: RunSettings) -> tuple[list[tupl
     ema = weights if settings.ema.decay is not None else 0.0
     kept = NEWEST + settings.checkpoint.keep + 1  # one more while it is written
     needed = kept * (state + ema) + weights
-    folder = settings.folder.absolute()
+    folder = Path(settings.run_dir).absolute()
     while not folder.is_dir():
         folder = folder.parent
     free = shutil.disk_usage(folder).free

@@ -92,7 +92,7 @@ def fitted_front_end(
         keep: whether to keep what was learnt there.
         start: the model that the run starts from, if there is one.
     """
-    components, run_dir = settings.components, settings.folder
+    components, run_dir = settings.components, Path(settings.run_dir)
     tokenizer, features = build.build_tokenizer(components), build.build_features(components)
     files = load_fitted(run_dir)
     if files:

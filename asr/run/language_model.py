@@ -19,6 +19,7 @@ from asr.run.events import EventsFile, TextStarted
 from asr.run.language_model_settings import LanguageModelSettings
 from asr.run.provenance import provenance
 from asr.run.resume import Resume, Run, begun_or_resumed, changes_but_for, check_allowed, find_resume
+from asr.settings.read import as_mapping
 from asr.text.normalize import get_normalizer
 
 if TYPE_CHECKING:
@@ -102,7 +103,7 @@ def prepare_text(settings: LanguageModelSettings, rank: int, world_size: int) ->
     Raises:
         InputError: recogniser, texts, folder, or what lies in it do not allow the run.
     """
-    run_dir, first = settings.folder, rank == 0
+    run_dir, first = Path(settings.run_dir), rank == 0
     recognizer = read_model(path_of(settings.recognizer))
     tokenizer = build_tokenizer(recognizer.config)
     tokenizer.load(recognizer.files)
@@ -119,7 +120,7 @@ def prepare_text(settings: LanguageModelSettings, rank: int, world_size: int) ->
     if resume is None and first:
         folder.begin_anew(run_dir)
     compared = {
-        **settings.resolved,
+        **as_mapping(settings),
         "world_size": world_size,
         "manifests": {"train": train.fingerprint, "valid": valid.fingerprint},
         "fitted": {name: hashlib.sha256(file).hexdigest()[:16] for name, file in tokenizer.files().items()},
@@ -128,7 +129,7 @@ def prepare_text(settings: LanguageModelSettings, rank: int, world_size: int) ->
     if first:
         check_allowed(changed, run_dir, settings.resume.allow)
         put_aside(resume.damaged if resume else {})
-        folder.save_config(run_dir, settings.resolved)
+        folder.save_config(run_dir, as_mapping(settings))
     position = resume.position.on(world_size) if resume else start_of_epoch(0, world_size)
     of_bundle = {**recognizer.config, "token_model": settings.components["token_model"]}
     extra = checkpoint_extra(of_bundle, tokenizer.files(), LANGUAGE_MODEL_KEYS)

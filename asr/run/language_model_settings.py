@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Any
 
 from asr.build import check_token_model
@@ -15,7 +14,7 @@ from asr.run.settings import (
     TrainerSettings,
     check_sections,
 )
-from asr.settings.read import REST, as_mapping, read
+from asr.settings.read import REST, read
 from asr.settings.rule import PATH, TEXT, THREADS, whole
 
 COMPONENTS = ("token_model", "optimizer", "schedule")
@@ -53,16 +52,6 @@ class LanguageModelSettings:
 
     def __post_init__(self) -> None:
         check_sections("conf/train_lm.yaml", self.components, COMPONENTS, ["logger"])
-
-    @property
-    def folder(self) -> Path:
-        """The folder of the run."""
-        return Path(self.run_dir)
-
-    @property
-    def resolved(self) -> dict[str, Any]:
-        """These settings as the plain mapping that they were read from."""
-        return as_mapping(self)
 
 
 def read_language_model_settings(resolved: Mapping[str, Any], overrides: Sequence[str] = ()) -> LanguageModelSettings:

@@ -27,6 +27,7 @@ from asr.run.provenance import provenance
 from asr.run.resume import Resume, Run, begun_or_resumed, changes, check_allowed, find_resume, run_settings
 from asr.run.settings import RunSettings
 from asr.run.validation_samples import SamplesFile, choose_samples
+from asr.settings.read import as_mapping
 from asr.text.normalize import get_normalizer
 
 if TYPE_CHECKING:
@@ -169,7 +170,7 @@ def prepare(settings: RunSettings, rank: int, world_size: int) -> Prepared:
     Raises:
         InputError: the corpus, the folder, or what lies in it does not allow the run.
     """
-    run_dir, first, components = settings.folder, rank == 0, settings.components
+    run_dir, first, components = Path(settings.run_dir), rank == 0, settings.components
     check_attachable(components)  # before the training whose bundle it would not fit into
     if first:
         prepare_if_absent(settings.corpus)
@@ -195,12 +196,12 @@ def prepare(settings: RunSettings, rank: int, world_size: int) -> Prepared:
         **mixture_of(corpus.train),
         **{name: fingerprint(recordings.utterances) for name, recordings in augmentation.recordings.items()},
     }
-    compared_settings = run_settings(settings.resolved, manifests, compared, world_size)
+    compared_settings = run_settings(as_mapping(settings), manifests, compared, world_size)
     changed = changes(resume.run.settings, compared_settings) if resume else {}
     if first:
         check_allowed(changed, run_dir, settings.resume.allow)
         put_aside(resume.damaged if resume else {})
-        folder.save_config(run_dir, settings.resolved)
+        folder.save_config(run_dir, as_mapping(settings))
     position = resume.position.on(world_size) if resume else start_of_epoch(0, world_size)
     base = base_config(start.fingerprint, start.source) if start and ADAPTER in components else None
     extra = checkpoint_extra(components, files, base=base)

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Any
 
 import torch
@@ -11,7 +10,7 @@ from asr.checkpoint.saved import SELECTIONS
 from asr.data.settings import CorpusSettings, DataSettings
 from asr.data.training_set import RunBounds
 from asr.errors import InputError
-from asr.settings.read import REST, Key, as_mapping, read
+from asr.settings.read import REST, Key, read
 from asr.settings.rule import (
     BOUND,
     DECAY,
@@ -259,16 +258,6 @@ class RunSettings:
             raise InputError(
                 f"graph_memory must be 0 with adapter={name}, which was not tried; got {self.graph_memory}."
             )
-
-    @property
-    def folder(self) -> Path:
-        """The folder of the run."""
-        return Path(self.run_dir)
-
-    @property
-    def resolved(self) -> dict[str, Any]:
-        """These settings as the plain mapping that they were read from."""
-        return as_mapping(self)
 
 
 def check_sections(file: str, given: Iterable[object], required: Sequence[str], optional: Sequence[str]) -> None:

@@ -3,6 +3,7 @@
 import logging
 import warnings
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import lightning.pytorch as pl
@@ -49,7 +50,7 @@ def make_trainer(settings: "AnyRunSettings") -> pl.Trainer:
             "trainer.accelerator must be one that torch can use here; got mps, which is Apple's, and absent."
         )
     chosen_loggers(settings.components)
-    callbacks = progress_callbacks(settings.folder)
+    callbacks = progress_callbacks(Path(settings.run_dir))
     make = partial(
         pl.Trainer,
         **arguments,
@@ -101,7 +102,7 @@ def equip(
         Whether a signal has asked to stop, once it has.
     """
     step = prepared.resume.step if prepared.resume else 0
-    trainer.loggers = make_loggers(settings.components, settings.resolved, prepared.run_dir, run.id, step)
+    trainer.loggers = make_loggers(settings.components, as_mapping(settings), prepared.run_dir, run.id, step)
     stop = StopRequest(speaks=trainer.is_global_zero)
     saving = Saving(prepared.run_dir / CHECKPOINTS, run, data.epochs, stop, settings.checkpoint, measure)
     trainer.callbacks += [*others, saving]  # type: ignore[attr-defined]  # what it saves is behind all others

@@ -137,7 +137,7 @@ def run(settings: RunSettings, device: str) -> Run:
         train(settings)
     except InputError as error:
         ended = str(error)
-    metrics = settings.folder / "metrics.csv"
+    metrics = Path(settings.run_dir) / "metrics.csv"
     lines = list(csv.DictReader(metrics.open(encoding="utf-8"))) if metrics.is_file() else []
     steps = [line for line in lines if line["train/loss"]]
     peak = float(torch.cuda.max_memory_allocated()) if on_card else None
