@@ -3,6 +3,7 @@
 import io
 import re
 import tarfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -218,6 +219,43 @@ def test_what_asr_does_not_have_is_refused_by_name(sections: dict[str, Any], mes
 
 def test_the_activations_that_are_taken_are_those_of_our_joiner() -> None:
     assert set(JOINT_ACTIVATIONS) == set(ACTIVATIONS)
+
+
+OF_TRANSDUCERS = ["decoder.prediction.embed.weight", "decoder.prediction.dec_rnn.lstm.weight_hh_l1", "joint.pred.bias"]
+DAMAGES: dict[str, Callable[[Tensor], Tensor | None]] = {
+    "missing": lambda tensor: None,
+    "a row short": lambda tensor: tensor[:-1],
+    "a scalar": lambda tensor: tensor.sum(),
+    "another rank": lambda tensor: tensor[None],
+    "integers": lambda tensor: tensor.long(),
+    "not finite": lambda tensor: tensor / 0,
+    "without data": lambda tensor: tensor.to("meta"),
+    "sparse": lambda tensor: tensor.to_sparse(),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("name", OF_TRANSDUCERS)
+def test_a_damaged_tensor_of_the_transducer_is_one_line_that_names_it(name: str, damage: str, tmp_path: Path) -> None:
+    weights = state("tdt")
+    damaged = DAMAGES[damage](weights.pop(name))
+    path = archive(tmp_path, config("tdt"), weights if damaged is None else weights | {name: damaged})
+    assert_refused(path, re.escape(name), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("section", "key", "value"),
+    [
+        ("decoder__prednet", "pred_hidden", 10**9),
+        ("decoder__prednet", "pred_rnn_layers", 10**5),
+        ("joint__jointnet", "joint_hidden", 10**9),
+        ("joint", "num_extra_outputs", 10**9),
+        ("decoding", "durations", [0, 1, 10**12]),
+        ("decoding", "greedy", {"max_symbols": 10**9}),
+    ],
+)
+def test_sizes_that_the_tensors_do_not_have_are_one_line(section: str, key: str, value: Any, tmp_path: Path) -> None:
+    assert_refused(archive(tmp_path, config("tdt", **{section: {key: value}}), state("tdt")), ".", tmp_path)
 
 
 @pytest.mark.parametrize("name", ["decoder", "joint", "loss", "decoding", "aux_ctc"])

@@ -217,3 +217,19 @@ def test_what_asr_does_not_have_is_refused_by_name(changes: dict[str, Any], mess
     folder = parakeet.save_transducer(tmp_path / "theirs", "tdt")
     change(folder / "config.json", **changes)
     assert_refused(folder, re.escape(message), tmp_path)
+
+
+@pytest.mark.parametrize("name", ["decoder.embedding.weight", "decoder.lstm.weight_hh_l1", "joint.head.bias"])
+@pytest.mark.parametrize(
+    "damage",
+    [lambda tensor: tensor[:-1].clone(), lambda tensor: tensor.long(), lambda tensor: tensor / 0, None],
+    ids=["a row short", "integers", "not finite", "missing"],
+)
+def test_a_damaged_tensor_of_the_transducer_is_one_line_that_names_it(name: str, damage: Any, tmp_path: Path) -> None:
+    folder = parakeet.save_transducer(tmp_path / "theirs", "tdt")
+    weights = safetensors.torch.load_file(folder / "model.safetensors")
+    tensor = weights.pop(name)
+    if damage is not None:
+        weights[name] = damage(tensor)
+    safetensors.torch.save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    assert_refused(folder, re.escape(name), tmp_path)
