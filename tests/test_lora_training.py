@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -20,6 +21,7 @@ from asr.convert import main as convert_main
 from asr.data.manifest import read_manifest
 from asr.errors import InputError
 from asr.evaluate import main as evaluate_main
+from asr.export import main as export_main
 from asr.merge import main as merge_main
 from asr.run.initialization import with_parts
 from asr.settings.read import as_mapping
@@ -28,6 +30,7 @@ from asr.transcribe import main as transcribe_main
 from asr.tune import main as tune_main
 from tests.conftest import TINY, settings_with, tone_corpus
 from tests.processes import bundle, examples, finish, metrics, resumptions, start
+from tests.serving import serving
 from tests.test_resume import die_behind_the_first_checkpoint
 
 LORA = ["adapter=lora", "adapter.rank=2", "adapter.alpha=4"]
@@ -117,6 +120,21 @@ def test_a_merged_bundle_is_a_whole_model_with_the_same_outputs(
     assert "> | weights | last of the run" in (merged / "README.md").read_text()
     finetuned = adapt(tones, merged, tmp_path / "again", "trainer.max_steps=2", "corpus.test=[]")
     assert (finetuned / "bundle").is_dir(), "an adapter of an adapted model, from its bundle"
+
+
+def test_it_is_served_with_its_base(adapted: Path, fluent: Path, tones: Path) -> None:
+    utterance = read_manifest(tones / "test.jsonl")[0]
+    expected = load_recognizer(adapted, base=fluent / "run").transcribe(utterance.audio_filepath).text
+    with serving(adapted, "--base", fluent / "run") as server:
+        answer = httpx.post(f"{server.address}/transcribe", files={"file": Path(utterance.audio_filepath).read_bytes()})
+    assert answer.json()["text"] == expected
+
+
+@pytest.mark.slow
+def test_it_is_exported_with_its_base(adapted: Path, fluent: Path, tones: Path, tmp_path: Path) -> None:
+    assert export_main([str(adapted), "--base", str(fluent / "run"), "-o", str(tmp_path / "exported")]) == 0
+    with_base = load_recognizer(adapted, base=fluent / "run")
+    assert texts(load_recognizer(tmp_path / "exported"), tones) == texts(with_base, tones)
 
 
 def refused(call: Any, *arguments: str) -> str:
