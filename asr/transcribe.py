@@ -32,7 +32,10 @@ WITH_ALTERNATIVES = ("json", "jsonl")  # formats that have room for several hypo
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Transcribe; the status is 1 if a recording could not be read, and the others are transcribed all the same."""
+    """Transcribe; the status is 1 if a recording could not be read, and the others are transcribed all the same.
+
+    With --parts, such recordings are recorded in failures.jsonl, and the status is 0.
+    """
     parser = model_parser("transcribe", "Transcribe audio: to stdout, or to a file each; problems to stderr.")
     parser.add_argument(
         "paths",
@@ -74,7 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _bulk(options: argparse.Namespace, how: "Inference") -> int:
-    """Run a bulk job; the process that finds all parts done writes the report."""
+    """Run a bulk job; the process that finds all parts done writes the report. Failures do not change the status, 0."""
     job = run_bulk(options, how, partial(_check_nbest, nbest=how.nbest, form="jsonl"))
     if job is not None:
         from asr.bulk.report import finish

@@ -55,7 +55,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def undisturbed(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a job that nothing has disturbed."""
     output = tmp_path_factory.mktemp("undisturbed") / "out"
-    assert transcribe(job_options(source, output, "--segments")) == 0
+    assert transcribe(job_options(source, output, "--segments")) == 0, "with five failures"
     return output
 
 
@@ -339,6 +339,49 @@ def test_an_utterance_that_raises_an_unknown_error_is_a_failure_and_the_others_a
     without = PartTask(0, [each for each in utterances if each.id not in poison], True, {})
     expected = transcribe_part(load_recognizer(BUNDLE), without, INFERENCE, False)
     assert result.texts == expected.texts
+
+
+def _breaks(self: Any, *arguments: Any) -> Any:
+    raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+
+def test_a_model_that_always_raises_ends_the_job_and_no_part_is_recorded(
+    source: Path, undisturbed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoder = type(load_recognizer(BUNDLE).model.encoder)
+    with monkeypatch.context() as patch:
+        patch.setattr(encoder, "forward", _breaks)
+        with pytest.raises(RuntimeError, match="an illegal memory access"):
+            transcribe(job_options(source, tmp_path, "--segments"))
+    assert not [*tmp_path.glob("*-*.jsonl"), *(tmp_path / "records").iterdir()]
+    assert not (tmp_path / "failures.jsonl").exists()
+    transcribe(job_options(source, tmp_path, "--segments"))
+    assert files_of(tmp_path) == files_of(undisturbed)
+
+
+@pytest.mark.parametrize(
+    ("names", "is_fault"),
+    [
+        (["good 3", "good 17"], True),
+        (["good 3", "bad missing", "good 17", "bad text"], True),  # bad audio tells nothing about the model
+        (["good 3"], False),
+        (["good 3", "bad missing"], False),
+        (["good 3", "good 17", "good 5"], False),
+    ],
+)
+def test_unknown_errors_of_several_utterances_end_a_job_if_no_utterance_has_a_text(
+    names: list[str], is_fault: bool, source: Path
+) -> None:
+    by_name = {utterance.id: utterance for utterance in open_source(str(source)).utterances}
+    task = PartTask(0, [by_name[name] for name in names], True, {})
+    poisoned: Any = _Poisoned({"good 3", "good 17"}, ZeroDivisionError("broken"))
+    if is_fault:
+        with pytest.raises(ZeroDivisionError, match="broken"):
+            transcribe_part(poisoned, task, INFERENCE, False)
+        return
+    result = transcribe_part(poisoned, task, INFERENCE, False)
+    assert {failure["id"] for failure in result.record["failures"]} == {*names} - {"good 5"}
+    assert [text["id"] for text in result.texts] == [name for name in names if name == "good 5"]
 
 
 @pytest.mark.parametrize(

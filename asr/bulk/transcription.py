@@ -59,7 +59,8 @@ def transcribe_part(
     """Transcribe a part.
 
     An utterance that raises an error of another kind than those of bad audio is found by bisection and becomes a
-    failure; the others are recognised without it, in one go.
+    failure; the others are recognised without it, in one go. If several utterances raise such an error and no utterance
+    has a transcript, the error is one of the machine or the model, and is raised.
 
     Args:
         recognizer: the model.
@@ -71,6 +72,7 @@ def transcribe_part(
     Raises:
         StoreError: a store failed.
         MemoryError, RuntimeError: memory does not suffice for a batch.
+        Exception: of any kind, raised by several utterances where none has a transcript.
     """
     begun, begun_at = time.monotonic(), time.time()
     waited_before = recognizer.recording_encoder.waiting_seconds
@@ -88,6 +90,8 @@ def transcribe_part(
         outcomes.failures.update(failures)
         outcomes.transcripts.clear()
         _recognise(recognizer, outcomes, inference, on_progress)
+        if len(failures) > 1 and not outcomes.transcripts:
+            raise
     waiting_seconds = opening_seconds + recognizer.recording_encoder.waiting_seconds - waited_before
     sample_rate = recognizer.model.features.sample_rate
     segments, num_torn = _segments(outcomes, sample_rate) if with_segments else (None, 0)
