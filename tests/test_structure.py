@@ -49,7 +49,15 @@ COMMANDS = sorted(
     for path in (ROOT / "asr").glob("*.py")
     if path.stem not in {"__init__", "__main__", *(name for names in LAYERS for name in names)}
 )
-RECIPES_MAY = {"errors", "system", "text", "audio", "data.manifest"}
+RECIPES_MAY = {
+    *("errors", "system", "storage", "text", "audio", "data.manifest"),
+    *(
+        "bulk.statistics",
+        "evaluation.utterances",
+        "evaluation.word_errors",
+        "recognition.confidence",
+    ),  # of automatic texts
+}
 
 
 def modules(package: str) -> Iterator[tuple[str, ast.Module]]:

@@ -1,0 +1,122 @@
+"""Which automatic texts are good enough to train on, and why each of the others is not."""
+
+import unicodedata
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from asr.bulk.statistics import repetition
+from asr.evaluation.word_errors import count_errors
+from recipes.pseudo_label.texts import AutomaticText
+
+MAX_PHRASE_WORDS = 4  # of a phrase that may be repeated
+MAX_COMPRESSION = 2.4  # of a text by zlib: Whisper's bound, arXiv:2212.04356, section 4.5
+MARKS = ("⁇", "\N{REPLACEMENT CHARACTER}")  # for an unknown token, by SentencePiece; for broken bytes
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a text must keep to.
+
+    Args:
+        min_confidence: calibrated mean confidence of its words.
+        seconds: of audio, at least and at most.
+        words: at least and at most.
+        characters_per_second: without spaces, at least and at most.
+        max_repeats: of a phrase of at most four words, one right after another.
+        characters: that may occur beside spaces; None: letters, digits and punctuation of any script.
+        max_disagreement: word errors between both models' texts, of the words of the longer one.
+    """
+
+    min_confidence: float
+    seconds: tuple[float, float]
+    words: tuple[int, int]
+    characters_per_second: tuple[float, float]
+    max_repeats: int
+    characters: frozenset[str] | None
+    max_disagreement: float
+
+
+Reason = Callable[[AutomaticText], bool]
+
+
+def reasons(limits: Limits, second: Mapping[str, AutomaticText] | None) -> dict[str, Reason]:
+    """Return the reasons to leave a text out, by name, in the order in which they are tried.
+
+    Args:
+        limits: of the filters.
+        second: texts of a second model by id; None: there is one model.
+    """
+    tests: dict[str, Reason] = {
+        "no words": lambda text: not text.utterance.text.split(),
+        "duration": lambda text: not _within(text.utterance.duration, limits.seconds),
+        "number of words": lambda text: not _within(len(text.utterance.text.split()), limits.words),
+        "characters": lambda text: not has_only(text.utterance.text, limits.characters),
+        "speaking rate": lambda text: not _within(characters_per_second(text), limits.characters_per_second),
+        "repetition": lambda text: is_repetitive(text.utterance.text, limits.max_repeats),
+    }
+    if second is not None:
+        tests["not in the second output"] = lambda text: text.utterance.id not in second
+        tests["disagreement"] = lambda text: (
+            disagreement(text.utterance.text, second[text.utterance.id].utterance.text) > limits.max_disagreement
+        )
+    return tests | {"confidence": lambda text: (text.confidence or 0.0) < limits.min_confidence}
+
+
+def sort_out(
+    texts: Sequence[AutomaticText], tests: Mapping[str, Reason], keep: float
+) -> tuple[list[AutomaticText], dict[str, list[AutomaticText]]]:
+    """Divide texts into those to train on, in their order, and those that are left out, by their first reason.
+
+    Args:
+        texts: of any number.
+        tests: reasons by name.
+        keep: fraction of the texts that pass all tests to train on, those of the highest confidence.
+    """
+    left_out: dict[str, list[AutomaticText]] = {name: [] for name in tests}
+    passed: list[AutomaticText] = []
+    for text in texts:
+        reason = next((name for name, applies in tests.items() if applies(text)), None)
+        (passed if reason is None else left_out[reason]).append(text)
+    ranked = sorted(passed, key=lambda text: (-(text.confidence or 0.0), text.utterance.id))
+    chosen = {text.utterance.id for text in ranked[: round(keep * len(ranked))]}
+    left_out["among the least confident"] = [text for text in passed if text.utterance.id not in chosen]
+    return [text for text in passed if text.utterance.id in chosen], left_out
+
+
+def characters_per_second(text: AutomaticText) -> float:
+    """Return how many characters that are not spaces a second of audio has."""
+    return len("".join(text.utterance.text.split())) / text.utterance.duration
+
+
+def is_repetitive(text: str, max_repeats: int) -> bool:
+    """Tell whether a phrase of at most four words follows itself too often, or zlib makes too little of the text."""
+    return most_repeats(text.split()) > max_repeats or repetition(text) > MAX_COMPRESSION
+
+
+def most_repeats(words: Sequence[str]) -> int:
+    """Return how many times a phrase of at most four words occurs in a row, at most; 1: none is repeated."""
+    most = min(len(words), 1)
+    for length in range(1, MAX_PHRASE_WORDS + 1):
+        run = 0  # words in a row that equal the word `length` places before
+        for place in range(length, len(words)):
+            run = run + 1 if words[place] == words[place - length] else 0
+            most = max(most, run // length + 1)
+    return most
+
+
+def has_only(text: str, characters: frozenset[str] | None) -> bool:
+    """Tell whether a text has only these characters and spaces; None: letters, digits and punctuation."""
+    written = set("".join(text.split()))
+    if characters is not None:
+        return written <= characters
+    return not written & {*MARKS} and all(unicodedata.category(each)[0] in "LMNP" for each in written)
+
+
+def disagreement(text: str, other: str) -> float:
+    """Return the word errors between two texts, of the number of words of the longer one; 0 for two empty texts."""
+    longest = max(len(text.split()), len(other.split()))
+    return count_errors(text, other).errors / longest if longest else 0.0
+
+
+def _within(number: float, bounds: tuple[float, float]) -> bool:
+    return bounds[0] <= number <= bounds[1]

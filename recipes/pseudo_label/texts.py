@@ -1,0 +1,159 @@
+"""Automatic transcripts as asr.transcribe and asr.evaluate write them, each with its audio and its confidence."""
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from asr.data.manifest import Utterance, named_lines, parse_object, parse_utterance
+from asr.errors import InputError, shown
+from asr.evaluation.utterances import read_scored
+from asr.evaluation.word_errors import right_words
+from asr.recognition.confidence import Calibration, calibrate
+from asr.storage.location import absolute, folder_of, is_url, join
+from asr.storage.store import list_prefix
+
+FAILURES = "failures.jsonl"
+NEEDED = ("audio_filepath", "duration")
+
+
+@dataclass(frozen=True, slots=True)
+class AutomaticText:
+    """A text that a model has written for an utterance.
+
+    Args:
+        utterance: with this text.
+        confidence: calibrated mean confidence of its words, from 0 to 1; None: it has no words.
+    """
+
+    utterance: Utterance
+    confidence: float | None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the line of a manifest."""
+        utterance = self.utterance
+        line: dict[str, Any] = {"id": utterance.id, "audio_filepath": absolute(utterance.audio_filepath)}
+        line |= {"duration": utterance.duration}
+        line |= {} if utterance.offset is None else {"offset": utterance.offset}
+        line |= {} if utterance.speaker is None else {"speaker": utterance.speaker}
+        return line | {"text": utterance.text, "confidence": round(self.confidence or 0.0, 4)}
+
+
+@dataclass(frozen=True)
+class AutomaticTexts:
+    """The texts of one output.
+
+    Args:
+        texts: by id, in the order of the files.
+        failures: ids of utterances that have none, because they could not be recognised.
+    """
+
+    texts: Mapping[str, AutomaticText]
+    failures: tuple[str, ...]
+
+
+def read_texts(path: str, audio: Mapping[str, Utterance], calibration: Calibration) -> AutomaticTexts:
+    """Read the output of `asr.transcribe --parts`, of `asr.transcribe --format jsonl`, or of `asr.evaluate`.
+
+    Args:
+        path: or URL of the folder of a bulk job, whose segments are read if it has any; or of a JSONL file.
+        audio: utterances by id, for lines that do not name their audio.
+        calibration: of the confidence of a word, or of a segment.
+
+    Raises:
+        InputError: naming file and line, for a line that is no automatic text, or a repeated id; no text is there; or
+            the bulk job is not finished.
+    """
+    files, failures = _files(path)
+    texts: dict[str, AutomaticText] = {}
+    for file in files:
+        for where, line in named_lines(file, "automatic texts"):
+            text = _parse(parse_object(line, where), where, folder_of(file), audio, calibration)
+            if text.utterance.id in texts:
+                raise InputError(f"{where}: ids must be unique; {shown(text.utterance.id)} stands there twice.")
+            texts[text.utterance.id] = text
+    if not texts:
+        raise InputError(f"{path}: must hold at least one automatic text; it holds none.")
+    return AutomaticTexts(texts, failures)
+
+
+def fitted_calibration(path: str) -> Calibration:
+    """Fit the calibration of words' confidence on transcribed speech.
+
+    Args:
+        path: NAME.utterances.jsonl of `asr.evaluate`, of the model that writes the texts.
+
+    Raises:
+        InputError: it is no such file, or no word was recognised.
+    """
+    words, right = [], []
+    for scored in read_scored(path):
+        words += [word.confidence for word in scored.transcript.words]
+        right += right_words(scored.reference, scored.transcript.text)
+    return calibrate(words, right)
+
+
+def _files(path: str) -> tuple[list[str], tuple[str, ...]]:
+    """Return the files that hold texts, in order, and the ids of failures."""
+    if not is_url(path) and not os.path.isdir(path):
+        return [path], ()
+    if is_url(path) and path.endswith(".jsonl"):
+        return [path], ()
+    paths = [url for url, _ in list_prefix(path)] if is_url(path) else [join(path, name) for name in os.listdir(path)]
+    names = {os.path.basename(each): each for each in paths if each.endswith(".jsonl")}
+    if FAILURES not in names:
+        must = f"{path}: must be a finished job of asr.transcribe --parts; it has no {FAILURES}"
+        raise InputError(f"{must}. Run the same asr.transcribe again; it resumes.")
+    failures = [parse_object(line, where) for where, line in named_lines(names[FAILURES], "failures")]
+    kind = "segments-" if any(name.startswith("segments-") for name in names) else "part-"
+    files = [names[name] for name in sorted(names) if name.startswith(kind)]
+    return files, tuple(str(failure.get("id")) for failure in failures)
+
+
+def _parse(
+    entry: dict[str, Any], where: str, folder: str, audio: Mapping[str, Utterance], calibration: Calibration
+) -> AutomaticText:
+    key = "hypothesis" if "hypothesis" in entry else "text"  # of asr.evaluate, `text` is the reference
+    missing = [name for name in ("id", key, "confidence") if name not in entry]
+    if missing:
+        must = f"{where}: must be a line of asr.transcribe or asr.evaluate"
+        raise InputError(f"{must}, with id, text and confidence; missing {', '.join(missing)}.")
+    if "num_bytes" in entry:
+        must = f"{where}: audio must be in files, which a manifest can name; this is a part of a shard"
+        raise InputError(f"{must}. Transcribe the manifest that the shards were made of.")
+    if "audio_filepath" not in entry:
+        if entry["id"] not in audio:
+            must = f"{where}: must name its audio, or --manifest must name that of {shown(entry['id'])}"
+            raise InputError(f"{must}. Give --manifest with the manifest that was transcribed.")
+        utterance = audio[entry["id"]]
+        entry = entry | {
+            "audio_filepath": utterance.audio_filepath,
+            "duration": utterance.duration,
+            "offset": utterance.offset,
+            "speaker": utterance.speaker,
+        }
+        folder = ""
+    text = parse_utterance(entry | {"text": entry.get("raw_hypothesis", entry[key])}, where, folder or None)
+    return AutomaticText(text, _confidence(entry, where, calibration))
+
+
+def _confidence(entry: dict[str, Any], where: str, calibration: Calibration) -> float | None:
+    """Return the calibrated mean confidence of the words; of a segment, which has no words, of the whole."""
+    words = entry.get("words")
+    if words is None:
+        words = [] if entry["confidence"] is None else [{"confidence": entry["confidence"]}]
+    if not isinstance(words, list):
+        raise InputError(f"{where}: words must be a list; got {shown(words)}.")
+    values: list[Any] = [word.get("confidence") if isinstance(word, dict) else None for word in words]
+    for value in values:
+        if type(value) not in (int, float) or not 0 <= value <= 1:
+            raise InputError(f"{where}: confidence must be a number from 0 to 1; got {shown(value)}.")
+    return sum(map(calibration, values)) / len(values) if values else None
+
+
+def read_audio(path: str | None) -> Iterator[tuple[str, Utterance]]:
+    """Yield the utterances of a manifest, which needs no texts, with their ids."""
+    if path is not None:
+        for where, line in named_lines(path, "a manifest"):
+            utterance = parse_utterance(parse_object(line, where), where, folder_of(path), NEEDED)
+            yield utterance.id, utterance
