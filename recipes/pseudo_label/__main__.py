@@ -36,7 +36,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _run(options: argparse.Namespace) -> None:
     limits = _limits(options)
-    audio = dict(read_audio(options.manifest))
+    audio = {} if options.manifest is None else read_audio(options.manifest)
     calibration = UNCALIBRATED if options.dev is None else fitted_calibration(options.dev)
     output = read_texts(options.texts, audio, calibration)
     second = None if options.second is None else read_texts(options.second, audio, UNCALIBRATED).texts

@@ -1,11 +1,11 @@
 """Automatic transcripts as asr.transcribe and asr.evaluate write them, each with its audio and its confidence."""
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from asr.data.manifest import Utterance, named_lines, parse_object, parse_utterance
+from asr.data.manifest import Utterance, named_lines, parse_object, parse_utterance, read_good_lines
 from asr.errors import InputError, shown
 from asr.evaluation.utterances import read_scored
 from asr.evaluation.word_errors import right_words
@@ -122,10 +122,10 @@ def _parse(
         must = f"{where}: audio must be in files, which a manifest can name; this is a part of a shard"
         raise InputError(f"{must}. Transcribe the manifest that the shards were made of.")
     if "audio_filepath" not in entry:
-        if entry["id"] not in audio:
+        if str(entry["id"]) not in audio:
             must = f"{where}: must name its audio, or --manifest must name that of {shown(entry['id'])}"
             raise InputError(f"{must}. Give --manifest with the manifest that was transcribed.")
-        utterance = audio[entry["id"]]
+        utterance = audio[str(entry["id"])]
         entry = entry | {
             "audio_filepath": utterance.audio_filepath,
             "duration": utterance.duration,
@@ -151,9 +151,13 @@ def _confidence(entry: dict[str, Any], where: str, calibration: Calibration) -> 
     return sum(map(calibration, values)) / len(values) if values else None
 
 
-def read_audio(path: str | None) -> Iterator[tuple[str, Utterance]]:
-    """Yield the utterances of a manifest, which needs no texts, with their ids."""
-    if path is not None:
-        for where, line in named_lines(path, "a manifest"):
-            utterance = parse_utterance(parse_object(line, where), where, folder_of(path), NEEDED)
-            yield utterance.id, utterance
+def read_audio(path: str) -> dict[str, Utterance]:
+    """Read a manifest, which needs no texts; return its utterances by id.
+
+    Raises:
+        InputError: naming file and line, for a line that is no utterance, or a repeated id.
+    """
+    utterances, problems = read_good_lines(path, required=NEEDED)
+    if problems:
+        raise problems[0]
+    return {utterance.id: utterance for utterance in utterances}
