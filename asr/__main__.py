@@ -36,7 +36,7 @@ COMMANDS = {
 def main() -> None:
     """Print the list; the status is 2 for an argument, which would be of no command."""
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # a reader that has gone ends it quietly
-    print("python -m asr.COMMAND --help says more of each; README.md has examples.")
+    print("python -m asr.COMMAND --help says more of each; docs/guide has examples.")
     for title, commands in COMMANDS.items():
         print(f"\n{title}")
         for name, about in commands.items():

@@ -15,13 +15,16 @@ import torch
 
 import asr
 from asr.recognition.recognizer import Recognizer
-from tests.conftest import ROOT
+from tests.documents import DOCUMENTS, code_blocks, name_of
 from tests.tones import SAMPLE_RATE, speak
 
-README = (ROOT / "README.md").read_text(encoding="utf-8")
-EXAMPLES = [
-    block for block in re.findall(r"^```python\n(.*?)^```$", README, re.MULTILINE | re.DOTALL) if "# asr/" not in block
-]
+EXAMPLES = {  # programs of the documents that use the API
+    f"{name_of(document)}-{number}": block
+    for document in DOCUMENTS
+    for number, block in enumerate(code_blocks(document, "python"))
+    if block.startswith("import asr\n")
+}
+RECORDING = "data/mini/audio/test/test-00001.flac"  # that they name
 
 
 @pytest.fixture(scope="module")
@@ -35,6 +38,8 @@ def desk(fluent: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / "mini").symlink_to(fluent / "run")
     soundfile.write(tmp_path / "recording.wav", speak("abcd ef"), SAMPLE_RATE)
+    (tmp_path / RECORDING).parent.mkdir(parents=True)
+    soundfile.write(tmp_path / RECORDING, speak("abcd ef"), SAMPLE_RATE)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -65,10 +70,15 @@ def test_the_examples_of_the_package_run() -> None:
 
 
 @pytest.mark.usefixtures("desk")
-@pytest.mark.parametrize("example", EXAMPLES)
-def test_the_examples_of_the_readme_run(example: str, capsys: pytest.CaptureFixture[str]) -> None:
-    exec(compile(example, "README.md", "exec"), {})
-    assert capsys.readouterr().out
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_the_examples_of_the_documents_run(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    exec(compile(EXAMPLES[name], name, "exec"), {})
+    assert "abcd" in capsys.readouterr().out
+
+
+def test_the_readme_and_the_guide_have_examples() -> None:
+    documents = {name.rpartition("-")[0] for name in EXAMPLES}
+    assert {"README.md", "docs/guide/transcribe.md", "docs/guide/streaming.md"} <= documents
 
 
 def test_a_recording_may_come_in_every_form(recognizer: Recognizer, desk: Path) -> None:

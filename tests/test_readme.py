@@ -1,7 +1,6 @@
-"""The commands in the READMEs are ones that the program understands."""
+"""The commands in the documents are ones that the program understands."""
 
 import re
-import shlex
 import shutil
 import subprocess
 import sys
@@ -10,22 +9,13 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import ROOT, resolved, tone_corpus
+from tests.documents import WITH_COMMANDS, code_blocks, commands, name_of
 
-RECIPES = sorted((ROOT / "recipes").glob("*/README.md"))
-READMES = [ROOT / "README.md", ROOT / "benchmarks" / "README.md", *RECIPES, *sorted((ROOT / "docs").glob("guide/*.md"))]
-
-
-def commands(readme: Path) -> list[list[str]]:
-    """What follows `-m` in each line of a README's code blocks, continued lines joined, comments cut."""
-    blocks = re.findall(r"^```(\w*)\n(.*?)^```$", readme.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
-    lines = "\n".join(block for language, block in blocks if not language).replace("\\\n", " ").splitlines()
-    modules = [line.split(" -m ", 1)[1] for line in lines if re.search(r"(python|torchrun).* -m ", line)]
-    return [shlex.split(module, comments=True) for module in modules]
-
-
-COMMANDS = [(readme.relative_to(ROOT).as_posix(), command) for readme in READMES for command in commands(readme)]
-EXPERIMENTS = {"asr.train": "train", "asr.plan": "train", "asr.train_lm": "train_lm"}  # take overrides of these roots
-TRAINING = [(name, *command) for name, command in COMMANDS if command[0] in EXPERIMENTS]
+COMMANDS = [(name_of(document), command) for document in WITH_COMMANDS for command in commands(document)]
+# commands that take overrides, with their roots in conf/
+EXPERIMENTS = {"asr.train": "train", "asr.plan": "train", "asr.doctor": "train", "asr.train_lm": "train_lm"}
+POOLED = ["asr.train", "encoder=pooled", "head=ctc", "run_dir=runs/pooled"]  # needs files that its page shows
+TRAINING = [(name, *command) for name, command in COMMANDS if command[0] in EXPERIMENTS and command != POOLED]
 OTHERS = sorted({(command[0], word) for _, command in COMMANDS for word in command if command[0] not in EXPERIMENTS})
 
 
@@ -56,30 +46,25 @@ def test_other_commands_exist_and_know_the_options_that_are_shown(module: str) -
     assert all(re.search(rf"{option}\b", shown) for option in options), (options, shown)
 
 
-def test_every_readme_shows_a_command() -> None:
-    assert {name for name, _ in COMMANDS} == {readme.relative_to(ROOT).as_posix() for readme in READMES}
+def test_every_document_shows_a_command() -> None:
+    assert {name for name, _ in COMMANDS} == {name_of(document) for document in WITH_COMMANDS}
 
 
-def test_the_encoder_in_the_readme_trains_and_transcribes(tones: Path, tmp_path: Path) -> None:
+def test_the_encoder_of_the_guide_trains_and_transcribes(tones: Path, tmp_path: Path) -> None:
     """Its two files are all that is added to a copy of the package."""
     for folder in ("asr", "conf"):
         shutil.copytree(ROOT / folder, tmp_path / folder)
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    files = re.findall(r"^```(?:python|yaml)\n# (asr/\S+|conf/\S+)\n(.*?)^```$", readme, re.MULTILINE | re.DOTALL)
+    page = ROOT / "docs" / "guide" / "extend.md"
+    shown = [*code_blocks(page, "python"), *code_blocks(page, "yaml")]
+    files = [block.removeprefix("# ").split("\n", 1) for block in shown]
     assert [name for name, _ in files] == ["asr/encoder/pooled.py", "conf/encoder/pooled.yaml"]
     for name, content in files:
         (tmp_path / name).write_text(content)
-    overrides = [
-        "encoder=pooled",
-        "head=ctc",
-        *tone_corpus(tones),
-        "run_dir=run",
-        "trainer.max_steps=3",
-        "trainer.accelerator=cpu",
-    ]
-    for command in (["asr.train", *overrides], ["asr.transcribe", "run", str(tones / "test.jsonl")]):
+    assert POOLED in commands(page)
+    training = [*POOLED, *tone_corpus(tones), "trainer.max_steps=3", "trainer.accelerator=cpu"]
+    for command in (training, ["asr.transcribe", "runs/pooled", str(tones / "test.jsonl")]):
         ended = subprocess.run(
             [sys.executable, "-m", *command], cwd=tmp_path, capture_output=True, text=True, check=False
         )
         assert ended.returncode == 0, ended.stderr
-    assert (tmp_path / "run" / "report.html").is_file()
+    assert (tmp_path / "runs" / "pooled" / "report.html").is_file()

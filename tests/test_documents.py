@@ -1,0 +1,65 @@
+"""Documents name what is there: linked files and headings, files of the project, extras and targets of make."""
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT
+from tests.documents import DOCUMENTS, README, code_blocks, code_spans, headings, links, name_of, prose
+
+SOURCES = re.compile(r"(?:asr|benchmarks|conf|docs|recipes|tests)/[\w/.-]+\.(?:py|yaml|md)")
+
+
+def missing(document: Path, target: str) -> str | None:
+    """Say what a link lacks; None: it leads somewhere."""
+    path, _, anchor = target.partition("#")
+    linked = (document.parent / path).resolve() if path else document
+    if not linked.exists():
+        return f"{target}: no such file"
+    if anchor and anchor not in headings(linked):
+        return f"{target}: no such heading"
+    return None
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=name_of)
+def test_every_link_leads_to_a_file_and_to_a_heading_in_it(document: Path) -> None:
+    problems = [problem for target in links(document) if (problem := missing(document, target))]
+    assert not problems
+
+
+def test_a_link_without_a_file_or_a_heading_is_found(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("# Two *words*, `x`\n\n[a](#two-words-x) [b](#two-words) [c](other.md)\n\n```\n# no heading\n```\n")
+    assert headings(page) == {"two-words-x"}
+    problems = [missing(page, target) for target in links(page)]
+    assert problems == [None, "#two-words: no such heading", "other.md: no such file"]
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=name_of)
+def test_every_picture_has_a_text(document: Path) -> None:
+    assert "![](" not in prose(document)
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=name_of)
+def test_every_source_file_that_is_named_exists(document: Path) -> None:
+    named = {span for span in code_spans(document) if SOURCES.fullmatch(span)}
+    assert not [path for path in named if not (ROOT / path).is_file()]
+
+
+def test_every_extra_that_is_named_can_be_installed() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    texts = "\n".join(document.read_text(encoding="utf-8") for document in DOCUMENTS)
+    named = {name for group in re.findall(r"'\.\[([\w,-]+)\]'", texts) for name in group.split(",")}
+    assert named
+    assert named <= extras.keys()
+
+
+def test_every_target_of_make_that_is_named_exists() -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    targets = set(re.findall(r"^([\w.-]+):", makefile, re.MULTILINE)) | {".venv-nets", ".venv-decoding"}
+    texts = "\n".join([*code_blocks(README), *(span for document in DOCUMENTS for span in code_spans(document))])
+    named = set(re.findall(r"^make ([\w.-]+)", texts, re.MULTILINE))
+    assert {"demo", "test"} <= named
+    assert named <= targets
