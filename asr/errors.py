@@ -38,6 +38,10 @@ class StoreError(Exception):
         super().__init__(message.rstrip().rpartition("StoreError: ")[2])
 
 
+class UnreachableStoreError(StoreError):
+    """A store gave no answer, or refused: it may answer later, so a run that ends with it can be resumed."""
+
+
 def is_out_of_memory(error: BaseException) -> bool:
     """Tell whether an exception says that memory was not enough, on whatever device."""
     texts = ("can't allocate memory", "out of memory", "ALLOC_FAILED", "std::bad_alloc")  # torch's, a RuntimeError

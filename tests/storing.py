@@ -13,15 +13,26 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import BinaryIO
 
 from asr.storage.settings import StorageSettings
 
 SERVE = """
 import logging, sys
+from pathlib import Path
+from moto.core import DEFAULT_ACCOUNT_ID
+from moto.s3.models import s3_backends
 from moto.server import ThreadedMotoServer
 logging.getLogger("werkzeug").setLevel(logging.ERROR)
-server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+port, *folders = sys.argv[1:]
+store = s3_backends[DEFAULT_ACCOUNT_ID]["aws"]
+for folder in map(Path, folders):
+    store.create_bucket(folder.name, "us-east-1")
+    for path in folder.rglob("*"):
+        if path.is_file():
+            store.put_object(folder.name, path.relative_to(folder).as_posix(), path.read_bytes())
+server = ThreadedMotoServer(ip_address="127.0.0.1", port=int(port), verbose=False)
 server.start()
 print(server.get_host_and_port()[1], flush=True)
 sys.stdin.read()
@@ -56,12 +67,53 @@ class S3:
 @contextmanager
 def moto() -> Iterator[S3]:
     """Start moto's S3 server in a process of its own."""
+    with start_moto() as process:
+        yield S3(_announced_port(process))
+        process.kill()
+
+
+def start_moto(port: int = 0, *buckets: Path) -> subprocess.Popen[str]:
+    """Start moto's S3 server; once it serves, it writes its port.
+
+    Args:
+        port: 0: any that is free.
+        buckets: folders that become buckets of their names.
+    """
+    command = [sys.executable, "-c", SERVE, str(port), *map(str, buckets)]
     pipe = subprocess.PIPE
-    with subprocess.Popen([sys.executable, "-c", SERVE], stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL) as process:
-        assert process.stdin
-        assert process.stdout
-        yield S3(int(process.stdout.readline()))
-        process.stdin.close()
+    return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True)
+
+
+def _announced_port(process: subprocess.Popen[str]) -> int:
+    assert process.stdout
+    return int(process.stdout.readline())
+
+
+class MortalS3(S3):
+    """A server whose bucket is a folder, so that it can be killed and started again at the same port.
+
+    Args:
+        bucket: the folder.
+    """
+
+    def __init__(self, bucket: Path) -> None:
+        self._bucket = bucket
+        self._process = start_moto(0, bucket)
+        super().__init__(_announced_port(self._process))
+
+    @property
+    def is_alive(self) -> bool:
+        return self._process.poll() is None
+
+    def kill(self) -> None:
+        """End the server by SIGKILL: connections are reset, new ones refused."""
+        with self._process:
+            self._process.kill()
+
+    def start(self) -> None:
+        """Start it again, and return once it serves."""
+        self._process = start_moto(self.port, self._bucket)
+        assert _announced_port(self._process) == self.port
 
 
 SLOW_DOWN = b"<Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>"

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from urllib.parse import unquote
 
-from asr.errors import StoreError, one_line
+from asr.errors import StoreError, UnreachableStoreError, one_line
 from asr.storage.location import HTTP, SCHEMES, bucket, key, printable_url, scheme
 from asr.storage.settings import StorageSettings
 
@@ -158,7 +158,7 @@ class Client:
                 cause = _cause(error, "no such object")
             except (_Incomplete, self._obstore.exceptions.BaseError, OSError, ValueError) as error:
                 cause = _cause(error)
-            raise StoreError(f"{printable_url(request.url)}: {cause}.") from None
+            raise UnreachableStoreError(f"{printable_url(request.url)}: {cause}.") from None
 
     def _asked(self, request: Request, settings: StorageSettings) -> Coroutine[Any, Any, Any]:
         place = self._place(request.url, settings)
@@ -376,7 +376,7 @@ def _advice(text: str) -> str:
         keys = "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
         return f". Set {keys}, or AWS_SKIP_SIGNATURE=true for a public bucket"
     if "ExpiredToken" in text:
-        return ". Renew the credentials, and start the command again"
+        return ". Renew the credentials"
     if "LOCATION" in text or "AuthorizationHeaderMalformed" in text:
         return ". Set AWS_REGION to the bucket's region"
     return ""

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from typing import Any
 
-from asr.errors import InputError, StoreError, how_to_install
+from asr.errors import InputError, StoreError, UnreachableStoreError, how_to_install
 from asr.storage.client import (
     CONCURRENT_REQUESTS,
     SLACK_SECONDS,
@@ -71,7 +71,8 @@ class _Helper:
             self._connection.send((list(requests), settings))
             if not self._connection.poll(limit):
                 self.end()
-                raise StoreError(f"the process that reads object stores must answer; it has not for {limit:.0f} s.")
+                must = "the process that reads object stores must answer"
+                raise UnreachableStoreError(f"{must}; it has not for {limit:.0f} s.")
             answer = self._connection.recv()
         if isinstance(answer, Exception):
             raise answer
@@ -134,7 +135,8 @@ def ask(requests: Sequence[Request]) -> list[Any]:
         except (EOFError, OSError):  # someone has ended the helper; each request may be repeated
             logger.warning("the process that reads object stores has ended; another one is started")
             close()
-    raise StoreError(f"the process that reads object stores must live; it has ended {HELPERS} times. Is memory short?")
+    must = f"the process that reads object stores must live; it has ended {HELPERS} times"
+    raise UnreachableStoreError(f"{must}. Is memory short?")
 
 
 def close() -> None:

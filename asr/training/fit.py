@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, cast
 import lightning.pytorch as pl
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 
-from asr.errors import InputError, is_out_of_memory
+from asr.errors import InputError, UnreachableStoreError, is_out_of_memory
 from asr.training.distributed import is_lost_connection, report_lost_connection, stop_others, take_leave
 from asr.training.signals import Stopped, StopRequest
 
@@ -37,6 +37,7 @@ def fit(
 
     Raises:
         InputError: what the user can mend: memory, settings, other processes.
+        StoreError: a store failed.
         Stopped: a signal asked for it; the run is saved.
     """
     if resume and _is_finished(trainer, resume):
@@ -58,6 +59,8 @@ def fit(
         raise
     except MisconfigurationException as error:
         raise InputError(f"trainer must suit the run; Lightning says: {error}") from None
+    except UnreachableStoreError as error:
+        raise UnreachableStoreError(f"{error} Run the same command to resume.") from None
     except (RuntimeError, MemoryError, *LOST_WORKER) as error:
         if stop.at_once:  # in the middle of whatever it was
             raise Stopped(stop.signum) from None

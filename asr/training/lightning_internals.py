@@ -57,6 +57,17 @@ def validate(trainer: pl.Trainer) -> None:
     trainer.training = True
 
 
+def forget_metric(trainer: pl.Trainer, name: str) -> None:
+    """Log a metric no more until it has a new value.
+
+    Lightning 2.6 keeps the last value that was logged in an epoch, and writes it to the lines of later steps, too.
+    """
+    if trainer._results is not None:
+        for metric in trainer._results.values():
+            if metric.meta.name == name:
+                metric.reset()
+
+
 def full_checkpoint(trainer: pl.Trainer) -> dict[str, Any]:
     """Return what a checkpoint holds: weights, optimizer, schedule, loops, callbacks.
 

@@ -26,6 +26,7 @@ from asr.run.names import HOURS_OF, LOSS_OF, VALID_LOSS_OF, VALID_WER_OF
 from asr.run.validation_samples import SamplesFile, ValidationSample
 from asr.text.printable import listed
 from asr.training.distributed import fail_together, gather
+from asr.training.lightning_internals import forget_metric
 from asr.training.manifest_sums import ManifestSums
 from asr.training.memory_check import describe
 from asr.training.place import epoch_of, epochs_done, log_place, scheduled
@@ -231,6 +232,8 @@ class RecognitionTask(pl.LightningModule):
             for name, rates in self._of_manifests.take(self._reduce, self.device).items():
                 if rates.loss is not None:
                     self.log(f"{LOSS_OF}{name}", rates.loss)
+                else:
+                    forget_metric(self.trainer, f"{LOSS_OF}{name}")
 
     def _log_hours(self) -> None:
         """Log the hours that were trained on of each manifest, where there are several."""
