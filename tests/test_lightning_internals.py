@@ -141,6 +141,24 @@ def test_a_run_that_goes_on_with_a_whole_epoch_logs_the_numbers_of_its_steps(
     assert steps.logged == [4, 5, 6, 7], "from 0"
 
 
+def test_a_metric_that_is_forgotten_is_in_no_line_until_it_is_logged_again() -> None:
+    lines: list[dict[str, float]] = []
+
+    class Lines(Steps):
+        def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
+            lines.append(metrics)
+
+    class Sometimes(pl.Callback):
+        def on_train_batch_start(self, trainer: pl.Trainer, module: pl.LightningModule, _: Any, batch_idx: int) -> None:
+            if batch_idx in (0, 3):
+                self.log("sometimes", float(batch_idx))
+            else:
+                internals.forget_metric(trainer, "sometimes")
+
+    fit(trainer(Sometimes(), max_epochs=1, logger=Lines(), log_every_n_steps=1))
+    assert [line.get("sometimes") for line in lines if "weight" in line] == [0.0, None, None, 3.0]
+
+
 def test_a_full_checkpoint_is_what_lightning_saves(tmp_path: Path) -> None:
     ours = trainer(max_epochs=1)
     fit(ours)
