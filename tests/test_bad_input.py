@@ -153,8 +153,8 @@ def test_a_file_that_breaks_after_the_check_is_skipped_and_named(
         (["decode.name=prefixes"], "decode.name must be a component; asr/decode/prefixes.py holds only parts of one"),
         (["+encoder.extra=1"], "encoder .conformer. must set exactly .*unknown: extra"),
         (["encoder.norm=layer_norm"], "encoder.norm must be a mapping with the key name; got 'layer_norm'"),
-        (["trainer.accelerator=gpu"], "trainer.accelerator=gpu must have a GPU that torch can use; there is none here"),
-        (["trainer.strategy=fsdp_of_no_one"], "trainer must suit Lightning and this machine; Lightning says"),
+        (["trainer.accelerator=gpu"], "trainer.accelerator=gpu needs a GPU that torch can use; there is none"),
+        (["trainer.strategy=fsdp_of_no_one"], "trainer must suit Lightning and this machine; Lightning reports"),
         (["optimizer.name=sgd"], "optimizer.name must be a file in asr/optimizer .adamw.; got 'sgd'"),
     ],
 )
@@ -167,7 +167,7 @@ def test_settings_that_do_not_hold_are_one_error(corpus: Path, overrides: list[s
     ("override", "message"),
     [
         ("encoder=confomer_s", "error: encoder must be one of conformer_l, "),
-        ("seed", "error: an override must be KEY=VALUE, quoted for the shell where it has spaces; got 'seed'."),
+        ("seed", "error: an override must be KEY=VALUE, in quotes if it has spaces; got 'seed'."),
         ("corpus.dir=nowhere", "error: corpus mini: "),
     ],
 )
@@ -192,7 +192,7 @@ def test_the_command_ends_with_status_1_and_no_traceback(tmp_path: Path, overrid
             "trainer has .* mean max_epochs? +trainer.max_epoch=VALUE passes max_epoch to Lightning's Trainer.",
         ),
         ("head/predictor=lstm", "Could not override 'head/predictor'. No match in the defaults list."),
-        ("1 2", "an override must be KEY=VALUE, quoted for the shell where it has spaces; got '1 2'."),
+        ("1 2", "an override must be KEY=VALUE, in quotes if it has spaces; got '1 2'."),
     ],
 )
 def test_an_override_that_cannot_be_composed_gives_one_line(override: str, message: str) -> None:

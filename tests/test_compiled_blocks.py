@@ -112,7 +112,7 @@ def test_training_begins_without_and_changes_over_when_the_program_is_there(capl
     stub, encoder = Stub(polls=2), make_encoder()
     assert steps(encoder, CompiledBlocks(encoder, stub)) == steps(make_encoder(), None)
     begins, changes = said(caplog)
-    assert begins == "the encoder's blocks are compiled beside the training, which begins without"
+    assert begins == "the encoder's blocks are being compiled in the background; training starts uncompiled"
     assert re.fullmatch(r"step 4: the encoder's blocks run compiled, after \d+ s", changes)  # seen, asked, asked
     assert stub.blocks == {id(block): 3 for block in encoder.blocks}  # steps 4, 5, 6
     assert stub.stopped
@@ -136,15 +136,15 @@ def test_where_it_cannot_be_compiled_the_training_goes_on_and_one_line_says_why(
 ) -> None:
     encoder = make_encoder()
     assert steps(encoder, compiled := CompiledBlocks(encoder, stub)) == steps(make_encoder(), None)
-    assert said(caplog) == [f"the encoder's blocks run as they are, not compiled: {reason}"]
+    assert said(caplog) == [f"the encoder's blocks are not compiled: {reason}"]
     assert compiled.settled
 
 
 @pytest.mark.parametrize(
     ("encoder", "world_size", "reason"),
     [
-        (Ear(), 1, "Ear has none"),
-        (make_encoder(), 2, "2 processes train together, for which nobody has tried it"),
+        (Ear(), 1, "Ear has no blocks"),
+        (make_encoder(), 2, "untested with several processes (2)"),
     ],
     ids=["no blocks", "two processes"],
 )
@@ -152,7 +152,7 @@ def test_what_cannot_be_compiled_is_said_at_the_start(
     encoder: nn.Module, world_size: int, reason: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     CompiledBlocks(encoder, stub := Stub()).on_train_start(SimpleNamespace(world_size=world_size), None)  # type: ignore[arg-type]
-    assert said(caplog) == [f"the encoder's blocks run as they are, not compiled: {reason}"]
+    assert said(caplog) == [f"the encoder's blocks are not compiled: {reason}"]
     assert stub.inputs is None
 
 

@@ -179,6 +179,6 @@ def test_views_that_nothing_masks_are_warned_of(
         SpeechData(training_set, [], augmentation, start_of_epoch(0, 1), num_workers=0)
     said = [record.getMessage() for record in caplog.records]
     assert said == warnings * [
-        "the 2 views of an utterance are alike but for dropout, since no augmentation masks features; "
+        "the 2 views of an utterance differ only by dropout, because no augmentation masks features; "
         "add augment=[..., spec_augment]"
     ]

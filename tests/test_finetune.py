@@ -77,7 +77,7 @@ def test_a_run_killed_in_its_phases_has_the_same_bits(
         assert finish(killed) == -signal.SIGKILL, log.read_text()
     assert finish(start(config(parts, fluent / "run", tones, *short), log)) == 0, log.read_text()
     assert [step for step, _ in resumptions(parts)] == [3, 6][: len(moments)]
-    assert log.read_text().count("are trained from here on") == 1
+    assert log.read_text().count("are trained from now on") == 1
     assert_same(parts, whole)
 
 

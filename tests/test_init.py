@@ -292,7 +292,7 @@ def test_a_pattern_that_fits_nothing_or_everything_is_one_line(fluent: Path) -> 
         Frozen(model, ["decoder.*"], None)
     with pytest.raises(InputError, match=r"init\.frozen must leave weights to train; got \*\."):
         Frozen(model, ["*"], None)
-    with pytest.raises(InputError, match=r"init\.frozen_steps must go with init\.frozen, which names weights; got 9"):
+    with pytest.raises(InputError, match=r"init\.frozen_steps must come with init\.frozen, which names weights; got 9"):
         Frozen(model, [], 9)
 
 

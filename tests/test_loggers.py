@@ -83,7 +83,7 @@ def test_wandb_without_an_account_is_an_error_of_one_line(
     monkeypatch.setenv("WANDB_MODE", "online")
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("WANDB_API_KEY", raising=False)
-    with pytest.raises(InputError, match=r"^logger=wandb must reach an account: run wandb login, .*\Z"):
+    with pytest.raises(InputError, match=r"^logger=wandb needs a reachable account: run wandb login, .*\Z"):
         trained(tones, tmp_path / "run", "wandb", epochs=1)
 
 

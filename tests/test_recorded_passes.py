@@ -120,7 +120,7 @@ def test_recordings_end_with_their_memory_and_none_gives_way() -> None:
     steps(model, passes)
     assert (len(passes), passes.used_bytes) == (1, 10)
     assert passes.counts == {True: 4, False: 5}
-    assert passes.told() == "1 shapes recorded, 0.0 GiB; 44.4 % of the batches replayed"
+    assert passes.summary() == "CUDA graphs of 1 shapes, 0.0 GiB; 44.4 % of the batches replayed"
 
 
 def test_what_cannot_be_recorded_runs_as_it_is_and_one_line_says_why(caplog: pytest.LogCaptureFixture) -> None:
@@ -135,7 +135,7 @@ def test_what_cannot_be_recorded_runs_as_it_is_and_one_line_says_why(caplog: pyt
     assert found["generator"] == expected["generator"]
     assert not len(passes)
     assert [record.message for record in caplog.records] == [
-        "no more passes are recorded, of 0 shapes so far: CUDA error: operation not permitted when stream is capturing"
+        "CUDA graphs: recording stopped after 0 shapes: CUDA error: operation not permitted when stream is capturing"
     ]
 
 
@@ -198,11 +198,11 @@ def test_a_training_with_recorded_passes_is_one_without(
         train(settings_with(*TINY, *tone_corpus(tones), *how, f"run_dir={run_dir}"))
         found.append([*losses(run_dir), *(float(row["valid/loss"]) for row in metrics(run_dir) if row["valid/loss"])])
     assert found[1] == pytest.approx(found[0], rel=1e-4)
-    told = [record.message for record in caplog.records if "shapes recorded" in record.message]
+    told = [record.message for record in caplog.records if "CUDA graphs of" in record.message]
     assert len(told) == 2
     assert "; 0.0 % of" not in told[1]
 
 
 def test_on_a_processor_it_is_refused(tones: Path, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"graph_memory must be 0 but on a GPU; got 0\.5, and the net is on: cpu\."):
+    with pytest.raises(ValueError, match=r"graph_memory must be 0 except on a CUDA device; got 0\.5 on device cpu\."):
         train(settings_with(*TINY, *tone_corpus(tones), "graph_memory=0.5", f"run_dir={tmp_path / 'run'}"))

@@ -362,7 +362,7 @@ def test_a_training_refuses_settings_that_config_yaml_must_not_keep(capsys: pyte
     with pytest.raises(SystemExit):
         run_job(lambda settings: None, {"corpus": {"train": [f"https://h/a.jsonl?{SECRET}"]}})
     error = capsys.readouterr().err
-    assert "a setting must not hold a URL with a query or a password" in error
+    assert "a URL in a setting must have no query and no password" in error
     assert "5ec2e7" not in error
 
 

@@ -81,7 +81,7 @@ def test_a_finished_run_started_again_plans_no_further_epoch(
     monkeypatch.setattr(TrainingSet, "epoch", counting)
     caplog.set_level("INFO", "asr")
     run(run_dir, tones, "trainer.max_epochs=3")
-    assert any(message.startswith("the run is finished, at step ") for message in caplog.messages)
+    assert any(message.startswith("the run is already finished, at step ") for message in caplog.messages)
     assert [epoch for epoch in planned if epoch >= 3] == []
     assert (run_dir / "results.json").read_bytes() == (trained / "results.json").read_bytes()
 

@@ -30,9 +30,9 @@ def besides_steps(
 
     Args:
         settings: of the run.
-        prepared: of the run.
-        task: that is trained.
-        data: that it is trained on.
+        prepared: the run's folder, initial model and checkpoint.
+        task: to train.
+        data: to train on.
     """
     callbacks = [*step_callbacks(settings, task.model, data.worst_batches), StuckAtBlank()]
     if prepared.start is not None and prepared.resume is None:

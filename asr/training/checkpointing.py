@@ -1,4 +1,4 @@
-"""When a checkpoint is written and which are kept; stopping on a signal."""
+"""Write checkpoints, delete superseded ones, and stop on a signal."""
 
 import math
 import time
@@ -23,19 +23,18 @@ if TYPE_CHECKING:
 
 
 class Saving(pl.callbacks.Checkpoint):
-    """Write checkpoints: every so many steps or minutes, after each validation, at the end of an epoch, on a signal.
+    """Write checkpoints at fixed intervals, after each validation, at the end of an epoch and on a signal.
 
-    Always when all is done that belongs to an optimizer step, its line of metrics and a validation included: what a
-    checkpoint holds is the state before a certain batch, `Position`, and a run that is resumed from it does that batch
-    next.
+    A checkpoint is written only after an optimizer step is complete, with its metrics and its validation. It contains
+    the state before a batch (`Position`), at which a resumed run continues.
 
     Args:
         folder: of the checkpoints.
-        run: that they are of.
-        epochs: of the run, which know its position.
-        stop: whether a signal has asked to stop.
-        settings: when checkpoints are written, and which are stored.
-        measure: what a validation measures, which chooses checkpoints: `valid/<measure>` is logged.
+        run: to which the checkpoints belong.
+        epochs: of the run; they compute its position.
+        stop: the request of a signal to stop.
+        settings: intervals, and which checkpoints are retained.
+        measure: metric of validations, logged as `valid/<measure>`; checkpoints with its lowest values are retained.
     """
 
     def __init__(
@@ -57,22 +56,23 @@ class Saving(pl.callbacks.Checkpoint):
         self._keep = settings.keep
         self._measure = measure
         self._step = 0  # of the newest checkpoint
-        self._batches = 0  # of its epoch, done
+        self._batches = 0  # completed batches of its epoch
         self._time = time.monotonic()
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Lightning's hook, when everything is restored."""
+        """Check, after the restore, that all processes have resumed from the same step."""
         steps = gather(trainer, [trainer.global_step])
         if len(set(steps)) > 1:
-            must = f"all processes must resume from the same checkpoint in {self._folder}; they found those of steps"
-            fail_together(trainer, f"{must} {', '.join(map(str, steps))}. See that they share the disk; start again.")
+            must = f"all processes must resume from the same checkpoint in {self._folder}; got checkpoints of steps"
+            hint = "Put run_dir on a disk that all processes share, and start again"
+            fail_together(trainer, f"{must} {', '.join(map(str, steps))}. {hint}.")
         begin_whole_epoch(trainer)
         self._step, self._time = trainer.global_step, time.monotonic()
 
     def on_train_batch_start(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
     ) -> None:
-        """Lightning's hook: where a step ended with the batch before this one, save if it is time or a signal came."""
+        """If the previous batch completed a step: save when a checkpoint is due; save and stop after a signal."""
         if batch_idx % trainer.accumulate_grad_batches:
             return
         signum, overdue = self._agree(trainer)
@@ -83,15 +83,15 @@ class Saving(pl.callbacks.Checkpoint):
             raise Stopped(signum)
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Lightning's hook: validated weights are saved with their score; those of the start are kept elsewhere."""
+        """Save the validated weights with their score, except before the first step."""
         if trainer.global_step == 0:
             return
         score = float(trainer.callback_metrics[f"valid/{self._measure}"])
         done = batches_begun(trainer)
-        self._save(trainer, done, score if math.isfinite(score) else None)  # inf: no word was to be recognised
+        self._save(trainer, done, score if math.isfinite(score) else None)  # inf: the references have no words
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Lightning's hook: an epoch without validation, which may be the last one."""
+        """Save at the end of an epoch that had no validation, and stop after a signal."""
         if self._step != trainer.global_step:
             self._save(trainer, batches_begun(trainer), None)
         signum, _ = self._agree(trainer)
@@ -99,23 +99,23 @@ class Saving(pl.callbacks.Checkpoint):
             raise Stopped(signum)
 
     def on_save_checkpoint(self, trainer: pl.Trainer, pl_module: Any, checkpoint: dict[str, Any]) -> None:
-        """Lightning's hook: say where the run is, in our words and in Lightning's."""
+        """Write the position of the run, as a `Position` and as the counters of Lightning's loops."""
         done = self._batches
         position = self._epochs.position_at(trainer.current_epoch, trainer.world_size, done, pl_module.skipped)
         checkpoint[RUN_KEY] = self._run.at(position)
-        # The number that loggers call step. Behind a validation within an epoch, Lightning adds 1 on resuming.
+        # The step number for loggers. Lightning adds 1 when it resumes after a validation within an epoch.
         logged = trainer.global_step - (trainer.validating and position.batch > 0)
         set_place(checkpoint, position, logged)
 
     def on_load_checkpoint(self, trainer: pl.Trainer, pl_module: Any, checkpoint: dict[str, Any]) -> None:
-        """Lightning's hook: where there are other processes than before, the rest of the epoch begins at batch 0."""
+        """If the number of processes has changed, the rest of the epoch is planned again and begins at batch 0."""
         saved = Position.from_dict(checkpoint[RUN_KEY]["position"])
         position = saved.on(trainer.world_size)
         if position != saved:
             set_place(checkpoint, position, checkpoint["global_step"])
 
     def _agree(self, trainer: pl.Trainer) -> tuple[int, bool]:
-        """Let all processes know what one of them knows: which signal came, and whether the first one's time is up."""
+        """Agree between processes on the signal (0: none) and on whether a checkpoint is due by the first's clock."""
         overdue = trainer.is_global_zero and time.monotonic() - self._time > self._every_seconds
         if trainer.world_size == 1:
             return self._stop.signum, overdue
@@ -124,8 +124,8 @@ class Saving(pl.callbacks.Checkpoint):
         return signum, bool(any_overdue)
 
     def _save(self, trainer: pl.Trainer, batches: int, score: float | None) -> None:
-        """Write the checkpoint of this step, behind so many batches; remove those that are needed no longer."""
-        cast("TrainingTask", trainer.lightning_module).settle()  # what is saved is sound
+        """Write the checkpoint of this step, after `batches` batches of the epoch; delete superseded checkpoints."""
+        cast("TrainingTask", trainer.lightning_module).settle()  # never save weights that are not finite
         self._step, self._time, self._batches = trainer.global_step, time.monotonic(), batches
         path = self._folder / checkpoint_name(trainer.global_step, score, self._measure)
         problem = None
@@ -133,20 +133,20 @@ class Saving(pl.callbacks.Checkpoint):
             state = full_checkpoint(trainer)
             try:
                 write_whole(path, lambda file: torch.save(state, file))
-            except (OSError, RuntimeError) as error:  # torch's writer turns the one into the other
+            except (OSError, RuntimeError) as error:  # torch's writer turns OSError into RuntimeError
                 problem = str(_disk_problem(error))
             else:
                 for checkpoint in superfluous(self._select, kept_checkpoints(self._folder), self._keep):
                     checkpoint.path.unlink(missing_ok=True)
         problem = trainer.strategy.broadcast(problem)
         if problem is not None:
-            must = f"{path}: the disk must have room for a checkpoint; {problem}"
-            hint = "What was there before is whole: make room, and run the same command again"
+            must = f"{path}: the disk must have room for a checkpoint; got: {problem}"
+            hint = "Earlier checkpoints are intact: free disk space and run the same command to resume"
             fail_together(trainer, f"{must}. {hint}.")
 
 
 def _disk_problem(error: Exception) -> OSError:
-    """Find what the disk said, which torch's writer hides behind an error of its own."""
+    """Return the OSError of the disk, which torch's writer replaces with an error of its own."""
     cause: BaseException = error
     while not isinstance(cause, OSError):
         if cause.__context__ is None:

@@ -1,6 +1,6 @@
-"""python -m asr.training.compile_ahead: compile a block in a process of its own, for inductor's cache on disk.
+"""python -m asr.training.compile_ahead: compile a block in a separate process, to fill inductor's cache on disk.
 
-The block comes pickled by standard input, from the training that has started this process; nothing else may.
+The training that starts this process sends the pickled block by standard input; nothing else may.
 """
 
 import os
@@ -19,18 +19,18 @@ from asr.system.processes import die_with_parent
 
 
 def compiled(block: nn.Module) -> Callable[..., Any]:
-    """Return the forward pass of a class of blocks, given a block and its inputs, compiled when it is first called."""
+    """Return the forward pass of a class of blocks, compiled at its first call; it takes a block and its inputs."""
     return torch.compile(type(block).forward, dynamic=True)
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """What a block was given, without the numbers.
+    """Shapes and types of a block's inputs.
 
     Args:
-        values: of tensors one that is alike, on the device "meta"; anything else as it was.
-        device: of the tensors.
-        autocast: the type that products are computed in; None: their own.
+        values: tensors on the device "meta"; other arguments unchanged.
+        device: of the original tensors.
+        autocast: type of matrix products; None: no autocast.
     """
 
     values: tuple[Any, ...]
@@ -39,14 +39,14 @@ class Inputs:
 
     @classmethod
     def like(cls, inputs: Sequence[Any]) -> "Inputs":
-        """Keep what inputs are like, in the autocast of now."""
+        """Describe inputs and the current autocast."""
         device = next(value for value in inputs if isinstance(value, Tensor)).device.type
         autocast = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
         values = [torch.empty_like(value, device="meta") if isinstance(value, Tensor) else value for value in inputs]
         return cls(tuple(values), device, autocast)
 
     def made_up(self) -> list[Any]:
-        """Make up inputs that are alike; none of their frames is padding."""
+        """Make random inputs with these shapes and types, without padding."""
         return [self._noise(value) if isinstance(value, Tensor) else value for value in self.values]
 
     def _noise(self, like: Tensor) -> Tensor:
@@ -56,18 +56,18 @@ class Inputs:
 
 
 class CompilationBeside:
-    """A process that compiles a block's forward and backward pass in training.
+    """A process that compiles a block's forward and backward pass while the training continues.
 
     Args:
-        block: one of those that are alike.
-        inputs: of it.
+        block: any block; all have the same class and shapes.
+        inputs: of the block.
     """
 
     def __init__(self, block: nn.Module, inputs: Inputs) -> None:
         command = [sys.executable, "-m", "asr.training.compile_ahead", str(os.getpid())]
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
         with tempfile.TemporaryFile() as file:
-            forward = vars(block).pop("forward")  # of the training
+            forward = vars(block).pop("forward")  # of CompiledBlocks, not to be pickled
             pickle.dump((block, inputs), file)
             block.forward = forward
             file.seek(0)
@@ -76,39 +76,39 @@ class CompilationBeside:
             )
 
     def outcome(self) -> str | None:
-        """Say why it has failed, "" if it has not; None while it goes on."""
+        """Return the reason of a failure, "" after success, None while the compilation runs."""
         if self._process.poll() is None:
             return None
         assert self._process.stdout is not None
-        said = self._process.stdout.read().decode(errors="replace").strip()
+        message = self._process.stdout.read().decode(errors="replace").strip()
         if self._process.returncode == 0:
             return ""
-        return said or f"the process that compiles them ended with status {self._process.returncode}"
+        return message or f"the process that compiles them ended with status {self._process.returncode}"
 
     def stop(self) -> None:
-        """End it, if it goes on."""
+        """Kill the process if it is still running."""
         if self._process.poll() is None:
             self._process.kill()
             self._process.wait()
 
 
 def main() -> int:
-    """Compile what comes by standard input; say in a line why it fails."""
+    """Compile the block from standard input; print the reason of a failure in one line."""
     die_with_parent(int(sys.argv[1]))
-    out, sys.stdout = sys.stdout, sys.stderr  # what the compiler prints is nobody's concern
+    out, sys.stdout = sys.stdout, sys.stderr  # hides the compiler's output
     try:
         block, inputs = pickle.load(sys.stdin.buffer)
         with torch.autocast(inputs.device, inputs.autocast, enabled=inputs.autocast is not None):
             result = compiled(block.train())(block, *inputs.made_up())
         result.float().sum().backward()
-    except Exception as error:  # whatever the compiler raises is what the training has to know
+    except Exception as error:  # any failure is reported to the training
         print(first_line(error), file=out)
         return 1
     return 0
 
 
 def first_line(error: Exception) -> str:
-    """Say what went wrong in one line."""
+    """Return the first line of an error's message, or its class name."""
     return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
 
 

@@ -1,4 +1,4 @@
-"""Compiling an encoder's blocks: training begins without, and changes over when a program of them is there."""
+"""Compile an encoder's blocks during the training, which starts uncompiled and switches when the code is ready."""
 
 import logging
 import time
@@ -15,62 +15,62 @@ from asr.training.compile_ahead import CompilationBeside, Inputs, compiled, firs
 
 logger = logging.getLogger(__name__)
 
-Forward = Callable[..., Any]  # of a class of blocks: a block and its inputs to its output
+Forward = Callable[..., Any]  # of a class of blocks: takes a block and its inputs, returns its output
 
 
 class Compiler(Protocol):
-    """What compiles; `Inductor`, but in tests.
+    """A compiler of blocks: `Inductor`, or a fake in tests.
 
-    `beside` begins to compile for inputs like these while the training goes on, so that `program`, which may be
-    compiled where it is first called, finds most of the work done.
+    `beside` starts a compilation for inputs of these shapes while the training continues. `program` may compile at its
+    first call, and then finds most of the work done.
     """
 
     def errors(self) -> tuple[type[Exception], ...]:
-        """What a program raises that cannot be compiled."""
+        """Exceptions that a program raises if it cannot be compiled."""
 
     def beside(self, block: nn.Module, inputs: Inputs) -> "Beside": ...
     def program(self, block: nn.Module) -> Forward: ...
 
 
 class Beside(Protocol):
-    """A compilation in the works."""
+    """A compilation in progress."""
 
     def outcome(self) -> str | None:
-        """Say why it has failed, "" if it has not; None while it goes on."""
+        """Return the reason of a failure, "" after success, None while the compilation runs."""
 
     def stop(self) -> None: ...
 
 
 class Inductor:
-    """torch.compile, in another process first, which leaves what it compiled in inductor's cache on disk.
+    """torch.compile, first in another process, which fills inductor's cache on disk.
 
-    Not in another thread: while it traces, torch sets the random state of the whole process aside.
+    A thread would not do: tracing changes the random state of the whole process for its duration.
     """
 
     def errors(self) -> tuple[type[Exception], ...]:
-        """What a program raises that cannot be compiled."""
+        """Exceptions that a program raises if it cannot be compiled."""
         from torch._dynamo.exc import TorchDynamoException  # imports the compiler
 
         return (TorchDynamoException,)
 
     def beside(self, block: nn.Module, inputs: Inputs) -> Beside:
-        """Begin."""
+        """Start a compilation in another process."""
         return CompilationBeside(block, inputs)
 
     def program(self, block: nn.Module) -> Forward:
-        """Return the block's forward pass, compiled once for all blocks and lengths."""
+        """Return the block's forward pass, compiled once for all blocks and lengths at its first call."""
         return compiled(block)
 
 
 class CompiledBlocks(pl.Callback):
-    """Run an encoder's blocks, which are alike, as one compiled program for all of them and for all lengths.
+    """Run an encoder's blocks as one compiled program for all blocks and all lengths.
 
-    Only in training, where the time is. Until the program is there, and if it cannot be made, blocks run as they are;
-    why is a line of the log.
+    Only training steps are compiled; they take most of the time. Blocks run uncompiled until the program is ready, and
+    if the compilation fails; the log gives the reason.
 
     Args:
-        encoder: whose `blocks` are compiled.
-        compiler: that does it.
+        encoder: its `blocks` are compiled; all have the same class and shapes.
+        compiler: compiles them.
     """
 
     def __init__(self, encoder: Encoder, compiler: Compiler) -> None:
@@ -79,11 +79,11 @@ class CompiledBlocks(pl.Callback):
         self._beside: Beside | None = None
         self._begun = 0.0
         self._program: Forward | None = None
-        self._seen: Inputs | None = None  # what the first block was given
-        self.settled = False  # blocks run from now on as they do now
+        self._seen: Inputs | None = None  # of the first block
+        self.settled = False  # True: the way in which blocks run no longer changes
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Lightning's hook, when the largest batches have been tried."""
+        """Replace the blocks' forward passes, after the trial of the largest batches."""
         if problem := self._hindrance(trainer.world_size):
             self._stay(problem)
             return
@@ -93,13 +93,13 @@ class CompiledBlocks(pl.Callback):
     def on_train_batch_start(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
     ) -> None:
-        """Lightning's hook: begin when a first batch has shown what blocks are given, and change over."""
+        """Start the compilation after the first batch, which shows the inputs; switch when the program is ready."""
         if self.settled:
             return
         if self._beside is None:
             if self._seen is not None:
                 self._beside, self._begun = self._compiler.beside(self._encoder.blocks[0], self._seen), time.monotonic()
-                logger.info("the encoder's blocks are compiled beside the training, which begins without")
+                logger.info("the encoder's blocks are being compiled in the background; training starts uncompiled")
             return
         problem = self._beside.outcome()
         if problem:
@@ -110,15 +110,15 @@ class CompiledBlocks(pl.Callback):
             logger.info("step %d: the encoder's blocks run compiled, after %.0f s", trainer.global_step + 1, seconds)
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Lightning's hook."""
+        """Stop a compilation in progress."""
         self._stop()
 
     def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
-        """Lightning's hook."""
+        """Stop a compilation in progress."""
         self._stop()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "CompiledBlocks":
-        """Be shared by copies of a model: a program is given the block whose weights it uses."""
+        """Return self: copies of a model share the program, which takes the block as an argument."""
         return self
 
     def _forward(self, block: nn.Module, *inputs: Any) -> Any:
@@ -140,18 +140,18 @@ class CompiledBlocks(pl.Callback):
             self._beside.stop()
 
     def _hindrance(self, world_size: int) -> str:
-        """Say why blocks cannot be compiled; nothing if they can."""
+        """Return the reason why blocks cannot be compiled; "" if they can."""
         blocks = self._encoder.blocks
         if not blocks:
-            return f"{type(self._encoder).__name__} has none"
+            return f"{type(self._encoder).__name__} has no blocks"
         if len({type(block) for block in blocks}) != 1:
-            return "they are not of one class"
+            return "the blocks have different classes"
         if any("forward" in vars(block) for block in blocks):
             return "gradient_checkpointing=true runs them twice"
         if world_size > 1:
-            return f"{world_size} processes train together, for which nobody has tried it"
+            return f"untested with several processes ({world_size})"
         return ""
 
     def _stay(self, problem: str) -> None:
         self.settled = True
-        logger.warning("the encoder's blocks run as they are, not compiled: %s", problem)
+        logger.warning("the encoder's blocks are not compiled: %s", problem)

@@ -1,4 +1,4 @@
-"""The Lightning data module: the loaders that carry out each epoch's plan."""
+"""The Lightning data module of speech: loaders that follow each epoch's batch plan."""
 
 import logging
 import signal
@@ -33,19 +33,19 @@ logger = logging.getLogger(__name__)
 class SpeechData(pl.LightningDataModule):
     """Training and validation batches.
 
-    The trainer must ask for the training loader each epoch (`reload_dataloaders_every_n_epochs=1`): it is the same
-    loader each time, whose processes live until the fit ends, and it then carries out the plan of that epoch.
-    `waiting` runs while the training process waits for a training batch.
+    The trainer must request the training loader each epoch (`reload_dataloaders_every_n_epochs=1`), because the request
+    plans the epoch. All epochs share one loader, whose worker processes run until the training ends. The stopwatch
+    `waiting` measures the time that the training process waits for batches.
 
     Args:
-        training_set: what to train on, and in which batches.
-        valid: utterances to validate on, texts normalised.
+        training_set: training utterances and their batch plan.
+        valid: validation utterances with normalised texts.
         augmentation: of the training utterances.
-        position: where the run begins, or is resumed.
-        num_workers: processes that decode and featurise; 0: the training process itself. A validation has as many of
-            its own, which end with it.
-        features_on: device: those of training utterances are computed where the net is, for a batch at once; cpu: by
-            those processes.
+        position: where the run starts or resumes.
+        num_workers: worker processes that load audio and compute features; 0: the training process does it. A
+            validation starts this number of workers again, and ends them.
+        features_on: "device": features of training batches are computed on the model's device, a batch at a time;
+            "cpu": in the worker processes.
     """
 
     def __init__(
@@ -65,17 +65,17 @@ class SpeechData(pl.LightningDataModule):
         self._training_set, self._num_workers = training_set, num_workers
         features, reference = training_set.features, training_set.reference
         if reference.views > 1 and not augmentation.features:
-            what = "are alike but for dropout, since no augmentation masks features; add augment=[..., spec_augment]"
-            logger.warning("the %d views of an utterance %s", reference.views, what)
+            problem = "differ only by dropout, because no augmentation masks features; add augment=[..., spec_augment]"
+            logger.warning("the %d views of an utterance %s", reference.views, problem)
         self._front_end = FrontEnd(features) if features_on == "device" else None
         self._collate: Callable[[Any], Any] = partial(collate, lengths=training_set.settings.lengths)
         of_waveform: Any = features
         if self._front_end is not None:
             of_waveform, augmentation = WaveformFeatures(features), without_features(augmentation, features.dim)
             self._collate = partial(collate_waveforms, lengths=training_set.settings.lengths)
-            logger.info("features of training batches are computed where the net is: data.features_on=device")
+            logger.info("features of training batches are computed on the model's device: data.features_on=device")
         if (per_doubling := training_set.settings.lengths.lengths_per_doubling) is not None:
-            logger.info("training batches are padded to few lengths: data.lengths_per_doubling=%d", per_doubling)
+            logger.info("training batches are padded to fixed lengths: data.lengths_per_doubling=%d", per_doubling)
         self._train = SpeechDataset(training_set.utterances, of_waveform, reference, augmentation, training_set.seed)
         self._valid = SpeechDataset(valid, features, reference.for_evaluation())
         self.epochs = Epochs(training_set.epoch, len(training_set.mixture), position)
@@ -83,18 +83,18 @@ class SpeechData(pl.LightningDataModule):
         self._train_loader = self._loader(self._train, self._current_epoch, self.waiting, self._collate, lives_on=True)
 
     def train_dataloader(self) -> DataLoader[Batch]:
-        """Lightning's hook, called each epoch; the epoch begins where the run does, or is resumed."""
+        """Plan the current epoch, from the batch at which the run starts or resumes."""
         assert self.trainer is not None
         position = self.epochs.stretch(self.trainer.current_epoch, self.trainer.world_size)
         plan = self.epochs.plan(position)
-        if plan.kept_speed and plan.epoch == self.epochs.begin.epoch:  # said once
-            what = "keep speed 1.0, since at the factor drawn their frames would be too few, or their batch too long"
-            logger.info("epoch %d: %d of %d utterances %s", plan.epoch + 1, plan.kept_speed, len(self._train), what)
+        if plan.kept_speed and plan.epoch == self.epochs.begin.epoch:  # logged once
+            reason = "keep speed 1.0: with the drawn factor they would have too few frames, or their batch be too long"
+            logger.info("epoch %d: %d of %d utterances %s", plan.epoch + 1, plan.kept_speed, len(self._train), reason)
         self._current_epoch.batches = EpochSampler(plan, self.trainer.global_rank, position.batch)
         return self._train_loader
 
     def val_dataloader(self) -> DataLoader[Batch]:
-        """Lightning's hook."""
+        """Make the loader of this rank's validation batches."""
         assert self.trainer is not None
         rank, world_size = self.trainer.global_rank, self.trainer.world_size
         durations = [utterance.duration for utterance in self._valid.utterances]
@@ -104,12 +104,12 @@ class SpeechData(pl.LightningDataModule):
     def transfer_batch_to_device(
         self, batch: Batch | WaveformBatch, device: torch.device, dataloader_idx: int
     ) -> Batch | WaveformBatch:
-        """Lightning's hook; a copy out of page-locked memory is waited for by the device alone."""
+        """Copy a batch to the device, asynchronously from page-locked memory to a GPU."""
         return batch.to(device, non_blocking=device.type == "cuda")
 
     @torch.no_grad()
     def on_after_batch_transfer(self, batch: Batch | WaveformBatch, dataloader_idx: int) -> Batch:
-        """Lightning's hook; those that are validated have their features."""
+        """Compute features of waveforms on the device; validation batches have features already."""
         if isinstance(batch, Batch):
             return batch
         assert self._front_end is not None
@@ -118,9 +118,10 @@ class SpeechData(pl.LightningDataModule):
             return batch.featurised(self._front_end.to(device))
 
     def worst_batches(self) -> list[Batch]:
-        """Make up this rank's part of the largest steps of the epoch that the run begins in, as many as every rank's.
+        """Return this rank's part of the largest steps of the epoch in which the run starts or resumes.
 
-        Sizes and texts are those of the plan, the features are noise: no audio is read.
+        Sizes and texts are taken from the plan; the features are noise, so no audio is read. All ranks return equally
+        long lists.
         """
         assert self.trainer is not None
         plan = self.epochs.plan(self.epochs.stretch(self.epochs.begin.epoch, self.trainer.world_size))
@@ -150,9 +151,9 @@ class SpeechData(pl.LightningDataModule):
 
 
 class _CurrentEpoch(Sampler[list[Item]]):
-    """The batches of the epoch in progress: a loader whose processes live through a run has one sampler for all epochs.
+    """The batches of the current epoch. A loader with persistent workers has one sampler for all epochs.
 
-    An item names its epoch, so the processes need no notice of a new one.
+    Each item contains its epoch, so workers need not be notified of a new epoch.
     """
 
     batches: EpochSampler
@@ -165,13 +166,13 @@ class _CurrentEpoch(Sampler[list[Item]]):
 
 
 class _Loader(DataLoader[Batch]):
-    """A loader that starts its workers when the first batch is asked for.
+    """A loader that starts its workers when the first batch is requested.
 
-    Lightning makes two iterators of each epoch's loader and uses the second: workers would be started, and read some
-    batches, for nothing.
+    Lightning makes two iterators of each epoch's loader and uses only the second. Otherwise the first one's workers
+    would start and read batches that nobody uses.
     """
 
-    waiting: Stopwatch  # runs while somebody waits for a batch
+    waiting: Stopwatch  # runs while the consumer waits for a batch
 
     def __iter__(self) -> Iterator[Batch]:  # type: ignore[override]
         with self.waiting:
@@ -185,8 +186,8 @@ class _Loader(DataLoader[Batch]):
 
 
 def _start_worker(worker: int) -> None:
-    logging.getLogger("asr.audio.load").setLevel(logging.ERROR)  # each worker would note conversions anew
-    # They may go to all processes of a group or a job. The training process ends its step first, for which it needs
-    # its workers; they notice by themselves when it is gone.
+    logging.getLogger("asr.audio.load").setLevel(logging.ERROR)  # each worker would repeat notes on conversions
+    # A signal may be sent to all processes of a group or a job. The training process first completes its step, for
+    # which it needs its workers. Workers end by themselves when the training process has ended.
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)

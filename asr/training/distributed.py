@@ -1,4 +1,4 @@
-"""One process or several: which prepares a run, and which end when another one fails."""
+"""Several training processes: preparation, joint errors, and the end of all when one fails."""
 
 import atexit
 import gc
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 
-STARTED_BY_FIRST = "ASR_STARTED_BY_FIRST_PROCESS"  # environment: Lightning has started this one, for that of this id
+STARTED_BY_FIRST = "ASR_STARTED_BY_FIRST_PROCESS"  # environment variable: id of the parent process
 POLL_SECONDS = 0.2
-GRACE_SECONDS = 5.0  # in which processes that exchange tensors notice by themselves that one of them is gone
+GRACE_SECONDS = 5.0  # time for processes to notice a lost connection by themselves
 
 _LEFT: list[object] = []  # groups that this process has left
 
@@ -31,13 +31,13 @@ logger = logging.getLogger(__name__)
 
 
 def first_then_all(trainer: "Trainer", prepare: Callable[[], Result]) -> Result:
-    """Run `prepare` on the first process, and then on the others, which find what it has written.
+    """Run `prepare` on the first process, then on the others, which read the files that the first has written.
 
-    Lightning starts the other processes of one machine when the first one comes to `fit`, so they find it anyway.
-    torchrun and SLURM start all at once; there the others wait.
+    On one machine, Lightning starts the other processes when the first one calls `fit`, so the files exist already.
+    torchrun and SLURM start all processes at once; then the others wait for the first.
 
     Raises:
-        InputError, StoreError: from `prepare`, on the first process; the others end without a word.
+        InputError, StoreError: from `prepare`, on the first process; the others exit without a message.
     """
     strategy = trainer.strategy
     environment = getattr(strategy, "cluster_environment", None)
@@ -68,7 +68,7 @@ def first_then_all(trainer: "Trainer", prepare: Callable[[], Result]) -> Result:
 
 
 def gather(trainer: "Trainer", own: list[Result]) -> list[Result]:
-    """Join the lists of all processes in the order of their ranks; to be called by all of them."""
+    """Concatenate the lists of all processes in the order of ranks; all processes must call it."""
     if trainer.world_size == 1:
         return own
     import torch.distributed as dist
@@ -79,7 +79,7 @@ def gather(trainer: "Trainer", own: list[Result]) -> list[Result]:
 
 
 def fail_together(trainer: "Trainer", message: str) -> NoReturn:
-    """Stop for a reason that all processes know: the first one says it.
+    """Stop all processes; the first reports the error. All processes must call it.
 
     Raises:
         InputError: on the first process.
@@ -87,36 +87,36 @@ def fail_together(trainer: "Trainer", message: str) -> NoReturn:
     take_leave()
     if trainer.is_global_zero:
         raise InputError(message)
-    sys.exit(0)  # any other status would be another failure, to those who watch the processes
+    sys.exit(0)  # with another status, launchers would report a second failure
 
 
 def take_leave() -> None:
-    """Close what the processes exchange through, once all of them know that there is no more to say.
+    """Destroy the process group, after the last communication.
 
-    Left to the end of Python, Gloo's threads may still hold tensors then, and abort the process (torch's #179291).
+    At Python's exit, Gloo's threads might still hold tensors and abort the process (pytorch issue 179291).
     """
     import torch.distributed as dist
 
     if dist.is_initialized():
-        # DDP holds the group, too. Were it the last to let go of it, it would wait for Gloo's threads while it has
-        # Python's lock, which one of them may need to give back the tensors of the last exchange: for ever.
+        # DDP refers to the group, too. If DDP released it last, it would join Gloo's threads while holding the GIL,
+        # which a thread may need to free the tensors of the last communication: a deadlock.
         _LEFT.append(dist.group.WORLD)
         atexit.register(_let_go)
         dist.destroy_process_group()
 
 
 def _let_go() -> None:
-    """Join Gloo's threads: who lets go of a group from Python waits for them without Python's lock. DDP goes first."""
+    """Free DDP's reference to the process group, then ours: a release from Python joins threads without the GIL."""
     gc.collect()
     _LEFT.clear()
 
 
 def stop_others(trainer: "Trainer") -> None:
-    """Kill the processes that belong to this one, which ends: without it they would wait, or complain."""
+    """Kill the child processes of this process, which is ending; without it they would hang or log errors."""
     in_main_thread = threading.current_thread() is threading.main_thread()
-    # torch raises an error where a process that reads audio dies, and that would be here.
+    # torch's SIGCHLD handler would raise an error here when a worker is killed.
     before = signal.signal(signal.SIGCHLD, signal.SIG_DFL) if in_main_thread else None
-    for worker in multiprocessing.active_children():  # they read audio, and ignore what asks them to end
+    for worker in multiprocessing.active_children():  # data loading workers, which ignore SIGTERM
         worker.kill()
         if in_main_thread:
             worker.join()
@@ -127,7 +127,7 @@ def stop_others(trainer: "Trainer") -> None:
 
 
 def _watch_others(trainer: "Trainer") -> None:
-    """Put a watch of our own on the processes that Lightning will start."""
+    """Install a watch on the processes that Lightning will start."""
 
     def watch() -> None:
         threading.Thread(target=_end_with_others, args=(trainer,), daemon=True, name="watch of other processes").start()
@@ -136,13 +136,13 @@ def _watch_others(trainer: "Trainer") -> None:
 
 
 def _end_with_others(trainer: "Trainer") -> None:
-    """Wait until another process fails; end this one, which may wait for it in the middle of a step, and the rest."""
+    """Wait until a child process fails; then end all, since this process may hang in a collective operation."""
     while (lost := _lost_process(trainer)) is None:
         if trainer.state.stopped or all(process.poll() == 0 for process in started_processes(trainer)):
             return
         time.sleep(POLL_SECONDS)
     time.sleep(GRACE_SECONDS)
-    if trainer.state.stopped:  # it knows, and ends in its own way
+    if trainer.state.stopped:  # this process has noticed the failure itself
         return
     logger.error("error: %s", lost)
     stop_others(trainer)
@@ -151,11 +151,11 @@ def _end_with_others(trainer: "Trainer") -> None:
 
 
 def _lost_process(trainer: "Trainer") -> str | None:
-    """Name the process that has failed, out of those that were started for this one; None if there is none."""
+    """Return an error message for a child process that has failed; None if there is none."""
     for number, process in enumerate(started_processes(trainer), start=trainer.global_rank + 2):
         status = process.poll()
         if status:
-            end = f"was ended by {_signal_name(-status)}" if status < 0 else f"has failed, with exit status {status}"
+            end = f"was killed by {_signal_name(-status)}" if status < 0 else f"failed with exit status {status}"
             return _must_live(trainer, f"process {number} {end}")
     return None
 
@@ -163,30 +163,30 @@ def _lost_process(trainer: "Trainer") -> str | None:
 def _signal_name(number: int) -> str:
     try:
         return signal.Signals(number).name
-    except ValueError:  # one of the real-time signals
+    except ValueError:  # a real-time signal
         return f"signal {number}"
 
 
 def _must_live(trainer: "Trainer", problem: str) -> str:
-    return f"all {trainer.world_size} processes must live to the end; {problem}. Run the same command to resume."
+    return f"all {trainer.world_size} processes must run to the end; {problem}. Run the same command to resume."
 
 
 def report_lost_connection(trainer: "Trainer") -> NoReturn:
-    """End this process since another one is gone; say so, and which one if that is known here.
+    """End this process because another one has ended; name the other one if it is a child of this process.
 
     Raises:
-        InputError: on all processes but those that Lightning has started for a first one, which says it.
+        InputError: except on processes that Lightning has started; their parent reports the error.
     """
     if STARTED_BY_FIRST in os.environ and trainer.local_rank > 0:
         sys.exit(0)
-    end = time.monotonic() + GRACE_SECONDS  # its connections are closed a little before it has ended
+    end = time.monotonic() + GRACE_SECONDS  # connections close slightly before their process ends
     while (lost := _lost_process(trainer)) is None and started_processes(trainer) and time.monotonic() < end:
         time.sleep(POLL_SECONDS)
-    raise InputError(lost or _must_live(trainer, f"process {trainer.global_rank + 1} has lost another one")) from None
+    raise InputError(lost or _must_live(trainer, f"process {trainer.global_rank + 1} lost another one")) from None
 
 
 def is_lost_connection(error: Exception) -> bool:
-    """Tell whether an exception says that another process is gone."""
+    """Whether an exception means that another process has ended."""
     import torch.distributed as dist
 
     texts = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "remote process exited")

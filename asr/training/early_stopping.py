@@ -1,4 +1,4 @@
-"""Stopping when validations no longer better their measure."""
+"""Early stopping."""
 
 import logging
 from typing import Any
@@ -11,14 +11,14 @@ logger = logging.getLogger(__name__)
 
 
 class Patience(pl.callbacks.EarlyStopping):
-    """Stop after so many validations in a row without a better WER, or perplexity.
+    """Stop after `patience` validations in a row without a new best WER or perplexity.
 
-    The first to be bettered is what a run starts from (`init.from`), where that is a model. A run that is resumed
-    behind its end stops again: Lightning forgets that it had.
+    If a run starts from a model (`init.from`), the validation of that model counts as the first best value. A run that
+    is resumed after early stopping stops again at once; Lightning alone would continue it.
 
     Args:
         patience: number of validations.
-        measure: what they measure.
+        measure: metric of validations.
     """
 
     def __init__(self, patience: int, measure: str) -> None:
@@ -26,15 +26,15 @@ class Patience(pl.callbacks.EarlyStopping):
         super().__init__(f"valid/{measure}", mode="min", patience=patience, check_on_train_epoch_end=False)
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Lightning's hook."""
+        """Stop at once if the run had stopped before it was resumed."""
         trainer.should_stop = self.wait_count >= self.patience
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Lightning's hook."""
+        """Log why the training has stopped."""
         if self.wait_count >= self.patience:
             best = scored(self._measure, float(self.best_score), 2)
             logger.info("stopped: no better %s than %s in %d validations", *best, self.patience)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Lightning's hook; patience is the setting's, and not the checkpoint's."""
+        """Restore the state of a checkpoint, but keep the patience of the settings."""
         super().load_state_dict(state_dict | {"patience": self.patience})

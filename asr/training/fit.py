@@ -1,4 +1,4 @@
-"""Training to the end of a run, or until something stops it, which is said in the user's words."""
+"""Train to the end of a run; errors are translated into the user's terms."""
 
 import logging
 from typing import TYPE_CHECKING, cast
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from asr.run.resume import Resume
     from asr.training.tasks import TrainingTask
 
-LOST_WORKER = (ConnectionError, EOFError, FileNotFoundError)  # beside torch's own error
+LOST_WORKER = (ConnectionError, EOFError, FileNotFoundError)  # besides torch's own error
 
 logger = logging.getLogger(__name__)
 
@@ -26,22 +26,22 @@ def fit(
     resume: "Resume | None",
     stop: StopRequest,
 ) -> None:
-    """Train from the beginning, or from where an earlier start stopped.
+    """Train from the beginning or from a checkpoint.
 
     Args:
-        trainer: as `equip` leaves it.
-        task: what is trained.
+        trainer: with callbacks and loggers from `equip`.
+        task: to train.
         data: to train on.
-        resume: the checkpoint to resume from.
-        stop: whether a signal has asked to stop.
+        resume: the checkpoint to resume from; None: train from the beginning.
+        stop: the request of a signal to stop.
 
     Raises:
-        InputError: what the user can mend: memory, settings, other processes.
+        InputError: an error that the user can correct: memory, settings, another process that ended.
         StoreError: a store failed.
-        Stopped: a signal asked for it; the run is saved.
+        Stopped: a signal stopped the training; the run is saved.
     """
     if resume and _is_finished(trainer, resume):
-        logger.info("the run is finished, at step %d: %s", resume.step, resume.path)
+        logger.info("the run is already finished, at step %d: %s", resume.step, resume.path)
         take_leave()
         return
     if resume:
@@ -52,25 +52,25 @@ def fit(
         trainer.fit(cast(pl.LightningModule, task), data, ckpt_path=resume.path if resume else None, weights_only=True)
         take_leave()
     except Stopped:
-        if not stop.at_once:  # then the others know
+        if not stop.at_once:  # otherwise the other processes are not at the same step
             take_leave()
         if trainer.global_rank > 0:
             raise SystemExit(0) from None
         raise
     except MisconfigurationException as error:
-        raise InputError(f"trainer must suit the run; Lightning says: {error}") from None
+        raise InputError(f"trainer must suit the run; Lightning reports: {error}") from None
     except UnreachableStoreError as error:
         raise UnreachableStoreError(f"{error} Run the same command to resume.") from None
     except (RuntimeError, MemoryError, *LOST_WORKER) as error:
-        if stop.at_once:  # in the middle of whatever it was
+        if stop.at_once:  # the second Ctrl-C may cause any error
             raise Stopped(stop.signum) from None
         if is_out_of_memory(error):
             raise InputError(task.too_large()) from None
         if "DataLoader worker" in str(error) or is_lost_worker(error):
             reason = (str(error) or type(error).__name__).splitlines()[0]
-            what = f"a process that reads audio has died: {reason}"
-            hint = "Run the same command to resume; fewer data.num_workers take less memory"
-            raise InputError(f"{what}. {hint}.") from None
+            must = f"processes that read audio must not end during training; one ended: {reason}"
+            hint = "Run the same command to resume; a lower data.num_workers needs less memory"
+            raise InputError(f"{must}. {hint}.") from None
         if trainer.world_size > 1 and is_lost_connection(error):
             report_lost_connection(trainer)
         raise
@@ -80,11 +80,11 @@ def fit(
 
 
 def _is_finished(trainer: pl.Trainer, resume: "Resume") -> bool:
-    """Tell whether no epoch or step is left: Lightning would plan one more."""
+    """Whether no epoch or step is left; Lightning would start one more epoch."""
     epochs, steps = trainer.max_epochs or -1, trainer.max_steps
     return 0 < epochs <= resume.position.epoch or 0 < steps <= resume.step
 
 
 def is_lost_worker(error: BaseException) -> bool:
-    """Tell whether a worker has died while it handed a batch on; an absent file has a name, a socket has none."""
+    """Whether a worker ended while it sent a batch: errors of sockets have no filename, those of missing files do."""
     return isinstance(error, LOST_WORKER) and getattr(error, "filename", None) is None

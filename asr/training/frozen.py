@@ -1,4 +1,4 @@
-"""Weights that stay as they are while others are trained, for the whole run or for its first steps."""
+"""Frozen weights, for the whole run or for its first steps."""
 
 import logging
 from collections.abc import Sequence
@@ -16,27 +16,27 @@ logger = logging.getLogger(__name__)
 
 
 class Frozen(pl.callbacks.Callback):
-    """Keep weights as they are, and the running statistics of their modules.
+    """Freeze weights and the running statistics of their modules.
 
-    Those of the whole run take no gradient, and the optimizer does not know them. Those of the first steps do: what is
-    computed for them is thrown away. DDP asks which weights have gradients before the first step and not again, and the
-    largest batch, which is tried then, has to fit with all of them.
+    Weights frozen for the whole run require no gradient, and the optimizer does not contain them. Weights frozen for
+    the first steps do require gradients, which are discarded: DDP determines once, before the first step, which weights
+    have gradients, and the trial of the largest batch must include the memory of all of them.
 
-    Weights that take no gradient already, the base of an adapter, are among those of the whole run.
+    Weights that require no gradient already, such as the base of an adapter, stay frozen for the whole run.
 
     Args:
-        model: whose weights.
-        patterns: of their names, such as `encoder.*`, `encoder.blocks.0.*`.
-        steps: optimizer steps for which they stay; None: for the whole run.
+        model: its weights are frozen.
+        patterns: of the weights' names, such as `encoder.*`, `encoder.blocks.0.*`.
+        steps: number of optimizer steps; None: the whole run.
 
     Raises:
-        InputError: no weight fits a pattern, or none would be trained, or there are steps without a pattern.
+        InputError: a pattern matches no weight, all weights would be frozen, or steps are given without a pattern.
     """
 
     def __init__(self, model: nn.Module, patterns: Sequence[str], steps: int | None) -> None:
         named = dict(model.named_parameters())
         if steps is not None and not patterns:
-            raise InputError(f"init.frozen_steps must go with init.frozen, which names weights; got {steps} and [].")
+            raise InputError(f"init.frozen_steps must come with init.frozen, which names weights; got {steps} and [].")
         for pattern in patterns:
             if not any(fnmatchcase(name, pattern) for name in named):
                 raise InputError(f"init.frozen must name weights, such as encoder.subsampling.*; got {pattern!r}.")
@@ -56,40 +56,39 @@ class Frozen(pl.callbacks.Callback):
                 weight.requires_grad_(False)
         if names:
             frozen, total = (sum(weight.numel() for weight in weights) for weights in (self._weights, named.values()))
-            how_long = "in the whole run" if steps is None else f"in the first {counted(steps, 'step')}"
+            duration = "in the whole run" if steps is None else f"in the first {counted(steps, 'step')}"
             logger.info(
                 "%s of %s parameters are frozen %s; %.2f %% are trained",
                 f"{frozen:,}",
                 f"{total:,}",
-                how_long,
+                duration,
                 100 * (1 - frozen / total),
             )
 
     def on_train_batch_start(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
     ) -> None:
-        """Lightning's hook: in eval mode statistics stay."""
+        """Set frozen modules to eval mode, in which their running statistics do not change."""
         frozen = self._are_frozen(trainer.global_step)
         if self._were_frozen and not frozen:
-            what = "the weights that init.frozen names are trained from here on"
-            logger.info("step %d: %s", trainer.global_step, what)
+            logger.info("step %d: the weights of init.frozen are trained from now on", trainer.global_step)
         self._were_frozen = frozen
         for module in self._modules:
-            module.training = not frozen  # its own alone: what lies in it may be trained
+            module.training = not frozen  # not train(), which would also change its submodules
 
     def on_before_optimizer_step(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, optimizer: torch.optim.Optimizer
     ) -> None:
-        """Lightning's hook, before gradients are divided and clipped."""
+        """Discard the gradients of frozen weights before gradients are divided and clipped."""
         if self._are_frozen(trainer.global_step):
             for weight in self._weights:
-                weight.grad = None  # AdamW passes over them: no decay, no moments, no step counted
+                weight.grad = None  # AdamW skips them: no decay, no moments, no step
 
     def _are_frozen(self, step: int) -> bool:
         return self._steps is None or step < self._steps
 
     def _has_all_of(self, module: nn.Module) -> bool:
-        """Tell whether a module has weights of its own, and all of them are among these."""
+        """Whether a module has weights of its own and all of them are frozen."""
         ids = {id(weight) for weight in self._weights}
         own = list(module.parameters(recurse=False))
         return bool(own) and all(id(weight) in ids for weight in own)

@@ -1,4 +1,4 @@
-"""Gradient checkpointing: less memory for more time, and the same numbers."""
+"""Gradient checkpointing: less memory, more time, identical results."""
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -14,26 +14,26 @@ from asr.interfaces import Encoder
 
 
 def recompute_blocks(encoder: Encoder) -> None:
-    """Make each block of an encoder keep its input only in training, and compute the rest again for the gradients.
+    """Make each block of an encoder store only its input in training, and recompute its activations for the gradients.
 
-    *Source*: Chen et al. 2016, arXiv:1604.06174: memory falls from all activations of all blocks to those of one, for
-    about a third more time.
+    *Source*: Chen et al. 2016, arXiv:1604.06174. Memory falls from the activations of all blocks to those of one block;
+    a step takes about a third more time.
 
-    Loss, gradients, dropout, running statistics and the names in the state dict are as without. A block that
-    communicates with other ranks does so once more, on every rank in the same order.
+    Loss, gradients, dropout, running statistics and the names in the state dict do not change. A block with collective
+    operations runs them twice, in the same order on every rank.
 
     Args:
-        encoder: changed in place. Copies of it, deep ones too, do the same.
+        encoder: changed in place; its copies, also deep copies, recompute too.
 
     Raises:
-        InputError: it has no blocks.
+        InputError: the encoder has no blocks.
     """
     if not encoder.blocks:
         must = "gradient_checkpointing must be false for an encoder that is not a stack of blocks"
         raise InputError(f"{must}; got true, and {type(encoder).__name__} has no blocks.")
     for block in encoder.blocks:
-        # Not a module around it, which would change the names in the state dict. Not a closure either: a deep copy of
-        # the model (a moving average, say) copies what a partial holds, so that its blocks use their own weights.
+        # A wrapper module would change the names in the state dict. A closure would still refer to these blocks in a
+        # deep copy of the model, such as a moving average; the arguments of a partial are copied with it.
         block.forward = partial(_forward, block)
 
 
@@ -45,15 +45,15 @@ def _forward(block: nn.Module, *inputs: Any) -> Any:
 
 
 def _contexts(block: nn.Module) -> tuple[AbstractContextManager[Any], AbstractContextManager[Any]]:
-    """Return what the forward pass runs in, and what the recomputation does."""
+    """Return the contexts of the forward pass and of the recomputation."""
     return nullcontext(), _BuffersAsNow(block)
 
 
 class _BuffersAsNow:
-    """A context in which a module's buffers have the values that they have now; after it, those of before it.
+    """A context in which a module's buffers have their values from construction; on exit it restores the others.
 
-    So the recomputation begins where the forward pass began, and does not count its batch twice. It may be entered
-    more than once, as a graph that is retained can be walked more than once.
+    So the recomputation starts with the buffers of the forward pass, and running statistics count a batch once. It may
+    be entered more than once, because backward can run several times on a retained graph.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -64,7 +64,7 @@ class _BuffersAsNow:
         self._before = _values(self.module)
         _set(self.module, self._now)
 
-    def __exit__(self, *_: object) -> None:  # torch ends the recomputation by an exception, once it has all it needs
+    def __exit__(self, *_: object) -> None:  # torch ends the recomputation with an exception
         _set(self.module, self._before)
 
 

@@ -1,4 +1,4 @@
-"""Commands that take an experiment, conf/train.yaml with overrides: how it is composed, how they log and end."""
+"""Commands that are configured by conf/train.yaml and overrides: composition, logging, errors and exit status."""
 
 import gc
 import logging
@@ -27,13 +27,17 @@ if TYPE_CHECKING:
 
     from asr.run.settings import RunSettings
 
-Command = Callable[[Any], float | None]  # of a run's settings; returns what a sweep minimises, if anything
-Reader = Callable[[Mapping[str, Any], Sequence[str]], Any]  # config and overrides to a run's settings, checked
+Command = Callable[[Any], float | None]  # takes a run's settings; returns the value that a sweep minimises, or None
+Reader = Callable[[Mapping[str, Any], Sequence[str]], Any]  # makes checked settings from config and overrides
 
-PRINTING = {"-h", "--help", "-c", "--cfg", "-i", "--info", "--hydra-help", "--version"}  # and nothing else is done
-HYDRA_ADVICE = ("To append", "Config search path", "\tprovider")  # lines of its messages that do not help here
+PRINTING = {"-h", "--help", "-c", "--cfg", "-i", "--info", "--hydra-help", "--version"}  # options that only print
+HYDRA_ADVICE = (
+    "To append",
+    "Config search path",
+    "\tprovider",
+)  # prefixes of unhelpful lines in Hydra's messages
 LONGEST_NAME = 100  # of a folder named by overrides
-SWEEP_PACKAGES = {  # files of conf/sweep/: the package that each needs, and our extra that installs it
+SWEEP_PACKAGES = {  # by file of conf/sweep/: the package it needs, and the extra of asr that installs the package
     "optuna": ("hydra-optuna-sweeper", "optuna"),
     "slurm": ("hydra-submitit-launcher", "submitit"),
 }
@@ -46,10 +50,10 @@ def read_experiment(resolved: Mapping[str, Any], overrides: Sequence[str]) -> "R
 
     Args:
         resolved: the config.
-        overrides: of the command line, which made the config: they stand against a model that it starts from.
+        overrides: of the command line; they take precedence over the components of a model in `init.from`.
 
     Raises:
-        InputError: a setting does not hold.
+        InputError: a setting is invalid.
     """
     from asr.build import check_components
     from asr.run.initialization import with_parts
@@ -61,14 +65,14 @@ def read_experiment(resolved: Mapping[str, Any], overrides: Sequence[str]) -> "R
 
 
 def experiment_command(command: Command, root: str = "train", read: Reader = read_experiment) -> Callable[[], None]:
-    """Make a program of a function of run settings: composed from conf/ and the command line by Hydra.
+    """Make a command-line program from a function of run settings; Hydra composes the config.
 
-    What the user got wrong is one line and exit status 1. What the command returns is for Hydra's sweepers.
+    A user's error is printed as one line, with exit status 1. The command's return value goes to Hydra's sweepers.
 
     Args:
-        command: the function.
-        root: file of conf/ that names the others.
-        read: reads its settings.
+        command: function to run.
+        root: the primary config, a file of conf/ without its suffix.
+        read: makes the settings from the config.
     """
 
     failed: list[str] = []  # jobs of a --multirun
@@ -95,12 +99,12 @@ def experiment_command(command: Command, root: str = "train", read: Reader = rea
         import hydra
         from hydra.errors import CompactHydraException
 
-        os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # Hydra raises its errors, and does not print and exit
+        os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # makes Hydra raise its errors instead of exiting
         try:
             hydra.main(version_base="1.3", config_path=str(CONF), config_name=root)(main)()
         except CompactHydraException as error:
             sys.exit(f"error: {composition_error(error)}")
-        gc.freeze()  # Python would look through all of Lightning for garbage before it ends, for most of a second
+        gc.freeze()  # saves the garbage collection at exit, most of a second with Lightning imported
         if reader_has_gone() or failed:
             sys.exit(1)
 
@@ -108,10 +112,10 @@ def experiment_command(command: Command, root: str = "train", read: Reader = rea
 
 
 def composition_error(error: "CompactHydraException") -> str:
-    """Return one line that says what must hold, what was given, and what to do.
+    """Return a composition error as one line: what must hold, what was given, what to do.
 
     Args:
-        error: raised by Hydra while it composed the config; its own text has several lines.
+        error: from Hydra's composition of the config; its own message has several lines.
     """
     from hydra.errors import MissingConfigException, OverrideParseException
     from omegaconf import DictConfig
@@ -124,7 +128,7 @@ def composition_error(error: "CompactHydraException") -> str:
         if group and names:
             return f"{group} must be one of {', '.join(names)}; got {name!r}.{_similar(name, names)}"
     if isinstance(error, OverrideParseException):
-        return f"an override must be KEY=VALUE, quoted for the shell where it has spaces; got {error.override!r}."
+        return f"an override must be KEY=VALUE, in quotes if it has spaces; got {error.override!r}."
     if isinstance(cause, OmegaConfBaseException) and cause.full_key and isinstance(cause.parent_node, DictConfig):
         section, _, key = cause.full_key.rpartition(".")
         keys = sorted(map(str, cause.parent_node))
@@ -145,10 +149,10 @@ def _one_line(lines: Iterable[str]) -> str:
 
 
 def check_sweep_packages(arguments: Sequence[str]) -> None:
-    """Check that the packages of `sweep=[...]` are installed, which Hydra says in terms of its own.
+    """Check that the packages of `sweep=[...]` are installed; Hydra's own error would not name the package.
 
     Raises:
-        InputError: one is not.
+        InputError: a package is not installed.
     """
     chosen = next((argument for argument in arguments if argument.startswith("sweep=")), "")
     for name, (package, extra) in SWEEP_PACKAGES.items():
@@ -161,7 +165,7 @@ def check_sweep_packages(arguments: Sequence[str]) -> None:
 
 
 def help_text(command: Command, root: str) -> str:
-    """Say what the command does, which files of conf/ are there to be chosen, and the settings with their comments."""
+    """Return the help page: the command's description, the files of conf/, and the settings with their comments."""
     settings = (CONF / f"{root}.yaml").read_text(encoding="utf-8").strip()
     chosen = set(re.findall(r"^  - (\w+): ", settings, re.MULTILINE))
     groups: dict[str, list[str]] = {}
@@ -170,9 +174,9 @@ def help_text(command: Command, root: str) -> str:
             groups.setdefault(path.parent.relative_to(CONF).as_posix(), []).append(path.stem)
     return HELP.format(
         about=(sys.modules[command.__module__].__doc__ or "").strip(),
-        example="encoder=transformer say, or gives a setting, encoder.num_layers=8 say"
+        example="(encoder=transformer) or changes a setting (encoder.num_layers=8)"
         if "encoder" in chosen
-        else "token_model=lstm say, or gives a setting, token_model.num_layers=2 say",
+        else "(token_model=lstm) or changes a setting (token_model.num_layers=2)",
         groups="\n".join(f"  {group}: {', '.join(names)}" for group, names in groups.items()),
         root=root,
         settings=settings,
@@ -181,15 +185,15 @@ def help_text(command: Command, root: str) -> str:
 
 HELP = """{about}
 
-An override chooses a file of conf/, {example}. The files:
+An override chooses a file of conf/ {example}. The files:
 
 {groups}
 
-conf/{root}.yaml says which of them are taken without an override, and the settings that are of no component:
+conf/{root}.yaml has the default choices, and the settings outside of components:
 
 {settings}
 
-With --cfg job all settings are printed as the overrides leave them, and nothing is done; --hydra-help has the rest.
+--cfg job prints all settings with the overrides applied, and exits. --hydra-help lists Hydra's own options.
 """
 
 
@@ -198,13 +202,14 @@ def run_job(
 ) -> float | None:
     """Read the settings and run a command.
 
-    An error of the user or of a store is one line and exit status 1; a signal is exit status 128 + its number.
+    An error of the user or of a store is logged as one line, with exit status 1. The exit status after a signal is
+    128 + its number.
 
     Args:
-        command: what to run.
+        command: function to run.
         resolved: the config.
-        overrides: of the command line, which made the config.
-        read: reads the settings.
+        overrides: of the command line.
+        read: makes the settings from the config.
     """
     start_log()
     try:
@@ -215,13 +220,14 @@ def run_job(
         logger.error("error: %s", error)
         sys.exit(1)
     except BrokenPipeError:
-        if not reader_has_gone():  # it was another pipe, to a process that reads audio say
+        if not reader_has_gone():  # another pipe broke, such as a worker's
             raise
         sys.exit(1)
     except OSError as error:
         if error.errno not in NO_ROOM:
             raise
-        logger.error("error: the disk must have room for the run; %s. Make some, and run the same command again", error)
+        hint = "Free disk space and run the same command to resume"
+        logger.error("error: the disk must have room for the run; got: %s. %s", error, hint)
         sys.exit(1)
     except Stopped as stopped:
         logger.warning("%s: run the same command to resume", stopped)
@@ -234,10 +240,10 @@ def run_job(
 
 
 def _check_unsigned(setting: Any) -> None:
-    """Check that no setting is a URL with a signature or a password, which config.yaml and the report would keep.
+    """Check that no setting is a URL with a signature or password; config.yaml and the report would store it.
 
     Raises:
-        InputError: one is; the message leaves out the secret.
+        InputError: a setting contains a secret; the message does not.
     """
     if isinstance(setting, Mapping):
         setting = list(setting.values())
@@ -245,7 +251,7 @@ def _check_unsigned(setting: Any) -> None:
         for value in setting:
             _check_unsigned(value)
     elif isinstance(setting, str) and without_secrets(setting) != setting:
-        must = "a setting must not hold a URL with a query or a password, since config.yaml would keep it"
+        must = "a URL in a setting must have no query and no password, because config.yaml would store it"
         raise InputError(f"{must}; got {without_secrets(setting)}?.... Use s3://, and credentials in the environment.")
 
 
@@ -259,9 +265,9 @@ def start_log() -> None:
 
 
 def _in_own_folder(command: Command, failed: list[str], settings: Any) -> float | None:
-    """Give each job of a `--multirun` a folder of its own in `run_dir`: named by its overrides, or by its number.
+    """Run a job of a `--multirun` in its own folder in `run_dir`, named by its overrides or by its number.
 
-    A job that fails does not keep the next one from its turn; it is added to `failed`.
+    The folder of a failed job is added to `failed`; the next job runs nevertheless.
     """
     from hydra.core.hydra_config import HydraConfig
     from hydra.types import RunMode
@@ -270,8 +276,8 @@ def _in_own_folder(command: Command, failed: list[str], settings: Any) -> float 
     if hydra_config.mode != RunMode.MULTIRUN:
         return command(settings)
     if settings.trainer.devices != 1:
-        must = "--multirun must train on one device, since its jobs share a process"
-        raise InputError(f"{must}; got trainer.devices={settings.trainer.devices}. Start such runs one by one.")
+        must = "--multirun must train on one device, because its jobs share a process"
+        raise InputError(f"{must}; got trainer.devices={settings.trainer.devices}. Start these runs one by one.")
     named, number = hydra_config.job.override_dirname.replace("/", "_"), str(hydra_config.job.num)
     run_dir = str(Path(settings.run_dir, named if 0 < len(named) <= LONGEST_NAME else number))
     try:
@@ -279,4 +285,4 @@ def _in_own_folder(command: Command, failed: list[str], settings: Any) -> float 
     except (InputError, StoreError) as error:
         logger.error("error: %s", error)
         failed.append(run_dir)
-        return None  # to Optuna a failed trial
+        return None  # Optuna: a failed trial

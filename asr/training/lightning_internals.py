@@ -1,7 +1,7 @@
-"""What is asked of Lightning behind its public interface, each in a function of its own.
+"""All uses of Lightning's private interface, one function each.
 
-All of it is as Lightning 2.6 has it (pyproject.toml allows no other); tests/test_lightning_internals.py fails where
-another version has it otherwise.
+They suit Lightning 2.6, the only version that pyproject.toml allows; tests/test_lightning_internals.py fails with a
+version that differs.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,10 +17,10 @@ from asr.data.position import Position
 
 
 def replace_signal_handlers(trainer: pl.Trainer, listen: Callable[[], None], give_back: Callable[[], None]) -> None:
-    """Have `fit` call `listen` when it begins and `give_back` when it ends, in the place of Lightning's own handlers.
+    """Make `fit` call `listen` at its start and `give_back` at its end, in place of Lightning's signal handlers.
 
-    Those talk to other processes and write checkpoints in the middle of whatever was going on. Lightning 2.6 sets them
-    by `_SignalConnector.register_signal_handlers` and takes them back by `teardown`; neither is a setting.
+    Lightning's handlers write checkpoints and communicate with other processes at any point of a step. Lightning 2.6
+    installs them in `_SignalConnector.register_signal_handlers` and removes them in `teardown`; no setting disables it.
     """
     connector = trainer._signal_connector
     connector.register_signal_handlers = listen  # type: ignore[method-assign]
@@ -28,29 +28,29 @@ def replace_signal_handlers(trainer: pl.Trainer, listen: Callable[[], None], giv
 
 
 def batches_begun(trainer: pl.Trainer) -> int:
-    """Count the batches of the epoch that have been handed to the training step, on this process.
+    """Return the number of batches of the epoch that this process has started, including those before a resume.
 
-    Those that were done before the run was resumed count too. Lightning 2.6 counts a batch as `ready` before
-    `on_train_batch_start`, so between two batches all of them are done. It takes a step of the schedule in between.
+    Lightning 2.6 counts a batch as `ready` before `on_train_batch_start`, so all counted batches are complete between
+    two batches. The schedule is updated between two batches, too.
     """
     return trainer.fit_loop.epoch_loop.batch_progress.current.ready
 
 
 def begin_whole_epoch(trainer: pl.Trainer) -> None:
-    """Tell Lightning, where it has resumed before the first batch of an epoch, that this is no rest of one.
+    """Clear Lightning's `restarting` flag if the run has resumed before the first batch of an epoch.
 
-    Else Lightning 2.6, where `max_epochs` is no bound, takes the place before the first batch for one behind a
-    validation, and numbers what is logged one step too high.
+    Without `max_epochs`, Lightning 2.6 would assume that the checkpoint follows a validation within the epoch, and log
+    every step under a number that is one too high.
     """
     if batches_begun(trainer) == 0:
         trainer.fit_loop.epoch_loop.restarting = False
 
 
 def validate(trainer: pl.Trainer) -> None:
-    """Run a validation before the first step, as any other: its hooks are called, and what it logs is kept.
+    """Run a full validation before the first step: callbacks are called and metrics are logged.
 
-    Lightning 2.6 has only a sanity check there, which keeps nothing; its training loop runs a validation in this way
-    (`_TrainingEpochLoop.on_advance_end`).
+    Lightning 2.6 has only a sanity check before the first step, whose metrics are discarded. Its training loop runs a
+    validation as here (`_TrainingEpochLoop.on_advance_end`).
     """
     trainer.validating = True
     trainer.fit_loop.epoch_loop.val_loop.run()
@@ -69,31 +69,30 @@ def forget_metric(trainer: pl.Trainer, name: str) -> None:
 
 
 def full_checkpoint(trainer: pl.Trainer) -> dict[str, Any]:
-    """Return what a checkpoint holds: weights, optimizer, schedule, loops, callbacks.
+    """Return the contents of a checkpoint: weights, optimizer, schedule, loops, callbacks.
 
-    `Trainer.save_checkpoint` of Lightning 2.6 writes it, too, but not whole or not at all, and on every process.
+    `Trainer.save_checkpoint` of Lightning 2.6 also writes the file, but not atomically, and on every process.
     """
     return trainer._checkpoint_connector.dump_checkpoint(weights_only=False)
 
 
 def set_place(checkpoint: dict[str, Any], position: Position, logged: int) -> None:
-    """Have the run that is resumed from a checkpoint begin at a position.
+    """Set the position at which a run resumes from a checkpoint.
 
-    Lightning 2.6 infers from the counters of its loops in which hook a checkpoint was written, and from that how to
-    resume. Here they always say the same: `position.batch` batches of the epoch are done in every respect, and nothing
-    else is.
+    Lightning 2.6 infers from its loop counters which callback wrote a checkpoint, and resumes accordingly. Here the
+    counters always state that exactly `position.batch` batches of the epoch are complete.
 
     Args:
-        checkpoint: of Lightning; changed in place.
-        position: where to begin.
-        logged: number of the next step, for the loggers.
+        checkpoint: from Lightning; changed in place.
+        position: at which to resume.
+        logged: number of the next step for the loggers.
     """
     state = checkpoint["loops"]["fit_loop"]
     begun = position.epoch + (position.batch > 0)
     epochs = {"ready": begun, "started": begun, "processed": position.epoch, "completed": position.epoch}
     total = state["epoch_loop.batch_progress"]["total"]
     batches = {
-        "total": dict.fromkeys(total, total["completed"]),  # one more may have been made ready
+        "total": dict.fromkeys(total, total["completed"]),  # "ready" may be one more
         "current": dict.fromkeys(total, position.batch),
         "is_last_batch": False,
     }
@@ -106,15 +105,15 @@ def set_place(checkpoint: dict[str, Any], position: Position, logged: int) -> No
 
 
 def started_processes(trainer: pl.Trainer) -> Sequence[Popen[bytes]]:
-    """Return the processes that Lightning has started for this one: `procs` of the launcher of Lightning 2.6."""
+    """Return the child processes that Lightning has started: `procs` of the launcher of Lightning 2.6."""
     return getattr(trainer.strategy.launcher, "procs", ())
 
 
 def replace_process_watch(watch: Callable[[], None]) -> None:
-    """Have `watch` called when Lightning has started other processes, in the place of Lightning's own watch.
+    """Make Lightning call `watch` after it has started other processes, in place of its own process observer.
 
-    That one looks every five seconds, and if a process has failed, kills all the others, the first included, without
-    a word. Lightning 2.6 starts it by `_launch_process_observer`, which its launcher looks up in its own module.
+    Lightning's observer checks every five seconds and, if a process has failed, kills all others, the first included,
+    without a message. The launcher of Lightning 2.6 starts it by its module's function `_launch_process_observer`.
     """
     from lightning.pytorch.strategies.launchers import subprocess_script
 
@@ -122,9 +121,9 @@ def replace_process_watch(watch: Callable[[], None]) -> None:
 
 
 def moving_average(decay: float) -> pl.Callback:
-    """Make the callback that averages the weights of all steps, and leaves frozen ones as they are, to the bit.
+    """Make the callback for an exponential moving average of the weights; frozen weights stay bit-identical.
 
-    Lightning 2.6 computes decay * average + (1 - decay) * weight, which rounds a weight that does not change.
+    The formula of Lightning 2.6, decay * average + (1 - decay) * weight, would round weights that do not change.
     """
     callback = EMAWeightAveraging(decay=decay)
     callback._kwargs["avg_fn"] = partial(_towards, 1 - decay)

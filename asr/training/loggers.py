@@ -1,4 +1,4 @@
-"""Where metrics go: metrics.csv and TensorBoard, and the services that the settings choose beside them."""
+"""Loggers of metrics: metrics.csv, TensorBoard, and the services that the settings choose."""
 
 import importlib.util
 from collections.abc import Mapping
@@ -23,8 +23,8 @@ def make_loggers(
         components: of the run, its loggers among them.
         resolved: all settings of the run, which services store.
         run_dir: the run folder.
-        run_id: of the run, the same when it is resumed.
-        step: optimizer steps that the run has done.
+        run_id: of the run; it does not change when the run is resumed.
+        step: optimizer steps that the run has completed.
     """
     tensorboard = TensorBoardLogger(run_dir, name="tensorboard", version="", purge_step=step + 1)
     others = [make(run_dir, run_id, resolved) for make in chosen_loggers(components)]
@@ -32,19 +32,19 @@ def make_loggers(
 
 
 def chosen_loggers(components: Mapping[str, Any]) -> list[partial[Logger]]:
-    """Find the loggers beside our own that the settings choose, each of the package that it is named like.
+    """Return the loggers of services that the settings choose; each is named like the package that it needs.
 
     Raises:
-        InputError: there is no such logger, its package is not installed, or a setting does not hold.
+        InputError: the logger does not exist, its package is not installed, or a setting is invalid.
     """
     chosen = components.get("logger") or {}
     if not isinstance(chosen, Mapping):
-        raise InputError(f"logger must be a mapping of names to settings, such as wandb's; got {shown(chosen)}.")
-    found = [
+        raise InputError(f"logger must map names of loggers, such as wandb, to their settings; got {shown(chosen)}.")
+    loggers = [
         component("training/logger", {"name": name, **settings}, f"logger.{name}") for name, settings in chosen.items()
     ]
     for name in chosen:
         spec = importlib.util.find_spec(name)
-        if spec is None or spec.origin is None:  # a folder of this name is no package
+        if spec is None or spec.origin is None:  # a folder of this name is not a package
             raise InputError(f"logger={name} needs the package {name}; it is not installed. {how_to_install(name)}")
-    return found
+    return loggers

@@ -1,4 +1,4 @@
-"""Losses and errors of each manifest of a split that has several."""
+"""Losses and errors of each manifest, for splits with several manifests."""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -14,11 +14,11 @@ Reduce = Callable[[Tensor], Tensor]  # sums a tensor over all ranks
 
 
 class Rates(NamedTuple):
-    """Figures of one manifest over all ranks.
+    """Loss and WER of one manifest over all ranks.
 
     Args:
-        loss: per reference token; None: there was no token.
-        wer: None: there was no reference word.
+        loss: per reference token; None: no tokens.
+        wer: a fraction; None: no reference words.
     """
 
     loss: float | None
@@ -26,15 +26,15 @@ class Rates(NamedTuple):
 
 
 class ManifestSums:
-    """Sums over the utterances of each manifest on this rank, until they are taken.
+    """Sums over the utterances of each manifest on this rank, since the last `take`.
 
     Args:
-        names: of the manifests, the same on all ranks. One manifest alone is not summed: the split's figures are its.
+        names: of the manifests, the same on all ranks. A single manifest is not summed: its figures are the split's.
     """
 
     def __init__(self, names: Sequence[str]) -> None:
         self.names = list(names) if len(names) > 1 else []
-        self._places = {name: place for place, name in enumerate(self.names)}
+        self._places = {name: row for row, name in enumerate(self.names)}
         self._clear()
 
     def __bool__(self) -> bool:
@@ -49,23 +49,23 @@ class ManifestSums:
         """Add a batch.
 
         Args:
-            utterances: B of them.
-            losses: (B,); one that is not finite is left out, with its tokens.
+            utterances: B utterances.
+            losses: (B,); an utterance without a finite loss does not count, nor do its tokens.
             token_lengths: (B,).
-            errors: of the hypotheses, B of them; empty: they were not counted.
+            errors: of the B hypotheses; empty: not counted.
         """
         if not self or not utterances:
             return
-        places = torch.tensor([self._places[utterance.manifest] for utterance in utterances])
+        rows_of_utterances = torch.tensor([self._places[utterance.manifest] for utterance in utterances])
         loss, tokens = losses.detach().cpu().double(), token_lengths.cpu().double()
         fits = loss.isfinite()
         words = torch.tensor([(each.errors, each.reference_length) for each in errors], dtype=torch.float64)
         rows = torch.stack([loss.where(fits, 0.0), tokens.where(fits, 0.0)], dim=1)
         columns = torch.cat([rows, words if errors else torch.zeros_like(rows)], dim=1)
-        self._sums.index_add_(0, places, columns)
+        self._sums.index_add_(0, rows_of_utterances, columns)
 
     def take(self, reduce: Reduce, device: torch.device) -> dict[str, Rates]:
-        """Return the figures of each manifest over all ranks, which all must call, and begin anew."""
+        """Return loss and WER of each manifest over all ranks, and reset the sums; all ranks must call it."""
         if not self:
             return {}
         sums = reduce(self._sums.to(exact(device)).to(device)).tolist()

@@ -1,4 +1,4 @@
-"""Memory: the largest batches are tried before training begins, and what does not fit is said in the user's words."""
+"""A trial of the largest batches before training, so that a run without enough memory fails at once."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -19,18 +19,18 @@ logger = logging.getLogger(__name__)
 class LargestBatchFirst(pl.callbacks.Callback):
     """Take an optimizer step on the largest batches of the plan, and undo it.
 
-    Parameters, buffers, optimizer and random state are bit for bit what they were. A step is taken between two
-    passes, so that the optimizer's state is there as it will be from the second step on.
+    Parameters, buffers, optimizer and random state are restored bit for bit. Each batch runs before and after an
+    optimizer step, so that memory includes the optimizer's state, as from the second step on.
 
     Args:
-        largest: makes this process's share of them; the same number of batches on every process.
+        largest: makes this process's share of the batches; the same number on every process.
     """
 
     def __init__(self, largest: Callable[[], Sequence[Batch | TextBatch]]) -> None:
         self._largest = largest
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: Any) -> None:
-        """Lightning's hook, when everything is restored and on its device."""
+        """Run the trial, after a checkpoint is restored and the model is on its device."""
         device = trainer.strategy.root_device
         optimizer = trainer.optimizers[0]
         weights = apply_to_collection(pl_module.state_dict(), Tensor, _copy_on_cpu)
@@ -53,15 +53,15 @@ class LargestBatchFirst(pl.callbacks.Callback):
             optimizer.load_state_dict(state)
         if device.type == "cuda":
             peak = torch.cuda.max_memory_allocated(device) / 2**30
-            logger.info("the largest batch fits: %.1f GiB at most", peak)
+            logger.info("the largest batch fits into memory: peak %.1f GiB", peak)
 
 
 def _copy_on_cpu(tensor: Tensor) -> Tensor:
-    return tensor.detach().cpu().clone()  # on the device it would take the memory that is to be tried
+    return tensor.detach().cpu().clone()  # a copy on the device would distort the trial
 
 
 def describe(batch: Batch, features: Features) -> str:
-    """Say how large a batch is, in the units of the settings that bound it."""
+    """Describe the size of a batch in the units of the settings that limit it."""
     if len(batch) == 0:
         return "an empty batch"
     seconds = batch.features.shape[1] * features.hop / features.sample_rate

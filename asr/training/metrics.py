@@ -1,4 +1,4 @@
-"""metrics.csv: one line for each step that was logged, kept when a run is resumed."""
+"""metrics.csv: one line per logged step; a resumed run continues the file."""
 
 import csv
 import io
@@ -16,12 +16,12 @@ from asr.system.files import write_whole_text
 class MetricsFile(Logger):
     """Write metrics as CSV; each line is in the file as soon as it is logged.
 
-    What a validation tells is added to the line of the step that it follows. Lightning's own CSVLogger deletes the
-    file when a run is resumed; here the lines of the steps that will be done again are cut, and the new ones follow.
+    The metrics of a validation are added to the line of the step before it. Lightning's CSVLogger deletes the file when
+    a run resumes; this class removes only the lines of the steps that are repeated.
 
     Args:
         path: of the file.
-        done: optimizer steps that the run has done.
+        done: optimizer steps that the run has completed.
     """
 
     def __init__(self, path: Path, done: int) -> None:
@@ -29,7 +29,7 @@ class MetricsFile(Logger):
         self.path = path
         self._done = done
         self._columns: list[str] = []
-        self._last: dict[str, Any] = {"step": -1}  # line
+        self._last: dict[str, Any] = {"step": -1}  # the last line
         self._last_begins = 0  # in bytes
 
     name = "metrics"
@@ -37,7 +37,7 @@ class MetricsFile(Logger):
 
     @rank_zero_only
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
-        """Append a line, or add to the last one."""
+        """Append a line, or extend the last line if it has the same step."""
         line = {"step": step or 0, **metrics}
         if not line.keys() <= set(self._columns):
             self._widen(line)
@@ -51,12 +51,12 @@ class MetricsFile(Logger):
         self._last = line
 
     def log_hyperparams(self, params: Any, *args: Any, **kwargs: Any) -> None:
-        """Nothing: config.yaml holds them."""
+        """Do nothing: config.yaml contains the hyperparameters."""
 
     def _widen(self, line: Mapping[str, Any]) -> None:
-        """Write the file anew with the columns of `line` among its own."""
+        """Rewrite the file with the new columns of `line`."""
         rows = self._read()
-        if not self._columns:  # not yet begun
+        if not self._columns:  # first line since the run started or resumed
             rows = [row for row in rows if row["step"].isdigit() and int(row["step"]) <= self._done]
         self._columns = list(dict.fromkeys([*(rows[0] if rows else ()), *self._columns, *line]))
         lines = [self._columns, *([row.get(name, "") for name in self._columns] for row in rows)]
@@ -68,11 +68,11 @@ class MetricsFile(Logger):
         if not self.path.is_file():
             return []
         with self.path.open(newline="", encoding="utf-8") as file:
-            return list(csv.DictReader(file, restval=""))  # the last line may have been cut short
+            return list(csv.DictReader(file, restval=""))  # the last line may be incomplete
 
 
 def _line(values: Sequence[str]) -> str:
-    """Write a line of CSV: the name of a column may hold a comma, as the name of a manifest in it."""
+    """Return a line of CSV; names of columns are quoted, since they contain names of manifests."""
     text = io.StringIO()
     csv.writer(text).writerow(values)
     return text.getvalue()

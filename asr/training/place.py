@@ -1,4 +1,4 @@
-"""Where a training is: for its schedule, and for its logs."""
+"""The position of a training run, for its schedule and its logs."""
 
 from typing import Any
 
@@ -11,13 +11,13 @@ from asr.training.lightning_internals import batches_begun
 
 
 def scheduled(optimizer: Optimizer, schedule: Schedule, total_steps: int, trainer: pl.Trainer) -> dict[str, Any]:
-    """Make what Lightning's `configure_optimizers` returns.
+    """Return the optimizer and its learning-rate schedule in the form that Lightning expects.
 
     Args:
-        optimizer: whose learning rate is multiplied by the schedule's factor.
+        optimizer: its learning rate is multiplied by the schedule's factor.
         schedule: of the run.
         total_steps: optimizer steps of the whole run.
-        trainer: that trains; its data module has `epochs` (`TrainingData`).
+        trainer: of the run; its data module has `epochs` (`TrainingData`).
     """
 
     def factor(step: int) -> float:
@@ -27,18 +27,18 @@ def scheduled(optimizer: Optimizer, schedule: Schedule, total_steps: int, traine
 
 
 def epochs_done(trainer: pl.Trainer) -> float:
-    """Count the passes over the training set that are done, and the part of the present one that is done."""
-    epochs = trainer.datamodule.epochs  # type: ignore[attr-defined]  # of TrainingData
+    """Return the number of passes over the training set so far, with the fraction of the current one."""
+    epochs = trainer.datamodule.epochs  # type: ignore[attr-defined]  # a TrainingData
     done: float = epochs.done(trainer.current_epoch, trainer.world_size, batches_begun(trainer))
     return done
 
 
 def epoch_of(task: pl.LightningModule, step: int) -> int:
-    """Return the epoch in which this number of optimizer steps was reached, from 1; 0 before the first step."""
+    """Return the current epoch, from 1; 0 before the first optimizer step."""
     return task.current_epoch + 1 if step else 0
 
 
 def log_place(task: pl.LightningModule, step: int) -> None:
-    """Number what is logged by the steps that are done, as checkpoints are; Lightning would begin at 0."""
+    """Log under the number of completed steps, as checkpoints are named; Lightning would count from 0."""
     task.log("step", float(step))
     task.log("epoch", float(epoch_of(task, step)))

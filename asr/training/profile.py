@@ -1,4 +1,4 @@
-"""debug=profile: what a few optimizer steps spend their time on, by operation and by part of the net."""
+"""debug=profile: time of a few optimizer steps, by operation and by part of the model."""
 
 import logging
 import os
@@ -14,21 +14,21 @@ from asr.run.names import TRACE
 
 logger = logging.getLogger(__name__)
 
-WARM_UP = 3  # batches before those that are recorded: the first ones allocate and compile
-ROWS = 20  # of a table
+WARM_UP = 3  # unrecorded batches at the start, which allocate and compile
+ROWS = 20  # of each table
 NAME_WIDTH = 60
-PART = "[pl][module]"  # what the name of a part begins with
+PART = "[pl][module]"  # prefix of names of the model's parts
 
 
 class Profile(pl.Callback):
-    """Record batches by torch's profiler; the table goes to the log, the trace to a file.
+    """Record batches with torch's profiler; log two tables and write a trace.
 
-    Lightning's own profiler keeps its table to itself until the run ends, and its schedule counts the batches of an
-    epoch; its names of the net's parts are taken.
+    Lightning's own profiler prints its table only when the run ends, and its schedule counts batches within an epoch.
+    Only its names of the model's parts are used.
 
     Args:
-        run_dir: gets the trace.
-        num_batches: that are recorded, validation left out.
+        run_dir: folder of the trace.
+        num_batches: number of training batches to record.
     """
 
     def __init__(self, run_dir: Path, num_batches: int) -> None:
@@ -38,10 +38,10 @@ class Profile(pl.Callback):
         self._names: RegisterRecordFunction | None = None
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Lightning's hook."""
+        """Start the profiler, on the first process."""
         if not trainer.is_global_zero:
             return
-        if pl_module.device.type != "cuda":  # else it reports, as an error, that it found no GPU
+        if pl_module.device.type != "cuda":  # otherwise torch logs an error about the absent GPU
             os.environ.setdefault("KINETO_LOG_LEVEL", "99")
         activities = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * (pl_module.device.type == "cuda")
         steps = schedule(wait=WARM_UP - 1, warmup=1, active=self._num_batches, repeat=1)
@@ -51,12 +51,12 @@ class Profile(pl.Callback):
         self._profile.start()
 
     def on_train_batch_end(self, trainer: pl.Trainer, *_: object) -> None:
-        """Lightning's hook."""
+        """Advance the profiler's schedule."""
         if self._profile is not None:
             self._profile.step()
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Lightning's hook."""
+        """Stop the profiler."""
         if self._profile is not None and self._names is not None:
             self._profile.stop()
             self._names.__exit__(None, None, None)
@@ -64,7 +64,7 @@ class Profile(pl.Callback):
     def _tell(self, recorded: profile) -> None:
         averages = recorded.key_averages()
         on_device = ProfilerActivity.CUDA in recorded.activities
-        logger.info("profile of %d batches behind %d others", self._num_batches, WARM_UP)
+        logger.info("profile of %d batches after %d warm-up batches", self._num_batches, WARM_UP)
         for line in [*_parts(averages, on_device), *_operations(averages, on_device)]:
             logger.info("%s", line)
         recorded.export_chrome_trace(str(self._trace))
@@ -72,10 +72,10 @@ class Profile(pl.Callback):
 
 
 def _parts(averages: EventList, on_device: bool) -> Iterator[str]:
-    """Say of each part of the net how long its forward pass took, the slowest first."""
+    """Yield the lines of a table: forward time of each part of the model, slowest first."""
     seconds = {event.key: event.device_time_total if on_device else event.cpu_time_total for event in averages}
     parts = {key.removeprefix(PART): time for key, time in seconds.items() if key.startswith(PART)}
-    yield f"forward pass of each part of the net, with its own parts, ms{' on the GPU' if on_device else ''}:"
+    yield f"forward pass of each part of the model, sub-parts included, ms{' on the GPU' if on_device else ''}:"
     for name, time in sorted(parts.items(), key=lambda item: -item[1])[:ROWS]:
         yield f"{time / 1e3:10.1f}  {name}"
 

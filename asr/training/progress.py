@@ -1,4 +1,4 @@
-"""How far a training run is: a bar on a terminal, a line now and then elsewhere and in the log, and events."""
+"""Progress of a training run: a bar on a terminal, otherwise log lines; and events."""
 
 import logging
 import math
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 LINE_SECONDS = 30  # between two lines within an epoch
-AUDIO, TOKENS = "train/audio_seconds_per_second", "train/tokens_per_second"  # one of both is logged
+AUDIO, TOKENS = "train/audio_seconds_per_second", "train/tokens_per_second"  # a task logs one of the two
 
 
 def progress_callbacks(run_dir: Path) -> list[Callback]:
-    """Return the bar, if there is a terminal to draw it on, and the log lines, which are events, too."""
+    """Return the progress bar, if stderr is a terminal, and the callback that writes log lines and events."""
     bar = [Bar(console_kwargs={"stderr": True})] if sys.stderr.isatty() else []
     return [*bar, LogLines(EventsFile(run_dir), within_epochs=not bar)]
 
@@ -39,7 +39,7 @@ class Bar(RichProgressBar):
         return f"epoch {current_epoch + 1}"
 
     def get_metrics(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> dict[str, Any]:
-        """Lightning's hook; names that leave room for the bar."""
+        """Return the metrics shown beside the bar, under short names."""
         metrics: dict[str, Any] = dict(super().get_metrics(trainer, pl_module))
         shown = {"loss": metrics.get("train/loss"), "audio s/s": metrics.get(AUDIO), "tokens/s": metrics.get(TOKENS)}
         measure = cast("TrainingTask", pl_module).measure
@@ -50,26 +50,26 @@ class Bar(RichProgressBar):
 
 
 class LogLines(Callback):
-    """Log a line at the end of each epoch, and every `LINE_SECONDS` where no bar shows that the run is alive.
+    """Log a line at the end of each epoch and, without a bar, every `LINE_SECONDS`.
 
     Args:
-        events: where each line is told as data.
-        within_epochs: whether there is no bar.
+        events: file to which each line is also written as an event.
+        within_epochs: log lines within epochs too; True without a bar.
     """
 
     def __init__(self, events: EventsFile, within_epochs: bool) -> None:
         self._events = events
         self.within_epochs = within_epochs
         self._last = time.monotonic()
-        self._validated = False  # since the last line of an epoch's end
+        self._validated = False  # since the last line at the end of an epoch
 
     def on_train_batch_end(self, trainer: pl.Trainer, *_: Any) -> None:
-        """Lightning's hook."""
+        """Log a line if the last one is older than `LINE_SECONDS`."""
         if self.within_epochs and time.monotonic() - self._last > LINE_SECONDS:
             self._log(trainer, validated=False, done=False)
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Lightning's hook; before the first step there is no epoch whose line would tell of it."""
+        """Write an event. The next epoch's line reports the validation; before the first step it gets its own line."""
         if trainer.is_global_zero:
             measure, loss, score = _measured(trainer)
             finite = score if math.isfinite(score) else None
@@ -80,7 +80,7 @@ class LogLines(Callback):
             self._validated = True
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Lightning's hook, after the epoch's validation, if it has one; trainer.max_steps may end it earlier."""
+        """Log the epoch's line, after its validation; trainer.max_steps may have ended the epoch early."""
         self._log(trainer, self._validated, done=trainer.is_last_batch)
         self._validated = False
 
@@ -101,7 +101,7 @@ class LogLines(Callback):
 
 
 def scored(measure: str, score: float, digits: int = 1) -> tuple[str, str]:
-    """Say what validations measured: its name, and its value."""
+    """Return the name of a validation's metric and its value, formatted for the log."""
     return ("WER", percent(score, digits)) if measure == WER else (f"{measure} per word", f"{score:.{digits}f}")
 
 
@@ -116,20 +116,20 @@ def _validation(trainer: pl.Trainer) -> str:
 def _by_manifest(
     metrics: Mapping[str, float], kind: str, write: Callable[[float], str] = "{:.3f}".format, beginning: str = ""
 ) -> str:
-    """List the metrics of a kind in brackets, by the name of the manifest; empty if there are none.
+    """List metrics by manifest, in brackets; "" if there are none.
 
     Args:
         metrics: by name.
-        kind: beginning of their names.
-        write: a value.
-        beginning: of the list.
+        kind: prefix of the metrics' names; the rest is the manifest's name.
+        write: formats a value.
+        beginning: text at the start of the list.
     """
     values = [f"{name.removeprefix(kind)} {write(metrics[name])}" for name in metrics if name.startswith(kind)]
     return f" ({beginning}{', '.join(values)})" if values else ""
 
 
 def _measured(trainer: pl.Trainer) -> tuple[str, float, float]:
-    """What the last validation measured: its name, the loss, and its value."""
+    """Return the name of the last validation's metric, the loss, and the metric."""
     measure = cast("TrainingTask", trainer.lightning_module).measure
     loss, score = (float(trainer.callback_metrics[f"valid/{name}"]) for name in ("loss", measure))
     return measure, loss, score

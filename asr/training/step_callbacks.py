@@ -1,4 +1,4 @@
-"""What is done to a model's steps, in this order: frozen weights, trial of the largest batches, what makes it fast."""
+"""Callbacks around a model's steps: frozen weights, trial of the largest batches, compilation, CUDA graphs."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 
 def step_callbacks(settings: "RunSettings", model: Model, largest: Callable[[], Sequence[Batch]]) -> list[pl.Callback]:
-    """Make them.
+    """Make the callbacks, in the order in which they must run.
 
     Args:
         settings: of the run.
-        model: that is trained.
+        model: to train.
         largest: makes this process's share of the largest batches.
     """
     callbacks: list[pl.Callback] = [

@@ -1,4 +1,4 @@
-"""What one process has computed between two optimizer steps."""
+"""Batches, losses and sums of an optimizer step."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,17 +14,17 @@ from asr.system.files import write_whole
 
 
 class StepSums(NamedTuple):
-    """What an optimizer step was computed of, summed over its batches and over all ranks.
+    """Sums over the batches of an optimizer step, on all ranks.
 
     Args:
         loss: of the utterances.
-        tokens: of their references.
+        tokens: of the references.
         frames: of features, without padding.
         padded_frames: of features, with padding.
-        skipped: utterances that could not be read.
-        waited_seconds: that the ranks waited for batches.
-        wall_seconds: of the ranks, since the step before.
-        others: losses of the utterances that are logged beside the one that is trained.
+        skipped: number of unreadable utterances.
+        waited_seconds: during which ranks waited for batches.
+        wall_seconds: since the step before, summed over the ranks.
+        others: by name, the losses that are logged but not trained.
     """
 
     loss: float
@@ -38,36 +38,36 @@ class StepSums(NamedTuple):
 
     @classmethod
     def of(cls, sums: Sequence[float], names: Sequence[str]) -> "StepSums":
-        """Take up what `sums` of the batches added up to, with the names of the other losses."""
+        """Convert the values of `StepBatches.sums`, with the names of the other losses."""
         fixed = len(cls._fields) - 1
         others = dict(zip(names, sums[fixed:], strict=True))
         return cls(**dict(zip(cls._fields, sums[:fixed], strict=False)), others=others)
 
     def together(self, others: Sequence["StepSums"]) -> "StepSums":
-        """Return this step's losses over the frames and seconds of it and of others, for what is a rate."""
+        """Return this step with frames and seconds summed over other steps too, for rates since the last log line."""
         steps = [self, *others]
         shared = ("frames", "padded_frames", "waited_seconds", "wall_seconds")
         return self._replace(**{name: sum(getattr(step, name) for step in steps) for name in shared})
 
     @property
     def padding(self) -> float:
-        """The share of the frames that is padding."""
+        """Fraction of the frames that is padding."""
         return 1 - self.frames / self.padded_frames if self.padded_frames else 0.0
 
     @property
     def data_wait(self) -> float:
-        """The share of the time in which the ranks waited for batches."""
+        """Fraction of the time during which ranks waited for batches."""
         return self.waited_seconds / self.wall_seconds if self.wall_seconds else 0.0
 
 
 def on_device(sums: Sequence[float], device: torch.device) -> Tensor:
-    """Put numbers where they can be summed over processes, as exactly as the device can."""
+    """Move numbers to the device, where ranks sum them, in the most exact type of the device."""
     return torch.tensor(sums, dtype=exact(device), device=device)
 
 
 @dataclass
 class StepBatches:
-    """The batches of one optimizer step on this process, the losses of their utterances, and what could not be read."""
+    """Batches of an optimizer step on this rank, losses of their utterances, and unreadable utterances."""
 
     batches: list[tuple[Batch, Tensor]] = field(default_factory=list)
     others: list[Mapping[str, Tensor]] = field(default_factory=list)
@@ -80,9 +80,9 @@ class StepBatches:
         self.rejected += batch.rejected
 
     def sums(self, waited_seconds: float, wall_seconds: float, names: Sequence[str] = ()) -> Tensor:
-        """Sum what `StepSums` holds, in its order, and the losses of these names, (7 + N,).
+        """Sum the fields of `StepSums`, in their order, then the losses with these names: (7 + N,).
 
-        It stays on the device, and nothing waits for it.
+        The result stays on the device; there is no synchronisation.
         """
         dtype = exact(self.batches[0][1].device)
         loss = torch.stack([losses.sum(dtype=dtype) for _, losses in self.batches]).sum()
@@ -90,22 +90,22 @@ class StepBatches:
         frames = torch.stack([batch.feature_lengths.sum() for batch, _ in self.batches]).sum()
         padded_frames = sum(batch.features.shape[0] * batch.features.shape[1] for batch, _ in self.batches)
         known = (float(padded_frames), float(len(self.rejected)), waited_seconds, wall_seconds)
-        # A number that is filled in on the device does not wait for it, as one that is copied there would.
+        # new_full does not synchronise; a copy from the CPU would.
         filled = [loss.new_full((), number) for number in known]
-        none = loss.new_zeros(1)  # of a batch without utterances
+        none = loss.new_zeros(1)  # loss of a batch without utterances
         others = [torch.stack([loss.get(name, none).sum(dtype=dtype) for loss in self.others]).sum() for name in names]
         return torch.stack([loss, tokens.to(dtype), frames.to(dtype), *filled, *others])
 
     def not_finite(self) -> list[str]:
         """List the utterances whose loss is not finite."""
-        # A stand-in for a batch without utterances has a loss all the same.
+        # strict=False: a batch without utterances has one loss.
         pairs = [
             pair for batch, losses in self.batches for pair in zip(batch.utterances, losses.tolist(), strict=False)
         ]
         return [utterance.id for utterance, loss in pairs if not abs(loss) < float("inf")]
 
     def keep(self, folder: Path, name: str) -> None:
-        """Write down the batches in which a loss is not finite; all of them where each one is."""
+        """Save the batches that have a loss that is not finite; all batches if there is none."""
         not_finite = [pair for pair in self.batches if not bool(pair[1].isfinite().all())]
         folder.mkdir(parents=True, exist_ok=True)
         for number, (batch, losses) in enumerate(not_finite or self.batches):
@@ -122,14 +122,14 @@ class StepBatches:
 
 @dataclass(frozen=True)
 class StepRecord:
-    """An optimizer step that the device may still be computing.
+    """An optimizer step that the device may not have finished yet.
 
     Args:
         epoch: from 1.
         number: from 1.
-        batches: of this process.
-        sums: what `StepSums` holds, over all ranks, on the device, (7 + N,).
-        norm: of the gradient, on the device, ().
+        batches: of this rank.
+        sums: (7 + N,), the fields of `StepSums` over all ranks, on the device.
+        norm: (), of the gradient, on the device.
     """
 
     epoch: int
@@ -140,6 +140,6 @@ class StepRecord:
 
 
 def wait_for(steps: Sequence[StepRecord], names: Sequence[str]) -> list[tuple[StepSums, float]]:
-    """Read the sums and the gradient norm of steps, with the names of the other losses: one wait for all of them."""
+    """Read sums and gradient norms of steps with a single synchronisation; `names` are of the other losses."""
     rows = torch.stack([torch.cat([step.sums, step.norm.to(step.sums.dtype)[None]]) for step in steps]).tolist()
     return [(StepSums.of(sums, names), norm) for *sums, norm in rows]

@@ -1,11 +1,11 @@
-"""Seconds spent in certain places, added up until somebody asks."""
+"""A stopwatch that sums intervals."""
 
 import time
 from types import TracebackType
 
 
 class Stopwatch:
-    """Add up the wall seconds that pass inside of `with stopwatch:`."""
+    """Sum the wall-clock seconds spent inside `with stopwatch:`."""
 
     def __init__(self) -> None:
         self._seconds = 0.0
@@ -20,6 +20,6 @@ class Stopwatch:
         self._seconds += time.monotonic() - self._started
 
     def take(self) -> float:
-        """Return the seconds since the last call, and begin at zero again."""
+        """Return the sum since the last call, and reset it."""
         seconds, self._seconds = self._seconds, 0.0
         return seconds

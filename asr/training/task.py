@@ -1,4 +1,4 @@
-"""The Lightning module: what a step computes, and what is logged. No model code."""
+"""The Lightning module of a recogniser: loss of a step, validation, logged metrics. It contains no model code."""
 
 import logging
 import math
@@ -37,19 +37,19 @@ from asr.training.validation_sums import ValidationSums
 STATES = {
     "state_dict",
     "current_model_state",
-}  # of a checkpoint; the second beside a moving average, which is the first
+}  # weights in a checkpoint; with a moving average, the first is the average and the second the trained weights
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Unreadable:
-    """How many utterances of an epoch may turn out unreadable, and how many have before the run goes on.
+    """The allowed number of unreadable utterances in an epoch, and the number found before a resume.
 
     Args:
-        at_most: over all processes; more stop the training.
-        epoch: that the run goes on in, from 0.
-        so_far: in that epoch.
+        at_most: allowed in an epoch, over all processes; more stop the training.
+        epoch: in which the run starts or resumes, from 0.
+        so_far: unreadable utterances of that epoch before the run resumes.
     """
 
     at_most: float
@@ -64,24 +64,24 @@ class RecognitionTask(pl.LightningModule):
     all batches of the optimizer step: each backward pass adds up gradients of sums, which are divided once, before
     clipping.
 
-    What goes wrong on one rank is known to all of them, so that all stop and none waits: on a processor at the end of
-    the step; on another device, which would stand still while it is asked, when the next step is logged, and before
-    anything is saved (`settle`).
+    An error on one rank is reduced over all ranks, so that all stop together and none hangs. On a CPU, errors are
+    checked after every step. On other devices each check is a synchronisation, so errors are checked when a step is
+    logged and before a checkpoint is written (`settle`).
 
     Args:
-        recognizer: whose model is trained, and which decodes what is validated.
-        make_optimizer: named parameters to optimizer.
+        recognizer: contains the model to train; decodes the validation set.
+        make_optimizer: makes the optimizer from named parameters.
         schedule: of the learning rate.
         total_steps: optimizer steps of the whole run, for the schedule.
         seed: of dropout.
-        unreadable: how many utterances may be skipped.
-        extra: what a checkpoint keeps beside the weights (`checkpoint_extra`).
+        unreadable: limit of skipped utterances.
+        extra: stored in a checkpoint beside the weights (`checkpoint_extra`).
         faults: folder for batches whose loss is not finite.
-        waiting: runs while the training process waits for a batch.
-        samples: which utterances are followed from validation to validation, and where they are kept.
-        epoch_hours: name of each training manifest to its hours in an epoch.
-        valid_manifests: names of the manifests that are validated on.
-        own_tensors: names of the model's tensors that a checkpoint holds; None: all. The others are as the run began.
+        waiting: measures the time that the training process waits for batches.
+        samples: file and ids of the utterances whose hypotheses each validation records.
+        epoch_hours: hours of each training manifest in an epoch, by its name.
+        valid_manifests: names of the validation manifests.
+        own_tensors: names of the model's tensors in a checkpoint; None: all. The other tensors never change.
     """
 
     measure: ClassVar[str] = WER
@@ -106,8 +106,8 @@ class RecognitionTask(pl.LightningModule):
         self.model = recognizer.model
         self._recognizer = recognizer
         self.skipped = unreadable.so_far  # utterances of this epoch, over all ranks
-        self.batch: Batch | None = None  # in the works
-        self.recorded: Callable[[Tensor, Tensor], Encoded] | None = None  # the model's forward pass, if it is
+        self.batch: Batch | None = None  # the current batch
+        self.recorded: Callable[[Tensor, Tensor], Encoded] | None = None  # replaces the model's forward pass
         self._make_optimizer = make_optimizer
         self._schedule = schedule
         self._total_steps = total_steps
@@ -118,7 +118,7 @@ class RecognitionTask(pl.LightningModule):
         self._waiting = waiting
         self._samples = samples
         self._epoch_hours = epoch_hours
-        self._of_manifests = ManifestSums(list(epoch_hours))  # since they were logged
+        self._of_manifests = ManifestSums(list(epoch_hours))  # since the last log line
         self._valid_manifests = valid_manifests
         self._own = None if own_tensors is None else {f"{PREFIX}{name}" for name in own_tensors}
         self._batches = StepBatches()
@@ -127,12 +127,12 @@ class RecognitionTask(pl.LightningModule):
         self._last_step_time = time.monotonic()
 
     def too_large(self) -> str:
-        """Say that the batch in the works does not fit into memory, and what to do."""
-        batch = describe(self.batch, self.model.features) if self.batch else "one that does not"
+        """Return the error message for a batch that does not fit into memory."""
+        batch = describe(self.batch, self.model.features) if self.batch else "a batch that does not fit"
         return f"a batch must fit into memory; got {batch}. {LESS_MEMORY}."
 
     def configure_optimizers(self) -> Any:
-        """Lightning's hook; the schedule moves with every step."""
+        """Make the optimizer and the schedule, which is updated after every optimizer step."""
         optimizer = self._make_optimizer(self.model.named_parameters())
         return scheduled(optimizer, self._schedule, self._total_steps, self.trainer)
 
@@ -144,20 +144,20 @@ class RecognitionTask(pl.LightningModule):
         return self.model.head.losses(encoded, batch.tokens, batch.token_lengths)
 
     def on_train_start(self) -> None:
-        """Lightning's hook; what was done before is no step's time."""
+        """Start the clock of the first step; setup time does not count."""
         self._last_step_time = time.monotonic()
 
     def on_train_epoch_start(self) -> None:
-        """Lightning's hook; also called where the rest of an epoch is planned anew."""
+        """Reset the count of skipped utterances, except in the epoch that is resumed."""
         if self.current_epoch != self._unreadable.epoch:
             self.skipped = 0
 
     def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
-        """Lightning's hook; dropout is a function of where the run is, so that a resumed run draws the same."""
+        """Seed dropout with (seed, epoch, batch index, rank), so that a resumed run draws the same masks."""
         torch.manual_seed(derive_seed(self._seed, self.current_epoch, batch_idx, self.global_rank))
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
-        """Sum the losses of a batch, scaled so that DDP's mean and Lightning's accumulation give the sum again."""
+        """Sum the losses of a batch, times the divisors of DDP's mean and of Lightning's gradient accumulation."""
         losses = self.losses(batch) if len(batch) else {"loss": self._stand_in()}
         self._batches.add(batch, {name: loss.detach() for name, loss in losses.items()})
         return losses["loss"].sum() * (self.trainer.world_size * self.trainer.accumulate_grad_batches)
@@ -165,7 +165,7 @@ class RecognitionTask(pl.LightningModule):
     def configure_gradient_clipping(
         self, optimizer: Optimizer, gradient_clip_val: float | None = None, gradient_clip_algorithm: str | None = None
     ) -> None:
-        """Lightning's hook, once an optimizer step: divide the gradients by the tokens of its batches, then clip."""
+        """Divide the gradients by the step's reference tokens, then clip them; called once per optimizer step."""
         batches, self._batches = self._batches, StepBatches()
         now = time.monotonic()
         mine = batches.sums(self._waiting.take(), now - self._last_step_time, self.model.head.loss_names)
@@ -183,12 +183,12 @@ class RecognitionTask(pl.LightningModule):
             self._log_step(rates, last_norm, optimizer.param_groups[0]["lr"])
 
     def settle(self) -> list[tuple[StepSums, float]]:
-        """Wait for the steps since the last call; say what they skipped, and stop where one is not finite.
+        """Synchronise with the device: log skipped utterances since the last call; stop if a loss is not finite.
 
-        To be called by all ranks.
+        All ranks must call it.
 
         Returns:
-            The sums and the gradient norm of each.
+            The sums and the gradient norm of each step.
         """
         steps, self._unsettled = self._unsettled, []
         if not steps:
@@ -197,26 +197,26 @@ class RecognitionTask(pl.LightningModule):
         for step, (sums, norm) in zip(steps, results, strict=True):
             if sums.skipped:
                 self._skip(step, int(sums.skipped))
-            if not math.isfinite(sums.loss) or not math.isfinite(norm):  # of the sum over ranks: all of them know
+            if not math.isfinite(sums.loss) or not math.isfinite(norm):  # sums over ranks, so all ranks stop
                 self._stop_not_finite(step)
             for batch, losses in step.batches.batches:
                 self._of_manifests.add(batch.utterances, losses, batch.token_lengths)
         return results
 
     def _is_logged(self, step: int) -> bool:
-        """Whether a step's numbers are wanted: those of the last one in an epoch are told when it is done."""
+        """Whether a step is logged: every `log_every_n_steps` steps, and the last step of an epoch or of the run."""
         return step % self._log_every == 0 or self.trainer.is_last_batch or step == self.trainer.max_steps
 
     @property
     def _log_every(self) -> int:
-        """Steps from one line of the log to the next."""
-        every: int = self.trainer.log_every_n_steps  # type: ignore[attr-defined]  # which Lightning sets elsewhere
+        """Optimizer steps between two logged steps."""
+        every: int = self.trainer.log_every_n_steps  # type: ignore[attr-defined]  # set outside of Trainer's class
         return every
 
     def _log_step(self, sums: StepSums, norm: float, learning_rate: float) -> None:
         features = self.model.features
         seconds = sums.frames / self.model.head.views * features.hop / features.sample_rate
-        log_place(self, self.global_step + 1)  # behind this step
+        log_place(self, self.global_step + 1)  # after this step
         self.log("train/loss", sums.loss / max(sums.tokens, 1), prog_bar=True)
         for name, loss in sums.others.items():
             self.log(f"train/{name}", loss / max(sums.tokens, 1))
@@ -227,7 +227,7 @@ class RecognitionTask(pl.LightningModule):
         self.log("train/audio_seconds_per_second", speed, prog_bar=True)
         self.log("train/padding", sums.padding)
         self.log("train/data_wait", sums.data_wait)
-        if (self.global_step + 1) % self._log_every == 0:  # Lightning writes no other step's line
+        if (self.global_step + 1) % self._log_every == 0:  # Lightning passes only these steps to the loggers
             self._log_hours()
             for name, rates in self._of_manifests.take(self._reduce, self.device).items():
                 if rates.loss is not None:
@@ -236,7 +236,7 @@ class RecognitionTask(pl.LightningModule):
                     forget_metric(self.trainer, f"{LOSS_OF}{name}")
 
     def _log_hours(self) -> None:
-        """Log the hours that were trained on of each manifest, where there are several."""
+        """Log the hours trained on from each manifest, if there is more than one."""
         for name in self._of_manifests.names:
             self.log(f"{HOURS_OF}{name}", epochs_done(self.trainer) * self._epoch_hours[name])
 
@@ -246,20 +246,20 @@ class RecognitionTask(pl.LightningModule):
         return reduced
 
     def on_validation_epoch_start(self) -> None:
-        """Lightning's hook."""
+        """Check the steps before the validation, and reset its sums."""
         self.settle()
         self._valid = ValidationSums(self._valid_manifests)
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
-        """Count the errors of a batch, by the same functions as `evaluate`."""
+        """Count the errors of a batch with the functions that `asr.evaluate` uses."""
         self.batch = batch
         self._valid.rejected += batch.rejected
         if len(batch) == 0:
             return
         encoded = self.model(batch.features, batch.feature_lengths)
         losses = self.model.head.losses(encoded, batch.tokens, batch.token_lengths)
-        found = self._recognizer.hypotheses(encoded.out, encoded.lengths)
-        hypotheses = [self._recognizer.text(best) for best, *_ in found]
+        nbests = self._recognizer.hypotheses(encoded.out, encoded.lengths)
+        hypotheses = [self._recognizer.text(best) for best, *_ in nbests]
         references = [utterance.text for utterance in batch.utterances]  # normalised when the manifest was read
         texts = zip(map(self.model.scored_by, references), map(self.model.scored_by, hypotheses), strict=True)
         errors = [count_errors(*pair) for pair in texts]
@@ -275,7 +275,7 @@ class RecognitionTask(pl.LightningModule):
         ]
 
     def on_validation_epoch_end(self) -> None:
-        """Lightning's hook; sums over ranks, divided once."""
+        """Log WER, losses and blank ratio: sums over all ranks, divided once."""
         sums = self.trainer.strategy.reduce(self._valid.as_tensor(self.device), reduce_op="sum").tolist()
         counts = ErrorCounts(*(round(value) for value in sums[:5]))
         loss, tokens, blanks, frames, skipped = sums[5:]
@@ -284,7 +284,8 @@ class RecognitionTask(pl.LightningModule):
                 logger.warning("validation: skipped %r: %s", utterance_id, reason)
         if counts.utterances == 0:
             fail_together(
-                self.trainer, "validation must have an utterance that can be read; all were skipped, as named above."
+                self.trainer,
+                "validation must have a readable utterance; all were skipped, see the warnings above.",
             )
         samples = gather(self.trainer, self._valid.samples)
         if self.trainer.is_global_zero:
@@ -302,25 +303,25 @@ class RecognitionTask(pl.LightningModule):
                 self.log(f"{VALID_WER_OF}{name}", rates.wer)
 
     def on_validation_end(self) -> None:
-        """Lightning's hook, when the checkpoint is written, too: no step's time."""
+        """Restart the clock of the step; validation and the checkpoint after it do not count."""
         self._last_step_time = time.monotonic()
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Lightning's hook; a checkpoint is enough to transcribe with."""
+        """Add config and tokenizer, so that a checkpoint can transcribe; remove tensors that never change."""
         checkpoint[CHECKPOINT_KEY] = self._extra
         if self._own is not None:
             for key in STATES & checkpoint.keys():
                 checkpoint[key] = {name: tensor for name, tensor in checkpoint[key].items() if name in self._own}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Lightning's hook; what the checkpoint does not hold is in the model already."""
+        """Add the tensors that the checkpoint does not contain; the model has their values already."""
         if self._own is not None:
             frozen = {name: tensor for name, tensor in self.state_dict().items() if name not in self._own}
             for key in STATES & checkpoint.keys():
                 checkpoint[key] = frozen | checkpoint[key]
 
     def _stand_in(self) -> Tensor:
-        """Take a step's part without an utterance, (1,): every collective is joined, with no frame and no weight."""
+        """Return the zero loss, (1,), of a batch without utterances; it takes part in all collective operations."""
         model = self.model
         features = torch.zeros(1, model.encoder.stride, model.features.dim, device=self.device)
         encoded = model(features, torch.zeros(1, dtype=torch.int64, device=self.device))
@@ -328,35 +329,35 @@ class RecognitionTask(pl.LightningModule):
         return (encoded.out.sum(dim=(1, 2)) + sum(idle)) * 0.0
 
     def _skip(self, step: StepRecord, count: int) -> None:
-        """Count and name what could not be read; stop where it is too much."""
+        """Count and log the skipped utterances of a step; stop if the epoch has more than `data.max_bad_fraction`."""
         epoch = step.epoch
         names = gather(self.trainer, _named(step.batches.rejected))
         for reason, utterance_id in names:
             logger.warning("epoch %d: skipped %r: %s", epoch, utterance_id, reason)
         self.skipped += count
         if self.skipped > self._unreadable.at_most:
-            must = "data.max_bad_fraction bounds the utterances of an epoch that turn out unreadable"
-            given = f"it allows {self._unreadable.at_most:g}, and epoch {epoch} has come to {self.skipped}"
+            must = f"an epoch must have at most {self._unreadable.at_most:g} unreadable utterances"
+            given = f"(data.max_bad_fraction); got {self.skipped} in epoch {epoch}"
             last = f"the last is {names[-1][1]!r}: {names[-1][0]}"
-            fail_together(self.trainer, f"{must}; {given}; {last}. Bring them back, or raise the bound.")
+            fail_together(self.trainer, f"{must} {given}; {last}. Restore the files, or raise data.max_bad_fraction.")
 
     def _stop_not_finite(self, step: StepRecord) -> None:
-        """Name the utterances whose loss is not finite, keep their batches, and stop."""
+        """Name the utterances whose loss is not finite, save their batches, and stop."""
         step.batches.keep(self._faults, f"epoch={step.epoch}-step={step.number}-rank={self.global_rank}")
         ids = gather(self.trainer, step.batches.not_finite())
-        what = f"loss is not finite for {len(ids)} utterances: {listed(ids)}"
+        problem = f"the loss is not finite for {len(ids)} utterances: {listed(ids)}"
         if not ids:
-            what = "gradient is not finite, though each loss is"
+            problem = "the losses are finite, but the gradient is not"
         where = f"in epoch {step.epoch}, step {step.number}"
         hint = "Try a lower optimizer.lr, more schedule.warmup_steps, or trainer.precision=32-true"
         fail_together(
             self.trainer,
-            f"loss and gradient must be finite; {where}, the {what}. {hint}; batches: {self._faults}.",
+            f"loss and gradient must be finite; {where}, {problem}. {hint}; the batches are in {self._faults}.",
         )
 
 
 def answers_at_once(device: torch.device) -> bool:
-    """Whether a device has computed what it was told, so that to ask costs nothing."""
+    """Whether results are available without a synchronisation: a CPU does not run asynchronously."""
     return device.type == "cpu"
 
 

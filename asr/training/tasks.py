@@ -1,4 +1,4 @@
-"""What the Trainer's helpers ask of a Lightning module, be it of a recogniser or of a language model."""
+"""Interfaces of the Lightning modules and data modules, for recognisers and language models."""
 
 from typing import Any, ClassVar, Protocol
 
@@ -6,22 +6,22 @@ from asr.data.epochs import Epochs
 
 
 class TrainingTask(Protocol):
-    """A Lightning module that is trained.
+    """A Lightning module to train.
 
-    Its validations log `valid/loss` and `valid/<measure>`, its steps `train/loss`.
+    Its steps log `train/loss`, its validations `valid/loss` and `valid/<measure>`.
     """
 
-    measure: ClassVar[str]  # that chooses checkpoints: less is better
-    skipped: int  # utterances of this epoch that could not be read, over all ranks
+    measure: ClassVar[str]  # metric that selects checkpoints; lower is better
+    skipped: int  # unreadable utterances of this epoch, over all ranks
 
     def settle(self) -> Any:
-        """Wait for the steps since the last call, and stop where one is not finite."""
+        """Synchronise with the device; stop if a loss or gradient since the last call is not finite."""
 
     def too_large(self) -> str:
-        """Say that the batch in the works does not fit into memory, and what to do."""
+        """Return the error message for a batch that does not fit into memory."""
 
 
 class TrainingData(Protocol):
-    """A Lightning data module that is trained on."""
+    """A Lightning data module to train on."""
 
-    epochs: Epochs  # of the run: checkpoints and the schedule ask it where the run is
+    epochs: Epochs  # of the run; gives its position to checkpoints and to the schedule

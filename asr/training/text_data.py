@@ -1,4 +1,4 @@
-"""The Lightning data module of texts: the loaders that carry out each epoch's plan."""
+"""The Lightning data module of texts: loaders that follow each epoch's batch plan."""
 
 import lightning.pytorch as pl
 from torch.utils.data import DataLoader, Dataset
@@ -12,15 +12,15 @@ from asr.data.text_set import Sentences, TextBatch, TextSet
 
 
 class TextData(pl.LightningDataModule):
-    """Training and validation batches of texts, which lie in memory: no other process reads them.
+    """Training and validation batches of texts. All texts are in memory, so there are no worker processes.
 
-    The trainer must ask for a new training loader each epoch (`reload_dataloaders_every_n_epochs=1`).
+    The trainer must request a new training loader each epoch (`reload_dataloaders_every_n_epochs=1`).
 
     Args:
-        train: what to train on, and in which batches.
-        valid: what to validate on.
-        bounds: of the validation's batches.
-        position: where the run begins, or is resumed.
+        train: training texts and their batch plan.
+        valid: validation texts.
+        bounds: of the size of validation batches.
+        position: where the run starts or resumes.
     """
 
     def __init__(self, train: TextSet, valid: Sentences, bounds: BatchBounds, position: Position) -> None:
@@ -29,20 +29,20 @@ class TextData(pl.LightningDataModule):
         self.epochs = Epochs(train.epoch, len(train), position)
 
     def train_dataloader(self) -> DataLoader[TextBatch]:
-        """Lightning's hook, called each epoch; the loader begins where the run does, or is resumed."""
+        """Make the loader of the current epoch, from the batch at which the run starts or resumes."""
         assert self.trainer is not None
         position = self.epochs.stretch(self.trainer.current_epoch, self.trainer.world_size)
         sampler = EpochSampler(self.epochs.plan(position), self.trainer.global_rank, position.batch)
         return _loader(self._train.sentences, sampler)
 
     def val_dataloader(self) -> DataLoader[TextBatch]:
-        """Lightning's hook."""
+        """Make the loader of this rank's validation batches."""
         assert self.trainer is not None
         batches = self._valid.batches(self._bounds, self.trainer.global_rank, self.trainer.world_size)
         return _loader(self._valid, BatchSampler(batches))
 
     def worst_batches(self) -> list[TextBatch]:
-        """Return this rank's part of the largest steps of the epoch that the run begins in."""
+        """Return this rank's part of the largest steps of the epoch in which the run starts or resumes."""
         assert self.trainer is not None
         plan = self.epochs.plan(self.epochs.stretch(self.epochs.begin.epoch, self.trainer.world_size))
         steps = [plan.items(step, self.trainer.global_rank) for step in plan.largest()]
@@ -50,7 +50,7 @@ class TextData(pl.LightningDataModule):
 
 
 class _Places(Dataset[int]):
-    """Places of sentences, which the batch is made of at once."""
+    """Positions of sentences; `Sentences.batch` makes a batch from a list of them."""
 
     def __getitem__(self, item: Item) -> int:
         return item.position

@@ -1,4 +1,4 @@
-"""The Lightning module of a language model: what a step computes, and what is logged."""
+"""The Lightning module of a language model: loss of a step, validation, logged metrics."""
 
 import math
 import time
@@ -25,20 +25,20 @@ from asr.training.place import log_place, scheduled
 class LanguageModelTask(pl.LightningModule):
     """Train a language model over tokens.
 
-    The loss is the sum of the tokens' losses over their number, ends included, over all ranks and all batches of the
-    optimizer step: gradients of sums are added up, and divided once, before clipping.
+    The loss is the sum of the tokens' losses over the number of tokens, sentence ends included, over all ranks and all
+    batches of the optimizer step. Gradients are summed and divided once, before clipping.
 
     Args:
-        model: that is trained.
-        make_optimizer: named parameters to optimizer.
+        model: to train.
+        make_optimizer: makes the optimizer from named parameters.
         schedule: of the learning rate.
         total_steps: optimizer steps of the whole run, for the schedule.
         seed: of dropout.
-        extra: what a checkpoint keeps beside the weights (`checkpoint_extra`).
+        extra: stored in a checkpoint beside the weights (`checkpoint_extra`).
     """
 
     measure: ClassVar[str] = PERPLEXITY
-    skipped = 0  # texts lie in memory: none turns out unreadable
+    skipped = 0  # texts are in memory, so none is unreadable
 
     def __init__(
         self,
@@ -51,20 +51,20 @@ class LanguageModelTask(pl.LightningModule):
     ) -> None:
         super().__init__()
         self.model = cast(nn.Module, model)
-        self._token_model = [model]  # a second name of the module would be a second one in checkpoints
+        self._token_model = [model]  # in a list, so that checkpoints do not contain the module twice
         self._make_optimizer = make_optimizer
         self._schedule = schedule
         self._total_steps = total_steps
         self._seed = seed
         self._extra = extra
-        self._batch: TextBatch | None = None  # in the works
-        self._sums: list[Tensor] = []  # of the step's batches: loss and tokens
+        self._batch: TextBatch | None = None  # the current batch
+        self._sums: list[Tensor] = []  # loss and tokens of the step's batches
         self._unsettled: list[tuple[int, Tensor]] = []  # steps: number; loss and tokens over all ranks, gradient norm
         self._last_step_time = time.monotonic()
         self._valid = torch.zeros(3)
 
     def configure_optimizers(self) -> Any:
-        """Lightning's hook; the schedule moves with every step."""
+        """Make the optimizer and the schedule, which is updated after every optimizer step."""
         optimizer = self._make_optimizer(self.model.named_parameters())
         return scheduled(optimizer, self._schedule, self._total_steps, self.trainer)
 
@@ -74,22 +74,22 @@ class LanguageModelTask(pl.LightningModule):
         return {"loss": -text_log_probs(self._token_model[0], batch.tokens, batch.token_lengths)}
 
     def too_large(self) -> str:
-        """Say that the batch in the works does not fit into memory, and what to do."""
-        shape = "one that does not"
+        """Return the error message for a batch that does not fit into memory."""
+        shape = "a batch that does not fit"
         if self._batch is not None:
             shape = "{} sentences of {} tokens".format(*self._batch.tokens.shape)
         return f"a batch must fit into memory; got {shape}. Lower text.batch_tokens."
 
     def on_train_start(self) -> None:
-        """Lightning's hook; what was done before is no step's time."""
+        """Start the clock of the first step; setup time does not count."""
         self._last_step_time = time.monotonic()
 
     def on_train_batch_start(self, batch: TextBatch, batch_idx: int) -> None:
-        """Lightning's hook; dropout is a function of where the run is, so that a resumed run draws the same."""
+        """Seed dropout with (seed, epoch, batch index, rank), so that a resumed run draws the same masks."""
         torch.manual_seed(derive_seed(self._seed, self.current_epoch, batch_idx, self.global_rank))
 
     def training_step(self, batch: TextBatch, batch_idx: int) -> Tensor:
-        """Sum the losses of a batch, scaled so that DDP's mean and Lightning's accumulation give the sum again."""
+        """Sum the losses of a batch, times the divisors of DDP's mean and of Lightning's gradient accumulation."""
         loss = self.losses(batch)["loss"].sum()
         tokens = batch.token_lengths.sum() + len(batch)
         self._sums.append(torch.stack([loss.detach().to(exact(self.device)), tokens.to(exact(self.device))]))
@@ -98,7 +98,7 @@ class LanguageModelTask(pl.LightningModule):
     def configure_gradient_clipping(
         self, optimizer: Optimizer, gradient_clip_val: float | None = None, gradient_clip_algorithm: str | None = None
     ) -> None:
-        """Lightning's hook, once an optimizer step: divide the gradients by the tokens of its batches, then clip."""
+        """Divide the gradients by the step's tokens, then clip them; called once per optimizer step."""
         sums = self.trainer.strategy.reduce(torch.stack(self._sums).sum(dim=0), reduce_op="sum")
         self._sums = []
         parameters = [parameter for parameter in self.parameters() if parameter.grad is not None]
@@ -106,21 +106,21 @@ class LanguageModelTask(pl.LightningModule):
         torch._foreach_div_(gradients, sums[1].to(gradients[0].dtype))
         norm = clip_grad_norm_(parameters, gradient_clip_val or float("inf"))
         self._unsettled.append((self.global_step + 1, torch.cat([sums, norm.detach().to(sums.dtype)[None]])))
-        every: int = self.trainer.log_every_n_steps  # type: ignore[attr-defined]  # which Lightning sets elsewhere
+        every: int = self.trainer.log_every_n_steps  # type: ignore[attr-defined]  # set outside of Trainer's class
         last = self.trainer.is_last_batch or self.global_step + 1 == self.trainer.max_steps
         if (self.global_step + 1) % every == 0 or last:
             self._log_step(self.settle(), optimizer.param_groups[0]["lr"])
 
     def settle(self) -> list[list[float]]:
-        """Wait for the steps since the last call; stop where one is not finite. To be called by all ranks.
+        """Synchronise with the device; stop if a loss or gradient is not finite. All ranks must call it.
 
         Returns:
-            Of each step loss, tokens and gradient norm.
+            Loss, tokens and gradient norm of each step since the last call.
         """
         steps, self._unsettled = self._unsettled, []
         rows: list[list[float]] = torch.stack([sums for _, sums in steps]).tolist() if steps else []
         for (number, _), (loss, _, norm) in zip(steps, rows, strict=True):
-            if not math.isfinite(loss) or not math.isfinite(norm):  # of the sum over ranks: all of them know
+            if not math.isfinite(loss) or not math.isfinite(norm):  # sums over ranks, so all ranks stop
                 must = f"loss and gradient must be finite; in step {number} the loss is {loss:g}, the norm {norm:g}"
                 fail_together(self.trainer, f"{must}. Try a lower optimizer.lr, or more schedule.warmup_steps.")
         return rows
@@ -129,35 +129,35 @@ class LanguageModelTask(pl.LightningModule):
         now = time.monotonic()
         seconds, self._last_step_time = now - self._last_step_time, now
         loss, tokens, norm = steps[-1]
-        log_place(self, self.global_step + 1)  # behind this step
+        log_place(self, self.global_step + 1)  # after this step
         self.log("train/loss", loss / tokens, prog_bar=True)
         self.log("train/grad_norm", norm)
         self.log("train/learning_rate", learning_rate)
         self.log("train/tokens_per_second", sum(step[1] for step in steps) / seconds, prog_bar=True)
 
     def on_validation_epoch_start(self) -> None:
-        """Lightning's hook."""
+        """Check the steps before the validation, and reset its sums."""
         self.settle()
         self._valid = torch.zeros(3, dtype=exact(self.device), device=self.device)
 
     def validation_step(self, batch: TextBatch, batch_idx: int) -> None:
-        """Add up loss, tokens and words of a batch, ends included."""
+        """Sum loss, tokens and words of a batch, sentence ends included."""
         if len(batch):
             loss, ends = self.losses(batch)["loss"].to(self._valid.dtype).sum(), len(batch)
             counts = batch.token_lengths.sum() + ends, batch.num_words.sum() + ends
             self._valid += torch.stack([loss, *(count.to(loss.dtype) for count in counts)])
 
     def on_validation_epoch_end(self) -> None:
-        """Lightning's hook; sums over ranks, divided once."""
+        """Log perplexity and loss: sums over all ranks, divided once."""
         loss, tokens, words = self.trainer.strategy.reduce(self._valid, reduce_op="sum").tolist()
         log_place(self, self.global_step)
-        self.log(f"valid/{PERPLEXITY}", math.exp(min(loss / words, 700.0)), prog_bar=True)  # e to more is inf
+        self.log(f"valid/{PERPLEXITY}", math.exp(min(loss / words, 700.0)), prog_bar=True)  # exp of more overflows
         self.log("valid/loss", loss / tokens)
 
     def on_validation_end(self) -> None:
-        """Lightning's hook, when the checkpoint is written, too: no step's time."""
+        """Restart the clock of the step; validation and the checkpoint after it do not count."""
         self._last_step_time = time.monotonic()
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Lightning's hook; a checkpoint is enough to make a bundle of."""
+        """Add config and tokenizer, so that a bundle can be made from a checkpoint alone."""
         checkpoint[CHECKPOINT_KEY] = self._extra

@@ -1,4 +1,4 @@
-"""Lightning's Trainer: made of the settings, and given what happens besides the steps."""
+"""Lightning's Trainer, made from the settings; its loggers, callbacks and signal handlers."""
 
 import logging
 import warnings
@@ -31,23 +31,23 @@ if TYPE_CHECKING:
 
 
 def make_trainer(settings: "AnyRunSettings") -> pl.Trainer:
-    """Make the trainer, which tells the number of processes and the device; `equip` gives it the rest.
+    """Make the trainer, which determines device and number of processes; `equip` adds loggers and callbacks.
 
     Raises:
-        InputError: a setting suits neither Lightning nor this machine.
+        InputError: Lightning or this machine does not support a setting.
     """
     _quieten_libraries()
     arguments: dict[str, Any] = as_mapping(settings.trainer)
-    if arguments["accelerator"] == "auto":  # as the other commands; MPS has to be asked for
+    if arguments["accelerator"] == "auto":  # as in the other commands; MPS is never chosen automatically
         arguments["accelerator"] = "gpu" if torch.cuda.is_available() else "cpu"
     has_gpu = torch.cuda.is_available() or torch.backends.mps.is_available()
     if arguments["accelerator"] in ("gpu", "cuda") and not has_gpu:
-        must = f"trainer.accelerator={arguments['accelerator']} must have a GPU that torch can use; there is none here"
-        chosen = "leave out what chose it: trainer=gpu, trainer=ddp, or an experiment"
+        must = f"trainer.accelerator={arguments['accelerator']} needs a GPU that torch can use; there is none"
+        chosen = "leave out the choice that set it: trainer=gpu, trainer=ddp, or an experiment"
         raise InputError(f"{must}. Give trainer.accelerator=cpu, or {chosen}.")
     if arguments["accelerator"] == "mps" and not torch.backends.mps.is_available():
         raise InputError(
-            "trainer.accelerator must be one that torch can use here; got mps, which is Apple's, and absent."
+            "trainer.accelerator must be available to torch; got mps, which needs an Apple GPU. Give cpu or gpu."
         )
     chosen_loggers(settings.components)
     callbacks = progress_callbacks(Path(settings.run_dir))
@@ -55,11 +55,11 @@ def make_trainer(settings: "AnyRunSettings") -> pl.Trainer:
         pl.Trainer,
         **arguments,
         callbacks=callbacks,
-        logger=False,  # `equip` gives it some
-        enable_checkpointing=False,  # the same
+        logger=False,  # `equip` adds loggers
+        enable_checkpointing=False,  # `equip` adds the callback
         default_root_dir=settings.run_dir,
-        use_distributed_sampler=False,  # the plan shards itself
-        reload_dataloaders_every_n_epochs=1,  # each epoch has its plan, and its loader
+        use_distributed_sampler=False,  # the batch plan distributes the utterances
+        reload_dataloaders_every_n_epochs=1,  # each epoch has its own batch plan
         num_sanity_val_steps=0,
         enable_model_summary=False,
         enable_progress_bar=any(isinstance(callback, pl.callbacks.ProgressBar) for callback in callbacks),
@@ -67,13 +67,13 @@ def make_trainer(settings: "AnyRunSettings") -> pl.Trainer:
     try:
         trainer = make()
     except (MisconfigurationException, ValueError, TypeError) as error:
-        raise InputError(f"trainer must suit Lightning and this machine; Lightning says: {error}") from None
+        raise InputError(f"trainer must suit Lightning and this machine; Lightning reports: {error}") from None
     _check_validation(trainer)
-    # Lightning itself would take bfloat16 on a CPU.
+    # Lightning would silently use bfloat16 on a CPU.
     if trainer.strategy.root_device.type == "cpu" and str(settings.trainer.precision).startswith("16"):
         must = "trainer.precision must be 32-true or bf16-mixed on a CPU"
         raise InputError(f"{must}; got {settings.trainer.precision}.")
-    if trainer.global_rank > 0:  # of many processes only the first speaks, unless it is an error
+    if trainer.global_rank > 0:  # other processes than the first log errors only
         logging.getLogger("asr").setLevel(logging.ERROR)
     return trainer
 
@@ -87,25 +87,25 @@ def equip(
     measure: str,
     others: list[pl.Callback],
 ) -> StopRequest:
-    """Give the trainer its loggers, what happens besides the steps, in this order, and our way with signals.
+    """Add loggers, callbacks, in this order, and signal handlers to the trainer.
 
     Args:
-        trainer: that will train.
+        trainer: of the run.
         settings: of the run.
-        prepared: of the run.
-        run: that the checkpoints are of.
-        data: that it will train on.
-        measure: of the validations, which chooses checkpoints.
+        prepared: the run's folder and checkpoint.
+        run: to which the checkpoints belong.
+        data: to train on.
+        measure: metric of validations, which selects checkpoints.
         others: callbacks, except checkpointing.
 
     Returns:
-        Whether a signal has asked to stop, once it has.
+        The request of a signal to stop.
     """
     step = prepared.resume.step if prepared.resume else 0
     trainer.loggers = make_loggers(settings.components, as_mapping(settings), prepared.run_dir, run.id, step)
     stop = StopRequest(speaks=trainer.is_global_zero)
     saving = Saving(prepared.run_dir / CHECKPOINTS, run, data.epochs, stop, settings.checkpoint, measure)
-    trainer.callbacks += [*others, saving]  # type: ignore[attr-defined]  # what it saves is behind all others
+    trainer.callbacks += [*others, saving]  # type: ignore[attr-defined]  # last, so that checkpoints contain the other callbacks' final state
     replace_signal_handlers(trainer, stop.listen, stop.give_back)
     return stop
 
@@ -113,13 +113,13 @@ def equip(
 def _quieten_libraries() -> None:
     for name in ("lightning.pytorch", "lightning.fabric"):
         logging.getLogger(name).setLevel(logging.WARNING)
-    warnings.filterwarnings("ignore", module="lightning")  # hints about workers and folders, for its own defaults
+    warnings.filterwarnings("ignore", module="lightning")  # hints that suit only Lightning's defaults
 
 
 def _check_validation(trainer: pl.Trainer) -> None:
-    """Check that each validation is between two optimizer steps, where a checkpoint can be written."""
+    """Check that each validation runs between two optimizer steps, where a checkpoint can be written."""
     accumulated, every = trainer.accumulate_grad_batches, trainer.val_check_interval
-    # 1.0 is the end of an epoch, which ends an optimizer step, too; 1 is every batch.
+    # 1.0: at the end of an epoch, which also ends an optimizer step. 1: after every batch.
     in_step = every % accumulated == 0 if isinstance(every, int) else every == 1.0
     if accumulated > 1 and (trainer.check_val_every_n_epoch is None or not in_step):
         must = "trainer.val_check_interval must be 1.0 or a multiple of trainer.accumulate_grad_batches"

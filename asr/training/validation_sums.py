@@ -1,4 +1,4 @@
-"""What a validation pass adds up on one rank."""
+"""Sums of a validation on one rank."""
 
 from collections.abc import Sequence
 
@@ -15,10 +15,10 @@ from asr.training.step_sums import on_device
 
 
 class ValidationSums:
-    """What a validation pass adds up on this rank.
+    """Sums of a validation on this rank.
 
     Args:
-        manifests: names of the manifests that are validated on.
+        manifests: names of the validation manifests.
     """
 
     def __init__(self, manifests: Sequence[str]) -> None:
@@ -30,7 +30,7 @@ class ValidationSums:
 
     def add(self, counts: ErrorCounts, losses: Tensor, token_lengths: Tensor) -> None:
         self.counts += counts
-        fits = losses.isfinite()  # a text too long for its audio has no loss, but its errors count
+        fits = losses.isfinite()  # the loss of a text too long for its audio is infinite; its errors count
         self.loss += float(losses[fits].cpu().double().sum())
         self.tokens += int(token_lengths[fits].sum())
 

@@ -11,17 +11,17 @@ from asr.settings.rule import OptionalText, Text
 
 
 class WandB(WandbLogger):
-    """A run on wandb.ai, or in the folder wandb of the run folder where WANDB_MODE=offline; resumed with the training.
+    """A run on wandb.ai or, with WANDB_MODE=offline, in the run folder; a resumed training continues it.
 
     Args:
         run_dir: the run folder.
-        run_id: of the training, the same when it is resumed.
-        resolved: the config of the run, which is stored there.
-        project: that the run is in.
+        run_id: of the training; it does not change when the training is resumed.
+        resolved: the config, stored with the run.
+        project: to which the run belongs.
         entity: user or team; None: the default of the account.
 
     Raises:
-        InputError: nobody is logged in, or wandb.ai cannot be reached.
+        InputError: no account is logged in, or wandb.ai cannot be reached.
     """
 
     def __init__(
@@ -31,13 +31,13 @@ class WandB(WandbLogger):
         from wandb.errors import Error  # type: ignore[import-not-found,unused-ignore]
 
         try:
-            self.log_hyperparams(resolved)  # begins the run
+            self.log_hyperparams(resolved)  # starts the run
         except Error as error:
-            must = "logger=wandb must reach an account: run wandb login, or set WANDB_MODE=offline"
+            must = "logger=wandb needs a reachable account: run wandb login, or set WANDB_MODE=offline"
             raise InputError(f"{must}; {one_line(error)}") from None
 
     @rank_zero_only
     def finalize(self, status: str) -> None:
-        """Lightning's hook; the next job of a --multirun is another run."""
+        """Finish the run, so that the next job of a --multirun starts another one."""
         super().finalize(status)
         self.experiment.finish(exit_code=0 if status == "success" else 1)
