@@ -45,7 +45,7 @@ def test_eight_utterances_are_learnt_by_heart_and_it_is_said(
     assert [*results] == ["train"]
     assert results["train"]["utterances"] == 8
     words = results["train"]["reference_words"]
-    assert f"learnt by heart: 0 errors of {words} words" in caplog.messages
+    assert f"training utterances are memorised: 0 errors of {words} words" in caplog.messages
     dropped = "dropped 40 of 48 training utterances: beyond the first data.max_train_utterances=8 (train-8, train-9,"
     assert dropped in (run_dir / "train.log").read_text()
     assert re.search(
@@ -87,7 +87,7 @@ def results(counts: ErrorCounts) -> Any:
 
 
 def test_what_was_not_learnt_is_an_error_that_says_what_to_look_at() -> None:
-    must = r"must be learnt by heart, to a WER of 5\.0%; got 4 errors of 60 words\. Look at report\.html"
+    must = r"must be memorised, to a WER of at most 5\.0%; got 4 errors of 60 words\. Look at report\.html"
     with pytest.raises(InputError, match=must):
         check_learnt(results(ErrorCounts(1, 1, 2, reference_length=60, utterances=8)), max_wer=0.05)
     check_learnt(results(ErrorCounts(3, 0, 0, reference_length=60, utterances=8)), max_wer=0.05)

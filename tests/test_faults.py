@@ -111,7 +111,7 @@ def test_a_run_refused_for_other_settings_leaves_its_damaged_checkpoint_as_it_is
     newest, *_ = half(run_dir, tones, tmp_path / "log")
     truncate(newest)
     assert finish(start(config(run_dir, tones, "seed=7"), tmp_path / "second.log")) == 1
-    assert "holds a run with other settings" in error(tmp_path / "second.log")
+    assert "contains a run with other settings" in error(tmp_path / "second.log")
     assert newest.is_file()
 
 

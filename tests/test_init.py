@@ -60,7 +60,7 @@ def test_debug_fast_says_that_the_net_is_the_models(
     caplog.set_level("INFO", "asr")
     settings = start_config(fluent / "run", *debug)
     assert settings.components["encoder"] == start_config(fluent / "run").components["encoder"]
-    assert ("debug=fast: with init.from the net is the model's, not tiny" in caplog.messages) == bool(debug)
+    assert ("debug=fast: with init.from the network has the size of that model" in caplog.messages) == bool(debug)
 
 
 def test_every_tensor_is_taken_and_training_goes_on_from_there(fluent: Path, tones: Path, tmp_path: Path) -> None:
@@ -109,7 +109,7 @@ def test_a_new_tokenizer_keeps_the_rows_of_the_pieces_that_both_have(
         else:
             torch.testing.assert_close(weight[token], rows.mean(dim=0))
     assert 1 < both < model.tokenizer.vocab_size
-    assert f"of {model.tokenizer.vocab_size} tokens {both} are the model's" in caplog.text
+    assert f"of {model.tokenizer.vocab_size} tokens, {both} have weights in the model" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,7 @@ def test_another_head_keeps_the_output_layer_of_frames_and_the_rest_is_fresh_and
     with caplog.at_level(logging.INFO, "asr"):
         start.load(model)
     weights, state = start.bundle.weights, model.state_dict()
-    assert f"{len(weights)} tensors taken, {len(state) - len(weights)} fresh{fresh_ones}, 0 not used" in caplog.text
+    assert f"{len(weights)} tensors loaded, {len(state) - len(weights)} fresh{fresh_ones}, 0 unused" in caplog.text
     for name in ("weight", "bias"):
         assert torch.equal(state[f"{layer}.{name}"], weights[f"head.ctc.linear.{name}"])
 
@@ -153,7 +153,10 @@ def test_another_size_is_an_error(fluent: Path) -> None:
     wider = start_config(fluent / "run", "encoder.dim=64")
     start = start_of(wider.init)
     assert start is not None
-    with pytest.raises(InputError, match=r"a setting that shapes a model must be its own; \S+ is \(.*\) there and"):
+    with pytest.raises(
+        InputError,
+        match=r"settings of tensor sizes must be those of the model in init\.from, .*; \S+ has shape \(.*\) in it and",
+    ):
         start.load(fresh(wider.components, ["abc"]))
 
 
@@ -297,7 +300,7 @@ def test_a_pattern_that_fits_nothing_or_everything_is_one_line(fluent: Path) -> 
 
 
 def test_a_part_cannot_be_removed(fluent: Path) -> None:
-    with pytest.raises(InputError, match=r"can be replaced and not removed; got ~encoder\.norm\."):
+    with pytest.raises(InputError, match=r"can be replaced but not removed; got ~encoder\.norm\."):
         with_parts(settings_with(f"init.from={fluent / 'run'}"), ["~encoder.norm"])
 
 

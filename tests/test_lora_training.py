@@ -273,15 +273,18 @@ def test_frozen_adapters_stay_at_zero(fluent: Path, tones: Path, tmp_path: Path)
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [
-        (["init.from=null"], "adapter=lora must have a trained model to adapt; give init.from=MODEL."),
+        (["init.from=null"], "adapter=lora needs a trained model to adapt; give init.from=MODEL."),
         (
             ["init.frozen=[encoder.blocks.0.*]", "init.frozen_steps=3"],
             "init.frozen_steps must be null with adapter=lora",
         ),
-        (["graph_memory=0.3"], "graph_memory must be 0 with adapter=lora, which was not tried; got 0.3."),
+        (["graph_memory=0.3"], "graph_memory must be 0 with adapter=lora, untested together; got 0.3."),
         (["init.frozen=[*]"], "init.frozen must leave weights to train"),
-        (["head=ctc"], "weights that are not those of .* must be trained; head.linear.weight is new"),
-        (["head=ctc", "adapter.trained=['head.*']"], "must have a place in the model; head.ctc.linear.bias has none"),
+        (["head=ctc"], "weights that differ from .* must be trained; head.linear.weight is new"),
+        (
+            ["head=ctc", "adapter.trained=['head.*']"],
+            "the model must use each tensor of .*; head.ctc.linear.bias is unused",
+        ),
         (["adapter.modules=[encoder.blocks.*.depthwise]"], "adapter.modules must name linear layers"),
         (["adapter.rank=0"], "adapter.rank must be a whole number"),
     ],

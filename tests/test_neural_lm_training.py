@@ -362,7 +362,7 @@ def test_a_run_does_not_go_on_with_another_text_or_other_settings(
         ("text.batch_tokens=0", r"text\.batch_tokens must be a whole number from 1 to 1,000,000,000; got 0\."),
         ("token_model.dim=0", r"token_model\.dim must be a whole number from 1 to 65,536; got 0\."),
         ("recognizer=MUST_BE_GIVEN", r"recognizer must be given: it has no default here\. Add recognizer=\.\.\."),
-        ("+encoder.dim=3", r"a config must set each section of conf/train_lm\.yaml, .* unknown: encoder\."),
+        ("+encoder.dim=3", r"a config must have the sections of conf/train_lm\.yaml .* unknown: encoder\."),
     ],
 )
 def test_a_setting_that_does_not_hold_is_named(override: str, message: str) -> None:

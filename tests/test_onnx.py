@@ -172,7 +172,7 @@ def test_an_export_is_programs_for_any_batch_and_length_and_what_goes_with_them(
 
 
 def test_an_exported_model_is_no_start_of_a_training(exported: Path) -> None:
-    with pytest.raises(InputError, match=r": a model to start from must have weights; an exported one has none\.$"):
+    with pytest.raises(InputError, match=r"init\.from must be a model with weights; .* is an exported model\.$"):
         start_of(settings_with(f"init.from={exported}").init)
 
 

@@ -131,12 +131,12 @@ def another_text(run_dir: Path, corpus: Path) -> list[str]:
         (another_tokenizer, r"Different: fitted\.characters\.json: '\w+' -> '\w+'\."),
         (another_text, r"Different: manifests\.train: '48 utterances, sha256 \w+' -> '48 utterances, sha256 \w+'\."),
         (lambda *_: ["data.batch_seconds=7", "seed=1"], r"Different: seed: 0 -> 1; data\.batch_seconds: 5 -> 7\."),
-        (lambda *_: ["trainer.max_epochs=3"], r"or 'resume\.allow=\[trainer\.max_epochs\]' to resume all the same"),
+        (lambda *_: ["trainer.max_epochs=3"], r"or 'resume\.allow=\[trainer\.max_epochs\]' to accept them"),
         (
             lambda *_: ["tokenizer=sentencepiece", "tokenizer.vocab_size=16"],
-            r"holds a run with another tokenizer or other features \(fitted/ has no tokenizer\.model\); give",
+            r"has a run with another tokenizer or other features \(fitted/ has no tokenizer\.model\); give",
         ),
-        (lambda *_: ["resume.allow=[seed]"], r"resume\.allow must hold world_size, .*; got 'seed'\."),
+        (lambda *_: ["resume.allow=[seed]"], r"resume\.allow must list world_size, .*; got 'seed'\."),
     ],
     ids=["tokenizer", "manifest", "config", "epochs", "another kind of tokenizer", "allowed too much"],
 )
@@ -228,7 +228,7 @@ def test_two_trainings_do_not_work_in_one_folder(tones: Path, tmp_path: Path) ->
     first = start(config(run_dir, tones, "trainer.max_epochs=100"), tmp_path / "first.log")
     assert wait_for(lambda: steps_logged(run_dir) > 2, first)
     assert finish(start(config(run_dir, tones, "trainer.max_epochs=100"), tmp_path / "second.log")) == 1
-    assert "another process is at work in it" in (tmp_path / "second.log").read_text()
+    assert "another process uses it now" in (tmp_path / "second.log").read_text()
     before = steps_logged(run_dir)
     assert wait_for(lambda: steps_logged(run_dir) > before, first), "the first goes on"
     kill(first)

@@ -127,7 +127,7 @@ def test_a_run_goes_on_where_it_ended(tones: Path, tmp_path: Path) -> None:
 
 def test_going_on_under_other_settings_is_refused_and_says_which(trained: Path, tones: Path) -> None:
     with pytest.raises(
-        ValueError, match=r"holds a run with other settings.*Different: optimizer\.lr: 0\.002 -> 0\.01\."
+        ValueError, match=r"contains a run with other settings.*Changed: optimizer\.lr: 0\.002 -> 0\.01\."
     ):
         run(trained, tones, "trainer.max_epochs=3", "optimizer.lr=0.01")
 

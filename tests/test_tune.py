@@ -413,6 +413,8 @@ def test_a_tuned_bundle_is_not_thrown_away_by_training_on(fluent: Path, dev: Pat
     shutil.copytree(fluent / "run" / "bundle", tmp_path / "run" / "bundle")
     assert tune([str(tmp_path / "run"), str(dev)]) == 0
     before = contents(tmp_path / "run" / "bundle")
-    with pytest.raises(InputError, match=r"must not hold a tuned bundle, .* Move .*bundle elsewhere, or remove it"):
+    with pytest.raises(
+        InputError, match=r"must not contain a bundle that asr.tune has tuned, .* Move .*bundle elsewhere, or remove it"
+    ):
         open_run_dir(tmp_path / "run")
     assert contents(tmp_path / "run" / "bundle") == before

@@ -1,4 +1,4 @@
-"""Runs that train an adapter: which tensors are their own, and which are those of the model that they start from."""
+"""Runs that train an adapter: the tensors that they change, and the unchanged tensors of the base model."""
 
 from collections.abc import Mapping
 
@@ -9,10 +9,10 @@ from asr.errors import InputError
 
 
 def own_tensors(model: nn.Module) -> frozenset[str]:
-    """Name the tensors of an adapted model that training can change; a checkpoint holds no others.
+    """Return the names of the tensors that training can change; a checkpoint contains only these.
 
-    They are the weights that take gradients, and the buffers of modules unless all weights of the module are frozen:
-    running statistics stay where a norm is frozen.
+    They are the weights that require gradients, and the buffers of modules, except modules whose weights are all
+    frozen: a frozen norm does not update its running statistics.
     """
     own = set()
     for name, tensor in model.state_dict(keep_vars=True).items():
@@ -27,24 +27,24 @@ def own_tensors(model: nn.Module) -> frozenset[str]:
 
 
 def check_base(model: nn.Module, own: frozenset[str], base: Mapping[str, Tensor], source: str) -> None:
-    """Check that an adapted model is its base but for its own tensors, so that both together are the model.
+    """Check that all other tensors of an adapted model equal its base's, so that base and checkpoint are the model.
 
     Args:
         model: adapted, with the weights of its base.
-        own: as `own_tensors` gives them.
+        own: from `own_tensors`.
         base: weights of the base.
-        source: what the user calls the base.
+        source: the user's name of the base.
 
     Raises:
-        InputError: it is not, since a part of it was replaced.
+        InputError: a tensor differs, because a part of the base was replaced.
     """
     state = model.state_dict()
     for name, tensor in state.items():
         if name in own:
             continue
         if name not in base or not torch.equal(base[name].to(tensor.dtype), tensor):
-            must = f"with an adapter, weights that are not those of {source} must be trained"
-            raise InputError(f"{must}; {name} is new. Add it to adapter.trained, or leave out what replaces it.")
+            must = f"with an adapter, weights that differ from {source} must be trained"
+            raise InputError(f"{must}; {name} is new. Add it to adapter.trained, or do not replace its part.")
     if unused := sorted(base.keys() - state.keys()):
-        must = f"with an adapter, each tensor of {source} must have a place in the model"
-        raise InputError(f"{must}; {unused[0]} has none. Leave out what replaces its part.")
+        must = f"with an adapter, the model must use each tensor of {source}"
+        raise InputError(f"{must}; {unused[0]} is unused. Do not replace its part.")

@@ -1,9 +1,9 @@
-"""events.jsonl: what no other file of a run tells: its starts, how far each came, its warnings, its end.
+"""events.jsonl: starts, progress, warnings and end of a run.
 
-Its validations, which metrics.csv tells, too, are here for those who watch a run.
+Validations are also in metrics.csv; they are here for programs that follow a run.
 
-Each line is JSON, an object with `time` (seconds since 1970), `event` (a key of EVENTS), and the fields of its class.
-Lines are only ever added, by the first of a run's processes: what a run has told stays when it is killed and resumed.
+Each line is a JSON object with `time` (seconds since 1970), `event` (a key of EVENTS) and the fields of the event's
+class. The first process of a run appends lines and never removes any, also when the run is killed and resumed.
 """
 
 import json
@@ -22,20 +22,20 @@ from asr.run import names
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """A model was made, and is about to be trained.
+    """The training of a recogniser starts or resumes.
 
     Args:
-        step: optimizer steps done before; 0 in a new run.
-        encoder: its class.
-        parameters: how many.
+        step: completed optimizer steps; 0 in a new run.
+        encoder: class of the encoder.
+        parameters: number of parameters.
         tokens: vocab_size.
-        train_utterances: in the manifest.
+        train_utterances: number in the manifest.
         train_hours: in the manifest, at speed 1.0.
-        valid_utterances: in the manifest.
-        command: see `Provenance`, as are the next three.
-        code: see there.
-        libraries: see there.
-        machine: see there.
+        valid_utterances: number in the manifest.
+        command: of `Provenance`.
+        code: of `Provenance`.
+        libraries: of `Provenance`.
+        machine: of `Provenance`.
     """
 
     step: int
@@ -45,7 +45,7 @@ class Started:
     train_utterances: int
     train_hours: float
     valid_utterances: int
-    command: str = ""  # these four are absent from older runs
+    command: str = ""  # these four are absent in older runs
     code: str = ""
     libraries: str = ""
     machine: str = ""
@@ -53,20 +53,20 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class TextStarted:
-    """A language model was made, and is about to be trained.
+    """The training of a language model starts or resumes.
 
     Args:
-        step: optimizer steps done before; 0 in a new run.
-        net: its class.
-        parameters: how many.
+        step: completed optimizer steps; 0 in a new run.
+        net: class of the model.
+        parameters: number of parameters.
         tokens: vocab_size.
-        train_sentences: that are trained on.
-        train_words: of these sentences.
-        valid_sentences: that are validated on.
-        command: see `Provenance`, as are the next three.
-        code: see there.
-        libraries: see there.
-        machine: see there.
+        train_sentences: number of training sentences.
+        train_words: number of words in them.
+        valid_sentences: number of validation sentences.
+        command: of `Provenance`.
+        code: of `Provenance`.
+        libraries: of `Provenance`.
+        machine: of `Provenance`.
     """
 
     step: int
@@ -84,12 +84,12 @@ class TextStarted:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The run is alive.
+    """The position of a run, written at intervals.
 
     Args:
-        step: optimizer steps done.
+        step: completed optimizer steps.
         epoch: from 1.
-        batch: batches of the epoch that are done.
+        batch: completed batches of the epoch.
         num_batches: of the epoch.
     """
 
@@ -104,9 +104,9 @@ class Validated:
     """The weights were validated.
 
     Args:
-        step: optimizer steps done; 0 for the model that the run starts from.
+        step: completed optimizer steps; 0: the initial model.
         loss: per token.
-        wer: a fraction; None where the references have no word, and of a language model.
+        wer: a fraction; None for references without words, and for a language model.
         perplexity: of a language model, per word.
     """
 
@@ -125,7 +125,7 @@ class Warned:
 
 @dataclass(frozen=True, slots=True)
 class Bundled:
-    """The run is trained, and its bundle written."""
+    """The training is complete, and the bundle is written."""
 
 
 Start = Started | TextStarted
@@ -142,17 +142,17 @@ KINDS = {kind: name for name, kind in EVENTS.items()}
 
 
 class EventsFile:
-    """Where a run tells its events.
+    """Writes the events of a run.
 
     Args:
-        run_dir: the run folder; the file need not be there yet.
+        run_dir: the run folder; the file is created if necessary.
     """
 
     def __init__(self, run_dir: Path) -> None:
         self.path = run_dir / names.EVENTS
 
     def append(self, event: Event) -> None:
-        """Add a line; what a kill has left of the last one ends first."""
+        """Append a line; an incomplete last line, left by a kill, is first ended by a line break."""
         line = json.dumps({"time": round(time.time(), 3), "event": KINDS[type(event)], **asdict(event)}) + "\n"
         with self.path.open("ab+") as file:
             if file.tell():
@@ -162,33 +162,33 @@ class EventsFile:
 
 
 class WarningEvents(logging.Handler):
-    """A handler of log records that tells warnings and errors as events."""
+    """A log handler that writes warnings and errors as events."""
 
     def __init__(self, events: EventsFile) -> None:
         super().__init__(logging.WARNING)
         self._events = events
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Logging's hook."""
+        """Write a log record as an event."""
         try:
             self._events.append(Warned(record.getMessage()))
-        except Exception:  # as every handler does: a warning that cannot be kept ends no training
+        except Exception:  # as in logging's own handlers: a failed write must not stop the training
             self.handleError(record)
 
 
 @dataclass
 class History:
-    """What the events of a run add up to; None is what they do not tell.
+    """A summary of a run's events; None: no event gives the value.
 
     Args:
-        first: the first start that is told of.
+        first: the first start.
         latest: the last start.
         began: time of the first start, in seconds since 1970.
-        starts: how often the run was begun or resumed.
-        wall_seconds: of each start, until its last progress or its bundle, added up.
-        passes: over the training data; the rest of an epoch that was done a second time does not count twice.
-        warnings: in their order, and how often each was given.
-        damaged: lines that could not be read.
+        starts: number of starts and resumes.
+        wall_seconds: sum over the starts of the time until their last progress or bundle.
+        passes: over the training data; batches that were repeated after a resume count once.
+        warnings: in order of their first occurrence, with their number of occurrences.
+        damaged: number of unreadable lines.
     """
 
     first: Start | None = None
@@ -202,13 +202,13 @@ class History:
 
 
 def read_history(path: Path) -> History:
-    """Read the events of all the times that a run was started; nothing where there is no file."""
+    """Read the events of all starts of a run; the history is empty without a file."""
     history = History()
-    before = math.inf  # the time of the event before, within this start
+    before = math.inf  # time of the previous event of this start
     for line in path.read_bytes().splitlines() if path.is_file() else []:
         try:
             moment, event = _read(line)
-        except (ValueError, TypeError):  # cut short by a kill, or whatever a disk has made of it
+        except (ValueError, TypeError):  # incomplete after a kill, or damaged
             history.damaged += 1
             continue
         match event:
@@ -221,17 +221,17 @@ def read_history(path: Path) -> History:
                 history.passes = event.epoch - 1 + event.batch / max(1, event.num_batches)
             case Warned():
                 history.warnings[event.message] += 1
-        if isinstance(event, Progress | Bundled):  # a warning may be of the next start, before its model is made
-            history.wall_seconds = (history.wall_seconds or 0.0) + max(0.0, moment - before)  # clocks are set back
+        if isinstance(event, Progress | Bundled):  # not Warned, which may precede the next Started
+            history.wall_seconds = (history.wall_seconds or 0.0) + max(0.0, moment - before)  # a clock may be set back
             before = moment
     return history
 
 
 def _read(line: bytes) -> tuple[float, Event]:
-    """Read a line.
+    """Parse a line.
 
     Raises:
-        ValueError, TypeError: it is no event.
+        ValueError, TypeError: the line is not an event.
     """
     match json.loads(line):
         case {"time": int() | float() as moment, "event": str(name), **values} if (
@@ -239,7 +239,7 @@ def _read(line: bytes) -> tuple[float, Event]:
         ):
             event = EVENTS[name](**values)  # type: ignore[arg-type]  # keys of JSON are str
         case other:
-            raise ValueError(f"{other!r} is no event")
+            raise ValueError(f"{other!r} is not an event")
     for entry in fields(event):
         kind: Any = (int, float) if entry.type is float else entry.type
         if not isinstance(value := getattr(event, entry.name), kind):

@@ -1,4 +1,4 @@
-"""The run folder: its log, its resolved config, and what was fitted."""
+"""The run folder: lock, log, resolved config, and files of fitted components."""
 
 import fcntl
 import logging
@@ -24,36 +24,36 @@ from asr.run.settings import RunSettings
 from asr.system.files import UNFINISHED, remove_unfinished, write_whole, write_whole_text
 from asr.text.printable import LineFormatter
 
-OF_RUN = "run"  # name of the log's handlers that write to the run folder
+OF_RUN = "run"  # name of the log handlers that write to the run folder
 
 logger = logging.getLogger(__name__)
 
 
 def open_run_dir(run_dir: Path) -> None:
-    """Make the run folder, or enter the one that is there; start the log, and lock it.
+    """Create or reopen the run folder; open its log and lock it.
 
     Raises:
-        InputError: it cannot be written to, or another training is at work in it, or its bundle was tuned.
+        InputError: the folder is not writable, another training uses it, or its bundle was tuned.
     """
-    if (run_dir / BUNDLE / CALIBRATION).exists():  # said now, and not when the bundle is to be replaced
-        must = f"run_dir={run_dir} must not hold a tuned bundle, which training would replace; asr.tune has written it"
+    if (run_dir / BUNDLE / CALIBRATION).exists():  # refused before training, not when the bundle is written
+        must = f"run_dir={run_dir} must not contain a bundle that asr.tune has tuned, because training would replace it"
         raise InputError(f"{must}. Move {run_dir / BUNDLE} elsewhere, or remove it, and tune the new one.")
     for handler in logging.getLogger("asr").handlers[:]:  # of an earlier run in this process
         if handler.name == OF_RUN:
             logging.getLogger("asr").removeHandler(handler)
-            handler.close()  # before the lock is taken: closing any file of a process gives up its locks on it
+            handler.close()  # before locking, because closing any handle of a file releases the process's locks on it
     try:
         (run_dir / CHECKPOINTS).mkdir(parents=True, exist_ok=True)
         log = logging.FileHandler(run_dir / LOG, encoding="utf-8")
     except OSError as error:
-        raise InputError(f"run_dir={run_dir} must be a folder that can be written to; {error}.") from None
+        raise InputError(f"run_dir={run_dir} must be a writable folder; got: {error}.") from None
     try:
-        fcntl.lockf(log.stream, fcntl.LOCK_EX | fcntl.LOCK_NB)  # type: ignore[arg-type]  # it is open; gone with this process, however it ends
+        fcntl.lockf(log.stream, fcntl.LOCK_EX | fcntl.LOCK_NB)  # type: ignore[arg-type]  # the stream is open; the lock ends with the process
     except (BlockingIOError, PermissionError):
-        must = f"run_dir={run_dir} must belong to one training at a time; another process is at work in it"
+        must = f"run_dir={run_dir} must be used by one training at a time; another process uses it now"
         raise InputError(f"{must}. Wait for it, stop it, or give another run_dir.") from None
-    except OSError as error:  # a file system that knows no locks
-        logger.warning("%s cannot be locked (%s): see to it that no second training is started in it", run_dir, error)
+    except OSError as error:  # a file system without locks
+        logger.warning("%s cannot be locked (%s): do not start a second training in it", run_dir, error)
     log.setFormatter(LineFormatter("%(asctime)s %(levelname)s %(message)s"))
     for handler in (log, WarningEvents(EventsFile(run_dir))):
         handler.name = OF_RUN
@@ -63,18 +63,18 @@ def open_run_dir(run_dir: Path) -> None:
 
 
 def save_config(run_dir: Path, resolved: Mapping[str, Any]) -> None:
-    """Keep the resolved config."""
+    """Write the resolved config."""
     write_whole_text(run_dir / CONFIG, yaml.safe_dump(dict(resolved), sort_keys=False))
 
 
 def begin_anew(run_dir: Path) -> None:
-    """Remove what an earlier run has left that was stopped before its first checkpoint.
+    """Remove the files of an earlier run that was stopped before its first checkpoint.
 
     Raises:
-        InputError: it left a bundle.
+        InputError: the folder has a bundle.
     """
     if (run_dir / BUNDLE).is_dir():
-        must = f"run_dir={run_dir} must be new, or have checkpoints to resume from; it has a bundle and no checkpoint"
+        must = f"run_dir={run_dir} must be new or have checkpoints to resume from; it has a bundle but no checkpoint"
         raise InputError(f"{must}. Give another run_dir, or remove {run_dir}.")
     shutil.rmtree(run_dir / FITTED, ignore_errors=True)
     for name in (METRICS, EXAMPLES):
@@ -84,13 +84,13 @@ def begin_anew(run_dir: Path) -> None:
 def fitted_front_end(
     settings: RunSettings, corpus: Corpus, keep: bool, start: Initialization | None
 ) -> tuple[Tokenizer, Features]:
-    """Make tokenizer and features; take up what the run learnt before, or its start, or fit them to the training set.
+    """Make tokenizer and features: loaded from the run folder or from the initial model, or fitted to the training set.
 
     Args:
-        settings: of the run, whose folder stores what was learnt.
+        settings: of the run.
         corpus: to fit to.
-        keep: whether to keep what was learnt there.
-        start: the model that the run starts from, if there is one.
+        keep: whether to store fitted files in the run folder.
+        start: the initial model, if there is one.
     """
     components, run_dir = settings.components, Path(settings.run_dir)
     tokenizer, features = build.build_tokenizer(components), build.build_features(components)
@@ -100,7 +100,7 @@ def fitted_front_end(
             tokenizer.load(files)
             features.normalize.load(files)
         except KeyError as absent:
-            must = f"{run_dir} holds a run with another tokenizer or other features ({FITTED}/ has no {absent.args[0]})"
+            must = f"{run_dir} has a run with another tokenizer or other features ({FITTED}/ has no {absent.args[0]})"
             raise InputError(f"{must}; give another run_dir, or the same settings.") from None
     else:
         of_start = {part: start.learnt(components, part) if start else None for part in ("tokenizer", "features")}
@@ -118,7 +118,7 @@ def fitted_front_end(
 
 
 def save_fitted(run_dir: Path, files: Mapping[str, bytes]) -> None:
-    """Keep what tokenizer and features learnt, all of it or nothing."""
+    """Write the files of fitted tokenizer and features atomically."""
     unfinished = run_dir / f".{FITTED}{UNFINISHED}"
     shutil.rmtree(unfinished, ignore_errors=True)
     unfinished.mkdir()
@@ -128,7 +128,7 @@ def save_fitted(run_dir: Path, files: Mapping[str, bytes]) -> None:
 
 
 def load_fitted(run_dir: Path) -> dict[str, bytes]:
-    """Read what `save_fitted` kept; empty in a new run."""
+    """Read the files that `save_fitted` wrote; empty in a new run."""
     folder = run_dir / FITTED
     files = sorted(folder.iterdir()) if folder.is_dir() else []
     return {file.name: file.read_bytes() for file in files}

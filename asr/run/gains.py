@@ -1,4 +1,4 @@
-"""What a run has gained over the model that it started from, and what it has forgotten."""
+"""Comparison of a run's results with those of its initial model."""
 
 import json
 import logging
@@ -27,17 +27,17 @@ def tell_gains(
     results: Mapping[str, Evaluation],
     device: Any,
 ) -> None:
-    """Compare a run's results with those of the model that it started from; say and keep what was gained.
+    """Compare a run's results with those of its initial model; log and store the comparison.
 
-    That model recognises with the run's decoder, or with its own where its head is of another kind, and is scored by
-    the run's normaliser. A comparison that cannot be made is a warning, since the run itself is whole.
+    The initial model uses the run's decoder, or its own if the run's does not support its head. The run's normaliser
+    scores both. A failed comparison is only a warning, because the run itself is complete.
 
     Args:
         run_dir: the run folder.
         decode: settings of the run's decoder.
-        start: that model.
+        start: the initial model.
         tests: utterances by the manifest's name.
-        results: of the run's bundle, on the same.
+        results: of the run's bundle on these utterances.
         device: to recognise on.
     """
     comparisons = {}
@@ -48,6 +48,6 @@ def tell_gains(
             comparisons[name] = compare(before.scored, after.scored)
             logger.info("%s: %s", printable(name), before_and_after(comparisons[name]))
     except InputError as error:
-        logger.warning("what was gained is not known: %s", error)
+        logger.warning("results cannot be compared with the initial model: %s", error)
     if comparisons:
         write_whole_text(run_dir / COMPARISON, json.dumps(comparisons, indent=2, allow_nan=False) + "\n")

@@ -1,4 +1,4 @@
-"""Starting from a trained model: its parts in the settings, its weights in the net, and an account of every tensor."""
+"""Initialisation from a trained model: its components in the settings, its weights, and an account of every tensor."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -27,32 +27,32 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-PARTS = ("normalizer", "tokenizer", "features", "encoder", "head")  # components that the model brings
+PARTS = ("normalizer", "tokenizer", "features", "encoder", "head")  # components that are taken from the model
 
 
 def with_parts(settings: RunSettings, overrides: Sequence[str]) -> RunSettings:
-    """Take the components of the model that `init.from` names, but for what overrides replace by name.
+    """Take the components of the model in `init.from`, except those that overrides name.
 
     Args:
         settings: of a run.
         overrides: of the command line, such as `encoder=transformer`, `encoder.dropout=0.1`.
 
     Raises:
-        InputError: there is no such model.
+        InputError: the model does not exist.
     """
     source = settings.init.source
     if source is None:
         return settings
     model = read_settings(path_of(source))
     if removed := [override for override in overrides if override.lstrip("~").startswith(PARTS) and override[0] == "~"]:
-        raise InputError(f"a part of the model of init.from can be replaced and not removed; got {removed[0]}.")
+        raise InputError(f"a part of the model of init.from can be replaced but not removed; got {removed[0]}.")
     if "debug=fast" in overrides:
-        logger.info("debug=fast: with init.from the net is the model's, not tiny")
+        logger.info("debug=fast: with init.from the network has the size of that model")
     names = [override.partition("=")[0].lstrip("+") for override in overrides]
     parts: dict[str, Any] = {}
     for part in PARTS:
         if part in names:
-            logger.info("init.from: %s is not the model's: the command line has another", part)
+            logger.info("init.from: the command line replaces the model's %s", part)
             continue
         parts[part] = deepcopy(model[part])
         for name in names:
@@ -62,24 +62,24 @@ def with_parts(settings: RunSettings, overrides: Sequence[str]) -> RunSettings:
 
 
 def _put(parts: dict[str, Any], components: Mapping[str, Any], path: list[str]) -> None:
-    """Replace the setting of this path by that of `components`."""
+    """Replace the setting at this path with that of `components`."""
     into: Any = parts
     for key in path[:-1]:
         into, components = into.setdefault(key, {}), components[key]
     given, of_model = components[path[-1]], into.get(path[-1])
     if given != of_model:
-        logger.info("init.from: %s is %s, and not the model's %s", ".".join(path), given, of_model)
+        logger.info("init.from: %s is %s, replacing the model's %s", ".".join(path), given, of_model)
     into[path[-1]] = components[path[-1]]
 
 
 @dataclass(frozen=True)
 class Initialization:
-    """A trained model that a run starts from.
+    """The trained model from which a run starts.
 
     Args:
-        source: as `init.from` names it.
+        source: its name in `init.from`.
         bundle: the model.
-        parts: `encoder`, `head`: whose weights are taken.
+        parts: the parts, of `encoder` and `head`, whose weights are loaded.
     """
 
     source: str
@@ -88,18 +88,18 @@ class Initialization:
 
     @cached_property
     def fingerprint(self) -> bytes:
-        """What tells this start from another when a run is resumed."""
+        """Digest of the weights; a resumed run must have the same one."""
         return weights_digest(self.bundle.weights)
 
     def learnt(self, components: Mapping[str, Any], part: str) -> dict[str, bytes] | None:
-        """Files from which tokenizer or features load what they learnt; None where the run has its own."""
+        """Files of the model's tokenizer or features; None if the run has other settings for this component."""
         return self.bundle.files if components[part] == self.bundle.config[part] else None
 
     def load(self, model: "Model") -> None:
-        """Put the weights into a fresh model, and say what became of each of them.
+        """Load the weights into a new model; log which tensors are loaded, fresh and unused.
 
         Raises:
-            InputError: a tensor has another shape than the model's own.
+            InputError: a tensor has another shape than in the model.
         """
         state = model.state_dict()
         tokenizer = self._tokenizer()
@@ -114,38 +114,38 @@ class Initialization:
             elif given.shape == wanted.shape:
                 taken[name] = given
             else:
-                must = f"{self.source}: a setting that shapes a model must be its own"
-                shapes = f"{name} is {tuple(given.shape)} there and {tuple(wanted.shape)} here"
-                cure = "Leave it out (debug=fast sets some), or replace its part by name (head=ctc)"
+                must = f"settings of tensor sizes must be those of the model in init.from, {self.source}"
+                shapes = f"{name} has shape {tuple(given.shape)} in it and {tuple(wanted.shape)} in this run"
+                cure = "Leave out the override of its size (debug=fast has some), or replace the whole part (head=ctc)"
                 raise InputError(f"{must}; {shapes}. {cure}.")
         model.load_state_dict({**state, **taken})
         fresh = sorted(state.keys() - taken.keys())
         unused = sorted(weights.keys() - taken.keys())
         logger.info(
-            "init.from %s: %d tensors taken, %d fresh%s, %d not used%s",
+            "init.from %s: %d tensors loaded, %d fresh%s, %d unused%s",
             *(self.source, len(taken)),
             *(len(fresh), f" ({listed(fresh)})" if fresh else ""),
             *(len(unused), f" ({listed(unused)})" if unused else ""),
         )
         if pieces.differ:
-            logger.info("of %d tokens %d are the model's, the others begin near their spelling", *pieces.counts)
+            logger.info("of %d tokens, %d have weights in the model; others start from their spelling", *pieces.counts)
 
     def recognizer(self, decode: Mapping[str, Any], device: torch.device) -> Recognizer:
-        """Make the recogniser that the run starts from, with another decoder where that goes with its head.
+        """Make the recogniser of the initial model, with this decoder if it supports the model's head.
 
         Args:
             decode: settings of the decoder.
-            device: where to put the weights.
+            device: of the weights.
         """
         bundle = replace(self.bundle, config=self.bundle.config | {"decode": decode})
         try:
             return bundle_recognizer(bundle, Path(self.source), device)
         except InputError as error:
-            logger.info("init.from %s recognises with its own decoder: %s", self.source, error)
+            logger.info("init.from %s is evaluated with its own decoder: %s", self.source, error)
             return bundle_recognizer(self.bundle, Path(self.source), device)
 
     def _named_as_in(self, model: "Model", tokenizer: Tokenizer) -> dict[str, Tensor]:
-        """Name the weights as the model does, in whose head the output layer of frames may lie elsewhere."""
+        """Rename the weights of the frame head, which may have another name in the model's head."""
         with torch.device("meta"):
             source = build_model(self.bundle.config, tokenizer, build_features(self.bundle.config))
         theirs, ours = _frame_head_prefix(source), _frame_head_prefix(model)
@@ -163,27 +163,27 @@ class Initialization:
 
 
 def start_of(settings: InitSettings) -> Initialization | None:
-    """Read the model that a run starts from; None: from nothing.
+    """Read the initial model; None: the run starts from random weights.
 
     Raises:
-        InputError: it has no weights.
+        InputError: the model has no weights.
     """
     if settings.source is None:
         return None
     bundle = read_model(path_of(settings.source))
     if bundle.programs:
-        raise InputError(f"{settings.source}: a model to start from must have weights; an exported one has none.")
+        raise InputError(f"init.from must be a model with weights; {settings.source} is an exported model.")
     return Initialization(settings.source, bundle, settings.parts)
 
 
 def _frame_head_prefix(model: "Model") -> str | None:
-    """Begin the names of the weights that tell frames' tokens; None where nothing does."""
+    """Return the prefix of the names of the frame head's weights; None without a frame head."""
     paths = [path for path, module in model.named_modules() if module is model.head.frame_head]
     return f"{paths[0]}." if paths else None
 
 
 class _Pieces:
-    """From rows of one tokenizer's tokens to rows of another's."""
+    """Convert weights with a row per token from one tokenizer to another."""
 
     def __init__(self, old: Tokenizer, new: Tokenizer) -> None:
         self.differ = list(old.pieces) != list(new.pieces)
@@ -193,17 +193,17 @@ class _Pieces:
         self.counts = (new.vocab_size, sum(piece in ids for piece in new.pieces))
 
     def are_rows(self, given: Tensor, wanted: Tensor) -> bool:
-        """Tell whether tensors have a row for each token."""
+        """Whether tensors have a row for each token."""
         return (len(given), len(wanted)) == self._sizes and given.shape[1:] == wanted.shape[1:]
 
     def rows(self, given: Tensor) -> Tensor:
-        """Keep the rows of pieces that both have; the others are the mean of the rows that spell them, or of all."""
+        """Copy the rows of common pieces; other rows are the mean of the rows that spell the piece, or of all rows."""
         means = [given[spelling] if spelling else given for spelling in self._spellings]
         return torch.stack([rows.mean(dim=0) for rows in means])
 
 
 def _spelling(tokenizer: Tokenizer, piece: str) -> list[int]:
-    """Spell a piece with other tokens; with none, where it cannot be."""
+    """Spell a piece with tokens of another tokenizer; [] if it has no such spelling."""
     try:
         return tokenizer.encode(piece.strip())
     except InputError:

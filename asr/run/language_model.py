@@ -1,4 +1,4 @@
-"""How a language model's run starts: its folder, its texts as tokens, and where an earlier start stopped."""
+"""Start of a language model's run: folder, tokenized texts, and the checkpoint to resume from."""
 
 import hashlib
 import logging
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from asr.data.training_set import RunBounds
     from asr.interfaces import Tokenizer, TokenModel
 
-# Settings that change nothing that is computed; of the texts the tokens are compared, not the place.
+# Settings that do not change results. For texts, resume compares tokens, not paths.
 FREE = (
     *("run_dir", "resume", "checkpoint", "logger", "recognizer", "text.train", "text.valid", "text.test"),
     *("trainer.devices", "trainer.num_nodes", "trainer.strategy", "trainer.log_every_n_steps"),
@@ -37,20 +37,20 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class PreparedText:
-    """What there must be before a language model can be made.
+    """Everything that is prepared before the model is made.
 
     Args:
         run_dir: the run folder.
-        writes: whether this is the first of the processes, which alone writes to it.
-        tokenizer: the recogniser's.
-        train: what to train on.
-        valid: what to validate on.
-        tests: what to report the perplexity of at the end, by the file's name.
-        extra: what a checkpoint keeps beside the weights.
+        writes: whether this is the first process; only it writes to the run folder.
+        tokenizer: of the recogniser.
+        train: training texts.
+        valid: validation texts.
+        tests: test texts for the perplexity at the end, by the file's name.
+        extra: stored in a checkpoint beside the weights.
         position: in the training data.
-        settings: what must stay the same for the run to be resumed.
+        settings: values that must not change when the run is resumed.
         resume: the checkpoint to resume from; None in a new run.
-        changed: whether the run is resumed under other settings.
+        changed: whether the run is resumed with changed settings.
     """
 
     run_dir: Path
@@ -67,33 +67,33 @@ class PreparedText:
 
     @property
     def step(self) -> int:
-        """Optimizer steps that are done already."""
+        """Completed optimizer steps."""
         return self.resume.step if self.resume else 0
 
     def run(self, bounds: "RunBounds") -> Run:
-        """Return what every checkpoint tells of the run, which ends at these bounds."""
+        """Return the record of the run that each checkpoint contains; `bounds` end the run."""
         count = partial(self.train.total_steps, self.position, self.step, bounds)
         return begun_or_resumed(self.settings, self.resume, self.changed, count)
 
     def describe(self, model: "TokenModel", num_parameters: int) -> None:
-        """Say what is trained, and on what; record that the run starts."""
+        """Log the sizes of model and texts, and write the event of the start."""
         name, sentences = type(model).__name__, self.train.sentences
         logger.info("%s with %s parameters, %d tokens", name, f"{num_parameters:,}", model.vocab_size)
         words, tokens = int(sentences.num_words.sum()), int(sentences.lengths.sum())
-        size = f"{words:,} words, {tokens:,} tokens with the ends"
-        logger.info("%d training sentences: %s; %d to validate on", len(sentences), size, len(self.valid))
+        size = f"{words:,} words, {tokens:,} tokens with sentence ends"
+        logger.info("%d training sentences: %s; %d validation sentences", len(sentences), size, len(self.valid))
         if self.train.num_dropped:
-            logger.warning("dropped %d sentences that are longer than text.batch_tokens", self.train.num_dropped)
+            logger.warning("dropped %d sentences longer than text.batch_tokens", self.train.num_dropped)
         if self.writes:
             origin = asdict(provenance())
-            for what, line in origin.items():
-                logger.info("%s: %s", what, line)
+            for key, line in origin.items():
+                logger.info("%s: %s", key, line)
             sizes = num_parameters, model.vocab_size, len(sentences), words, len(self.valid)
             EventsFile(self.run_dir).append(TextStarted(self.step, name, *sizes, **origin))
 
 
 def prepare_text(settings: LanguageModelSettings, rank: int, world_size: int) -> PreparedText:
-    """Enter the run folder, and read the texts.
+    """Open the run folder and read the texts.
 
     Args:
         settings: of the run.
@@ -101,7 +101,7 @@ def prepare_text(settings: LanguageModelSettings, rank: int, world_size: int) ->
         world_size: number of processes.
 
     Raises:
-        InputError: recogniser, texts, folder, or what lies in it do not allow the run.
+        InputError: the recogniser, the texts, the folder or an earlier run in it does not allow the run.
     """
     run_dir, first = Path(settings.run_dir), rank == 0
     recognizer = read_model(path_of(settings.recognizer))

@@ -1,4 +1,4 @@
-"""What a language model's run ends with: its bundle, and the perplexity per word of its texts."""
+"""End of a language model's run: its bundle, and the perplexity per word of its texts."""
 
 import json
 import logging
@@ -36,11 +36,11 @@ logger = logging.getLogger(__name__)
 def finish_language_model(
     settings: LanguageModelSettings, prepared: PreparedText, device: Any
 ) -> dict[str, TextPerplexity]:
-    """Write the bundle, and measure its perplexity on the texts that were validated and tested on.
+    """Write the bundle and measure its perplexity on validation and test texts.
 
     Args:
         settings: of the run.
-        prepared: of the run.
+        prepared: the run's folder, texts and tokenizer.
         device: to compute on.
     """
     run_dir = prepared.run_dir

@@ -27,8 +27,8 @@ class LanguageModelSettings:
     Args:
         text: section.
         components: the sections of the components, by name; only asr.build opens them.
-        recognizer: whose normaliser and tokenizer spell the texts.
-        seed: of everything random.
+        recognizer: its normaliser and tokenizer convert the texts to tokens.
+        seed: of all random numbers.
         run_dir: folder of the run.
         num_threads: of the training process on a CPU.
         checkpoint: section.
@@ -58,7 +58,7 @@ def read_language_model_settings(resolved: Mapping[str, Any], overrides: Sequenc
     """Read and check the resolved config of a run.
 
     Raises:
-        InputError: naming the first setting that is absent, unknown or wrong.
+        InputError: a setting is absent, unknown or invalid; it names the first one.
     """
     settings = read(LanguageModelSettings, resolved)
     check_token_model(settings.components)

@@ -1,7 +1,7 @@
-"""The names of what lies in a run folder, in the order in which a run writes them."""
+"""Names of the files in a run folder, in the order in which a run writes them."""
 
 LOG = "train.log"
-FITTED = "fitted"  # folder: what tokenizer and features learnt
+FITTED = "fitted"  # folder: files of fitted tokenizer and features
 CONFIG = "config.yaml"
 METRICS = "metrics.csv"
 EVENTS = "events.jsonl"
@@ -9,10 +9,10 @@ EXAMPLES = "examples.jsonl"
 FAULTS = "faults"  # folder: batches whose loss is not finite
 TRACE = "trace.json"  # of debug=profile
 RESULTS = "results.json"
-COMPARISON = "comparison.json"  # with the model that the run started from
+COMPARISON = "comparison.json"  # with the initial model
 REPORT = "report.html"
-DOCTOR = "doctor.html"  # what asr.doctor found before the run
+DOCTOR = "doctor.html"  # asr.doctor's report from before the run
 
-# Columns of metrics.csv of each manifest where a split has several; the manifest's name follows.
+# Prefixes of columns in metrics.csv, for splits with several manifests; the manifest's name follows.
 HOURS_OF, LOSS_OF = "train/hours/", "train/loss/"
 VALID_LOSS_OF, VALID_WER_OF = "valid/loss/", "valid/wer/"

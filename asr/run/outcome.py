@@ -1,4 +1,4 @@
-"""What a run ends with: its bundle, and its results on the test manifests."""
+"""End of a run: its bundle, and its results on the test manifests."""
 
 import json
 import logging
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from asr.run.initialization import Initialization
 
 LOOK = (  # in this order
-    "Look at report.html in run_dir. Hypotheses without sense: at the texts and what the tokenizer makes of them. A "
-    "train/loss that falls too slowly, or rises: at optimizer.lr, schedule and trainer.max_steps. One that stays where "
-    "it is: at the features, which may be the same for all audio, at encoder and head. A train/loss that is small and "
-    "hypotheses that are wrong: at the decoder, and at lengths, which may count frames of padding, or too few frames."
+    "Look at report.html in run_dir. If hypotheses make no sense, check the texts and their tokens. If train/loss "
+    "falls too slowly or rises, check optimizer.lr, schedule and trainer.max_steps. If train/loss is constant, check "
+    "the features, which may be equal for all audio, the encoder and the head. If train/loss is small but hypotheses "
+    "are wrong, check the decoder and the lengths, which may include padding or leave out frames."
 )
 
 logger = logging.getLogger(__name__)
@@ -43,14 +43,14 @@ def finish(
     device: Any,
     start: "Initialization | None",
 ) -> dict[str, Evaluation]:
-    """Write the bundle, score it on the test manifests, and say how it did, and what it gained.
+    """Write the bundle, evaluate it on the test manifests, and compare it with the initial model.
 
     Args:
         run_dir: the run folder.
         settings: of the run.
         tests: utterances by the manifest's name.
         device: to recognise on.
-        start: the model that the run started from; None: from nothing.
+        start: the initial model; None: random weights.
     """
     bundle = make_bundle(run_dir, settings, start)
     logger.info("bundle written to %s", bundle)
@@ -64,34 +64,34 @@ def finish(
 
 
 def check_learnt(results: Mapping[str, Evaluation], max_wer: float) -> None:
-    """Say that the training utterances were learnt by heart.
+    """Check that the model has memorised the training utterances.
 
     Args:
-        results: of testing on them.
-        max_wer: that is as good as none, a fraction.
+        results: on the training utterances.
+        max_wer: limit of the WER, a fraction.
 
     Raises:
-        InputError: they were not; what to look at.
+        InputError: the WER is above the limit; the message lists possible causes.
     """
     counts = total(evaluation.counts for evaluation in results.values())
     errors = f"{counts.errors} errors of {counts.reference_length} words"
     if not counts.rate <= max_wer:
         raise InputError(
-            f"what was trained on must be learnt by heart, to a WER of {max_wer:.1%}; got {errors}. {LOOK}"
+            f"training utterances must be memorised, to a WER of at most {max_wer:.1%}; got {errors}. {LOOK}"
         )
-    logger.info("learnt by heart: %s", errors)
+    logger.info("training utterances are memorised: %s", errors)
 
 
 def best_wer(run_dir: Path) -> float | None:
-    """The lowest WER of the validations whose checkpoints were kept."""
+    """Return the lowest WER among the stored checkpoints; None: none was validated."""
     best = by_score(kept_checkpoints(run_dir / CHECKPOINTS))
     return best[0].score if best else None
 
 
 def make_bundle(run_dir: Path, settings: RunSettings, start: "Initialization | None") -> Path:
-    """Write the run's bundle, with its model card; `checkpoint.select` says which checkpoints the weights are of.
+    """Write the run's bundle and model card; `checkpoint.select` selects the checkpoints whose weights it contains.
 
-    The card of the model that the run started from, which may name its makers and its licence, is part of it.
+    The card quotes the card of the initial model, which may name its authors and its licence.
     """
     components, checkpoints = settings.components, intact_checkpoints(run_dir / CHECKPOINTS)
     chosen = select(settings.checkpoint.select, checkpoints, settings.checkpoint.keep)
@@ -120,15 +120,16 @@ def make_bundle(run_dir: Path, settings: RunSettings, start: "Initialization | N
 
 
 def _origin(start: Start | None) -> dict[str, str]:
-    """What the weights come from, and nothing else: the same command gives the same bundle byte for byte.
+    """Return code, libraries and machine of a run.
 
-    Command, date and time are in the log, the report and the events.
+    The command, date and time are in the log, the report and the events only, so that the same command makes the same
+    bundle byte for byte.
     """
     return {} if start is None else {"code": start.code, "libraries": start.libraries, "machine": start.machine}
 
 
 def _cell(text: str) -> str:
-    """A text in a table of Markdown."""
+    """Escape a text for a Markdown table."""
     return printable(text).replace("|", r"\|")
 
 
@@ -160,7 +161,7 @@ its tensors have the SHA-256 `{sha256}`.
 def test_bundle(
     bundle: Path, tests: Mapping[str, Sequence[Utterance]], device: Any, start: "Initialization | None"
 ) -> dict[str, Evaluation]:
-    """Score the bundle on the test manifests, as `asr.evaluate` does, and keep the counts in the run folder."""
+    """Evaluate the bundle on the test manifests like `asr.evaluate`; write the counts to results.json."""
     stored = read_bundle(bundle)
     if start is not None and is_adapter(stored.config):
         stored = merged(stored, bundle, start.bundle, Path(start.source))

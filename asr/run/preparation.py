@@ -1,4 +1,4 @@
-"""How a run starts: its folder, its corpus, what is learnt before training, and where an earlier start stopped."""
+"""Start of a run: folder, corpus, fitted tokenizer and features, and the checkpoint to resume from."""
 
 import hashlib
 import logging
@@ -42,21 +42,21 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Prepared:
-    """What there must be before a model can be made.
+    """Everything that is prepared before the model is made.
 
     Args:
         run_dir: the run folder.
-        writes: whether this is the first of the processes, which alone writes to it.
-        corpus: what to train on.
+        writes: whether this is the first process; only it writes to the run folder.
+        corpus: to train on.
         tokenizer: fitted.
         features: fitted.
         augmentation: of the training utterances.
-        extra: what a checkpoint keeps beside the weights.
+        extra: stored in a checkpoint beside the weights.
         position: in the training data.
-        settings: what must stay the same for the run to be resumed.
+        settings: values that must not change when the run is resumed.
         resume: the checkpoint to resume from; None in a new run.
-        changed: whether the run is resumed under other settings.
-        start: the model that the run starts from; None: from nothing.
+        changed: whether the run is resumed with changed settings.
+        start: the initial model; None: random weights.
     """
 
     run_dir: Path
@@ -79,17 +79,17 @@ class Prepared:
 
     @property
     def step(self) -> int:
-        """Optimizer steps that are done already."""
+        """Completed optimizer steps."""
         return self.resume.step if self.resume else 0
 
     def initialize(self, model: "Model") -> frozenset[str] | None:
-        """Put the weights that the run starts from, if there are any, into a fresh model.
+        """Load the initial model's weights, if there is one, into a new model.
 
         Returns:
-            Names of the tensors that a checkpoint holds; None: all of them.
+            Names of the tensors that a checkpoint contains; None: all.
 
         Raises:
-            InputError: they do not fit.
+            InputError: the weights do not fit.
         """
         if self.start is not None:
             self.start.load(model)
@@ -100,12 +100,12 @@ class Prepared:
         return own
 
     def describe(self, model: "Model", corpus: Corpus, training_set: "TrainingSet") -> None:
-        """Log the size of the model and of the corpus, and where the run comes from.
+        """Log the sizes of model and corpus, and the run's provenance.
 
         Args:
-            model: that is trained.
-            corpus: the utterances of it that are used; `debug.same_utterances` uses a few of those in the manifests.
-            training_set: its training utterances.
+            model: to train.
+            corpus: the utterances in use; with `debug.same_utterances` a few of those in the manifests.
+            training_set: made from `corpus`.
         """
         parameters = sum(parameter.numel() for parameter in model.parameters())
         hours = corpus.train.hours
@@ -114,31 +114,31 @@ class Prepared:
         whole = self.corpus.train
         logger.info("%d training utterances in the manifests, %.2f h", len(whole), whole.hours)
         if corpus is not self.corpus:
-            logger.info("debug.same_utterances: trains and validates on %d of them, %.2f h", len(corpus.train), hours)
+            logger.info("debug.same_utterances: trains and validates on %d, %.2f h", len(corpus.train), hours)
         else:
-            logger.info("%d utterances to validate on", len(corpus.valid))
+            logger.info("%d validation utterances", len(corpus.valid))
         for line in training_set.describe_mixture():
             logger.info("%s", line.strip())
         corpus.note_conversion(model.features.sample_rate)
         if self.writes:
             origin = asdict(provenance())
-            for what, line in origin.items():
-                logger.info("%s: %s", what, line)
+            for key, line in origin.items():
+                logger.info("%s: %s", key, line)
             sizes = parameters, tokens, len(corpus.train), hours, len(corpus.valid)
             EventsFile(self.run_dir).append(Started(self.step, name, *sizes, **origin))
 
     def run(self, training_set: "TrainingSet", bounds: "RunBounds") -> Run:
-        """Return what every checkpoint tells of the run; a run that is resumed stays the same one.
+        """Return the record of the run that each checkpoint contains; a resumed run keeps its id.
 
         Args:
-            training_set: whose epochs it goes through.
-            bounds: where it ends.
+            training_set: of the run.
+            bounds: at which the run ends.
         """
         count = partial(training_set.total_steps, self.position, self.step, bounds)
         return begun_or_resumed(self.settings, self.resume, self.changed, count)
 
     def validation_samples(self, utterances: "Sequence[Utterance]") -> SamplesFile:
-        """Open the file of how the validations recognise a few utterances; what will be done again is cut."""
+        """Open the file of validation samples; remove samples of validations that will be repeated."""
         samples = SamplesFile(self.run_dir / EXAMPLES, choose_samples(utterances))
         if self.writes:
             samples.cut(self.step)
@@ -146,10 +146,10 @@ class Prepared:
 
 
 def training_counts(settings: RunSettings, corpus: Corpus, model: "Model") -> TokenCounts:
-    """Count the tokens of the training texts, or take the counts that were stored; check that all texts can be spelled.
+    """Count the tokens of the training texts, or read stored counts; check that the tokenizer covers all texts.
 
     Raises:
-        InputError: naming split, utterance and character, for a text that the tokenizer cannot spell.
+        InputError: the tokenizer cannot encode a text; it names split, utterance and character.
     """
     files = fitted_files(model.tokenizer, model.features)
     learnt = {name: hashlib.sha256(content).hexdigest() for name, content in sorted(files.items())}
@@ -160,7 +160,7 @@ def training_counts(settings: RunSettings, corpus: Corpus, model: "Model") -> To
 
 
 def prepare(settings: RunSettings, rank: int, world_size: int) -> Prepared:
-    """Enter the run folder, read the corpus, fit the tokenizer; or take up what the first process did of it.
+    """Open the run folder, read the corpus, fit the tokenizer; other processes than the first read its files.
 
     Args:
         settings: of the run.
@@ -168,10 +168,10 @@ def prepare(settings: RunSettings, rank: int, world_size: int) -> Prepared:
         world_size: number of processes.
 
     Raises:
-        InputError: the corpus, the folder, or what lies in it does not allow the run.
+        InputError: the corpus, the folder or an earlier run in it does not allow the run.
     """
     run_dir, first, components = Path(settings.run_dir), rank == 0, settings.components
-    check_attachable(components)  # before the training whose bundle it would not fit into
+    check_attachable(components)  # refused before training: a bundle could not contain them
     if first:
         prepare_if_absent(settings.corpus)
         folder.open_run_dir(run_dir)
@@ -182,7 +182,7 @@ def prepare(settings: RunSettings, rank: int, world_size: int) -> Prepared:
     corpus.check_shards()
     resume = find_resume(run_dir / CHECKPOINTS)
     if resume is None and first:
-        corpus.check_audio()  # a resumed run skips what has disappeared, as it would have done
+        corpus.check_audio()  # a resumed run skips files that have disappeared, as the original run would have
         folder.begin_anew(run_dir)
     start = start_of(settings.init)
     tokenizer, features = folder.fitted_front_end(settings, corpus, first, start)

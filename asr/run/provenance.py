@@ -1,4 +1,4 @@
-"""Where a run comes from: its command, the code, the libraries and the machine."""
+"""Provenance of a run: command, code, libraries and machine."""
 
 import os
 import platform
@@ -15,17 +15,17 @@ import asr
 from asr.storage.location import without_secrets
 
 LIBRARIES = ("torch", "torchaudio", "lightning", "hydra-core", "sentencepiece")
-GIT_SECONDS = 10  # that git may take
+GIT_SECONDS = 10  # timeout of git
 COMMIT_DIGITS = 12
 
 
 @dataclass(frozen=True, slots=True)
 class Provenance:
-    """Where a run comes from, each as one line.
+    """Provenance of a run, each field as one line of text.
 
     Args:
         command: as it was typed.
-        code: version of asr, with the commit where it is a git checkout.
+        code: version of asr; in a git checkout, with the commit.
         libraries: versions of Python and of `LIBRARIES`.
         machine: system, number of cores, GPUs.
     """
@@ -37,7 +37,7 @@ class Provenance:
 
 
 def provenance() -> Provenance:
-    """Return where this process comes from."""
+    """Return the provenance of this process."""
     libraries = [f"Python {platform.python_version()}", *(f"{name} {version(name)}" for name in LIBRARIES)]
     gpus = [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
     machine = [f"{platform.system()} {platform.machine()}", f"{os.cpu_count()} cores", *gpus]
@@ -45,7 +45,7 @@ def provenance() -> Provenance:
 
 
 def _code() -> str:
-    """The version of asr and its commit."""
+    """Return the version of asr and its commit."""
     root = Path(asr.__file__).parent.parent
     commit = _git(root, "rev-parse", "HEAD") if (root / ".git").exists() else None
     if commit is None:
@@ -55,7 +55,7 @@ def _code() -> str:
 
 
 def _git(root: Path, *arguments: str) -> str | None:
-    """Return what git prints; None where it is absent or fails."""
+    """Return git's output; None if git is absent or fails."""
     try:
         done = subprocess.run(
             ["git", "-C", str(root), *arguments], capture_output=True, text=True, check=True, timeout=GIT_SECONDS

@@ -1,4 +1,4 @@
-"""What a run's tests gave, as its results.json has it."""
+"""Test results of a run, from results.json."""
 
 import json
 import math
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def read_results(path: Path) -> dict[str, Mapping[str, Any]]:
-    """Read results.json, by test manifest; entries that are no results are left out, and so is a file that is none."""
+    """Read results.json, by test manifest; invalid entries are left out, and an invalid file is empty."""
     try:
         results = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""Resuming a run: what a checkpoint tells of it, and whether the run is still the same one."""
+"""Resuming a run: the record of the run in a checkpoint, and the comparison of settings."""
 
 import hashlib
 import logging
@@ -19,9 +19,8 @@ from asr.settings.conf import run_defaults
 
 logger = logging.getLogger(__name__)
 
-RUN_KEY = "run"  # of a checkpoint: what `Run.at` gives
-# Settings that change nothing that is computed, or no more than its rounding. Of the manifests the content is compared,
-# not the place.
+RUN_KEY = "run"  # key of a checkpoint with the dict from `Run.at`
+# Settings that do not change results, or only their rounding. For manifests, resume compares contents, not paths.
 FREE = (
     "run_dir",
     "resume",
@@ -32,7 +31,7 @@ FREE = (
     "doctor",
     "logger",
     "corpus",
-    "init.from",  # its weights are compared, and its parts are in the config
+    "init.from",  # resume compares its weights; its components are in the config
     "data.num_workers",
     "data.cache_dir",
     "data.cache_gigabytes",
@@ -51,12 +50,12 @@ ALLOWED = ("world_size", "trainer", "schedule", "early_stopping", "num_threads")
 
 @dataclass(frozen=True)
 class Run:
-    """What every checkpoint of a run tells of it.
+    """The record of a run in each of its checkpoints.
 
     Args:
-        settings: all that its results are a function of, as `run_settings` gives them.
+        settings: everything that determines the results, from `run_settings`.
         total_steps: optimizer steps of the whole run, for the schedule.
-        id: tells runs apart.
+        id: random, unique to the run.
     """
 
     settings: dict[str, Any]
@@ -64,20 +63,20 @@ class Run:
     id: str
 
     def at(self, position: Position) -> dict[str, Any]:
-        """Return what a checkpoint keeps for `find_resume`, as plain types."""
+        """Return the record and a position as plain types, for `find_resume`."""
         return {**asdict(self), "position": position.as_dict()}
 
 
 @dataclass(frozen=True)
 class Resume:
-    """The checkpoint to resume from, and what it tells of the run.
+    """The checkpoint to resume from, and its record of the run.
 
     Args:
         path: of the checkpoint.
-        step: optimizer steps done.
+        step: completed optimizer steps.
         position: in the training data.
-        run: that it is of.
-        damaged: newer checkpoints that cannot be read, and why; `put_aside` renames them once the run does resume.
+        run: to which the checkpoint belongs.
+        damaged: newer, unreadable checkpoints with the reason; `put_aside` renames them when the run resumes.
     """
 
     path: Path
@@ -90,13 +89,13 @@ class Resume:
 def begun_or_resumed(
     settings: dict[str, Any], resume: Resume | None, changed: bool, total_steps: Callable[[], int]
 ) -> Run:
-    """Return what every checkpoint tells of a run; one that is resumed stays the same one.
+    """Return the record of a run for its checkpoints; a resumed run keeps its id.
 
     Args:
-        settings: that its results are a function of.
+        settings: everything that determines the results.
         resume: the checkpoint to resume from; None in a new run.
-        changed: whether it is resumed under other settings.
-        total_steps: counts its optimizer steps.
+        changed: whether the run is resumed with changed settings.
+        total_steps: computes the number of optimizer steps.
     """
     if resume and not changed:
         return Run(settings, resume.run.total_steps, resume.run.id)
@@ -104,10 +103,10 @@ def begun_or_resumed(
 
 
 def find_resume(checkpoints: Path) -> Resume | None:
-    """Find the newest whole checkpoint in a folder; None in a new run.
+    """Find the newest intact checkpoint in a folder; None in a new run.
 
     Raises:
-        InputError: there are only damaged ones, or it is none of this program's.
+        InputError: all checkpoints are damaged, or this version of asr cannot resume from the newest.
     """
     checkpoint, damaged = newest_intact(checkpoints)
     if checkpoint is None:
@@ -115,8 +114,8 @@ def find_resume(checkpoints: Path) -> Resume | None:
     content = read_checkpoint(checkpoint.path)
     run = content.get(RUN_KEY)
     if not isinstance(run, dict) or run.keys() != {"settings", "total_steps", "id", "position"}:
-        must = "a checkpoint to resume from must say where its run was, as this version of asr writes it"
-        raise InputError(f"{checkpoint.path}: {must}; this one does not. Give another run_dir.")
+        must = "a checkpoint to resume from must contain the position of its run in the form of this version of asr"
+        raise InputError(f"{checkpoint.path}: {must}; it does not. Give another run_dir.")
     position = Position.from_dict(run.pop("position"))
     format_number = content.get(CHECKPOINT_KEY, {}).get("config", {}).get(FORMAT_KEY, 0)
     settings = of_today({**run.pop("settings"), FORMAT_KEY: format_number}, checkpoint.path)
@@ -126,12 +125,12 @@ def find_resume(checkpoints: Path) -> Resume | None:
 def run_settings(
     resolved: Mapping[str, Any], manifests: Mapping[str, str], fitted: Mapping[str, bytes], world_size: int
 ) -> dict[str, Any]:
-    """Collect all that a run's results are a function of, as plain types.
+    """Collect everything that determines a run's results, as plain types.
 
     Args:
         resolved: all settings of the run.
-        manifests: fingerprints of `train` and `valid`, and of what is mixed in, by the setting that names it.
-        fitted: files that tokenizer and features learnt.
+        manifests: fingerprints of `train`, `valid`, and of recordings mixed in, by the setting that names them.
+        fitted: files of the fitted tokenizer and features.
         world_size: number of processes.
     """
     learnt = {name: hashlib.sha256(content).hexdigest()[:16] for name, content in fitted.items()}
@@ -139,17 +138,18 @@ def run_settings(
 
 
 def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, str]:
-    """Map each setting that a run's results depend on and that has changed to `key: old -> new`.
+    """Map each changed setting that affects results to `key: old -> new`.
 
-    The version of asr that began the run may have had other settings of no component: one that it lacked had its
-    default, one that this version lacks is ignored. Its components are those of `find_resume`, in today's form.
+    The run may have been started by an older version of asr with other settings outside of components. A setting that
+    is absent in the older version counts as its default; a setting that is absent in this version is ignored. The
+    components come from `find_resume`, converted to this version.
     """
     return changes_but_for(FREE, _in_the_settings_of_today(old), new)
 
 
 def changes_but_for(free: Sequence[str], old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, str]:
-    """Map each setting that has changed, is not in `free`, and is not compared by content, to `key: old -> new`."""
-    by_content = (*old["manifests"], *new["manifests"])  # and not by the path that a setting of this name holds
+    """Map each changed setting, except those in `free` and paths compared by content, to `key: old -> new`."""
+    by_content = (*old["manifests"], *new["manifests"])  # settings whose files are compared instead of their paths
     changed = differences(old, new)
     return {key: change for key, change in changed.items() if not _under(key, (*free, *by_content))}
 
@@ -167,32 +167,32 @@ def _in_the_settings_of_today(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_allowed(changed: Mapping[str, str], run_dir: Path, allow: Sequence[str]) -> None:
-    """Check that a run has the settings with which it was begun, but for those that the user allows to differ.
+    """Check that the settings of a resumed run have not changed, except those that the user allows to change.
 
     Args:
-        changed: what `changes` gave.
+        changed: from `changes`.
         run_dir: the run folder.
-        allow: `resume.allow`, entries of `ALLOWED` or settings under them.
+        allow: `resume.allow`: entries of `ALLOWED` or settings under them.
 
     Raises:
-        InputError: naming each difference.
+        InputError: other settings have changed; it names each of them.
     """
     for name in allow:
         if not _under(name, ALLOWED):
-            raise InputError(f"resume.allow must hold {', '.join(ALLOWED)}, or settings under them; got {name!r}.")
+            raise InputError(f"resume.allow must list {', '.join(ALLOWED)} or settings under them; got {name!r}.")
     refused = [change for key, change in changed.items() if not _under(key, allow)]
     if refused:
         could = [key for key in changed if _under(key, ALLOWED)]
-        hint = f", or 'resume.allow=[{','.join(could)}]' to resume all the same" if len(could) == len(changed) else ""
-        must = f"{run_dir} holds a run with other settings; give another run_dir, or the same settings{hint}"
-        raise InputError(f"{must}. Different: {'; '.join(refused)}.")
+        hint = f", or 'resume.allow=[{','.join(could)}]' to accept them" if len(could) == len(changed) else ""
+        must = f"{run_dir} contains a run with other settings; give another run_dir, or the old settings{hint}"
+        raise InputError(f"{must}. Changed: {'; '.join(refused)}.")
     if changed:
-        logger.warning("resumed under other settings, as resume.allow permits: %s", "; ".join(changed.values()))
-        logger.warning("from here on the run is no longer bit for bit the one that was begun")
+        logger.warning("resumed with changed settings, as resume.allow permits: %s", "; ".join(changed.values()))
+        logger.warning("from now on the run is no longer bit for bit the run with the original settings")
 
 
 def differences(old: Any, new: Any, key: str = "") -> dict[str, str]:
-    """Map each setting that two resolved configs do not agree in to `key: old -> new`."""
+    """Map each setting that differs between two resolved configs to `key: old -> new`."""
     if isinstance(old, Mapping) and isinstance(new, Mapping):
         keys = [*old, *(name for name in new if name not in old)]
         dotted = {name: f"{key}.{name}" if key else str(name) for name in keys}

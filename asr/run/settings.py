@@ -1,4 +1,4 @@
-"""The settings of a run: conf/train.yaml with its overrides, read once, of which each room gets its own section."""
+"""The settings of a run: conf/train.yaml with its overrides, read once and passed on by section."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -29,20 +29,20 @@ from asr.settings.rule import (
     whole,
 )
 
-# Sections of a config that only asr.build opens.
+# Sections of a config that only asr.build reads.
 COMPONENTS = ("features", "tokenizer", "encoder", "decode", "head", "optimizer", "schedule", "normalizer")
 CHOSEN_COMPONENTS = ("augment", "logger", "adapter")  # may be absent; the first two hold any number of components
 
 
 @dataclass(frozen=True)
 class InitSettings:
-    """The trained model that a run starts from.
+    """The trained model from which a run starts.
 
     Args:
         source: path or hf:// name of the model; None: random weights.
-        parts: encoder, head: whose weights are taken.
+        parts: the parts, of encoder and head, whose weights are loaded.
         frozen: patterns of names of weights that are not trained.
-        frozen_steps: optimizer steps for which they are not trained; None: all.
+        frozen_steps: optimizer steps for which these weights are not trained; None: all.
     """
 
     source: Annotated[str | None, or_null(TEXT), Key("from")]
@@ -53,13 +53,13 @@ class InitSettings:
 
 @dataclass(frozen=True)
 class CheckpointSettings:
-    """When checkpoints are written, and which of them the bundle is made of.
+    """When checkpoints are written, and which of them the bundle contains.
 
     Args:
-        every_steps: optimizer steps between two checkpoints, at most.
-        every_minutes: minutes between two checkpoints, at most.
-        select: checkpoints that the bundle is made of.
-        keep: number of validated checkpoints that are stored for that.
+        every_steps: maximum number of optimizer steps between two checkpoints.
+        every_minutes: maximum minutes between two checkpoints.
+        select: checkpoints whose weights the bundle contains.
+        keep: number of validated checkpoints that are stored.
     """
 
     every_steps: Annotated[int, whole(1)]
@@ -74,7 +74,7 @@ class ResumeSettings:
 
     Args:
         allow: settings that may differ from those of the checkpoint.
-        requeue: whether a job that SLURM stops is put into its queue again.
+        requeue: whether a job that SLURM stops is requeued.
     """
 
     allow: Annotated[list[str], list_of(TEXT, "such as [world_size]")]
@@ -83,12 +83,12 @@ class ResumeSettings:
 
 @dataclass(frozen=True)
 class DebugSettings:
-    """What the files of conf/debug set.
+    """Settings of the files in conf/debug.
 
     Args:
         same_utterances: whether to validate and test on the training utterances.
-        max_wer: WER on the test manifests above which the run ends with an error; None: no bound.
-        profile_batches: number of batches that torch's profiler records; None: it does not run.
+        max_wer: WER on the test manifests, a fraction, above which the run ends with an error; None: no limit.
+        profile_batches: number of batches that torch's profiler records; None: no profile.
     """
 
     same_utterances: Annotated[bool, SWITCH]
@@ -98,14 +98,14 @@ class DebugSettings:
 
 @dataclass(frozen=True)
 class DoctorSettings:
-    """What asr.doctor does.
+    """Settings of asr.doctor.
 
     Args:
-        report: path of its page; None: doctor.html in run_dir.
-        max_utterances: number that is examined of a split in shards or at URLs, at most; None: all.
-        listen_hours: hours of audio that are decoded, at most; None: all.
-        model: trained model whose alignment scores show wrong texts; None: none.
-        card_gigabytes: memory of the card to train on, in GB; None: it is not compared.
+        report: path of the report; None: doctor.html in run_dir.
+        max_utterances: maximum number examined of a split in shards or at URLs; None: all.
+        listen_hours: maximum hours of audio to decode; None: all.
+        model: trained model whose alignment scores detect wrong texts; None: no such check.
+        card_gigabytes: memory of the GPU to train on, in GB; None: no comparison.
     """
 
     report: Annotated[str | None, or_null(PATH)]
@@ -120,7 +120,7 @@ class EmaSettings:
     """The moving average of the weights.
 
     Args:
-        decay: of the average per optimizer step; None: there is no average.
+        decay: of the average per optimizer step; None: no average.
     """
 
     decay: Annotated[float | None, DECAY]
@@ -142,16 +142,16 @@ class TrainerSettings:
     """Arguments of Lightning's Trainer.
 
     Args:
-        accelerator: kind of device; auto: a GPU where there is one.
+        accelerator: kind of device; auto: a GPU if there is one.
         devices: number of devices, -1 or auto for all, or a list of their numbers.
         num_nodes: number of machines.
         strategy: how processes share the work.
         precision: of weights and of computation.
-        max_epochs: bound of the run; -1 or None: no such bound.
-        max_steps: bound of the run in optimizer steps; -1: no such bound.
-        gradient_clip_val: largest norm of the gradient; None: not clipped.
-        accumulate_grad_batches: batches of each process in an optimizer step.
-        check_val_every_n_epoch: epochs between two validations; None: val_check_interval counts batches over epochs.
+        max_epochs: number of epochs after which the run ends; -1 or None: no limit.
+        max_steps: number of optimizer steps after which the run ends; -1: no limit.
+        gradient_clip_val: maximum norm of the gradient; None: not clipped.
+        accumulate_grad_batches: batches per process in an optimizer step.
+        check_val_every_n_epoch: epochs between two validations; None: val_check_interval counts batches across epochs.
         log_every_n_steps: optimizer steps between two lines of metrics.
         others: further arguments of the Trainer, which Lightning checks.
     """
@@ -176,11 +176,11 @@ class TrainerSettings:
 
     @property
     def bounds(self) -> RunBounds:
-        """Where the run ends."""
+        """Limits at which the run ends."""
         return RunBounds(self.max_epochs, self.max_steps, self.accumulate_grad_batches)
 
     def num_processes(self) -> tuple[int, str]:
-        """Return the number of processes that a run started on this machine has, and why."""
+        """Return the number of processes of a run on this machine, and the settings that determine it."""
         devices, given = self.devices, f"trainer.devices={self.devices}, trainer.num_nodes={self.num_nodes}"
         if isinstance(devices, str) and devices not in ("auto", "-1"):
             listed = [part for part in devices.split(",") if part.strip()]
@@ -201,8 +201,8 @@ class RunSettings:
 
     Args:
         corpus: section.
-        components: the sections of the components, by name; only asr.build opens them.
-        seed: of everything random.
+        components: the sections of the components, by name; only asr.build reads them.
+        seed: of all random numbers.
         run_dir: folder of the run.
         num_threads: of the training process on a CPU.
         init: section.
@@ -247,27 +247,25 @@ class RunSettings:
         """Check the settings that an adapter depends on.
 
         Raises:
-            InputError: one does not hold.
+            InputError: a setting is invalid.
         """
         if self.init.source is None:
-            raise InputError(f"adapter={name} must have a trained model to adapt; give init.from=MODEL.")
+            raise InputError(f"adapter={name} needs a trained model to adapt; give init.from=MODEL.")
         if self.init.frozen_steps is not None:
-            must = f"init.frozen_steps must be null with adapter={name}, whose base is frozen in the whole run"
+            must = f"init.frozen_steps must be null with adapter={name}, whose base is frozen for the whole run"
             raise InputError(f"{must}; got {self.init.frozen_steps}.")
         if self.graph_memory:
-            raise InputError(
-                f"graph_memory must be 0 with adapter={name}, which was not tried; got {self.graph_memory}."
-            )
+            raise InputError(f"graph_memory must be 0 with adapter={name}, untested together; got {self.graph_memory}.")
 
 
 def check_sections(file: str, given: Iterable[object], required: Sequence[str], optional: Sequence[str]) -> None:
     """Check the names of a config's components.
 
     Args:
-        file: that holds all sections.
+        file: the config's file, for the message.
         given: names in the config.
-        required: names that it must have.
-        optional: names that it may have.
+        required: names that must be present.
+        optional: names that may be present.
 
     Raises:
         InputError: a name is missing or unknown.
@@ -276,7 +274,7 @@ def check_sections(file: str, given: Iterable[object], required: Sequence[str], 
     missing = [name for name in required if name not in given]
     unknown = [str(name) for name in given if name not in (*required, *optional)]
     if missing or unknown:
-        must = f"a config must set each section of {file}, and no other"
+        must = f"a config must have the sections of {file} and no others"
         raise InputError(f"{must}; missing: {', '.join(missing) or 'none'}, unknown: {', '.join(unknown) or 'none'}.")
 
 
@@ -284,6 +282,6 @@ def read_run_settings(resolved: Mapping[str, Any]) -> RunSettings:
     """Read the resolved config of a run.
 
     Raises:
-        InputError: naming the first setting that is absent, unknown or wrong. Components check their own settings.
+        InputError: a setting is absent, unknown or invalid; it names the first one. Components check their own.
     """
     return read(RunSettings, resolved)

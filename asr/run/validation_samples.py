@@ -1,4 +1,4 @@
-"""examples.jsonl: how a few validation utterances were recognised, validation after validation."""
+"""examples.jsonl: hypotheses of a few utterances at each validation."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -16,11 +16,11 @@ class ValidationSample:
     """One utterance at one validation; both texts normalised.
 
     Args:
-        step: optimizer steps done.
+        step: completed optimizer steps.
         epoch: from 1; 0 before the first step.
         id: of the utterance.
-        reference: its text.
-        hypothesis: what was recognised.
+        reference: its correct text.
+        hypothesis: its recognised text.
     """
 
     step: int
@@ -31,11 +31,11 @@ class ValidationSample:
 
 
 class SamplesFile:
-    """Keep what the run's weights made of the same utterances each time, in the order of the manifest.
+    """Stores the hypotheses of the same utterances at each validation, in the order of the manifest.
 
     Args:
         path: of the file.
-        ids: of the utterances that are followed.
+        ids: of the utterances.
     """
 
     def __init__(self, path: Path, ids: Sequence[str]) -> None:
@@ -43,35 +43,35 @@ class SamplesFile:
         self.ids = tuple(ids)
 
     def cut(self, done: int) -> None:
-        """Forget the validations behind step `done`, which will be done again, and what a kill has left of a line."""
+        """Remove validations after step `done`, which will be repeated, and an incomplete last line."""
         if self.path.is_file():
             samples = read_samples(self.path)
             write_whole_text(self.path, "".join(_line(sample) for sample in samples if sample.step <= done))
 
     def append(self, samples: Iterable[ValidationSample]) -> None:
-        """Add the samples of one validation, which may come in any order."""
-        places = {name: place for place, name in enumerate(self.ids)}
-        lines = [_line(sample) for sample in sorted(samples, key=lambda sample: places[sample.id])]
+        """Append the samples of one validation, given in any order."""
+        rows = {name: row for row, name in enumerate(self.ids)}
+        lines = [_line(sample) for sample in sorted(samples, key=lambda sample: rows[sample.id])]
         with self.path.open("a", encoding="utf-8") as file:
             file.write("".join(lines))
 
 
 def choose_samples(utterances: Sequence[Utterance], number: int = NUMBER) -> list[str]:
-    """Choose the ids of `number` utterances, evenly spread from the first to the last of the manifest."""
+    """Choose the ids of `number` utterances, evenly spaced from the first to the last of the manifest."""
     if len(utterances) <= number:
         return [utterance.id for utterance in utterances]
-    return [utterances[place * (len(utterances) - 1) // (number - 1)].id for place in range(number)]
+    return [utterances[index * (len(utterances) - 1) // (number - 1)].id for index in range(number)]
 
 
 def read_samples(path: Path) -> list[ValidationSample]:
-    """Read the file as far as its lines are whole; none where there is no file."""
+    """Read the complete lines of the file; [] without a file."""
     if not path.is_file():
         return []
     samples = []
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
         try:
             sample = ValidationSample(**json.loads(line))
-        except (ValueError, TypeError):  # cut short by a kill
+        except (ValueError, TypeError):  # incomplete after a kill
             continue
         texts = (sample.id, sample.reference, sample.hypothesis)
         if isinstance(sample.step, int) and all(isinstance(text, str) for text in texts):
