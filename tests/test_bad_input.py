@@ -73,8 +73,8 @@ def test_characters_that_training_lacks_are_named_together_with_their_utterances
 ) -> None:
     for line, text in ((0, "abc xyz"), (2, "bä x")):
         change(corpus / "valid.jsonl", lambda entry, text=text: entry | {"text": text}, line)  # type: ignore[misc]
-    message = "valid: the tokenizer must cover every character; 2 of 3 utterances have characters that it lacks: "
-    message += "'x', 'y', 'z', 'ä' (valid-0, valid-2). Correct the texts, leave the utterances out, or add text with "
+    message = "valid: the tokenizer must cover every character; 2 of 3 utterances have characters without a token: "
+    message += "'x', 'y', 'z', 'ä' (valid-0, valid-2). Correct the texts, remove the utterances, or add text with "
     message += "these characters to corpus.train."
     with pytest.raises(InputError, match=f"^{re.escape(message)}$"):
         run(corpus, *tokenizer)
@@ -109,7 +109,7 @@ def test_a_model_that_has_no_frames_for_most_texts_is_no_model_to_train(corpus: 
     message = (
         r"^at most data\.max_dropped_fraction=0\.1 of the training utterances may be dropped because the text is too "
         r"long for its audio: CTC needs .*; got 2 of 12\. Choose fewer tokens \(tokenizer=sentencepiece\) or more "
-        r"frames \(an encoder of smaller stride\), or raise data\.max_dropped_fraction\.$"
+        r"frames \(an encoder with a smaller stride\), or raise data\.max_dropped_fraction\.$"
     )
     with pytest.raises(InputError, match=message):
         run(corpus)
@@ -132,17 +132,17 @@ def test_a_file_that_breaks_after_the_check_is_skipped_and_named(
     [
         (["corpus.train=[]"], r"corpus.train must be a list, of manifests, such as .train.jsonl. or .*; got \[\]\."),
         (["corpus.train=train.jsonl"], "corpus.train must be a list"),
-        (["corpus.test=[test.jsonl,./test.jsonl]"], "must name manifests of different file names; got test.jsonl"),
-        (["corpus.also_test=[test.jsonl]"], "corpus.test and corpus.also_test must name manifests of different"),
-        (["corpus.also_test=[none.jsonl]"], r"its manifests must all be there, or none of them; .*none\.jsonl is not"),
+        (["corpus.test=[test.jsonl,./test.jsonl]"], "must have different file names; got test.jsonl"),
+        (["corpus.also_test=[test.jsonl]"], "manifests in corpus.test and corpus.also_test must have different"),
+        (["corpus.also_test=[none.jsonl]"], r"either all manifests must exist or none; .*none\.jsonl does not"),
         (["corpus.dir=nowhere"], r"corpus tones: nowhere/train\.jsonl must be there"),
-        (["corpus.dir=nowhere", "corpus.prepare=os"], "nowhere/train.jsonl is not there; it is made by os"),
+        (["corpus.dir=nowhere", "corpus.prepare=os"], "nowhere/train.jsonl must exist; it is made by os"),
         (["encoder.convolution.kernel_size=8"], "encoder.convolution.kernel_size must be odd"),
         (["encoder.num_heads=3"], "encoder.dim must be even and a multiple of encoder.num_heads"),
         (["normalizer=fancy"], "normalizer must be one of as_written, basic, whisper_english; got 'fancy'"),
         (["tokenizer=sentencepiece", "tokenizer.vocab_size=5000"], "tokenizer.vocab_size must suit the training text"),
         (["data.batch_seconds=0"], "data.batch_seconds must be a number greater than 0"),
-        (["data.batch_seconds=0.1"], "at least one training utterance must be left"),
+        (["data.batch_seconds=0.1"], "at least one training utterance must remain"),
         (["trainer.max_epochs=-1"], "trainer.max_epochs or trainer.max_steps must be positive"),
         (
             ["checkpoint.select=worst"],

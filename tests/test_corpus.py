@@ -28,13 +28,13 @@ def prepare(folder: Path, *overrides: str) -> None:
 
 def test_a_misspelt_manifest_beside_others_is_refused_and_nothing_is_made(mine: Path) -> None:
     before = content(mine)
-    with pytest.raises(InputError, match=r"must all be there, or none of them; \S+dev\.jsonl is not, and"):
+    with pytest.raises(InputError, match=r"either all manifests must exist or none; \S+dev\.jsonl does not, "):
         prepare(mine, "corpus.name=mine", "corpus.valid=[dev.jsonl]")
     assert content(mine) == before
 
 
 def test_the_recipe_of_another_corpus_is_refused(tmp_path: Path) -> None:
-    must = r"corpus\.prepare must be null, or make the corpus mine; got recipes\.mini\.prepare, which makes mini"
+    must = r"corpus\.prepare must be null or prepare the corpus mine; got recipes\.mini\.prepare, which makes mini"
     with pytest.raises(InputError, match=must):
         prepare(tmp_path / "new", "corpus.name=mine")
     assert not (tmp_path / "new").exists()

@@ -175,7 +175,7 @@ LINE = {"id": "1", "audio_filepath": "1.wav", "duration": 1.0, "text": "a"}
 BAD: dict[str, tuple[str | bytes, str]] = {
     "not there": ("", "no such manifest"),
     "a folder": ("", "it is a folder"),
-    "empty": ("", "must hold at least one utterance; it is empty"),
+    "empty": ("", "must have at least one utterance; it is empty"),
     "not JSON": ("hello", "each line must be one JSON object"),
     "a list": ("[1]", "each line must be one JSON object; got list"),
     "missing keys": ('{"text": "a"}', "missing audio_filepath, duration"),
@@ -187,9 +187,12 @@ BAD: dict[str, tuple[str | bytes, str]] = {
         "must be a manifest; it is not text. asr.transcribe takes recordings.",
     ),
     "a huge line": ("[" + "1," * 3_000_000, "each line must be one JSON object"),
-    "twice": (2 * (json.dumps(LINE) + "\n"), "ids must be unique; '1' stands already in line 1"),
+    "twice": (2 * (json.dumps(LINE) + "\n"), "ids must be unique; '1' is already in line 1"),
     "twice in Unicode": (2 * (json.dumps(LINE | {"id": "\u202e\u00e9"}) + "\n"), "ids must be unique"),
-    "half a character": (json.dumps(LINE | {"speaker": "\ud800"}), "speaker must be Unicode text; it holds half"),
+    "half a character": (
+        json.dumps(LINE | {"speaker": "\ud800"}),
+        "speaker must be Unicode text; it has a lone surrogate",
+    ),
 }
 
 

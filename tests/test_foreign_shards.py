@@ -100,11 +100,14 @@ def test_hostile_and_damaged_tar_files_are_one_line(tones: Path, tmp_path: Path)
     huge[:512] = header.tobuf(tarfile.GNU_FORMAT)
     cases = {
         "cut": (whole[:700], r"it is no|must be (a whole|an uncompressed) tar file"),
-        "huge": (bytes(huge), "must be a whole tar file; 'a.flac' reaches beyond its end"),
+        "huge": (bytes(huge), "must be a complete tar file; 'a.flac' extends beyond its end"),
         "noise": (b"no tar file at all" * 100, "must be an uncompressed tar file"),
         "empty": (b"", "must be an uncompressed tar file"),
-        "lonely": (tar_of(tmp_path / "x", {"a.txt": b"abc"}).read_bytes(), "a: a sample must have one audio file"),
-        "silent": (tar_of(tmp_path / "x", {"a.flac": b"abc", "a.txt": b""}).read_bytes(), "Its duration is needed"),
+        "lonely": (
+            tar_of(tmp_path / "x", {"a.txt": b"abc"}).read_bytes(),
+            "a: a sample must have exactly one audio file",
+        ),
+        "silent": (tar_of(tmp_path / "x", {"a.flac": b"abc", "a.txt": b""}).read_bytes(), "must have a duration"),
         "listed": (tar_of(tmp_path / "x", {"a.flac": audio, "a.json": b"[1]"}).read_bytes(), "must be one JSON object"),
         "twice": (
             tar_of(tmp_path / "x", good | {"b/a.flac": audio, "b/a.json": b'{"id": "a", "text": "b"}'}).read_bytes(),
@@ -126,7 +129,7 @@ def test_an_index_lies_where_its_shards_can_be_named_from_it(tones: Path, tmp_pa
     index(shard, "-o", tmp_path / "in" / "index.arrow")
     assert IndexCache().utterances(tmp_path / "in" / "index.arrow")[0].text == "abc"
     (tmp_path / "out").mkdir()
-    with pytest.raises(InputError, match="must be an index in the folder of the shards, or above it"):
+    with pytest.raises(InputError, match="must be in the folder of the shards or in a parent folder"):
         index(shard, "-o", tmp_path / "out" / "index.arrow")
     with pytest.raises(InputError, match="--output must be the index"):
         index(shard, "-o", tmp_path / "in")

@@ -120,8 +120,8 @@ def test_names_that_are_not_utf8_and_large_numbers_as_ids_come_through(tmp_path:
         ('{"audio_filepath": "a.wav", "duration": NaN, "text": "a"}', "duration must be a number of seconds; got nan"),
         ('{"audio_filepath": "a.wav", "text": "a"}', "missing duration"),
         ('{"audio_filepath": "a.wav", "duration": 1,', "each line must be one JSON object"),
-        ('{"audio_filepath": "\\ud800.wav", "duration": 1, "text": "a"}', "it holds half a surrogate pair"),
-        ('{"id": "u2", "audio_filepath": "a.wav", "duration": 1, "text": "a"}', "'u2' stands already in line 3"),
+        ('{"audio_filepath": "\\ud800.wav", "duration": 1, "text": "a"}', "it has a lone surrogate"),
+        ('{"id": "u2", "audio_filepath": "a.wav", "duration": 1, "text": "a"}', "'u2' is already in line 3"),
     ],
 )
 def test_errors_name_file_and_line_and_leave_no_index(
@@ -139,7 +139,7 @@ def test_a_manifest_that_is_absent_or_empty_is_named(content: bytes | None, tmp_
     path = tmp_path / "train.jsonl"
     if content is not None:
         path.write_bytes(content)
-    with pytest.raises(InputError, match=rf"^{path}: (no such manifest|a manifest must hold at least one utterance)"):
+    with pytest.raises(InputError, match=rf"^{path}: (no such manifest|a manifest must have at least one utterance)"):
         cache.utterances(path)
 
 
@@ -171,7 +171,7 @@ def test_a_damaged_index_is_made_anew(
     else:
         os.truncate(stored, stored.stat().st_size // 2 if damage == "truncated" else 0)
     assert list(cache.utterances(path)) == expected
-    assert "It is made anew" in caplog.text
+    assert "The index is written again" in caplog.text
 
 
 def test_an_index_named_as_a_manifest_is_opened_and_a_damaged_one_refused(tmp_path: Path, cache: IndexCache) -> None:
@@ -195,7 +195,7 @@ def test_a_folder_that_cannot_be_written_to_costs_a_warning_and_not_the_run(
     assert list(utterances) == read_manifest(path)
     counts = stored_counts(utterances, REFERENCE, cache, "")
     assert counts.num_tokens.tolist() == [len(text) for text in utterances.texts]
-    assert "give data.index_dir a folder that can be" in caplog.text
+    assert "set data.index_dir to a writable folder" in caplog.text
 
 
 def test_a_full_disk_costs_a_warning_and_not_the_run(

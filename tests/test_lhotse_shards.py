@@ -91,12 +91,16 @@ def test_what_is_no_shar_is_one_line(files: list[Utterance], tmp_path: Path) -> 
     audio, seconds = Path(files[0].audio_filepath).read_bytes(), files[0].duration
     wav = {"a.wav": audio}
     cases: dict[str, tuple[Mapping[str, bytes], list[Any], str]] = {
-        "other": (wav, [cut("b", seconds, "x")], r":1: recording\.000000\.tar must hold the audio of 'b'; it does not"),
-        "nodata": ({"a.nodata": b"", "a.nometa": b""}, [cut("a", seconds, "x")], "must hold the audio of 'a'"),
-        "part": (wav, [cut("a", seconds, "x") | {"duration": seconds / 2}], "a cut must be all of the audio"),
-        "bare": (wav, [{"id": "a"}], "must be a cut with id, duration, recording and supervisions; KeyError"),
-        "odd": (wav, [cut("a", seconds, "x", recording=3)], "must be a cut with id, .*TypeError"),
-        "texts": (wav, [cut("a", seconds, "x", supervisions=[3])], "must be a cut with id, .*AttributeError"),
+        "other": (
+            wav,
+            [cut("b", seconds, "x")],
+            r":1: recording\.000000\.tar must contain the audio of 'b'; it does not",
+        ),
+        "nodata": ({"a.nodata": b"", "a.nometa": b""}, [cut("a", seconds, "x")], "must contain the audio of 'a'"),
+        "part": (wav, [cut("a", seconds, "x") | {"duration": seconds / 2}], "a cut must cover its whole recording"),
+        "bare": (wav, [{"id": "a"}], "a cut must have id, duration, recording and supervisions; KeyError"),
+        "odd": (wav, [cut("a", seconds, "x", recording=3)], "a cut must have id, .*TypeError"),
+        "texts": (wav, [cut("a", seconds, "x", supervisions=[3])], "a cut must have id, .*AttributeError"),
         "list": (wav, [[1]], "each line must be one JSON object"),
         "twice": (wav, [cut("a", seconds, "x")] * 2, "ids must be unique; 'a'"),
     }

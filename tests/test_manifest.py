@@ -52,7 +52,7 @@ def test_a_line_without_id_is_called_after_its_audio_and_offset(tmp_path: Path) 
         ('{"audio_filepath": "b", "duration": NaN, "text": ""}', r"m\.jsonl:2: duration must be a number of seconds"),
         (GOOD | {"text": None}, r"m\.jsonl:2: text must be a string; got None"),
         (GOOD | {"offset": -1}, r"m\.jsonl:2: offset must not be negative; got -1"),
-        (GOOD, r"m\.jsonl:2: ids must be unique; 'a\.flac' stands already in line 1"),
+        (GOOD, r"m\.jsonl:2: ids must be unique; 'a\.flac' is already in line 1"),
     ],
 )
 def test_a_bad_line_is_an_error_that_names_file_and_line(tmp_path: Path, line: object, message: str) -> None:
@@ -83,17 +83,17 @@ def test_a_write_that_fails_leaves_the_old_manifest_and_nothing_else(tmp_path: P
 def test_good_lines_are_read_and_each_of_the_others_is_named(tmp_path: Path) -> None:
     bad: list[tuple[object, str]] = [
         ("{", "each line must be one JSON object; Expecting property name"),
-        ("[" * 100_000, "each line must be one JSON object; it holds too long a number, or is nested too deep"),
-        ('{"duration": ' + "9" * 5000 + "}", "it holds too long a number"),
+        ("[" * 100_000, "each line must be one JSON object; it has a number with too many digits or too deep nesting"),
+        ('{"duration": ' + "9" * 5000 + "}", "it has a number with too many digits"),
         ([], "each line must be one JSON object; got list"),
         ({"audio_filepath": "a", "text": ""}, "must have the keys audio_filepath, duration, text; missing duration"),
         (GOOD | {"id": "x", "duration": 10**400}, "duration must be a number of seconds; got 1000"),
         (GOOD | {"id": "x", "duration": 1e300}, "duration must be a number of seconds; got 1e+300"),
         (GOOD | {"id": "x", "offset": True}, "offset must be a number of seconds; got True"),
         (GOOD | {"id": "x", "text": None}, "text must be a string; got None"),
-        (GOOD | {"id": "\ud800"}, "id must be Unicode text; it holds half a surrogate pair"),
-        (GOOD | {"id": "x", "text": "\udfff"}, "text must be Unicode text; it holds half a surrogate pair"),
-        (GOOD | {"id": 1}, "ids must be unique; '1' stands already in line 1"),
+        (GOOD | {"id": "\ud800"}, "id must be Unicode text; it has a lone surrogate"),
+        (GOOD | {"id": "x", "text": "\udfff"}, "text must be Unicode text; it has a lone surrogate"),
+        (GOOD | {"id": 1}, "ids must be unique; '1' is already in line 1"),
     ]
     path = manifest(tmp_path, GOOD | {"id": "1"}, *(line for line, _ in bad), GOOD | {"id": "2"})
     utterances, errors = read_good_lines(path)
@@ -137,7 +137,7 @@ def test_a_name_that_is_not_utf8_is_kept_byte_for_byte(tmp_path: Path) -> None:
 @pytest.mark.parametrize("content", ["", "\n \n"])
 def test_a_manifest_without_a_line_is_an_error(tmp_path: Path, content: str) -> None:
     (tmp_path / "m.jsonl").write_text(content)
-    with pytest.raises(InputError, match=r"m\.jsonl: a manifest must hold at least one utterance; it is empty"):
+    with pytest.raises(InputError, match=r"m\.jsonl: a manifest must have at least one utterance; it is empty"):
         read_good_lines(tmp_path / "m.jsonl")
 
 

@@ -218,14 +218,14 @@ def refusal(config: dict[str, Any], tones: Path, folder: Path) -> str:
 
 
 REFUSED_BY_THE_RUN = (  # what settings alone do not show: it depends on files, on the machine, or on the result
-    "must be there; it is not",
-    "its manifests must all be there, or none of them",
-    "a batch must have room for what augment.edges adds",
+    "must exist; it does not",
+    "either all manifests must exist or none",
+    "a batch must have room for the seconds that augment.edges adds",
     "a model must be a run folder, a bundle or a .ckpt",
     "a model folder must hold",
-    "is not there; it is made by",
+    "must exist; it is made by",
     "init.frozen_steps must come with init.frozen",
-    "at least one training utterance must be left",
+    "at least one training utterance must remain",
     "training utterances must be memorised",
     "trainer must suit Lightning and this machine",
     "must be a folder of audio, or a manifest",
@@ -238,7 +238,7 @@ REFUSED_BY_THE_RUN = (  # what settings alone do not show: it depends on files, 
 
 
 REFUSED_ONLY_TOGETHER = (
-    "is not there; it is made by",  # corpus.prepare is used only where corpus.dir has no manifests
+    "must exist; it is made by",  # corpus.prepare is used only where corpus.dir has no manifests
 )
 
 

@@ -101,14 +101,14 @@ def test_a_line_that_cannot_be_spelled_is_left_out_counted_and_named(
 ) -> None:
     (tmp_path / "text.txt").write_text("abc\nxyz\nfed\n")
     assert len(read(tmp_path / "text.txt")) == 2
-    what = "1 of 3 lines with what the tokenizer cannot spell are left out"
+    what = "1 of 3 lines are left out, because the tokenizer cannot encode them"
     assert caplog.messages == [f"text.train: {what} ({tmp_path / 'text.txt'}:2)"]
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"xyz\n", "text.train must hold a sentence that the tokenizer can spell; got 0 empty lines."),
+        (b"xyz\n", "text.train must have a sentence that the tokenizer can encode; got 0 empty lines."),
         (b"abc\n\xff\xfe\n", r"text.txt:2: a text must be UTF-8; got byte 0xff \(invalid start byte\)."),
         (None, "text.txt: a text must be a file that can be read; No such file or directory."),
     ],
@@ -161,7 +161,9 @@ def test_a_sentence_that_no_batch_can_hold_is_dropped_and_counted(tmp_path: Path
     (tmp_path / "text.txt").write_text("abc def abc\nab\ncd\n")
     dropped = TextSet(read(tmp_path / "text.txt"), settings(batch_tokens=11), seed=0)
     assert (len(dropped), dropped.num_dropped) == (2, 1)
-    with pytest.raises(InputError, match=r"text\.batch_tokens must be enough for the shortest .* its end, 3; got 2\."):
+    with pytest.raises(
+        InputError, match=r"text\.batch_tokens must be at least 3, the length of the shortest sentence; got 2\."
+    ):
         TextSet(read(tmp_path / "text.txt"), settings(batch_tokens=2), seed=0)
 
 

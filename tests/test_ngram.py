@@ -446,7 +446,7 @@ def test_a_model_of_tokens_names_and_leaves_out_what_the_tokenizer_cannot_spell(
         (b"", r"the text must have words; .*: no line"),
         (b"\n ...\n", "the text must have words; .*: 2 lines without a word"),
         (b"fine\nna\xefve\n", r"text\.txt:2: a text must be UTF-8; got byte 0xef \(invalid continuation byte\)"),
-        (b"fine\nbin\0ary\n", r"text\.txt:2: a text must be of characters; this line holds a NUL"),
+        (b"fine\nbin\0ary\n", r"text\.txt:2: a text must not contain NUL bytes; this line does"),
     ],
 )
 def test_a_file_without_text_is_one_clear_error(tmp_path: Path, content: bytes, message: str) -> None:

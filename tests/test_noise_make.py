@@ -58,7 +58,7 @@ def test_the_same_options_give_the_same_bytes_and_another_seed_others(tones: Pat
     [
         ([], "error: --speech must name a manifest to make babble of; give one, or --kinds without babble.\n"),
         (["--number", "0"], "error: --number must be at least 1, --seconds from 0.1 to 3600; got 0, 30.0.\n"),
-        (["--speech", "none.jsonl"], "error: none.jsonl: no such manifest. Give the path of a JSONL file, one "),
+        (["--speech", "none.jsonl"], "error: none.jsonl: no such manifest. Give the path of a JSONL file with one "),
     ],
 )
 def test_what_cannot_be_is_one_line(

@@ -109,15 +109,15 @@ def test_files_that_cannot_be_read_by_ranges_are_one_line(files: list[Utterance]
     none = [{"bytes": None, "path": few[0].audio_filepath}, {"bytes": b"x"}, None]
     noise = [{"bytes": b"no audio" * 99, "path": ""} for _ in few]
     cases: dict[str, tuple[pa.Table, dict[str, Any], str]] = {
-        "gzip": (table(few), {"compression": "gzip"}, r"row 0: audio must lie uncompressed.*MB would be read"),
-        "paths": (table(few, audio=none), {}, "row 0: audio must lie in the Parquet file; the row has .*only a path"),
+        "gzip": (table(few), {"compression": "gzip"}, r"row 0: audio must be uncompressed.*would need .* MB"),
+        "paths": (table(few, audio=none), {}, "row 0: audio must be in the Parquet file; the row has .*only its path"),
         "noise": (table(few, audio=noise), {}, r"noise\.parquet: row 0"),
         "textless": (table(few, text=None), {}, "column of texts 'text'; it has the columns audio, id. Name another"),
         "gaps": (table(few, text=["a", None, "b"]), {}, "row 1: text must be a string; got None"),
         "twice": (table(few, id=["a", "b", "a"]), {}, "ids must be unique; 'a'"),
         "silent": (table(few).drop_columns(["audio"]), {}, "one column of audio.*it has none: it has the columns id"),
         "double": (table(few).append_column("b", table(few)["audio"]), {}, "one column of audio.*it has audio, b"),
-        "empty": (table([]), {}, "must hold at least one utterance|one column of audio"),
+        "empty": (table([]), {}, "must contain an utterance|one column of audio"),
     }
     for name, (rows, options, message) in cases.items():
         path = tmp_path / f"{name}.parquet"

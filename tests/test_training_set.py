@@ -210,13 +210,13 @@ def test_a_rest_of_fewer_utterances_than_processes_is_an_error() -> None:
     plan = data.epoch(start_of_epoch(0, 1))
     left = len(plan.items(len(plan) - 1, 0))
     position = Position(0, (Share(1, len(plan) - 1), Share(left + 1, 0)))
-    message = f"got {left} utterances that are left of epoch 1, for {left + 1} processes. Resume with {left} or fewer"
+    message = f"epoch 1 has {left} utterances left for {left + 1} processes. Resume with at most {left}"
     with pytest.raises(InputError, match=message):
         data.epoch(position)
 
 
 def test_a_position_beyond_the_plan_is_an_error_since_the_data_must_have_changed() -> None:
-    with pytest.raises(InputError, match=r"the data it was begun with; got 999 batches done of \d+ in epoch 3"):
+    with pytest.raises(InputError, match=r"its original data; got 999 completed batches of \d+ in epoch 3"):
         training_set(utterances(40)).epoch(Position(2, (Share(1, 999),)))
 
 
@@ -236,7 +236,7 @@ def test_frames_of_an_item_are_those_of_its_audio_at_its_speed() -> None:
 
 
 def test_nothing_left_to_train_on_is_an_error_that_says_why() -> None:
-    with pytest.raises(InputError, match=r"at least one training utterance must be left.*40 longer than 0\.5 s"):
+    with pytest.raises(InputError, match=r"at least one training utterance must remain.*40 longer than 0\.5 s"):
         training_set(utterances(40), max_seconds=0.5)
 
 

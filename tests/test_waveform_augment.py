@@ -418,7 +418,9 @@ def test_the_batch_plan_leaves_room_for_what_the_edges_add(tmp_path: Path) -> No
         assert max(frames) * len(frames) <= features.num_frames(12 * SAMPLE_RATE) + len(frames) * 3
         longest = max(longest, *frames)
     assert longest > features.num_frames(10 * SAMPLE_RATE)
-    with pytest.raises(InputError, match=r"must have room for what augment\.edges adds.*Raise data\.batch_seconds\."):
+    with pytest.raises(
+        InputError, match=r"must have room for the seconds that augment\.edges adds.*Raise data\.batch_seconds\."
+    ):
         TrainingSet(utterances, features, reference, None, 0, read(DataSettings, config["data"], "data").plan, 12.0)
 
 

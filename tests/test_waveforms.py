@@ -117,7 +117,7 @@ def test_an_augmentation_of_features_that_is_no_mask_is_refused_by_name() -> Non
         def __call__(self, features: Tensor) -> Tensor:
             return features
 
-    with pytest.raises(InputError, match=r"data\.features_on must be cpu where .* by masks; Blur does\."):
+    with pytest.raises(InputError, match=r"data\.features_on must be cpu with .* other than masks; got Blur\."):
         without_features(Augmentation(features=[Blur()]), 80)
 
 

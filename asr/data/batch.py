@@ -1,4 +1,4 @@
-"""The padding boundary: before it one utterance and no padding, behind it a batch and its lengths."""
+"""The padding boundary: before `collate`, single utterances without padding; after it, batches with lengths."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ AnyBatch = TypeVar("AnyBatch", bound=Any)  # a dataclass
 class Example:
     """One utterance, ready for the encoder.
 
-    Shapes: features (T, F), and other views of them; tokens (U,), empty where no reference is needed.
+    Shapes: features (T, F), also those of other views; tokens (U,), empty if no reference is needed.
     """
 
     utterance: Utterance
@@ -31,7 +31,7 @@ class Example:
 
 
 class Rejected(NamedTuple):
-    """An utterance that could not become an example, and why."""
+    """An utterance that could not be made an example, and the reason."""
 
     utterance: Utterance
     reason: str
@@ -55,11 +55,11 @@ def page_locked(batch: AnyBatch) -> AnyBatch:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Utterances padded to the longest, and the ones that were to be among them but could not be read.
+    """Utterances padded to the longest, and the planned utterances that could not be read.
 
-    Shapes: features (B, T, F), feature_lengths (B,), tokens (B, U), token_lengths (B,). What stands behind an
-    utterance's end is never looked at. With views, features are (views * B, T, F), and feature_lengths alike: the
-    first view of each utterance, then the second.
+    Shapes: features (B, T, F), feature_lengths (B,), tokens (B, U), token_lengths (B,). Padding may have any values;
+    they are never used. With several views, features are (views * B, T, F) and feature_lengths (views * B,): the first
+    view of all utterances, then the second.
     """
 
     features: Tensor
@@ -77,7 +77,7 @@ class Batch:
 
 
 def collate(examples: Sequence[Example | Rejected], lengths: PaddedLengths = AS_LONG_AS_THE_LONGEST) -> Batch:
-    """Pad examples to a batch of one of the `lengths`; rejected ones are passed on beside it."""
+    """Pad examples to a batch of one of the `lengths`; the batch lists rejected ones separately."""
     good = [example for example in examples if isinstance(example, Example)]
     features = [view for views in zip(*map(_views, good), strict=True) for view in views]
     tokens = [example.tokens for example in good]
@@ -93,8 +93,8 @@ def collate(examples: Sequence[Example | Rejected], lengths: PaddedLengths = AS_
 
 def _padded(features: Sequence[Tensor], lengths: PaddedLengths) -> Tensor:
     padded = pad_sequence(list(features), batch_first=True)  # (B, T, F)
-    behind = lengths.of(padded.shape[1]) - padded.shape[1]
-    return F.pad(padded, (0, 0, 0, behind)) if behind else padded
+    num_added = lengths.of(padded.shape[1]) - padded.shape[1]
+    return F.pad(padded, (0, 0, 0, num_added)) if num_added else padded
 
 
 def _views(example: Example) -> tuple[Tensor, ...]:

@@ -1,7 +1,7 @@
-"""The batch plan: which utterances are padded together, and which rank trains on them, in what order.
+"""The batch plan: the utterances of each batch, the batches of each rank, and their order.
 
-A plan is a function of (durations, bounds, seed, epoch, world size) and of nothing else. Every rank computes the whole
-plan and takes its share. There is no loop over utterances: a million of them are planned in about a second.
+A plan is a function of (durations, bounds, seed, epoch, world size). Every rank computes the whole plan and takes its
+share. There is no loop over utterances, so a million utterances take about a second.
 """
 
 import heapq
@@ -22,9 +22,9 @@ from asr.errors import InputError
 from asr.settings.read import check
 from asr.settings.rule import above, number, or_null, whole
 
-# With K batches, moving utterances by J batches pads about J / K, and leaves an utterance about 1 / 2J of its mates.
-# J = sqrt(K) times this keeps both small where K is small: an hour of speech in 183 batches is moved by 5.4 of them,
-# padded by 1.8 %, and changes 94 % of mates; by 8, it were 2.5 % and 96 %.
+# With K batches, a jitter of J batches adds about J / K padding, and an utterance keeps about 1 / 2J of its
+# batch-mates. The limit J = MAX_JITTER * sqrt(K) keeps both small for small K: an hour of speech has 183 batches, so
+# J = 5.4, with 1.8 % padding and 94 % of the batch-mates changed. J = 8 would give 2.5 % and 96 %.
 MAX_JITTER = 0.4
 
 LESS_MEMORY = "Lower data.batch_seconds, data.max_seconds or data.max_cells, or set gradient_checkpointing=true"
@@ -32,17 +32,18 @@ LESS_MEMORY = "Lower data.batch_seconds, data.max_seconds or data.max_cells, or 
 
 @dataclass(frozen=True)
 class BatchBounds:
-    """What a batch may hold; one utterance alone may always be a batch.
+    """Limits of the size of a batch; an utterance above the limits is a batch of its own.
 
     Args:
-        batch_seconds: longest utterance times number of utterances, at most.
-        max_utterances: number of utterances, at most.
-        max_squared_seconds: square of the longest utterance times number of utterances, at most, as attention takes
-            memory; None: no such bound.
-        max_cells: numbers in the head's largest tensor, at most, as a transducer takes memory; None: no such bound.
+        batch_seconds: maximum of the longest duration times the number of utterances.
+        max_utterances: maximum number of utterances.
+        max_squared_seconds: maximum of the longest duration squared times the number of utterances, proportional to the
+            memory of attention; None: no limit.
+        max_cells: maximum number of elements of the head's largest tensor, proportional to the memory of a transducer;
+            None: no limit.
 
     Raises:
-        InputError: no batch is within them.
+        InputError: a limit is invalid.
     """
 
     batch_seconds: Annotated[float, above(0)]
@@ -54,7 +55,7 @@ class BatchBounds:
         check(self, "data")
 
     def shared(self, views: int) -> "BatchBounds":
-        """Return the bounds for utterances each of which is in its batch so many times."""
+        """Return the bounds for utterances that occur `views` times in their batch."""
         if views == 1:
             return self
         squared = self.max_squared_seconds and self.max_squared_seconds / views
@@ -62,7 +63,7 @@ class BatchBounds:
         return BatchBounds(self.batch_seconds / views, max(1, self.max_utterances // views), squared, cells)
 
     def longest_utterance(self) -> float:
-        """Return the longest duration that a batch of one may have, in seconds."""
+        """Return the maximum duration of a single utterance, in seconds."""
         if self.max_squared_seconds is None:
             return self.batch_seconds
         return min(self.batch_seconds, math.sqrt(self.max_squared_seconds))
@@ -74,7 +75,7 @@ class BatchBounds:
     def hold(self, longest: Tensor, number: Tensor, cells: Tensor | float = 0) -> Tensor: ...
 
     def hold(self, longest: Any, number: Any, cells: Any = 0) -> Any:
-        """Tell whether so many utterances, the longest of `longest` seconds and padded to `cells`, are within them."""
+        """Whether `number` utterances, padded to `longest` seconds and `cells` elements each, fit into a batch."""
         fits = (longest * number <= self.batch_seconds) & (number <= self.max_utterances)
         if self.max_squared_seconds is not None:
             fits &= longest * longest * number <= self.max_squared_seconds
@@ -83,7 +84,7 @@ class BatchBounds:
         return fits
 
     def fill(self, durations: Tensor, cells: Tensor | float = 0) -> Tensor:
-        """Tell what part of a batch each utterance fills among others of its size; 1: the whole."""
+        """Return the fraction of a batch that each utterance fills, if the others have its size; at most 1."""
         parts = (durations / self.batch_seconds).clamp(min=1 / self.max_utterances)
         if self.max_squared_seconds is not None:
             parts = parts.maximum(durations * durations / self.max_squared_seconds)
@@ -94,34 +95,34 @@ class BatchBounds:
 
 @dataclass(frozen=True)
 class Texts:
-    """What texts add to the size of a batch.
+    """The influence of texts on the size of a batch.
 
     Args:
         num_tokens: of each utterance, (N,) float64.
-        cells: longest duration and most tokens of a batch to the numbers in the head's largest tensor for each
-            utterance of it; tensors of the same shape.
+        cells: computes, from the longest duration and the largest number of tokens in a batch, the number of elements
+            of the head's largest tensor per utterance; all tensors have the same shape.
     """
 
     num_tokens: Tensor
     cells: Callable[[Tensor, Tensor], Tensor]
 
     def of(self, indices: Tensor | slice) -> "Texts":
-        """Those of some utterances, in this order."""
+        """Select utterances, in this order."""
         return replace(self, num_tokens=self.num_tokens[indices])
 
 
 @dataclass(frozen=True)
 class BatchOrder:
-    """In which order an epoch goes through its utterances.
+    """The order of utterances in an epoch.
 
     Args:
-        jitter: batches by which an utterance's place among all, sorted by duration, moves up or down at most, so that
-            its mates change; less where there are few batches (`MAX_JITTER`).
-        sorted_epochs: how many epochs, from the first on, go from short utterances to long ones, of which CTC learns
-            to read sooner (SortaGrad: Amodei et al. 2015, arXiv:1512.02595, section 3.2).
+        jitter: maximum distance, in batches, by which an utterance moves from its position in the order of durations,
+            so that its batch-mates change between epochs; less with few batches (`MAX_JITTER`).
+        sorted_epochs: number of epochs at the start that go from short to long utterances, with which CTC converges
+            sooner (SortaGrad: Amodei et al. 2015, arXiv:1512.02595, section 3.2).
 
     Raises:
-        InputError: one of them is negative.
+        InputError: a value is negative.
     """
 
     jitter: Annotated[float, number(0)]
@@ -133,12 +134,12 @@ class BatchOrder:
 
 @dataclass(frozen=True)
 class Plan:
-    """The batches of all ranks; `len()` is the number of steps, which is each rank's number of batches.
+    """The batches of all ranks; `len()` is the number of steps, equal to the number of batches per rank.
 
     Args:
         order: indices of the utterances, batch by batch, (N,).
-        edges: where in `order` the batches begin, and where the last one ends, (steps * world_size + 1,).
-        steps: which `world_size` neighbouring batches are each step's, a permutation, (steps,).
+        edges: start of each batch in `order`, and the end of the last, (steps * world_size + 1,).
+        steps: for each step, the number of its group of `world_size` neighbouring batches: a permutation, (steps,).
         world_size: number of ranks.
     """
 
@@ -167,34 +168,34 @@ class Plan:
         return longest.view(-1, self.world_size)[self.steps]
 
     def first_steps(self, number: int) -> Tensor:
-        """Return the indices of the utterances that all ranks see in the first steps."""
+        """Return the indices of the utterances of all ranks in the first `number` steps."""
         of_step = torch.empty_like(self.steps)
         of_step[self.steps] = torch.arange(len(self))
         step = of_step.repeat_interleave(self.edges[:: self.world_size].diff())
         return self.order[step < number]
 
     def labels(self) -> Tensor:
-        """Return the number of the batch that each utterance is in, by its index, (N,)."""
+        """Return the number of each utterance's batch, by the utterance's index, (N,)."""
         labels = torch.empty_like(self.order)
         labels[self.order] = torch.arange(len(self.edges) - 1).repeat_interleave(self.edges.diff())
         return labels
 
 
 def cut_batches(durations: Tensor, bounds: BatchBounds, texts: Texts | None = None) -> Tensor:
-    """Cut utterances, in the order given, into batches: each takes what it can hold before the next begins.
+    """Split utterances, in the given order, into batches, each as large as the bounds allow.
 
-    An utterance that is too long for the bounds is a batch of its own.
+    An utterance above the bounds is a batch of its own.
 
     Args:
         durations: seconds, (N,).
         bounds: of each batch.
-        texts: of the utterances; None: they add nothing.
+        texts: of the utterances; None: texts do not influence the size.
 
     Returns:
-        Where the batches begin, then N, (batches + 1,).
+        Start of each batch, then N, (batches + 1,).
     """
     edges = [0]
-    reach = 2 * min(bounds.max_utterances, len(durations))  # utterances after a block that its batches may hold
+    reach = 2 * min(bounds.max_utterances, len(durations))  # utterances after a block that its batches may contain
     while (first := edges[-1]) < len(durations):
         block = slice(first, first + BLOCK + reach)
         ends = _batch_ends(durations[block], bounds, texts and texts.of(block))[:BLOCK].tolist()
@@ -204,12 +205,13 @@ def cut_batches(durations: Tensor, bounds: BatchBounds, texts: Texts | None = No
 
 
 def _batch_ends(durations: Tensor, bounds: BatchBounds, texts: Texts | None) -> Tensor:
-    """Tell where the batch ends that begins at each utterance, (N,) int64: for all of them at once, by doubling.
+    """Return, for each utterance, the end of the batch that would start there, (N,) int64.
 
-    Whether a batch may grow by 2**k utterances is seen from the longest of those, and every number is a sum of such.
+    All ends are computed at once, by doubling: a batch grows by 2**k utterances, for falling k, if the bounds allow it,
+    which depends on the longest of these utterances.
     """
     lengths = durations[None] if texts is None else torch.stack([durations, texts.num_tokens])
-    maxima = [lengths]  # maxima[k][:, i]: the longest of the 2**k from i on
+    maxima = [lengths]  # maxima[k][:, i]: maximum over the 2**k utterances from i on
     while 2 ** len(maxima) < min(bounds.max_utterances, len(durations)):
         width = 2 ** (len(maxima) - 1)
         maxima.append(torch.maximum(maxima[-1][:, :-width], maxima[-1][:, width:]))
@@ -239,26 +241,27 @@ def plan_training(
 ) -> Plan:
     """Plan one epoch: every utterance once, in steps of `world_size` batches of similar length.
 
-    Utterances are sorted by duration. Each one's place in that order, counted in batches, is moved at random, so that
-    mates change from epoch to epoch, and they are sorted by it again and cut. Neighbouring batches go to the ranks
-    side by side; the steps are shuffled, but in the first `order.sorted_epochs`: there the short ones come first.
+    Utterances are sorted by duration. Their positions in that order, measured in batches, are moved at random, so that
+    batch-mates change between epochs; then utterances are sorted by the new positions and split into batches. Each
+    group of `world_size` neighbouring batches is a step. Steps are shuffled, except in the first `order.sorted_epochs`
+    epochs, where they stay sorted.
 
     Args:
-        durations: seconds, (N,) float64, with the epoch's speed factors in them.
+        durations: seconds, (N,) float64, after the epoch's speed perturbation.
         bounds: of each batch.
         order: of the utterances.
         seed: of the run.
         epoch: from 0.
         world_size: number of ranks.
-        part: number of times that the epoch was planned anew for another number of ranks.
-        texts: of the utterances; None: they add nothing to the size of a batch.
-        padded: seconds to which each would be padded as the longest of its batch, (N,); None: its own.
+        part: number of times that the epoch was planned again for another number of ranks.
+        texts: of the utterances; None: texts do not influence the size of a batch.
+        padded: seconds to which each utterance is padded if it is the longest of its batch, (N,); None: no padding.
 
     Raises:
-        InputError: there are too few utterances, or batches that can be halved, for each rank to have one.
+        InputError: there are fewer utterances than ranks, or too few batches that can be halved.
     """
     if len(durations) < world_size:
-        raise InputError(f"each rank needs an utterance; got {len(durations)} utterances for {world_size} ranks.")
+        raise InputError(f"each rank must have an utterance; got {len(durations)} utterances for {world_size} ranks.")
     generator = torch.Generator().manual_seed(derive_seed(seed, epoch, "plan", part))
     by_duration = _stable_argsort(durations)
     padded = durations if padded is None else padded
@@ -283,20 +286,20 @@ def plan_training(
 
 
 def _stable_argsort(values: Tensor) -> Tensor:
-    """Return the order of values (N,): torch's argsort gives the same one, and makes a sorted copy besides."""
+    """Sort the indices of values (N,) with numpy, because torch's argsort also allocates a sorted copy."""
     return torch.from_numpy(np.argsort(values.numpy(), kind="stable"))
 
 
 def _split_until_divisible(edges: Tensor, divisor: int) -> Tensor:
-    """Halve the batches of most utterances until their number is a multiple of `divisor`; return the new edges."""
+    """Halve the largest batches until the number of batches is a multiple of `divisor`; return the new edges."""
     lacking = -(len(edges) - 1) % divisor
     batches = list(zip((-edges.diff()).tolist(), edges.tolist(), strict=False)) if lacking else []
-    heapq.heapify(batches)  # the fullest first, of those the first
+    heapq.heapify(batches)  # largest first; of equal batches the first
     added = []
     for _ in range(lacking):
         negative, start = batches[0]
         if negative == -1:
-            must = "batches must be as many as ranks, or some multiple, and hold an utterance each"
+            must = "the number of batches must be a multiple of the number of ranks, with an utterance in each"
             raise InputError(f"{must}; got {len(batches)} batches of one utterance for {divisor} ranks.")
         half = -negative // 2
         heapq.heapreplace(batches, (-half, start))
@@ -306,16 +309,16 @@ def _split_until_divisible(edges: Tensor, divisor: int) -> Tensor:
 
 
 def changed_mates(before: Plan, after: Plan) -> float:
-    """Tell which part of its batch-mates an utterance has lost from one plan to another, in the mean over utterances.
+    """Return the fraction of batch-mates that changes between two plans, averaged over utterances.
 
-    Utterances that had no mates do not count; where none had any, it is 0.
+    Utterances without batch-mates do not count; 0 if there are no others.
     """
     labels, later = before.labels(), after.labels()
     mates = torch.bincount(labels)[labels] - 1
     pairs, inverse = torch.unique(labels * (int(later.max()) + 1) + later, return_inverse=True)
-    kept = torch.bincount(inverse, minlength=len(pairs))[inverse] - 1
-    had = mates > 0
-    return float((1 - kept[had].double() / mates[had]).mean()) if bool(had.any()) else 0.0
+    num_kept = torch.bincount(inverse, minlength=len(pairs))[inverse] - 1
+    has_mates = mates > 0
+    return float((1 - num_kept[has_mates].double() / mates[has_mates]).mean()) if bool(has_mates.any()) else 0.0
 
 
 def draw_factors(factors: Sequence[float], feasible: Tensor, *, seed: int, epoch: int) -> tuple[Tensor, int]:
@@ -323,12 +326,12 @@ def draw_factors(factors: Sequence[float], feasible: Tensor, *, seed: int, epoch
 
     Args:
         factors: K speeds to draw from.
-        feasible: (N, K) bool: whether the tokens still fit the frames at that speed; else the utterance keeps 1.0.
+        feasible: (N, K) bool: whether the tokens fit the frames at this speed; otherwise the speed is 1.0.
         seed: of the run.
         epoch: from 0.
 
     Returns:
-        Factors (N,) float64, and how many utterances kept 1.0 because what was drawn did not fit.
+        Factors (N,) float64, and the number of utterances at 1.0 because their drawn factor was not feasible.
     """
     generator = torch.Generator().manual_seed(derive_seed(seed, epoch, "speed"))
     drawn = torch.randint(len(factors), (len(feasible), 1), generator=generator)
@@ -337,7 +340,7 @@ def draw_factors(factors: Sequence[float], feasible: Tensor, *, seed: int, epoch
 
 
 class BatchSampler(Sampler[list[Item]]):
-    """Hand the batches of an evaluation, as items, to a DataLoader: one pass, at speed 1.0."""
+    """Yield the batches of an evaluation as items for a DataLoader: one pass, at speed 1.0."""
 
     def __init__(self, batches: Sequence[Sequence[int]]) -> None:
         self.batches = batches
@@ -351,13 +354,13 @@ class BatchSampler(Sampler[list[Item]]):
 
 
 def plan_evaluation(durations: Sequence[float], bounds: BatchBounds, *, rank: int, world_size: int) -> list[list[int]]:
-    """Plan one rank's share of a pass that sees every utterance exactly once over all ranks, longest first.
+    """Plan one rank's share of a pass over every utterance exactly once over all ranks.
 
-    Longest first, so that what does not fit into memory fails at once.
+    The longest utterances come first, so that a batch that does not fit into memory fails at once.
     """
     seconds = torch.tensor(durations, dtype=torch.float64)
     order = torch.argsort(-seconds, stable=True)
     sizes = cut_batches(seconds[order], bounds).diff().tolist()
     batches = [batch.tolist() for batch in order.split(sizes)] if sizes else []
-    batches += [[] for _ in range(world_size - len(batches))]  # a rank without a loader would not wait for the others
+    batches += [[] for _ in range(world_size - len(batches))]  # all ranks take part in collective operations
     return batches[rank::world_size]

@@ -1,4 +1,4 @@
-"""Long columns in blocks: what is computed on the way takes the memory of one block."""
+"""Computation on long columns in blocks, so that intermediate results need the memory of one block only."""
 
 from collections.abc import Callable
 
@@ -9,7 +9,7 @@ BLOCK = 1 << 20  # rows
 
 
 def in_blocks(function: Callable[..., Tensor], *columns: Tensor) -> Tensor:
-    """Apply a function of columns, (n,) or (n, K) each, that works row by row, to one block of rows after another.
+    """Apply a row-wise function of columns, (n,) or (n, K) each, block by block.
 
     Shapes:
         columns: (N, ...) each.

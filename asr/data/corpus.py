@@ -1,4 +1,4 @@
-"""A corpus config's manifests: made where they are absent and can be made, and read."""
+"""The manifests of a corpus config: prepared if absent, and read."""
 
 import importlib.util
 import logging
@@ -29,13 +29,13 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Corpus:
-    """What to train on, to validate on, and to test on.
+    """The utterances for training, validation and test, with normalised texts.
 
     Args:
-        train: utterances to train on; texts normalised, as in all the others.
-        valid: utterances to validate on.
-        tests: utterances to test on, by the manifest's name.
-        also_tests: utterances to test on that a tokenizer of the training texts need not spell.
+        train: training utterances.
+        valid: validation utterances.
+        tests: test utterances, by the manifest's name.
+        also_tests: further test utterances, whose texts the tokenizer need not cover.
     """
 
     train: Utterances
@@ -45,11 +45,11 @@ class Corpus:
 
     @property
     def all_tests(self) -> dict[str, Utterances]:
-        """What is tested on at the end, by the manifest's name."""
+        """All test utterances, by the manifest's name."""
         return self.tests | self.also_tests
 
     def only(self, utterances: Utterances) -> "Corpus":
-        """Return the corpus in which these utterances are trained on, validated on and tested on."""
+        """Return a corpus that uses these utterances for training, validation and test."""
         return Corpus(utterances, utterances, {"train": utterances}, {})
 
     def normalized(self, normalize: Normalizer) -> "Corpus":
@@ -61,10 +61,10 @@ class Corpus:
         return Corpus(self.train.normalized(normalize), self.valid.normalized(normalize), tests, also_tests)
 
     def check_audio(self) -> None:
-        """Check that every audio file is there, before an epoch finds out; files at URLs are not checked.
+        """Check that all audio files exist; files at URLs are not checked.
 
         Raises:
-            InputError: naming one, and how many are not.
+            InputError: files are missing; it names the first and their number.
         """
         paths: dict[str, str] = {}
         for part in self._parts():
@@ -76,10 +76,10 @@ class Corpus:
             raise InputError(f"{absent[0]}: audio file not found (id {paths[absent[0]]!r}){more}.")
 
     def check_shards(self) -> None:
-        """Check that every shard is there and that of its index; from then on no other version is read.
+        """Check that all shards exist and match their index; later reads accept only these versions.
 
         Raises:
-            StoreError: one is not.
+            StoreError: a shard is absent or has another size.
         """
         for part in self._parts():
             check_shards(part.parts[0].index, part.parts[0].folder)
@@ -89,15 +89,15 @@ class Corpus:
             yield from utterances.split()
 
     def note_conversion(self, sample_rate: int) -> None:
-        """Read an utterance, so that a conversion is noted here: processes that read audio keep quiet."""
-        with suppress(AudioError):  # the epoch that reads it says so
+        """Read an utterance, so that this process logs a conversion; workers log only errors."""
+        with suppress(AudioError):  # reported when an epoch reads the utterance
             load_utterance(self.train[0], sample_rate)
 
     def check_coverage(self, reference: Reference) -> None:
-        """Check that the tokenizer can spell every text of `valid` and `tests`; `count_tokens` checks `train`.
+        """Check that the tokenizer can encode every text of `valid` and `tests`; `count_tokens` checks `train`.
 
         Raises:
-            InputError: naming split, utterance and character.
+            InputError: it cannot; the message names split, utterances and characters.
         """
         for split, utterances in {"valid": self.valid, **self.tests}.items():
             count_tokens(utterances, reference, split)
@@ -109,22 +109,22 @@ def read_corpus(
     read: Callable[[str], Utterances],
     known: Callable[[Sequence[Part]], set[int]] = with_known_ids,
 ) -> Corpus:
-    """Read the manifests of a corpus and normalise their texts: from here on there is no other text.
+    """Read the manifests of a corpus and normalise their texts.
 
     Args:
         settings: of the corpus.
-        normalize: a text as written to what is learnt and scored.
+        normalize: the text normaliser.
         read: opens a manifest (`IndexCache.utterances`).
         known: `with_known_ids`, or `IndexCache.with_known_ids`, which computes it once for all processes.
 
     Raises:
-        InputError: a manifest is not there or not right, or two test manifests have the same name.
-        StoreError: what a URL names cannot be read.
+        InputError: a manifest is absent or invalid, or two test manifests have the same name.
+        StoreError: a URL cannot be read.
     """
     paths = [path for split in TESTS for path in settings.manifests(split)]
     names = [manifest_name(path) for path in paths]
     if repeated := [file_name(path) for path in paths if names.count(manifest_name(path)) > 1]:
-        must = "corpus.test and corpus.also_test must name manifests of different file names"
+        must = "manifests in corpus.test and corpus.also_test must have different file names"
         raise InputError(f"{must}; got {repeated[0]} twice.")
     tests, also_tests = ({manifest_name(path): read(path) for path in settings.manifests(split)} for split in TESTS)
     train, valid = (_read_all(settings, split, read, known) for split in ("train", "valid"))
@@ -132,29 +132,29 @@ def read_corpus(
 
 
 def prepare_if_absent(settings: CorpusSettings) -> None:
-    """Run the module that makes the corpus, with its options, in a process of its own, if a manifest is not there.
+    """Run the module that prepares the corpus in a separate process if a manifest is absent.
 
     Raises:
-        InputError: the corpus is absent and cannot be made here; what to do about it.
+        InputError: the corpus is absent and cannot be prepared here; the message says what to do.
     """
     manifests = [path for split in ("train", "valid", *TESTS) for path in settings.manifests(split)]
     absent = [path for path in manifests if not is_url(path) and not os.path.isfile(path)]
     if not absent:
         return
-    there = [path for path in manifests if path not in absent]
-    if there:
-        must = f"corpus {settings.name}: its manifests must all be there, or none of them; {absent[0]} is not"
-        raise InputError(f"{must}, and {there[0]} is. Correct the name in corpus.train, .valid, .test or .also_test.")
-    how = settings.prepare
-    if how is None:
+    present = [path for path in manifests if path not in absent]
+    if present:
+        must = f"corpus {settings.name}: either all manifests must exist or none; {absent[0]} does not"
+        raise InputError(f"{must}, {present[0]} does. Correct the name in corpus.train, .valid, .test or .also_test.")
+    command_line = settings.prepare
+    if command_line is None:
         hint = settings.how_to_prepare or "Give the manifests by corpus.dir, corpus.train, corpus.valid, corpus.test."
-        raise InputError(f"corpus {settings.name}: {absent[0]} must be there; it is not. {hint}")
-    _check_declared(settings, how, absent[0])
-    module, *options = how.split() or [how]
+        raise InputError(f"corpus {settings.name}: {absent[0]} must exist; it does not. {hint}")
+    _check_declared(settings, command_line, absent[0])
+    module, *options = command_line.split() or [command_line]
     if not module.startswith("recipes.") or importlib.util.find_spec("recipes") is None:
-        checkout = "which is part of the source checkout, not of the installed package: run this from a clone"
-        raise InputError(f"corpus {settings.name}: {absent[0]} is not there; it is made by {module}, {checkout}.")
-    logger.info("corpus %s is not there yet: running python -m %s", settings.name, how)
+        checkout = "which is in the repository but not in the installed package: run this command in a clone"
+        raise InputError(f"corpus {settings.name}: {absent[0]} must exist; it is made by {module}, {checkout}.")
+    logger.info("corpus %s does not exist yet: running python -m %s", settings.name, command_line)
     command = [sys.executable, "-m", module, *options, "--output-dir", settings.dir]
     made = subprocess.run(command, check=False, preexec_fn=partial(die_with_parent, os.getpid()))
     if made.returncode != 0:
@@ -162,7 +162,7 @@ def prepare_if_absent(settings: CorpusSettings) -> None:
 
 
 def _check_declared(settings: CorpusSettings, how: str, absent: str) -> None:
-    """Check that `prepare` was not left over from another corpus, whose audio and texts it would make.
+    """Check that `prepare` does not belong to another corpus.
 
     Raises:
         InputError: conf/corpus declares it for another corpus.
@@ -170,8 +170,8 @@ def _check_declared(settings: CorpusSettings, how: str, absent: str) -> None:
     declared = {name: default_settings("corpus", name).get("prepare") for name in names("corpus")}
     owners = [name for name, prepare in declared.items() if prepare == how]
     if owners and settings.name not in owners:
-        must = f"corpus.prepare must be null, or make the corpus {settings.name}; got {how}, which makes {owners[0]}"
-        raise InputError(f"{must}. Give corpus.prepare=null, and manifests that are there: {absent} is not.")
+        must = f"corpus.prepare must be null or prepare the corpus {settings.name}; got {how}, which makes {owners[0]}"
+        raise InputError(f"{must}. Give corpus.prepare=null and existing manifests; {absent} does not exist.")
 
 
 def _read_all(
@@ -180,10 +180,10 @@ def _read_all(
     read: Callable[[str], Utterances],
     known: Callable[[Sequence[Part]], set[int]],
 ) -> Utterances:
-    """Read the manifests of one split as one."""
+    """Read the manifests of a split and join them."""
     weighted = settings.weighted(split)
     paths = [manifest.path for manifest in weighted]
-    if twice := [path for place, path in enumerate(paths) if path in paths[:place]]:
+    if twice := [path for index, path in enumerate(paths) if path in paths[:index]]:
         must = f"corpus.{split} must name each manifest once; got {printable_url(twice[0])} twice"
         raise InputError(f"{must}. Give it a weight of 2 to train on it twice.")
     parts = [part for path in paths for part in read(path).parts]
@@ -192,11 +192,11 @@ def _read_all(
         hours = [Utterances([part]).hours for part in parts]
         means = repeats(hours, [manifest.weight for manifest in weighted], settings.temperature)
     names = [manifest_name(path) for path in paths]
-    names = [name if names.count(name) == 1 else f"{name}-{place}" for place, name in enumerate(names)]
+    names = [name if names.count(name) == 1 else f"{name}-{index}" for index, name in enumerate(names)]
     shared = known(parts)
     return Utterances(
         [
-            replace(part, name=printable(name), repeats=mean, prefix=f"{name}:" if place in shared else "")
-            for place, (part, name, mean) in enumerate(zip(parts, names, means, strict=True))
+            replace(part, name=printable(name), repeats=mean, prefix=f"{name}:" if index in shared else "")
+            for index, (part, name, mean) in enumerate(zip(parts, names, means, strict=True))
         ]
     )

@@ -1,4 +1,4 @@
-"""From an utterance's manifest line to its example: decode, augment, featurise, tokenise."""
+"""From a manifest line to an example: load, augment, compute features, tokenise."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from asr.storage.byte_range import ByteRange
 from asr.storage.location import is_url, printable_url
 from asr.storage.store import read_files, read_ranges
 
-ENERGIES_AHEAD = 4  # that a process has computed before they are asked for: 0.3 MB each for 10 s
-DURATION_TOLERANCE_SECONDS = 0.1  # by which a manifest's duration may be off, beside 1 % of it
+ENERGIES_AHEAD = 4  # results computed in advance by a process: 0.3 MB each for 10 s
+DURATION_TOLERANCE_SECONDS = 0.1  # allowed error of a manifest's duration, in addition to 1 % of it
 
 
 class Item(NamedTuple):
-    """What the batch plan asks for; the epoch travels with the index, so that no worker needs telling."""
+    """An entry of the batch plan. It contains the epoch, so that workers need no notice of a new one."""
 
     epoch: int
     position: int  # in the dataset's utterances
     factor: float  # of speed
-    repeat: int = 0  # how many times the utterance has occurred before in this epoch
+    repeat: int = 0  # number of earlier occurrences of the utterance in this epoch
 
 
 class SpeedPerturbation(Protocol):
@@ -48,13 +48,13 @@ class SpeedPerturbation(Protocol):
 
 @dataclass(frozen=True)
 class Augmentation:
-    """What changes training utterances; the default changes nothing.
+    """Augmentations of training utterances; the default changes nothing.
 
     Args:
-        speed: drawn by the batch plan.
-        waveform: one after the other.
-        features: the same.
-        recordings: that are mixed in, by the setting that names them.
+        speed: its factors are drawn by the batch plan.
+        waveform: augmentations of the waveform, in order.
+        features: augmentations of the features, in order.
+        recordings: recordings that are mixed in, by the setting that names them.
     """
 
     speed: SpeedPerturbation | None = None
@@ -64,26 +64,26 @@ class Augmentation:
 
     @property
     def max_added_seconds(self) -> float:
-        """By how much an utterance may grow, at most."""
+        """Maximum seconds by which an utterance grows."""
         return sum(augment.max_added_seconds for augment in self.waveform)
 
 
 @dataclass(frozen=True)
 class Reference:
-    """How a text becomes tokens, and whether they fit the audio: `output_lengths(frames) >= min_frames(tokens)`.
+    """Conversion of texts to tokens, and other requirements of a head on training data (`asr.interfaces.Head`).
 
-    Beside it, what else a head asks of training data (`asr.interfaces.Head`): its views of each utterance, and the
-    size of its largest tensor.
+    Tokens fit the audio if `output_lengths(frames) >= min_frames(tokens)`. `views` is the number of views of each
+    utterance in a batch, and `cells` the size of the head's largest tensor.
     """
 
     encode: Callable[[str], list[int]]
     min_frames: Callable[[list[int]], int]
     output_lengths: Callable[[Any], Any]  # of an int or a tensor
-    cells: Callable[[Any, Any], Any] = lambda frames, tokens: 0  # of encoder frames and tokens, the same
+    cells: Callable[[Any, Any], Any] = lambda frames, tokens: 0  # of encoder frames and tokens; ints or tensors
     views: int = 1
 
     def for_evaluation(self) -> Reference:
-        """The same with one view, and where a text that cannot fit its audio counts as errors like any other."""
+        """Return a copy for evaluation: one view; a text too long for its audio counts as errors."""
         return replace(self, min_frames=_no_frames, views=1)
 
 
@@ -92,18 +92,18 @@ def _no_frames(tokens: list[int]) -> int:
 
 
 class SpeechDataset(Dataset[Example | Rejected]):
-    """Utterances as examples; what cannot be one is returned as `Rejected`, with the reason.
+    """Utterances as examples; an utterance that cannot be made an example is returned as `Rejected`.
 
-    An example is a function of (seed, epoch, utterance id, speed factor) alone: no worker, order or batch matters. Its
-    views have the same waveform, and are masked apart.
+    An example is a function of (seed, epoch, utterance id, speed factor); it does not depend on workers, order or
+    batches. Its views have the same waveform and different masks.
 
     Args:
-        utterances: what the position of an `Item` counts.
+        utterances: `Item.position` is an index of these.
         features: waveform to features.
-        reference: text to tokens; None where no reference is needed.
+        reference: text to tokens; None: no reference is needed.
         augmentation: None for evaluation.
         seed: of the augmentation.
-        load: utterance and sample rate to its waveform (S,); None: from its file.
+        load: utterance and sample rate to the waveform (S,); None: read the audio file.
     """
 
     def __init__(
@@ -126,7 +126,7 @@ class SpeechDataset(Dataset[Example | Rejected]):
         return len(self.utterances)
 
     def __getitems__(self, items: Sequence[Item]) -> list[Example | Rejected]:
-        """Make the examples of a batch; audio in shards or at URLs is fetched at once."""
+        """Make the examples of a batch; audio in shards or at URLs is fetched concurrently."""
         utterances = [self.utterances[item.position] for item in items]
         return [
             self._made(item, utterance, fetched)
@@ -141,7 +141,7 @@ class SpeechDataset(Dataset[Example | Rejected]):
             waveform = self.load(fetched, self.features.sample_rate)
             with seeded(self.seed, item.epoch, utterance.id, *_again(item)):
                 return self._example(utterance, waveform, item)
-        except AudioError as error:  # of the utterance, or of what is mixed into it
+        except AudioError as error:  # of the utterance or of a recording mixed into it
             return Rejected(utterance, str(error))
 
     def _example(self, utterance: Utterance, waveform: Tensor, item: Item) -> Example | Rejected:
@@ -151,15 +151,15 @@ class SpeechDataset(Dataset[Example | Rejected]):
         tokens = self.reference.encode(utterance.text)
         needed = self.reference.min_frames(tokens)
         if self.reference.output_lengths(len(features)) < needed and item.factor != 1.0:
-            # the manifest's duration was rounded up
+            # the manifest's duration, on which the plan relies, was rounded up
             features, *views = self._views(waveform, item._replace(factor=1.0))
         frames = self.reference.output_lengths(len(features))
         if frames < needed:
-            return Rejected(utterance, f"the text is too long for its audio: {needed} frames needed, {frames} there")
+            return Rejected(utterance, f"the text is too long for its audio: it needs {needed} frames and has {frames}")
         return Example(utterance, features, torch.tensor(tokens, dtype=torch.int64), tuple(views))
 
     def _views(self, waveform: Tensor, item: Item) -> Iterator[Tensor]:
-        """Yield the views of an utterance; those behind the first have seeds of their own."""
+        """Yield the views of an utterance; views after the first have seeds of their own."""
         if self.augmentation.speed is not None:
             waveform = self.augmentation.speed(waveform, item.factor)
         for augment in self.augmentation.waveform:
@@ -177,34 +177,35 @@ class SpeechDataset(Dataset[Example | Rejected]):
 
 
 def _again(item: Item) -> tuple[str | int, ...]:
-    """Return the parts of a seed that tell the occurrences of an utterance apart; the first has none."""
+    """Return the seed parts of a repeated occurrence of an utterance in an epoch; () for the first."""
     return ("repeat", item.repeat) if item.repeat else ()
 
 
 def energies(
     utterances: Sequence[Utterance], features: Features, seed: int, num_processes: int | None = None
 ) -> Iterator[Tensor]:
-    """Yield the features (T, F) before normalisation, in random order; what is unreadable is left out.
+    """Yield features (T, F) before normalisation, in random order; unreadable utterances are left out.
 
     Args:
-        utterances: whose audio is read.
-        features: of them.
+        utterances: to read.
+        features: computes the features.
         seed: of the order.
-        num_processes: see `in_parallel`; the result does not depend on it.
+        num_processes: as in `in_parallel`; the result does not depend on it.
 
     Raises:
-        StoreError: a shard, or what a URL names, cannot be read.
+        StoreError: a shard or URL cannot be read.
     """
     generator = torch.Generator().manual_seed(derive_seed(seed, "energies"))
     order = torch.randperm(len(utterances), generator=generator)
 
-    def of_place(place: int) -> np.ndarray | None:  # tensors from other processes would take a file descriptor each
+    # Arrays, because a tensor from another process needs a file descriptor.
+    def energies_at(index: int) -> np.ndarray | None:
         try:
-            return features.energies(load_utterance(utterances[int(order[place])], features.sample_rate)).numpy()
+            return features.energies(load_utterance(utterances[int(order[index])], features.sample_rate)).numpy()
         except AudioError:
-            return None  # the epoch that reads it says so
+            return None  # reported when an epoch reads the utterance
 
-    results = in_parallel(of_place, range(len(order)), num_processes=num_processes, results_ahead=ENERGIES_AHEAD)
+    results = in_parallel(energies_at, range(len(order)), num_processes=num_processes, results_ahead=ENERGIES_AHEAD)
     yield from (torch.from_numpy(result) for result in results if result is not None)
 
 
@@ -212,9 +213,8 @@ def load_utterance(utterance: Utterance, sample_rate: int) -> Tensor:
     """Load an utterance's waveform (S,).
 
     Raises:
-        AudioError: the audio cannot be read, or is not as long as the manifest says; batches are bounded by what
-            the manifest says.
-        StoreError: a shard, or what a URL names, cannot be read.
+        AudioError: the audio is unreadable, or its duration differs from the manifest's, by which batches are planned.
+        StoreError: a shard or URL cannot be read.
     """
     [utterance] = fetch([utterance])
     path, (offset, duration) = utterance.audio_filepath, _segment(utterance)
@@ -224,10 +224,10 @@ def load_utterance(utterance: Utterance, sample_rate: int) -> Tensor:
 
 
 def fetch(utterances: Sequence[Utterance]) -> list[Utterance]:
-    """Return the utterances, those in shards or at URLs with the content of their audio files, read at once.
+    """Return the utterances; those in shards or at URLs with the content of their audio, fetched concurrently.
 
     Raises:
-        StoreError: one of them cannot be read.
+        StoreError: a shard or URL cannot be read.
     """
     missing = [utterance for utterance in utterances if utterance.content is None]
     ranges = [ByteRange(each.audio_filepath, *each.extent) for each in missing if each.extent is not None]
@@ -244,7 +244,7 @@ def fetch(utterances: Sequence[Utterance]) -> list[Utterance]:
 
 
 def stream_utterance(utterance: Utterance, sample_rate: int) -> Iterator[Tensor]:
-    """Yield an utterance's waveform block by block, (S,) each; the errors are those of `load_utterance`."""
+    """Yield an utterance's waveform in blocks, (S,) each; raises the errors of `load_utterance`."""
     [utterance] = fetch([utterance])
     num_samples, (offset, duration) = 0, _segment(utterance)
     for block in stream_waveform(
@@ -256,17 +256,17 @@ def stream_utterance(utterance: Utterance, sample_rate: int) -> Iterator[Tensor]
 
 
 def _segment(utterance: Utterance) -> tuple[float | None, float | None]:
-    """Return offset and duration of the part of its audio file that is the utterance; None, None: all of it."""
+    """Return offset and duration of the utterance in its audio file; (None, None): the whole file."""
     is_whole = utterance.offset is None or utterance.extent is not None
     return (None, None) if is_whole else (utterance.offset, utterance.duration)
 
 
 def is_as_long(utterance: Utterance, actual: float) -> bool:
-    """Tell whether the manifest is right about an utterance's duration, as it turned out in seconds."""
+    """Whether the actual duration, in seconds, agrees with the manifest's."""
     return abs(actual - utterance.duration) <= DURATION_TOLERANCE_SECONDS + 0.01 * utterance.duration
 
 
 def _check_duration(utterance: Utterance, actual: float) -> None:
     if not is_as_long(utterance, actual):
-        given = f"the manifest says {utterance.duration:.2f} s, the audio has {actual:.2f} s (id {utterance.id!r})"
+        given = f"the manifest has {utterance.duration:.2f} s, the audio {actual:.2f} s (id {utterance.id!r})"
         raise AudioError(f"{printable_url(utterance.audio_filepath)}: duration must be that of the audio; {given}.")

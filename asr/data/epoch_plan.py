@@ -1,4 +1,4 @@
-"""The plan of an epoch: its batches, how large they are, and each rank's share of them."""
+"""The plan of an epoch: its batches, their sizes, and each rank's share."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -16,7 +16,7 @@ from asr.errors import InputError
 
 @dataclass(frozen=True)
 class BatchSize:
-    """How much a batch holds: its longest utterance times their number, and their number."""
+    """Size of a batch: longest duration times number of utterances, and number of utterances."""
 
     padded_seconds: float
     utterances: int
@@ -24,16 +24,16 @@ class BatchSize:
 
 @dataclass(frozen=True)
 class PlanSummary:
-    """A plan in numbers.
+    """Statistics of a plan.
 
     Args:
-        steps: batches of each rank.
-        batches: of all ranks.
-        utterances: in them.
-        hours: of audio, at the speeds at which it is played.
-        padding: part of the padded seconds that is no audio.
-        shortest: the batch of fewest padded seconds.
-        longest: the batch of most padded seconds.
+        steps: number of batches per rank.
+        batches: number of batches of all ranks.
+        utterances: number of utterances in the batches.
+        hours: of audio, after speed perturbation.
+        padding: fraction of the padded seconds that is padding.
+        shortest: the batch with the fewest padded seconds.
+        longest: the batch with the most padded seconds.
     """
 
     steps: int
@@ -47,18 +47,18 @@ class PlanSummary:
 
 @dataclass(frozen=True)
 class EpochPlan:
-    """The batches of one epoch, or of the rest of one; `len()` is the number of steps, each rank's batches.
+    """The batches of an epoch or of its rest; `len()` is the number of steps, equal to the batches per rank.
 
     Args:
         epoch: from 0.
-        plan: which occurrences of utterances are in which batch.
-        occurrences: of utterances, M of them.
-        durations: seconds of every occurrence at its factor, at most, (M,) float64.
-        padded: seconds to which each is padded as the longest of its batch, (M,) float64.
+        plan: the occurrences in each batch.
+        occurrences: M occurrences of utterances.
+        durations: maximum seconds of every occurrence at its speed factor, (M,) float64.
+        padded: seconds to which an occurrence is padded if it is the longest of its batch, (M,) float64.
         factors: of speed, (M,) float64.
-        kept_speed: utterances of the epoch that keep speed 1.0, since at the factor drawn their frames would be too
-            few or their batch too long.
-        texts: of every occurrence; None: they add nothing to the size of a batch.
+        kept_speed: number of utterances that keep speed 1.0, because with the drawn factor they would have too few
+            frames or their batch would be too long.
+        texts: of every occurrence; None: texts do not influence the size of a batch.
     """
 
     epoch: int
@@ -75,7 +75,7 @@ class EpochPlan:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of its columns."""
+        """Size of the columns in bytes."""
         columns = [self.plan.order, self.plan.edges, self.plan.steps, *self.occurrences]
         columns += [self.durations, self.padded, self.factors, *([self.texts.num_tokens] if self.texts else [])]
         return sum({column.data_ptr(): column.untyped_storage().nbytes() for column in columns}.values())
@@ -87,7 +87,7 @@ class EpochPlan:
         return [Item(self.epoch, *values) for values in zip(*(each[indices].tolist() for each in columns), strict=True)]
 
     def largest(self) -> list[int]:
-        """Return the steps with the batch of most padded seconds, of most seconds squared, and of most cells."""
+        """Return the steps of the batches with the most padded seconds, most seconds squared and most cells."""
         longest, sizes = self.plan.longest(self.padded), self.plan.sizes()
         measures = [longest, longest * longest]
         if self.texts is not None:
@@ -96,7 +96,7 @@ class EpochPlan:
         return sorted(set(most))
 
     def summary(self) -> PlanSummary:
-        """Count and measure the batches of all ranks."""
+        """Compute the statistics of all ranks' batches."""
         longest, sizes = self.plan.longest(self.padded).flatten(), self.plan.sizes().flatten()
         padded = longest * sizes
         seconds = float(self.durations[self.plan.order].sum())
@@ -113,31 +113,32 @@ class EpochPlan:
 
 
 def plan_stretch(number: int, position: Position, plan: Callable[[Tensor, int, int], Plan]) -> Plan:
-    """Plan the stretch of an epoch that `position` is in, whole: from its first batch on.
+    """Plan the part of an epoch that contains `position`, from the first batch of that part.
 
-    What the earlier stretches of the epoch have seen is left out; the rest is planned for as many ranks as there are
-    now.
+    An epoch has several parts if the number of ranks changed within it. Each part contains the utterances that earlier
+    parts have not used, planned for its number of ranks.
 
     Args:
         number: of occurrences of utterances in the epoch.
         position: in the epoch.
-        plan: indices of those that are left, number of ranks and of the stretch to its plan, by places in `left`.
+        plan: makes the plan of a part, from the indices of the unused occurrences, the number of ranks and the number
+            of the part; the plan's order contains indices of the first argument.
 
     Raises:
-        InputError: the position is not one of this training set, or fewer utterances are left than ranks.
+        InputError: the position does not fit this training set, or there are fewer unused utterances than ranks.
     """
     left = torch.arange(number)
     for part, share in enumerate(position.shares):
         if part > 0 and len(left) < share.world_size:
-            given = f"got {len(left)} utterances that are left of epoch {position.epoch + 1}"
-            must = f"each process needs an utterance; {given}, for {share.world_size} processes"
-            raise InputError(f"{must}. Resume with {max(1, len(left))} or fewer.")
+            given = f"epoch {position.epoch + 1} has {len(left)} utterances left for {share.world_size} processes"
+            must = "each process must have at least one utterance"
+            raise InputError(f"{must}; {given}. Resume with at most {max(1, len(left))} processes.")
         planned = plan(left, share.world_size, part)
         planned = replace(planned, order=left[planned.order])
         if share.batches > len(planned):
-            done = f"got {share.batches} batches done of {len(planned)} in epoch {position.epoch + 1}"
-            must = "a run must be resumed with the data it was begun with"
-            raise InputError(f"{must}; {done}. Take the same manifests.")
+            done = f"got {share.batches} completed batches of {len(planned)} in epoch {position.epoch + 1}"
+            must = "a run must be resumed with its original data"
+            raise InputError(f"{must}; {done}. Use the original manifests.")
         if part < len(position.shares) - 1:
             seen = torch.zeros(number, dtype=torch.bool)
             seen[planned.first_steps(share.batches)] = True
@@ -146,7 +147,7 @@ def plan_stretch(number: int, position: Position, plan: Callable[[Tensor, int, i
 
 
 class EpochSampler(Sampler[list[Item]]):
-    """Hand one rank's batches to a DataLoader, from batch `start` on; `len()` counts those before it too."""
+    """Yield one rank's batches for a DataLoader, from batch `start` on; `len()` includes the batches before it."""
 
     def __init__(self, epoch: EpochPlan, rank: int, start: int = 0) -> None:
         self.epoch = epoch

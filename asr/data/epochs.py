@@ -1,4 +1,4 @@
-"""The epochs of a run: where it begins in each, and where it is once so many batches are done."""
+"""The epochs of a run: their plans, and the run's position after a number of batches."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -8,38 +8,38 @@ from asr.data.position import Position, Share, start_of_epoch
 
 
 class Epochs:
-    """The plans of a run's epochs, on `world_size` ranks, from the place where it begins or is resumed.
+    """The plans of a run's epochs, from the position at which the run starts or resumes.
 
     Args:
-        plan: plans the stretch of an epoch that a position is in, whole.
+        plan: plans the part of an epoch that contains a position, from the first batch of that part.
         number: of occurrences of utterances in an epoch.
-        begin: where the run begins.
+        begin: position at which the run starts or resumes.
     """
 
     def __init__(self, plan: Callable[[Position], EpochPlan], number: int, begin: Position) -> None:
         self.begin = begin
         self._make_plan, self._number = plan, number
-        self._planned: tuple[Position, EpochPlan] | None = None  # the last plan; several ask for the same
+        self._planned: tuple[Position, EpochPlan] | None = None  # the last plan, requested by several callers
 
     def stretch(self, epoch: int, world_size: int) -> Position:
-        """Tell where this run begins in an epoch."""
+        """Return the position at which this run starts in an epoch."""
         return self.begin.on(world_size) if self.begin.epoch == epoch else start_of_epoch(epoch, world_size)
 
     def plan(self, position: Position) -> EpochPlan:
-        """Plan the stretch that a position is in, whole."""
+        """Plan the part of an epoch that contains a position, from the first batch of that part."""
         stretch = replace(position, shares=(*position.shares[:-1], Share(position.world_size, 0)), skipped=0)
         if self._planned is None or self._planned[0] != stretch:
             self._planned = (stretch, self._make_plan(position))
         return self._planned[1]
 
     def position_at(self, epoch: int, world_size: int, batch: int, skipped: int) -> Position:
-        """Return what a checkpoint keeps once each rank has done `batch` batches of the epoch's present stretch.
+        """Return the position after each rank has completed `batch` batches of the epoch's current part.
 
         Args:
             epoch: from 0.
             world_size: number of ranks.
-            batch: those included that were done before the run was resumed, with as many ranks.
-            skipped: utterances of the epoch that could not be read so far, over all ranks.
+            batch: number of completed batches, including those before a resume with the same number of ranks.
+            skipped: number of unreadable utterances of the epoch so far, over all ranks.
         """
         position = self.stretch(epoch, world_size)
         if batch == len(self.plan(position)):
@@ -47,9 +47,9 @@ class Epochs:
         return Position(epoch, (*position.shares[:-1], Share(position.world_size, batch)), skipped)
 
     def done(self, epoch: int, world_size: int, batches: int) -> float:
-        """Count the passes that are done when `batches` of an epoch's present stretch are; a part of one, too."""
+        """Return the number of passes, with fraction, after `batches` batches of an epoch's current part."""
         if batches == 0:
             return float(epoch)
         plan = self.plan(self.stretch(epoch, world_size))
-        share = len(plan.plan.order) / self._number  # of the epoch, since there are as many ranks
+        share = len(plan.plan.order) / self._number  # fraction of the epoch in its current part
         return epoch + 1 - share * (1 - batches / len(plan))

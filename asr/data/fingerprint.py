@@ -1,4 +1,4 @@
-"""The fingerprint of manifests: by it a run that is resumed knows that its data are those it was begun with."""
+"""The fingerprint of manifests, by which a resumed run detects changed data."""
 
 import hashlib
 import math
@@ -12,30 +12,30 @@ from asr.data.utterances import Utterances
 
 
 def fingerprint(utterances: Iterable[Utterance]) -> str:
-    """Tell manifests apart by what training takes from them, wherever the audio is."""
+    """Hash the fields that training uses: id, offset, duration and text, but not the path of the audio."""
     return _fingerprint(
         (utterance.id, utterance.offset, utterance.duration, utterance.text) for utterance in utterances
     )
 
 
 def stored_fingerprint(utterances: Utterances, cache: IndexCache, normalizer: str) -> str:
-    """Return what `fingerprint` returns, from `cache` if it is there.
+    """Return the `fingerprint` of utterances, stored in `cache`.
 
     Args:
         utterances: texts normalised.
-        cache: that keeps the fingerprint.
+        cache: stores the fingerprint.
         normalizer: name of the normaliser of the texts.
     """
     if utterances.source is None:
         return fingerprint(utterances)
-    probes = [utterances[place].text for place in spread(len(utterances))]
+    probes = [utterances[index].text for index in spread(len(utterances))]
     key = repr(("fingerprint", utterances.source, normalizer, probes))
     stored = cache.numbers(key, lambda: np.frombuffer(_of_columns(utterances).encode(), dtype=np.uint8))
     return stored.tobytes().decode()
 
 
 def mixture_of(utterances: Utterances) -> dict[str, str]:
-    """Return the weights of a training set's manifests, as fingerprints are; nothing where each counts once."""
+    """Return the weights of a training set's manifests in the form of a fingerprint; {} without weights."""
     if all(part.repeats == 1 for part in utterances.parts):
         return {}
     return {"mixture": ", ".join(f"{part.index.num_rows} x {part.repeats:.9g}" for part in utterances.parts)}

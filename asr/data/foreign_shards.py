@@ -1,4 +1,4 @@
-"""Index tar files that other toolkits wrote, WebDataset's and NeMo's tarred audio, without copying their audio."""
+"""Index tar files of other toolkits (WebDataset, NeMo's tarred audio) without copying their audio."""
 
 import io
 import json
@@ -19,8 +19,8 @@ from asr.storage.location import file_name, folder_of, is_url, printable_url
 from asr.storage.range_file import RangeFile
 from asr.storage.store import read_range, sizes_and_etags, write_whole
 
-READ_BYTES = 1 << 16  # of an object at once: a header, and small members after it
-MAX_TEXT_BYTES = 1 << 20  # of a member that holds a text or a manifest's line
+READ_BYTES = 1 << 16  # per read of an object: a header, and small members after it
+MAX_TEXT_BYTES = 1 << 20  # of a member with a text or a manifest's line
 
 OnShard = Callable[[], object]
 
@@ -33,18 +33,18 @@ class Member(NamedTuple):
 
 
 def members(path: str) -> Iterator[Member]:
-    """Yield the regular files of a tar file, by its headers alone.
+    """Yield the regular files of a tar file; only headers are read.
 
     Raises:
-        InputError: it is not a whole, uncompressed tar file.
-        StoreError: it cannot be read.
+        InputError: the file is not a complete, uncompressed tar file.
+        StoreError: the file cannot be read.
     """
     file, name = RangeFile(path), printable_url(path)
     try:
         with tarfile.open(fileobj=io.BufferedReader(file, READ_BYTES), mode="r:") as archive:
             for member in archive:
                 if member.offset_data + member.size > file.size:
-                    raise InputError(f"{name}: must be a whole tar file; {member.name!r} reaches beyond its end.")
+                    raise InputError(f"{name}: must be a complete tar file; {member.name!r} extends beyond its end.")
                 if member.isreg() and not member.issparse():
                     yield Member(member.name, Extent(member.offset_data, member.size))
     except (tarfile.TarError, EOFError, ValueError) as error:
@@ -54,17 +54,17 @@ def members(path: str) -> Iterator[Member]:
 
 
 def index_webdataset(shards: Sequence[str], on_shard: OnShard) -> Iterator[Utterance]:
-    """Yield the utterances of WebDataset's shards: an audio file each, with a .json or a .txt of the same key.
+    """Yield the utterances of WebDataset shards: samples of an audio file with a .json or a .txt of the same key.
 
-    The .json may have the keys of a manifest's line; without `text` there, the text is the .txt's. Without `duration`,
-    the audio is read for it. An utterance without `id` has its key as id.
+    The .json may have the keys of a manifest line. Without `text` in it, the .txt is the text; without `duration`, the
+    audio file is read; without `id`, the sample's key is the id.
 
     Args:
         shards: paths or URLs.
-        on_shard: called after each.
+        on_shard: called after each shard.
 
     Raises:
-        InputError: a shard is no tar file, or a sample of it is no utterance.
+        InputError: a shard is not a tar file, or a sample is not an utterance.
         StoreError: a shard cannot be read.
     """
     for shard in shards:
@@ -74,7 +74,7 @@ def index_webdataset(shards: Sequence[str], on_shard: OnShard) -> Iterator[Utter
 
 
 def _samples(files: Iterable[Member]) -> Iterator[tuple[str, dict[str, Extent]]]:
-    """Group neighbouring members by their key, as WebDataset does: the name up to the first dot after its folder."""
+    """Group neighbouring members by WebDataset's key: folder and name up to the first dot."""
     key, sample = "", dict[str, Extent]()
     for name, extent in files:
         folder, _, base = name.rpartition("/")
@@ -93,7 +93,7 @@ def _utterance(shard: str, key: str, sample: Mapping[str, Extent]) -> Utterance:
     where = f"{printable_url(shard)}: {key}"
     audio = [suffix for suffix in sample if suffix in AUDIO_SUFFIXES]
     if len(audio) != 1:
-        raise InputError(f"{where}: a sample must have one audio file; it has {', '.join(sorted(sample))}.")
+        raise InputError(f"{where}: a sample must have exactly one audio file; got {', '.join(sorted(sample))}.")
     entry: dict[str, Any] = {}
     if ".json" in sample:
         entry = parse_object(_text(shard, sample[".json"], where), where)
@@ -116,7 +116,7 @@ def _seconds(shard: str, extent: Extent, where: str) -> float:
     try:
         sample_rate, _, num_samples = audio_info(where, read_range(shard, extent.start, extent.num_bytes))
     except AudioError as error:
-        raise InputError(f"{error} Its duration is needed: give one in the sample's .json.") from None
+        raise InputError(f"{error} The .json of a sample without readable audio must have a duration.") from None
     return num_samples / sample_rate
 
 
@@ -125,11 +125,11 @@ def index_nemo(shards: Sequence[str], manifest: str, on_shard: OnShard) -> Itera
 
     Args:
         shards: tar files in the order of their `shard_id`, from 0.
-        manifest: with `shard_id`, and the member's name as `audio_filepath`.
-        on_shard: called after each shard is read.
+        manifest: its lines have a `shard_id`, and the member's name as `audio_filepath`.
+        on_shard: called after each shard.
 
     Raises:
-        InputError: a line is no utterance, or its audio is in no shard.
+        InputError: a line is not an utterance, or its shard has no such member.
         StoreError: a shard cannot be read.
     """
     extents = []
@@ -140,24 +140,24 @@ def index_nemo(shards: Sequence[str], manifest: str, on_shard: OnShard) -> Itera
         entry = parse_object(line, where)
         number = entry.get("shard_id")
         if type(number) is not int or not 0 <= number < len(shards):
-            must = f"{where}: shard_id must be the number of one of the {len(shards)} shards, from 0"
+            must = f"{where}: shard_id must be a number from 0 to {len(shards) - 1}, the number of a tar file"
             raise InputError(f"{must}; got {json.dumps(number)}. Give all tar files, in order.")
         utterance = parse_utterance(entry, where, None)
         extent = extents[number].get(PurePosixPath(utterance.audio_filepath).name)
         if extent is None:
             raise InputError(
-                f"{where}: {file_name(shards[number])} must hold {utterance.audio_filepath!r}; it does not."
+                f"{where}: {file_name(shards[number])} must contain {utterance.audio_filepath!r}; it does not."
             )
         yield replace(utterance, audio_filepath=shards[number], extent=extent)
 
 
 def write_foreign_index(output: str, shards: Sequence[str], utterances: Iterable[Utterance]) -> int:
-    """Write an index of shards that stay where they are; return the number of utterances.
+    """Write an index of shards without moving them; return the number of utterances.
 
     Args:
-        output: path or URL of the index: in the folder of the shards, or above it.
+        output: path or URL of the index, in the shards' folder or a parent folder.
         shards: paths or URLs.
-        utterances: of `index_webdataset`, `index_nemo`, or those of other formats.
+        utterances: from `index_webdataset`, `index_nemo` or the reader of another format.
 
     Raises:
         InputError: a shard is not below the folder of the index, or an id occurs twice.
@@ -183,16 +183,16 @@ def write_foreign_index(output: str, shards: Sequence[str], utterances: Iterable
         write_index(cast(BinaryIO, file), rows(), source, sizes)
         file.flush()
         if not seen:
-            raise InputError(f"{printable_url(shards[0])}: shards must hold at least one utterance; they hold none.")
+            raise InputError(f"{printable_url(shards[0])}: shards must contain an utterance; they contain none.")
         write_whole(output, Path(file.name))
     return len(seen)
 
 
 def _below(folder: str, shard: str) -> str:
-    """Return the name of a shard relative to a folder that it lies in."""
+    """Return the path of a shard relative to a parent folder."""
     own = shard if is_url(shard) else os.path.abspath(shard)
     base = f"{folder if is_url(folder) else os.path.abspath(folder)}/"
     if not own.startswith(base):
-        must = "--output must be an index in the folder of the shards, or above it"
+        must = "--output must be in the folder of the shards or in a parent folder"
         raise InputError(f"{must}; {printable_url(shard)} is not below {printable_url(folder) or '.'}.")
     return own[len(base) :]

@@ -1,7 +1,7 @@
-"""An index: the columns of a manifest in an Arrow file, which all processes of a machine map into their memory.
+"""An index: the columns of a manifest in an Arrow file, memory-mapped by all processes of a machine.
 
-A row is an utterance, in the manifest's order. Ten million rows cost each process only the pages that it touches, and
-no Python objects; `Utterance` objects exist for the rows of the batch in hand.
+A row is an utterance; rows are in the manifest's order. With ten million rows, a process loads only the pages that it
+accesses, and makes `Utterance` objects only for the current batch.
 """
 
 import json
@@ -19,12 +19,12 @@ from asr.storage.location import file_name, folder_of
 
 FORMAT = b"asr.index"  # key of the file's metadata
 FORMAT_NUMBER = b"1"
-SHARDS = b"asr.index.shards"  # key of the file's metadata: JSON, see `Index`
-SOURCE = b"asr.index.source"  # key of the file's metadata: hash of what the index was made from
+SHARDS = b"asr.index.shards"  # key of the file's metadata: JSON of `Index.shards`
+SOURCE = b"asr.index.source"  # key of the file's metadata: hash of the manifest or shards
 INDEX = "index.arrow"  # name of the index of a folder of shards
-BATCH_ROWS = 16_384  # of each record batch but the last: the batch of a row is a division
+BATCH_ROWS = 16_384  # of each record batch except the last, so that a division finds the batch of a row
 
-# Text columns are bytes: names of files may hold bytes that are not UTF-8, which Arrow's strings cannot.
+# Text columns are bytes, because names of files may contain bytes that are not UTF-8, which Arrow's strings cannot.
 SCHEMA = pa.schema(
     [
         pa.field("id", pa.binary(), nullable=False),
@@ -41,17 +41,17 @@ SCHEMA = pa.schema(
 
 
 def manifest_name(path: str) -> str:
-    """Return the name of a manifest without folder and suffix; of an index.arrow the name of its folder."""
+    """Return the name of a manifest without folder and suffix; for an index.arrow, the name of its folder."""
     return file_name(folder_of(path)) if file_name(path) == INDEX else PurePosixPath(file_name(path)).stem
 
 
 def encoded(text: str) -> bytes:
-    """Return the bytes of a text; those that were not UTF-8 when it was read become what they were."""
+    """Encode a text; surrogate escapes become the original bytes that were not UTF-8."""
     return text.encode("utf-8", "surrogateescape")
 
 
 def decoded(content: bytes) -> str:
-    """Return the text of bytes; the inverse of `encoded`."""
+    """Decode bytes; the inverse of `encoded`."""
     return content.decode("utf-8", "surrogateescape")
 
 
@@ -59,9 +59,9 @@ class Index:
     """The rows of one index.
 
     Args:
-        batches: of `SCHEMA`, each of `BATCH_ROWS` rows but the last.
-        source: hash of what the rows were made from; None: nothing is known of it.
-        shards: name of each shard, relative to the index, to its size in bytes.
+        batches: of `SCHEMA`, each with `BATCH_ROWS` rows except the last.
+        source: hash of the manifest or shards; None: unknown.
+        shards: size of each shard in bytes, by its path relative to the index.
     """
 
     def __init__(
@@ -70,13 +70,13 @@ class Index:
         self.batches = batches
         self.source = source
         self.shards = dict(shards or {})
-        self.versions: dict[str, str | None] = {}  # of shards, once they were checked: a run reads no other
+        self.versions: dict[str, str | None] = {}  # of checked shards; a run reads no other versions
         self.num_rows = sum(batch.num_rows for batch in batches)
 
     def utterance(self, row: int) -> Utterance:
-        """Make the utterance of a row; its audio path is as written."""
-        number, place = divmod(row, BATCH_ROWS)
-        columns = (column[place].as_py() for column in self.batches[number].columns)
+        """Make the utterance of a row, with its audio path as written."""
+        number, row_in_batch = divmod(row, BATCH_ROWS)
+        columns = (column[row_in_batch].as_py() for column in self.batches[number].columns)
         name, path, duration, offset, speaker, text, start, num_bytes = columns
         path = decoded(path)
         extent = None if start is None else Extent(start, num_bytes, self.versions.get(path))
@@ -85,7 +85,7 @@ class Index:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of the columns."""
+        """Size of the columns in bytes."""
         return sum(batch.nbytes for batch in self.batches)
 
     def column(self, name: str) -> np.ndarray:
@@ -95,7 +95,7 @@ class Index:
 
 
 def record_batches(utterances: Iterable[Utterance]) -> Iterator[pa.RecordBatch]:
-    """Yield record batches of utterances, whose audio paths are kept as they are."""
+    """Yield record batches of utterances; audio paths are stored unchanged."""
     utterances = iter(utterances)
     while rows := list(islice(utterances, BATCH_ROWS)):
         arrays = [
@@ -112,7 +112,7 @@ def record_batches(utterances: Iterable[Utterance]) -> Iterator[pa.RecordBatch]:
 
 
 def _texts(values: Sequence[str | None]) -> pa.Array:
-    """Make a column of bytes."""
+    """Make a column of bytes from texts."""
     try:
         return pa.array(values, pa.string()).view(pa.binary())
     except UnicodeEncodeError:  # bytes that are not UTF-8
@@ -122,13 +122,13 @@ def _texts(values: Sequence[str | None]) -> pa.Array:
 def write_index(
     file: BinaryIO, utterances: Iterable[Utterance], source: str, shards: Mapping[str, int] | None = None
 ) -> None:
-    """Write the index of utterances; memory holds one record batch at a time.
+    """Write the index of utterances; only one record batch is in memory at a time.
 
     Args:
         file: to write to.
-        utterances: whose audio paths are relative to the folder of the manifest, or of the index.
-        source: hash of what the utterances are made from.
-        shards: name of each shard, relative to the index, to its size in bytes.
+        utterances: with audio paths relative to the folder of the manifest or of the index.
+        source: hash of the manifest or shards.
+        shards: size of each shard in bytes, by its path relative to the index.
     """
     metadata = {**SCHEMA.metadata, SOURCE: source.encode(), SHARDS: json.dumps(dict(shards or {})).encode()}
     with pa.ipc.new_file(file, SCHEMA.with_metadata(metadata)) as writer:
@@ -140,7 +140,7 @@ def open_index(path: Path) -> Index:
     """Map an index into memory.
 
     Raises:
-        InputError: the file is not a whole index of this format.
+        InputError: the file is not an intact index of this format.
     """
     try:
         reader = pa.ipc.open_file(pa.memory_map(str(path)))
@@ -149,7 +149,7 @@ def open_index(path: Path) -> Index:
             raise InputError(f"{path}: must be an index of format {FORMAT_NUMBER.decode()}; it is another Arrow file.")
         batches = [reader.get_batch(number) for number in range(reader.num_record_batches)]
         for batch in batches:
-            batch.validate(full=True)  # offsets of a stranger's file may lead out of it
+            batch.validate(full=True)  # offsets in an untrusted file may point outside of it
             if any(batch.column(field.name).null_count for field in SCHEMA if not field.nullable):
                 raise InputError(f"{path}: must be an index without gaps in its columns; it is damaged.")
         shards = json.loads(metadata.get(SHARDS, b"{}"))
@@ -170,10 +170,10 @@ def open_index(path: Path) -> Index:
 
 
 def _check_values(index: Index, path: Path) -> None:
-    """Check what a manifest's line is checked for: an index may come from a stranger.
+    """Check numbers like those of a manifest line, because an index may be untrusted.
 
     Raises:
-        InputError: a number is not a duration, an offset, or a byte range.
+        InputError: a duration, an offset or a byte range is invalid.
     """
     durations, offsets = index.column("duration"), index.column("offset")
     starts, num_bytes = index.column("start"), index.column("num_bytes")  # NaN where they are null
@@ -181,5 +181,5 @@ def _check_values(index: Index, path: Path) -> None:
     wrong |= (np.isnan(starts) != np.isnan(num_bytes)) | (starts < 0) | (num_bytes <= 0)
     if wrong.any():
         row = int(wrong.argmax())
-        must = "duration, offset and byte range must be those of an utterance"
+        must = "duration, offset and byte range must be valid"
         raise InputError(f"{path}: row {row}: {must}; the index is damaged.")

@@ -1,7 +1,8 @@
-"""What is computed once of a corpus and kept on disk for all processes and later runs: indexes, and columns of numbers.
+"""A cache on disk for results that are computed once per corpus: indexes, and columns of numbers.
 
-Files are named by a hash of all that they are a function of, so a stale one is never read. They are written under
-another name and renamed, so a killed process leaves no half of one. A lock lets one process of several compute.
+The name of a file is a hash of everything that determines its contents, so a stale file is never read. Files are
+written under another name and renamed, so a killed process leaves no incomplete file. A lock ensures that only one
+process computes.
 """
 
 import fcntl
@@ -35,8 +36,8 @@ from asr.system.files import NO_ROOM, write_whole
 
 INDEX_SUFFIX = ".arrow"
 POLL_SECONDS = 0.1
-LONG_SECONDS = 5.0  # of waiting or indexing, which then is logged
-PROBES = 100  # utterances of which a key holds something computed: code that has changed gives another key
+LONG_SECONDS = 5.0  # waiting or indexing for this time is logged
+PROBES = 100  # utterances whose computed values are in a key, so that changed code changes the key
 
 logger = logging.getLogger(__name__)
 
@@ -49,10 +50,10 @@ def default_folder() -> Path:
 class IndexCache:
     """Indexes of manifests, and arrays computed from them, in one folder.
 
-    A folder that cannot be written to costs time, not the run: what it lacks is computed in memory, with a warning.
+    If the folder is not writable, results are computed in memory, with a warning.
 
     Args:
-        folder: where they are kept; None: `default_folder`.
+        folder: of the files; None: `default_folder`.
     """
 
     def __init__(self, folder: str | Path | None = None) -> None:
@@ -63,11 +64,11 @@ class IndexCache:
 
         Args:
             path: or URL.
-            required: keys that a line of a manifest must have; without `text`, the text is empty.
+            required: keys that a manifest line must have; an absent `text` is empty.
 
         Raises:
-            InputError: naming file and line, for what is not an utterance, a repeated id, or an empty manifest.
-            StoreError: what a URL names cannot be read.
+            InputError: a line is not an utterance, an id occurs twice, or the manifest is empty.
+            StoreError: a URL cannot be read.
         """
         path = plain(path)
         if not is_index(path):
@@ -77,11 +78,11 @@ class IndexCache:
         return Utterances([Part(index, folder_of(path))])
 
     def numbers(self, key: str, compute: Callable[[], np.ndarray]) -> np.ndarray:
-        """Return what `compute` returns, computed once: later from the disk, mapped into memory.
+        """Return the array of `compute`, computed once and memory-mapped from disk later.
 
         Args:
-            key: names all that the array is a function of.
-            compute: the array.
+            key: contains everything that determines the array.
+            compute: computes the array.
         """
         path = self.folder / f"{_shortened(hashlib.sha256(key.encode()).hexdigest())}.npy"
         computed = None
@@ -104,7 +105,7 @@ class IndexCache:
         return stored
 
     def with_known_ids(self, parts: Sequence[Part]) -> set[int]:
-        """Return what `with_known_ids` of asr.data.utterances does, computed once for these parts."""
+        """Return the result of `asr.data.utterances.with_known_ids`, computed once for these parts."""
         sources = [part.index.source for part in parts]
         if len(parts) < 2 or None in sources:
             return with_known_ids(parts)
@@ -113,7 +114,7 @@ class IndexCache:
         return set(places.tolist())
 
     def _fetched(self, url: str) -> Index:
-        """Open a copy of the index at a URL, which is fetched once for each version of it."""
+        """Open a local copy of the index at a URL; each version is fetched once."""
         size, version = size_and_etag(url)
         key = repr((without_query(url), size, version))
         path = self.folder / f"{_shortened(hashlib.sha256(key.encode()).hexdigest())}{INDEX_SUFFIX}"
@@ -121,7 +122,7 @@ class IndexCache:
             return fetched_index(url)
         try:
             return open_index(path)
-        except InputError:  # the copy is damaged; an index that is damaged itself fails again below
+        except InputError:  # the copy is damaged; if the original is damaged too, the next line raises the error
             path.unlink(missing_ok=True)
             return fetched_index(url)
 
@@ -139,17 +140,17 @@ class IndexCache:
         try:
             return open_index(path)
         except InputError as error:
-            logger.warning("%s It is made anew.", error)
+            logger.warning("%s The index is written again.", error)
             path.unlink(missing_ok=True)
             return self._index(manifest, required)
 
     def _made(self, path: Path, write: Callable[[], None], compute: Callable[[], None] = lambda: None) -> bool:
-        """Make a file under a lock if it is not there; tell whether it is there now.
+        """Make a file under a lock if it does not exist; return whether it exists now.
 
         Args:
             path: of the file.
-            write: writes it; its OSErrors are faults of the folder, and a warning.
-            compute: called before; its errors are raised.
+            write: writes the file; its OSErrors are logged as faults of the folder.
+            compute: called before `write`; its errors are raised.
         """
         if path.exists():
             return True
@@ -162,25 +163,25 @@ class IndexCache:
             return self._does_write(write)
 
     def _lock(self, path: Path, stack: ExitStack) -> None:
-        """Hold the lock of a file until `stack` ends."""
+        """Hold the lock of a file until `stack` closes."""
         self.folder.mkdir(parents=True, exist_ok=True)
         stack.enter_context(_locked(path.with_suffix(".lock")))
 
     def _does_write(self, action: Callable[[], None]) -> bool:
-        """Do something in the folder; where that fails, warn and return False."""
+        """Run an action on the folder; after an OSError, log a warning and return False."""
         try:
             action()
         except OSError as error:
-            what = "is full" if error.errno in NO_ROOM else f"cannot be written to ({error.strerror})"
-            hint = "give data.index_dir a folder that can be, to index once for all processes and runs"
-            logger.warning("%s %s: the corpus is indexed in memory; %s", self.folder, what, hint)
+            problem = "is full" if error.errno in NO_ROOM else f"is not writable ({error.strerror})"
+            hint = "set data.index_dir to a writable folder to index once for all processes and runs"
+            logger.warning("%s %s: the corpus is indexed in memory; %s", self.folder, problem, hint)
             return False
         return True
 
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Hold a lock that is gone with this process, however it ends."""
+    """Hold a lock, which the system releases when this process ends."""
     with path.open("w") as file:
         begun, announced = time.monotonic(), False
         while True:
@@ -189,20 +190,20 @@ def _locked(path: Path) -> Iterator[None]:
                 break
             except (BlockingIOError, PermissionError):
                 if not announced and time.monotonic() - begun > LONG_SECONDS:
-                    logger.info("waiting for another process, which is indexing the corpus")
+                    logger.info("waiting for another process to index the corpus")
                     announced = True
                 time.sleep(POLL_SECONDS)
-            except OSError:  # a file system without locks: several processes compute, each the same
+            except OSError:  # a file system without locks: several processes compute the same result
                 break
         yield
 
 
 def _rows(manifest: str, content: bytes | None, required: Sequence[str]) -> Iterator[Utterance]:
-    """Yield the utterances of a manifest, audio paths as written; progress is logged.
+    """Yield the utterances of a manifest with audio paths as written; log the progress.
 
     Args:
         manifest: path or URL.
-        content: of it; None: it is read.
+        content: of the manifest; None: read it.
         required: keys that each line must have.
     """
     hashes, announced = array("q"), time.monotonic()
@@ -211,23 +212,23 @@ def _rows(manifest: str, content: bytes | None, required: Sequence[str]) -> Iter
         hashes.append(hash(utterance.id))
         if number % 10_000 == 0 and time.monotonic() - announced > LONG_SECONDS:
             announced = time.monotonic()
-            logger.info("indexing %s: %s utterances so far", printable_url(manifest), f"{number:,}")
+            logger.info("indexing %s: %s utterances done", printable_url(manifest), f"{number:,}")
         yield utterance
     if len(np.unique(np.frombuffer(hashes, dtype=np.int64))) < len(hashes):
-        _, problems = read_good_lines(manifest, required=required)  # none, if only the hashes are equal
-        for problem in problems:  # names both lines
+        _, problems = read_good_lines(manifest, required=required)  # empty if different ids have equal hashes
+        for problem in problems:  # it names both lines
             raise problem
 
 
 def _content_digest(manifest: str, content: bytes | None) -> str:
-    """Hash a manifest; `content` is None for a file of this machine."""
+    """Hash a manifest; `content` is None for a local file."""
     if content is not None:
         return _shortened(hashlib.sha256(content).hexdigest())
     try:
         with open(manifest, "rb") as file:
             return _shortened(hashlib.file_digest(file, "sha256").hexdigest())
     except OSError:
-        for _ in manifest_lines(manifest):  # raises the error that says what is wrong
+        for _ in manifest_lines(manifest):  # raises the error for the user
             break
         raise
 
@@ -235,15 +236,15 @@ def _content_digest(manifest: str, content: bytes | None) -> str:
 def listed_utterances(
     path: str | Path, required: Sequence[str] = REQUIRED_KEYS
 ) -> tuple[list[Utterance], list[InputError]]:
-    """Return the utterances of a manifest or an index, and what is wrong with the other lines of a manifest.
+    """Return the utterances of a manifest or an index, and the errors of a manifest's invalid lines.
 
     Args:
         path: or URL.
-        required: keys that a line of a manifest must have; without `text`, the text is empty.
+        required: keys that a manifest line must have; an absent `text` is empty.
 
     Raises:
-        InputError: there is no such file, or no line in it.
-        StoreError: what a URL names cannot be read.
+        InputError: the file does not exist or is empty.
+        StoreError: a URL cannot be read.
     """
     path = plain(path)
     if is_index(path):
@@ -252,11 +253,11 @@ def listed_utterances(
 
 
 def fetched_index(path: str) -> Index:
-    """Open an index; that of a URL is copied to this machine first, into a file that has no name any more.
+    """Open an index; an index at a URL is first copied to a temporary, unlinked file.
 
     Raises:
-        InputError: the file is not a whole index.
-        StoreError: it cannot be read.
+        InputError: the file is not an intact index.
+        StoreError: the URL cannot be read.
     """
     if not is_url(path):
         return open_index(Path(path))
@@ -267,29 +268,29 @@ def fetched_index(path: str) -> Index:
 
 
 def check_shards(index: Index, folder: str) -> None:
-    """Check that the shards of an index are there, with the sizes that it gives, and note their versions.
+    """Check that the shards of an index exist with the sizes in the index, and record their versions.
 
-    From then on an utterance of the index is read from those versions only.
+    Later, utterances of the index are read from these versions only.
 
     Raises:
-        StoreError: naming the first that is not.
+        StoreError: a shard is absent or has another size; it names the first one.
     """
     paths = [join(folder, shard) for shard in index.shards]
     for path, (shard, size), info in zip(paths, index.shards.items(), sizes_and_etags(paths), strict=True):
         if info.size != size:
-            must = f"{printable_url(path)}: a shard must have the size that its index gives, {size:,} bytes"
-            raise StoreError(f"{must}; it has {info.size:,}. The index belongs to other shards, or one is damaged.")
+            must = f"{printable_url(path)}: a shard must have the size in its index, {size:,} bytes"
+            raise StoreError(f"{must}; got {info.size:,}. The index belongs to other shards, or this one is damaged.")
         index.versions[shard] = info.etag
 
 
 def is_index(path: str) -> bool:
-    """Tell by the name of a file or URL whether it is an index, not a manifest."""
+    """Whether the name of a file or URL is that of an index, not of a manifest."""
     return without_query(path).endswith(INDEX_SUFFIX)
 
 
 def spread(number: int) -> list[int]:
-    """Return the positions of up to `PROBES` utterances of `number`, evenly spread."""
-    return sorted({round(place * (number - 1) / (PROBES - 1)) for place in range(PROBES)}) if number else []
+    """Return up to `PROBES` evenly spaced positions among `number` utterances."""
+    return sorted({round(index * (number - 1) / (PROBES - 1)) for index in range(PROBES)}) if number else []
 
 
 def _shortened(digest: str) -> str:

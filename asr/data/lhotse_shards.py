@@ -1,4 +1,4 @@
-"""Index lhotse's Shar, recordings in tar files beside the cuts they belong to, without copying the audio."""
+"""Index lhotse's Shar (recordings in tar files, with files of cuts) without copying the audio."""
 
 import gzip
 import io
@@ -15,23 +15,23 @@ from asr.storage.location import file_name, printable_url
 from asr.storage.range_file import RangeFile
 from asr.system.files import bounded_lines
 
-NO_AUDIO = (".json", ".nodata", ".nometa")  # suffixes: a recording's description; the two of a cut without recording
+NO_AUDIO = (".json", ".nodata", ".nometa")  # suffixes of members without audio
 
 
 def index_shar(shards: Sequence[str], cuts: Sequence[str], on_shard: OnShard) -> Iterator[Utterance]:
-    """Yield the utterances of a Shar: a cut each, whose text is that of its supervisions, in their order.
+    """Yield the utterances of a Shar: one per cut, with the texts of its supervisions in order.
 
     Args:
         shards: recording.*.tar, as paths or URLs.
-        cuts: cuts.*.jsonl.gz, one for each of the shards, in the same order.
-        on_shard: called after each.
+        cuts: cuts.*.jsonl.gz, one for each shard, in the same order.
+        on_shard: called after each shard.
 
     Raises:
-        InputError: a file is not what it must be, or a cut is no utterance.
+        InputError: a file has another format, or a cut is not an utterance.
         StoreError: a file cannot be read.
     """
     if len(cuts) != len(shards):
-        must = f"--lhotse-cuts must name a file of cuts for each of the {len(shards)} tar files, in the same order"
+        must = f"--lhotse-cuts must list one file of cuts for each of the {len(shards)} tar files, in the same order"
         raise InputError(f"{must}; got {len(cuts)}.")
     for shard, file in zip(shards, cuts, strict=True):
         extents = _recordings(shard)
@@ -42,7 +42,7 @@ def index_shar(shards: Sequence[str], cuts: Sequence[str], on_shard: OnShard) ->
 
 
 def _recordings(shard: str) -> dict[str, Extent]:
-    """Find the audio of each cut, by the cut's id: the name of a member without its suffix."""
+    """Return the byte range of each cut's audio, by the cut's id: the member's name without suffix."""
     extents = {}
     for name, extent in members(shard):
         stem, _, suffix = name.rpartition(".")
@@ -52,7 +52,7 @@ def _recordings(shard: str) -> dict[str, Extent]:
 
 
 def _lines(path: str) -> Iterator[tuple[str, str]]:
-    """Read the lines of a compressed file, each with its place."""
+    """Yield the lines of a compressed file, each with its `file:line`."""
     name = printable_url(path)
     try:
         with gzip.open(io.BufferedReader(RangeFile(path)), "rt", encoding="utf-8") as file:
@@ -64,20 +64,20 @@ def _lines(path: str) -> Iterator[tuple[str, str]]:
 def _utterance(cut: dict[str, Any], where: str, shard: str, extents: dict[str, Extent]) -> Utterance:
     extent = extents.get(str(cut.get("id")))
     if extent is None:
-        raise InputError(f"{where}: {file_name(shard)} must hold the audio of {cut.get('id')!r}; it does not.")
+        raise InputError(f"{where}: {file_name(shard)} must contain the audio of {cut.get('id')!r}; it does not.")
     try:
-        spoken = cut["supervisions"]
+        supervisions = cut["supervisions"]
         recorded = float(cut["recording"]["duration"])
-        text = " ".join(part["text"] for part in spoken if part.get("text"))
-        speakers = {part.get("speaker") for part in spoken}
+        text = " ".join(part["text"] for part in supervisions if part.get("text"))
+        speakers = {part.get("speaker") for part in supervisions}
         entry = {"id": cut["id"], "audio_filepath": shard, "text": text, "duration": cut["duration"]}
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        must = f"{where}: must be a cut with id, duration, recording and supervisions"
+        must = f"{where}: a cut must have id, duration, recording and supervisions"
         raise InputError(f"{must}; {type(error).__name__}: {one_line(error)}.") from None
     speaker = speakers.pop() if len(speakers) == 1 else None
     utterance = parse_utterance(entry | {"speaker": speaker}, where, None)
     if abs(recorded - utterance.duration) > DURATION_TOLERANCE_SECONDS:
-        must = f"{where}: a cut must be all of the audio that is stored with it"
+        must = f"{where}: a cut must cover its whole recording"
         given = f"{utterance.id!r} has {utterance.duration:g} of {recorded:g} s"
         raise InputError(f"{must}; {given}. Write the Shar with fields={{'recording': 'flac'}}.")
     return replace(utterance, extent=extent)

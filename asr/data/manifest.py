@@ -1,4 +1,4 @@
-"""Manifests: JSONL files that name stretches of audio and their text, in NeMo's keys."""
+"""Manifests: JSONL files of segments of audio and their texts, with NeMo's keys."""
 
 import io
 import json
@@ -18,12 +18,12 @@ from asr.storage.store import read_whole
 from asr.system.files import bounded_lines, real, write_whole
 
 REQUIRED_KEYS = ("audio_filepath", "duration", "text")
-MAX_SECONDS = 1e9  # 30 years: more is a mistake
-LONGEST_LINE = 32_000_000  # characters: NAME.utterances.jsonl takes about 100 for a word, and a day has 250,000 of them
+MAX_SECONDS = 1e9  # 30 years; more is an error
+LONGEST_LINE = 32_000_000  # characters: NAME.utterances.jsonl has about 100 per word, and a day about 250,000 words
 
 
 class Extent(NamedTuple):
-    """Bytes `start` to `start + num_bytes` of a file; with `version`, only while the file has it."""
+    """Bytes `start` to `start + num_bytes` of a file; with `version`, only of this version of the file."""
 
     start: int
     num_bytes: int
@@ -32,19 +32,19 @@ class Extent(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Utterance:
-    """One manifest line: a stretch of audio and its text.
+    """One manifest line: a segment of audio and its text.
 
     Args:
-        audio_filepath: where the audio is: a URL, or a path, absolute or relative to the working directory.
-        duration: length of the stretch in seconds, > 0.
-        text: what is said, as written by the corpus; may be empty.
+        audio_filepath: of the audio: a URL, or a path, absolute or relative to the working directory.
+        duration: of the segment in seconds, > 0.
+        text: transcript as written in the corpus; may be empty.
         id: unique within a manifest; the augmentation of an utterance is a function of it.
-        offset: where the stretch starts in the file, in seconds; None means that the utterance is the whole file.
-        speaker: who speaks, if known.
-        extent: in a shard: the bytes of `audio_filepath` that hold the utterance's audio, and nothing else, so that
-            `offset` says only where it was in the recording; None: the file is an audio file.
-        content: of the audio file, or of the extent, if it has been read already.
-        manifest: name of the manifest in a corpus, by which losses and errors are summed; no part of the line.
+        offset: start of the segment in the file, in seconds; None: the utterance is the whole file.
+        speaker: name or number of the speaker, if known.
+        extent: the byte range of the utterance's audio in the shard `audio_filepath`; `offset` is then only the
+            segment's start in its original recording. None: `audio_filepath` is an audio file.
+        content: bytes of the audio file or of the extent, if they have been read.
+        manifest: name of the manifest, by which losses and errors are summed; not a key of the line.
     """
 
     audio_filepath: str
@@ -59,13 +59,12 @@ class Utterance:
 
 
 def read_manifest(path: str | Path) -> list[Utterance]:
-    """Read a manifest, a file or a URL; relative audio paths are taken relative to the manifest's folder.
+    """Read a manifest from a file or URL; relative audio paths are relative to the manifest's folder.
 
-    A line without `id` is called after its `audio_filepath` (and `offset`) as written. Keys that are not ours are
-    left alone.
+    The id of a line without `id` is its `audio_filepath` (and `offset`) as written. Other keys are ignored.
 
     Raises:
-        InputError: naming file and line, for a line that is not an utterance, a repeated id, or an empty manifest.
+        InputError: a line is not an utterance, an id occurs twice, or the manifest is empty; it names file and line.
     """
     utterances, problems = read_good_lines(path)
     if problems:
@@ -76,14 +75,14 @@ def read_manifest(path: str | Path) -> list[Utterance]:
 def read_good_lines(
     path: str | Path, *, required: Sequence[str] = REQUIRED_KEYS
 ) -> tuple[list[Utterance], list[InputError]]:
-    """Read what can be read of a manifest, and say what is wrong with the other lines.
+    """Return the utterances of the valid lines of a manifest, and the errors of the others.
 
     Args:
         path: or URL of the manifest.
-        required: keys a line must have; without `text`, the text is empty.
+        required: keys that a line must have; an absent `text` is empty.
 
     Raises:
-        InputError: there is no such manifest, or no line in it.
+        InputError: the manifest does not exist or is empty.
     """
     path = plain(path)
     utterances: list[Utterance] = []
@@ -94,7 +93,7 @@ def read_good_lines(
             utterance = parse_utterance(parse_object(line, where), where, folder_of(path), required)
             if utterance.id in first_line:
                 earlier = first_line[utterance.id].rpartition(":")[2]
-                raise InputError(f"{where}: ids must be unique; {utterance.id!r} stands already in line {earlier}.")
+                raise InputError(f"{where}: ids must be unique; {utterance.id!r} is already in line {earlier}.")
         except InputError as error:
             problems.append(error)
             continue
@@ -104,38 +103,38 @@ def read_good_lines(
 
 
 def manifest_lines(path: str, content: bytes | None = None) -> Iterator[tuple[str, str]]:
-    """Read the lines of a manifest that are not blank, each with its place (`file:line`).
+    """Yield the lines of a manifest that are not blank, each with its `file:line`.
 
     Args:
         path: or URL of the manifest.
-        content: of what a URL names, if it was fetched already.
+        content: of the URL, if it was fetched already.
 
     Raises:
-        InputError: there is no such manifest, it cannot be read, or it is empty.
-        StoreError: what a URL names cannot be read.
+        InputError: the manifest does not exist, is unreadable, or is empty.
+        StoreError: a URL cannot be read.
     """
     if not is_url(path) and not os.path.isfile(path):
         problem = "it is a folder" if os.path.isdir(path) else "no such manifest"
-        raise InputError(f"{path}: {problem}. Give the path of a JSONL file, one utterance a line.")
+        raise InputError(f"{path}: {problem}. Give the path of a JSONL file with one utterance per line.")
     empty = True
     for where, line in named_lines(path, "a manifest", content):
         empty = False
         yield where, line
     if empty:
-        raise InputError(f"{printable_url(path)}: a manifest must hold at least one utterance; it is empty.")
+        raise InputError(f"{printable_url(path)}: a manifest must have at least one utterance; it is empty.")
 
 
 def write_manifest(
     path: str | Path, utterances: Iterable[Utterance], scores: Iterable[float | None] = repeat(None)
 ) -> None:
-    """Write a manifest, whole or not at all.
+    """Write a manifest atomically.
 
-    Audio that lies below the manifest's folder is written relative to it, so that the folder can be moved.
+    Paths of audio below the manifest's folder are written relative to it, so that the folder can be moved.
 
     Args:
         path: of the manifest.
         utterances: its lines.
-        scores: of an alignment, one for each utterance, which stand beside; None: nothing does.
+        scores: alignment score of each utterance, written under the key `score`; None: no such key.
     """
     path = Path(path)
     folder = real(path.parent)
@@ -143,23 +142,23 @@ def write_manifest(
         json.dumps(_to_line(utterance, folder) | ({} if score is None else {"score": score}), ensure_ascii=False) + "\n"
         for utterance, score in zip(utterances, scores, strict=False)
     )
-    # Names of files may hold bytes that are not UTF-8; `named_lines` reads them back.
+    # Names of files may contain bytes that are not UTF-8; `named_lines` reads them back.
     write_whole(path, lambda file: file.writelines(line.encode("utf-8", "surrogateescape") for line in lines))
 
 
 def named_lines(path: str | Path, kind: str, content: bytes | None = None) -> Iterator[tuple[str, str]]:
-    """Read the lines that are not blank, each with its place (`file:line`), as errors name it.
+    """Yield the lines that are not blank, each with its `file:line` for errors.
 
-    A byte order mark, as Windows writes, is no part of the first; bytes that are not UTF-8 become lone surrogates.
+    A byte order mark at the start is removed; bytes that are not UTF-8 become surrogate escapes.
 
     Args:
         path: or URL of the file.
-        kind: what it should be, for errors: "a manifest", say.
-        content: of what a URL names, if it was fetched already.
+        kind: expected kind of file for errors, such as "a manifest".
+        content: of the URL, if it was fetched already.
 
     Raises:
-        InputError: it cannot be read, is not text (has a NUL), or a line is longer than LONGEST_LINE.
-        StoreError: what a URL names cannot be read.
+        InputError: the file is unreadable, is not text (has a NUL), or has a line longer than LONGEST_LINE.
+        StoreError: a URL cannot be read.
     """
     path = plain(path)
     try:
@@ -173,14 +172,14 @@ def named_lines(path: str | Path, kind: str, content: bytes | None = None) -> It
                 if line.strip():
                     yield where, line
     except OSError as error:
-        raise InputError(f"{path}: must be {kind} that can be read; {error.strerror}.") from None
+        raise InputError(f"{path}: must be {kind} that is readable; got: {error.strerror}.") from None
 
 
 def parse_object(line: str, where: str) -> dict[str, Any]:
-    """Read a line of JSON.
+    """Parse a line of JSON.
 
     Raises:
-        InputError: naming the place, for a line that is not one JSON object.
+        InputError: the line is not one JSON object; it names file and line.
     """
     try:
         entry = orjson.loads(line)
@@ -188,8 +187,8 @@ def parse_object(line: str, where: str) -> dict[str, Any]:
             return entry
     except orjson.JSONDecodeError:
         pass
-    # json reads what orjson does not (NaN, half a surrogate pair), keeps the digits of larger integers, which may be
-    # ids, and says at which character a line is wrong.
+    # json accepts NaN and lone surrogates, keeps all digits of large integers, which may be ids, and its errors give
+    # the position.
     try:
         entry = json.loads(line)
     except json.JSONDecodeError as error:
@@ -197,7 +196,7 @@ def parse_object(line: str, where: str) -> dict[str, Any]:
         raise InputError(f"{must}; {error.msg} at character {error.pos + 1}.") from None
     except (ValueError, RecursionError):  # more than 4300 digits
         must = f"{where}: each line must be one JSON object"
-        raise InputError(f"{must}; it holds too long a number, or is nested too deep.") from None
+        raise InputError(f"{must}; it has a number with too many digits or too deep nesting.") from None
     if not isinstance(entry, dict):
         raise InputError(f"{where}: each line must be one JSON object; got {type(entry).__name__}.")
     return entry
@@ -212,13 +211,13 @@ def parse_utterance(
     """Make an utterance from the keys of a line.
 
     Args:
-        entry: the keys; those that are not ours are ignored.
-        where: place of the line, for errors.
-        folder: path or URL that relative audio paths are relative to; None: the path stays as written.
-        required: keys the line must have.
+        entry: keys and values; other keys are ignored.
+        where: `file:line`, for errors.
+        folder: path or URL to which audio paths are relative; None: the path stays as written.
+        required: keys that the line must have.
 
     Raises:
-        InputError: it is not one.
+        InputError: the line is not an utterance.
     """
     for key in required:
         if key not in entry:
@@ -257,33 +256,33 @@ def parse_utterance(
 
 
 def check_unicode(text: str, what: str) -> None:
-    """Check that a text can be written again.
+    """Check that a text can be encoded again.
 
     Raises:
-        InputError: it holds half of a surrogate pair.
+        InputError: it contains a lone surrogate.
     """
     if re.search("[\ud800-\udc7f\udd00-\udfff]", text):  # \udc80 to \udcff are bytes that are not UTF-8
-        raise InputError(f"{what} must be Unicode text; it holds half a surrogate pair: {shown(text)}.")
+        raise InputError(f"{what} must be Unicode text; it has a lone surrogate: {shown(text)}.")
 
 
 def _has_large_number(entry: dict[str, Any]) -> bool:
-    """Tell whether a value may be an integer of more than 64 bits, of which orjson makes a float."""
-    for value in entry.values():  # noqa: SIM110  a generator would take half as long again
+    """Whether a value may be an integer of more than 64 bits, which orjson parses as a float."""
+    for value in entry.values():  # noqa: SIM110  a generator would be half as fast
         if type(value) is float and abs(value) >= 2**63:
             return True
     return False
 
 
 def _named(value: Any, what: str) -> str:
-    """Return an id or a speaker that is not a string as one, or raise the error that says it is none."""
+    """Convert an id or speaker to a string; a list or mapping is an InputError."""
     if isinstance(value, (list, dict)):
         raise InputError(f"{what} must be a string or a number; got {shown(value)}.")
     return str(value)
 
 
 def _seconds(value: Any) -> float | None:
-    """A finite number of seconds; None: the value is not one."""
-    if type(value) is float or type(value) is int:  # True is not a number of seconds
+    """Return a number of seconds as a float; None if the value is not one."""
+    if type(value) is float or type(value) is int:  # excludes bool
         return float(value) if abs(value) < MAX_SECONDS else None
     return None
 

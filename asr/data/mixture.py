@@ -1,4 +1,4 @@
-"""Mixtures: how often each utterance occurs in an epoch, where some manifests count more than others."""
+"""Mixtures of manifests: the number of occurrences of each utterance in an epoch."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,16 +11,16 @@ from asr.data.seeds import derive_seed
 
 
 def repeats(hours: Sequence[float], weights: Sequence[float], temperature: float) -> list[float]:
-    """Return how many times an utterance of each manifest occurs in an epoch, in the mean.
+    """Return the mean number of occurrences of an utterance in an epoch, for each manifest.
 
-    A manifest's share of the hours of an epoch is (hours * weight) ** temperature, normalised over the manifests, as
-    NeMo's `temperature` defines it. All shares together last as long as at temperature 1, where an utterance occurs
-    `weight` times.
+    A manifest's share of the hours of an epoch is (hours * weight) ** temperature, normalised over the manifests, as in
+    NeMo. The length of an epoch does not depend on the temperature; at temperature 1 an utterance occurs `weight`
+    times.
 
     Args:
         hours: of each manifest.
-        weights: of each, > 0.
-        temperature: 1: as weighted; 0: equal hours of each.
+        weights: of each manifest, > 0.
+        temperature: 1: hours in proportion to the weights; 0: equal hours of each manifest.
     """
     weighted = [hour * weight for hour, weight in zip(hours, weights, strict=True)]
     powers = [share**temperature for share in weighted]
@@ -32,11 +32,11 @@ def repeats(hours: Sequence[float], weights: Sequence[float], temperature: float
 
 
 class Occurrences(NamedTuple):
-    """The utterances of an epoch, (M,) integers each.
+    """The utterances of an epoch; both fields are (M,) integers.
 
     Args:
         positions: of the utterances in the training set, ascending.
-        repeats: how many times the utterance has occurred before in this epoch.
+        repeats: number of earlier occurrences of the utterance in this epoch.
     """
 
     positions: Tensor
@@ -56,15 +56,15 @@ class Mixture:
     """The manifests of a training set.
 
     Args:
-        sizes: number of utterances of each, one after another in the training set.
-        repeats: how many times an utterance of each occurs in an epoch, in the mean.
+        sizes: number of utterances of each manifest, in the order of the training set.
+        repeats: mean number of occurrences of an utterance in an epoch, for each manifest.
     """
 
     sizes: tuple[int, ...]
     repeats: tuple[float, ...]
 
     def __len__(self) -> int:
-        """Count the occurrences of an epoch: as many in each."""
+        """Return the number of occurrences in an epoch, which is constant."""
         return sum(self._whole_and_drawn(size, mean)[2] for size, mean in zip(self.sizes, self.repeats, strict=True))
 
     @property
@@ -73,7 +73,7 @@ class Mixture:
         return all(mean == 1 for mean in self.repeats)
 
     def occurrences(self, seed: int, epoch: int) -> Occurrences:
-        """Draw the utterances of an epoch: each occurs as often as `repeats` says, rounded down, some once more.
+        """Draw the utterances of an epoch: each occurs floor(`repeats`) times, some drawn ones once more.
 
         Args:
             seed: of the run.
@@ -82,9 +82,9 @@ class Mixture:
         if self.is_plain:
             return each_once(sum(self.sizes))
         counts = []
-        for place, (size, mean) in enumerate(zip(self.sizes, self.repeats, strict=True)):
+        for number, (size, mean) in enumerate(zip(self.sizes, self.repeats, strict=True)):
             whole, drawn, _ = self._whole_and_drawn(size, mean)
-            generator = torch.Generator().manual_seed(derive_seed(seed, epoch, "mixture", place))
+            generator = torch.Generator().manual_seed(derive_seed(seed, epoch, "mixture", number))
             count = torch.full((size,), whole)
             count[torch.randperm(size, generator=generator)[:drawn]] += 1
             counts.append(count)
@@ -95,7 +95,7 @@ class Mixture:
 
     @staticmethod
     def _whole_and_drawn(size: int, mean: float) -> tuple[int, int, int]:
-        """Return how often each occurs for certain, how many are drawn to occur once more, and the sum of both."""
+        """Return the occurrences of each utterance, the number drawn to occur once more, and all occurrences."""
         whole = int(mean)
         drawn = round((mean - whole) * size)
         return whole, drawn, whole * size + drawn

@@ -1,4 +1,4 @@
-"""To how many frames a training batch is padded, so that batches have few shapes."""
+"""Padding of training batches to a small set of lengths, so that batches have few shapes."""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -14,17 +14,17 @@ POWER_OF_TWO = Rule("a power of two, at most 64", lambda value: is_whole(value) 
 
 @dataclass(frozen=True)
 class PaddedLengths:
-    """The lengths that batches may have, evenly between each power of two and the next.
+    """The allowed lengths of batches, evenly spaced between neighbouring powers of two.
 
-    What a GPU is told of a shape once, a recorded pass say, serves each batch of that shape. With their length the
-    number of utterances is nearly settled, too: as many as `data.batch_seconds` holds.
+    Work that a GPU does once per shape, such as recording a CUDA graph, then serves many batches. The length nearly
+    determines the number of utterances, because `data.batch_seconds` limits their product.
 
     Args:
-        lengths_per_doubling: how many there are from one length to its double, a power of two: 16 pad by some 2 %;
-            None: a batch is as long as its longest utterance.
+        lengths_per_doubling: number of allowed lengths between a length and its double, a power of two; 16 adds about
+            2 % padding. None: a batch is as long as its longest utterance.
 
     Raises:
-        InputError: it is another number.
+        InputError: the number is not a power of two from 1 to 64.
     """
 
     lengths_per_doubling: Annotated[int | None, or_null(POWER_OF_TWO)]
@@ -33,7 +33,7 @@ class PaddedLengths:
         check(self, "data")
 
     def of(self, frames: Lengths) -> Lengths:
-        """Return the length to which so many frames, an int or a tensor of them, are padded: as many, or more."""
+        """Round a number of frames (int or tensor) up to an allowed length."""
         if self.lengths_per_doubling is None:
             return frames
         if isinstance(frames, int):

@@ -1,4 +1,4 @@
-"""A function of many things, in as many processes as there are cores."""
+"""A parallel map over the cores of the machine."""
 
 import logging
 import os
@@ -8,8 +8,8 @@ from typing import Generic, TypeVar
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-MIN_PARALLEL = 400  # things: fewer are done sooner than processes are started
-MAX_PROCESSES = 32  # a disk has no more to give
+MIN_PARALLEL = 400  # for fewer arguments, starting processes takes longer than the work
+MAX_PROCESSES = 32  # more would not read faster from a disk
 
 Given = TypeVar("Given")
 Result = TypeVar("Result")
@@ -24,7 +24,7 @@ class _Calls(Dataset[Result], Generic[Given, Result]):
 
     def __getitem__(self, position: int) -> Result:
         threads = torch.get_num_threads()
-        torch.set_num_threads(1)  # as in a process of a loader: another number may round differently
+        torch.set_num_threads(1)  # as in a loader's worker: another number of threads may round differently
         try:
             return self.function(self.things[position])
         finally:
@@ -38,13 +38,13 @@ def in_parallel(
     num_processes: int | None = None,
     results_ahead: int = 32,
 ) -> Iterator[Result]:
-    """Yield the function of each thing, in order; results do not depend on the number of processes.
+    """Yield the results of a function in the order of its arguments, for any number of processes.
 
     Args:
-        function: logs nothing, and raises nothing but a StoreError.
-        things: that it is called with.
-        num_processes: 0: this process; None: one per core, or this process for at most MIN_PARALLEL things.
-        results_ahead: that a process may have computed before they are asked for.
+        function: must log nothing and raise only StoreErrors.
+        things: the arguments, one per call.
+        num_processes: 0: this process; None: one per core, or this process for at most MIN_PARALLEL arguments.
+        results_ahead: maximum number of results that a process computes in advance.
     """
     if num_processes is None:
         num_processes = 0 if len(things) <= MIN_PARALLEL else min(num_cores(), MAX_PROCESSES)
@@ -60,7 +60,7 @@ def in_parallel(
 
 
 def num_cores() -> int:
-    """Count the cores that this process may use."""
+    """Return the number of cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

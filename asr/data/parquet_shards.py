@@ -1,8 +1,8 @@
-"""Index Parquet files as Hugging Face's datasets writes them, without copying their audio.
+"""Index Parquet files of Hugging Face's datasets library without copying their audio.
 
-A file has row groups of about 100 MB, and in each the bytes of one column lie one after another. datasets leaves the
-audio column uncompressed, so the audio file of a row is a byte range of the Parquet file, and training reads nothing
-else for an utterance. In a compressed column it would have to read the whole row group.
+A file has row groups of about 100 MB; within a row group, a column is contiguous. datasets does not compress the audio
+column, so the audio file of a row is a byte range of the Parquet file, and training reads only this range. With a
+compressed column, it would have to read the whole row group for an utterance.
 """
 
 import io
@@ -21,33 +21,33 @@ from asr.storage.location import file_name, printable_url
 from asr.storage.range_file import RangeFile
 
 PARQUET_SUFFIX = ".parquet"
-MAX_ROW_GROUP_BYTES = 4 << 30  # of audio, which is held in memory
-BATCH_ROWS = 16  # that are decoded at once
-PROBE_BYTES = 64  # of an audio file, by which its place is looked for
+MAX_ROW_GROUP_BYTES = 4 << 30  # of audio, which is read into memory
+BATCH_ROWS = 16  # decoded at once
+PROBE_BYTES = 64  # first bytes of an audio file, searched for in the column
 SPEAKER_COLUMNS = ("speaker", "speaker_id")
 
 
 class _Columns(NamedTuple):
-    """Names of the columns that an utterance is made of; None: there is none."""
+    """Names of the columns; None: the file has no such column."""
 
-    audio: str  # of the struct whose field `bytes` is the audio file
+    audio: str  # a struct whose field `bytes` is the audio file
     text: str
     id: str | None
     speaker: str | None
 
 
 def index_parquet(files: Sequence[str], text_column: str, on_shard: OnShard) -> Iterator[Utterance]:
-    """Yield the utterances of Parquet files; each file is read once, since durations are in no column.
+    """Yield the utterances of Parquet files. Their audio is read once, to determine durations.
 
-    The id is that of the column `id`; without one, name of the file and number of the row.
+    Ids are in the column `id`; without it, an id is the file's name and the row's number.
 
     Args:
         files: paths or URLs.
         text_column: name of the column of texts.
-        on_shard: called after each.
+        on_shard: called after each file.
 
     Raises:
-        InputError: a file is no such Parquet file, its audio is compressed, or a row is no utterance.
+        InputError: a file has another format, its audio is compressed, or a row is not an utterance.
         StoreError: a file cannot be read.
     """
     for path in files:
@@ -62,34 +62,34 @@ def _utterances(path: str, text_column: str) -> Iterator[Utterance]:
             columns = _columns(parquet.schema_arrow, text_column, name)
             for number in range(parquet.num_row_groups):
                 start, num_bytes = _chunk(parquet.metadata.row_group(number), columns.audio, file.size, name)
-                chunk, place = file.hold(start, num_bytes), 0
+                chunk, position = file.hold(start, num_bytes), 0
                 for entry in _rows(parquet, number, columns):
                     where = f"{name}: row {row}"
                     content = entry.pop("audio")
-                    place = _place(chunk, content, place, where)
+                    position = _place(chunk, content, position, where)
                     duration = _seconds(content, where)
                     entry = {"id": f"{file_name(path).removesuffix(PARQUET_SUFFIX)}-{row}"} | entry
                     utterance = parse_utterance(entry | {"audio_filepath": path, "duration": duration}, where, None)
-                    yield replace(utterance, extent=Extent(start + place, len(content)))
-                    place += len(content)
+                    yield replace(utterance, extent=Extent(start + position, len(content)))
+                    position += len(content)
                     row += 1
     except (pa.ArrowException, OSError, ValueError) as error:
         if isinstance(error, InputError):
             raise
-        raise InputError(f"{name}: must be a whole Parquet file; {one_line(error)}.") from None
+        raise InputError(f"{name}: must be a complete Parquet file; got: {one_line(error)}.") from None
 
 
 def _columns(schema: pa.Schema, text_column: str, name: str) -> _Columns:
-    """Choose the columns.
+    """Find the columns.
 
     Raises:
-        InputError: there is not one column of audio, or none of texts.
+        InputError: there is no column of texts, or not exactly one of audio.
     """
     there = f"it has the columns {', '.join(schema.names)}"
     audio = [field.name for field in schema if pa.types.is_struct(field.type) and _has_bytes(field.type)]
     if len(audio) != 1:
-        must = f"{name}: must have one column of audio, a struct with the field bytes"
-        raise InputError(f"{must}; it has {', '.join(audio) or 'none'}: {there}.")
+        must = f"{name}: must have exactly one column of audio, a struct with the field bytes"
+        raise InputError(f"{must}; got {', '.join(audio) or 'none'}: {there}.")
     if text_column not in schema.names:
         must = f"{name}: must have the column of texts {text_column!r}"
         raise InputError(f"{must}; {there}. Name another with --text-column.")
@@ -98,30 +98,30 @@ def _columns(schema: pa.Schema, text_column: str, name: str) -> _Columns:
 
 
 def _has_bytes(struct: pa.StructType) -> bool:
-    place = struct.get_field_index("bytes")
-    return place >= 0 and (pa.types.is_binary(struct[place].type) or pa.types.is_large_binary(struct[place].type))
+    index = struct.get_field_index("bytes")
+    return index >= 0 and (pa.types.is_binary(struct[index].type) or pa.types.is_large_binary(struct[index].type))
 
 
 def _chunk(group: pq.RowGroupMetaData, audio: str, size: int, name: str) -> tuple[int, int]:
-    """Return where a row group has its audio: first byte, and number of bytes.
+    """Return first byte and number of bytes of the audio column in a row group.
 
     Raises:
-        InputError: it is beyond the end of the file, or too large.
+        InputError: the column extends beyond the end of the file, or is too large.
     """
-    paths = [group.column(place).path_in_schema for place in range(group.num_columns)]
+    paths = [group.column(index).path_in_schema for index in range(group.num_columns)]
     column = group.column(paths.index(f"{audio}.bytes"))
     dictionary, num_bytes = column.dictionary_page_offset, column.total_compressed_size
     start = column.data_page_offset if dictionary is None else min(dictionary, column.data_page_offset)
     if start < 0 or num_bytes < 0 or start + num_bytes > size:
-        raise InputError(f"{name}: must be a whole Parquet file; a row group reaches beyond its end.")
+        raise InputError(f"{name}: must be a complete Parquet file; a row group extends beyond its end.")
     if num_bytes > MAX_ROW_GROUP_BYTES:
         must = f"{name}: a row group must have at most {MAX_ROW_GROUP_BYTES >> 30} GiB of audio"
-        raise InputError(f"{must}; one has {num_bytes / 2**30:.1f}. Write the file anew, with smaller ones.")
+        raise InputError(f"{must}; got {num_bytes / 2**30:.1f}. Write the file again with smaller row groups.")
     return start, num_bytes
 
 
 def _rows(parquet: pq.ParquetFile, number: int, columns: _Columns) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a row group as keys of a manifest's line, with the audio file as `audio`."""
+    """Yield the rows of a row group with the keys of a manifest line, and the audio file as `audio`."""
     given = {"text": columns.text, "id": columns.id, "speaker": columns.speaker}
     named = {key: column for key, column in given.items() if column is not None}
     wanted = [f"{columns.audio}.bytes", *named.values()]
@@ -133,29 +133,29 @@ def _rows(parquet: pq.ParquetFile, number: int, columns: _Columns) -> Iterator[d
 
 
 def _place(chunk: bytes, content: bytes | None, after: int, where: str) -> int:
-    """Find an audio file in the bytes of its column.
+    """Return the position of an audio file in the bytes of its column.
 
     Args:
-        chunk: the bytes.
+        chunk: bytes of the column.
         content: of the audio file.
-        after: where the one before it ends.
+        after: end of the previous audio file.
         where: file and row, for errors.
 
     Raises:
-        InputError: the row has no audio file, or it does not lie there as it is.
+        InputError: the row has no audio file, or the column is compressed.
     """
     if not content:
-        raise InputError(f"{where}: audio must lie in the Parquet file; the row has none, or only a path to it.")
-    place = chunk.find(content[:PROBE_BYTES], after)
-    if place < 0 or not chunk.startswith(content, place):
-        place = chunk.find(content, after)
-    if place < 0:
-        place = chunk.find(content)  # of the same content as an earlier row's, it is stored once
-    if place < 0:
-        must = f"{where}: audio must lie uncompressed in the Parquet file, as datasets (5 or newer) writes it"
-        read = f"it is compressed, so that {len(chunk) / 1e6:,.1f} MB would be read for this utterance"
-        raise InputError(f"{must}; {read}. Write it anew: load_dataset('parquet', ...).to_parquet(...).")
-    return place
+        raise InputError(f"{where}: audio must be in the Parquet file; the row has none, or only its path.")
+    position = chunk.find(content[:PROBE_BYTES], after)
+    if position < 0 or not chunk.startswith(content, position):
+        position = chunk.find(content, after)
+    if position < 0:
+        position = chunk.find(content)  # equal contents are stored once, at the earlier row
+    if position < 0:
+        must = f"{where}: audio must be uncompressed in the Parquet file, as datasets (5 or newer) writes it"
+        read = f"it is compressed, so that an utterance would need {len(chunk) / 1e6:,.1f} MB"
+        raise InputError(f"{must}; {read}. Write it again: load_dataset('parquet', ...).to_parquet(...).")
+    return position
 
 
 def _seconds(content: bytes, where: str) -> float:

@@ -1,4 +1,4 @@
-"""Where a run is in its training data: what a checkpoint keeps, so that a run is resumed with the very next batch."""
+"""The position of a run in its training data, stored in checkpoints, so that a run resumes at the next batch."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class Share(NamedTuple):
-    """A stretch of an epoch that was planned for so many processes, and the batches that each of them has done."""
+    """Part of an epoch planned for `world_size` processes, and the number of batches each has completed."""
 
     world_size: int
     batches: int
@@ -15,13 +15,13 @@ class Share(NamedTuple):
 
 @dataclass(frozen=True)
 class Position:
-    """Before the next batch of an epoch.
+    """The position before the next batch of an epoch.
 
     Args:
         epoch: from 0.
-        shares: the stretches of this epoch, in their order; the last is the present one. There is more than
-            one only where the number of processes has changed within the epoch.
-        skipped: utterances of this epoch that could not be read so far, over all processes.
+        shares: the parts of this epoch, in order; the last is the current one. There are several only if the number of
+            processes has changed within the epoch.
+        skipped: number of unreadable utterances of this epoch so far, over all processes.
     """
 
     epoch: int
@@ -30,32 +30,32 @@ class Position:
 
     @property
     def batch(self) -> int:
-        """Batches that each process has done in the present stretch."""
+        """Number of batches that each process has completed in the current part."""
         return self.shares[-1].batches
 
     @property
     def world_size(self) -> int:
-        """Processes of the present stretch."""
+        """Number of processes of the current part."""
         return self.shares[-1].world_size
 
     def on(self, world_size: int) -> Position:
-        """Return the same place, for so many processes."""
+        """Return this position for another number of processes."""
         if world_size == self.world_size:
             return self
         begun = tuple(share for share in self.shares if share.batches)
         return Position(self.epoch, (*begun, Share(world_size, 0)), self.skipped)
 
     def as_dict(self) -> dict[str, object]:
-        """Return it as plain types, as a checkpoint holds it."""
+        """Return the position as plain types, for a checkpoint."""
         return {"epoch": self.epoch, "shares": [list(share) for share in self.shares], "skipped": self.skipped}
 
     @classmethod
     def from_dict(cls, state: dict[str, object]) -> Position:
-        """Return what `as_dict` gave."""
+        """Convert the result of `as_dict` back."""
         shares = tuple(Share(*share) for share in state["shares"])  # type: ignore[attr-defined]
         return cls(int(state["epoch"]), shares, int(state["skipped"]))  # type: ignore[call-overload]
 
 
 def start_of_epoch(epoch: int, world_size: int) -> Position:
-    """Return the place before the first batch of an epoch."""
+    """Return the position before the first batch of an epoch."""
     return Position(epoch, (Share(world_size, 0),))

@@ -1,4 +1,4 @@
-"""What an epoch reads of shards and URLs: bytes, and the requests that an object store gets."""
+"""Estimates of the reads of an epoch from shards and URLs: bytes, and requests to object stores."""
 
 import math
 from collections.abc import Sequence
@@ -13,22 +13,22 @@ from asr.storage.byte_range import ByteRange
 from asr.storage.location import is_url
 from asr.storage.store import planned_requests
 
-MAX_BATCHES = 1_000  # whose requests are planned; the others are taken to be like them
+MAX_BATCHES = 1_000  # whose requests are planned; the estimate is scaled to all batches
 
 
 @dataclass(frozen=True)
 class EpochReading:
-    """What all processes read in an epoch.
+    """The reads of all processes in an epoch.
 
     Args:
         num_batches: of all processes.
-        num_planned: batches whose requests were planned.
-        num_shards: that hold the utterances.
+        num_planned: number of batches whose requests were planned.
+        num_shards: of the utterances.
         wanted_bytes: of the audio in shards.
-        amplification: bytes fetched for a byte wanted: a gap between two neighbours is fetched with them, and an
-            utterance that is twice in a batch once.
-        requests: to object stores, as if each shard were in one; of the audio files at URLs one each.
-        num_unsized: occurrences of utterances that are files of their own, whose bytes no index tells.
+        amplification: fetched bytes per wanted byte. Small gaps between neighbours are fetched with them, and an
+            utterance that occurs twice in a batch is fetched once.
+        requests: to object stores, as if all shards were in one; one for each audio file at a URL.
+        num_unsized: occurrences of utterances in separate files, whose size no index contains.
     """
 
     num_batches: int
@@ -41,25 +41,25 @@ class EpochReading:
 
     @property
     def fetched_bytes(self) -> float:
-        """Bytes that come from the shards."""
+        """Number of bytes fetched from shards."""
         return self.wanted_bytes * self.amplification
 
 
 def epoch_reading(plan: EpochPlan, utterances: Utterances) -> EpochReading | None:
-    """Plan the requests of an epoch; None: all of its audio is in files of this machine.
+    """Estimate the requests of an epoch; None: all of its audio is in local files.
 
     Args:
-        plan: of the epoch, whole.
+        plan: of the whole epoch.
         utterances: of the training set.
     """
-    sizes = utterances.num_bytes[plan.occurrences.positions.numpy()]  # NaN: a file of its own
+    sizes = utterances.num_bytes[plan.occurrences.positions.numpy()]  # NaN: a separate file
     is_sized = np.isfinite(sizes)
     steps, ranks = plan.plan.sizes().shape
-    places = [place * steps * ranks // MAX_BATCHES for place in range(MAX_BATCHES)]
-    places = sorted(set(places)) if steps * ranks > MAX_BATCHES else list(range(steps * ranks))
+    numbers = [number * steps * ranks // MAX_BATCHES for number in range(MAX_BATCHES)]
+    numbers = sorted(set(numbers)) if steps * ranks > MAX_BATCHES else list(range(steps * ranks))
     wanted = fetched = requests = 0
-    for place in places:
-        batch = [utterances[item.position] for item in plan.items(place // ranks, place % ranks)]
+    for number in numbers:
+        batch = [utterances[item.position] for item in plan.items(number // ranks, number % ranks)]
         ranges = extents(batch)
         planned = planned_requests(ranges)
         wanted += sum(each.num_bytes for each in ranges)
@@ -70,17 +70,17 @@ def epoch_reading(plan: EpochPlan, utterances: Utterances) -> EpochReading | Non
         return None
     return EpochReading(
         num_batches=steps * ranks,
-        num_planned=len(places),
+        num_planned=len(numbers),
         num_shards=num_shards,
         wanted_bytes=int(sizes[is_sized].sum()),
         amplification=fetched / wanted if wanted else math.nan,
-        requests=requests * steps * ranks / len(places),
+        requests=requests * steps * ranks / len(numbers),
         num_unsized=int((~is_sized).sum()),
     )
 
 
 def extents(utterances: Sequence[Utterance]) -> list[ByteRange]:
-    """Return where the audio of those utterances is that are in shards."""
+    """Return the byte ranges of the utterances in shards."""
     return [ByteRange(each.audio_filepath, *each.extent) for each in utterances if each.extent is not None]
 
 

@@ -1,4 +1,4 @@
-"""Recordings that are mixed into others: noise, other people's speech, impulse responses of rooms."""
+"""Recordings that are mixed into utterances: noise, other speech, impulse responses of rooms."""
 
 from functools import cached_property
 from pathlib import Path
@@ -15,11 +15,11 @@ MANIFEST_SUFFIXES = (".json", ".jsonl")
 
 
 class RecordingList:
-    """The audio files of a folder, at any depth, or the lines of a manifest; each is decoded as it is drawn.
+    """The audio files below a folder, or the lines of a manifest; each is decoded when it is drawn.
 
     Args:
         path: or URL of the folder, or of the manifest, whose lines need no text.
-        setting: that named it, for errors.
+        setting: name of the setting, for errors.
     """
 
     def __init__(self, path: str | Path, setting: str) -> None:
@@ -28,10 +28,10 @@ class RecordingList:
 
     @cached_property
     def utterances(self) -> list[Utterance]:
-        """All of them, without texts; of files the headers are read, and nothing is decoded.
+        """The recordings, without texts; only headers of files are read.
 
         Raises:
-            InputError: there is no such folder or manifest, or it cannot be used.
+            InputError: the folder or manifest does not exist or is invalid.
         """
         try:
             if file_name(self.path).endswith(MANIFEST_SUFFIXES):
@@ -43,9 +43,9 @@ class RecordingList:
                 return [
                     whole_file(url, url.removeprefix(self.path).lstrip("/")) for url in find_audio_objects(self.path)
                 ]
-            place = Path(self.path)
-            folder = place if place.is_dir() else place.parent
-            return [whole_file(path, str(path.relative_to(folder))) for path in find_audio(place)]
+            root = Path(self.path)
+            folder = root if root.is_dir() else root.parent
+            return [whole_file(path, str(path.relative_to(folder))) for path in find_audio(root)]
         except InputError as error:
             must = f"{self.setting} must be a folder of audio, or a manifest"
             raise InputError(f"{must}; {error}") from None
@@ -54,26 +54,26 @@ class RecordingList:
         return len(self.utterances)
 
     def whole(self, place: int, sample_rate: int) -> Tensor:
-        """Decode one of them, (S,).
+        """Decode a whole recording, (S,).
 
         Raises:
-            AudioError: it cannot be read.
+            AudioError: it is unreadable.
         """
         utterance = self.utterances[place]
         duration = None if utterance.offset is None else utterance.duration
         return load_waveform(utterance.audio_filepath, sample_rate, offset=utterance.offset, duration=duration)
 
     def stretch(self, place: int, sample_rate: int, num_samples: int, begin: float) -> Tensor:
-        """Decode so much of one of them; a shorter one goes round.
+        """Decode a segment of a recording, (num_samples,); a recording that is too short is repeated.
 
         Args:
-            place: which one.
+            place: number of the recording.
             sample_rate: of the result, in Hz.
             num_samples: of the result.
-            begin: where it begins, from 0 to below 1: as a share of where it can, or of a shorter one's length.
+            begin: start, in [0, 1): a fraction of the latest possible start, or of a short recording's length.
 
         Raises:
-            AudioError: it cannot be read.
+            AudioError: it is unreadable.
         """
         utterance = self.utterances[place]
         spare = utterance.duration - num_samples / sample_rate
@@ -88,7 +88,7 @@ class RecordingList:
 
 
 def whole_file(path: str | Path, utterance_id: str) -> Utterance:
-    """Make a whole audio file an utterance without text.
+    """Return a whole audio file as an utterance without text.
 
     Raises:
         AudioError: the file cannot be read.

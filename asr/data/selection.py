@@ -1,4 +1,4 @@
-"""Which utterances of a manifest can be trained on, and why the others cannot."""
+"""Selection of the utterances that can be trained on; the others are dropped with a reason."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,22 +16,22 @@ from asr.interfaces import Features
 from asr.settings.read import check
 from asr.settings.rule import above, number, or_null, whole
 
-TEXT_TOO_LONG = "the text is too long for its audio: CTC needs a frame for each token and between equal ones"
-FEWER_TOKENS = "Choose fewer tokens (tokenizer=sentencepiece) or more frames (an encoder of smaller stride)"
-_LIMITS = "the least of data.max_seconds, data.batch_seconds and the square root of data.max_squared_seconds"
+TEXT_TOO_LONG = "the text is too long for its audio: CTC needs a frame for each token and one between equal tokens"
+FEWER_TOKENS = "Choose fewer tokens (tokenizer=sentencepiece) or more frames (an encoder with a smaller stride)"
+_LIMITS = "the minimum of data.max_seconds, data.batch_seconds and the square root of data.max_squared_seconds"
 
 
 @dataclass(frozen=True)
 class SelectionBounds:
-    """Which utterances are trained on; the others are dropped, counted and named.
+    """Conditions for training utterances; others are dropped, counted and named.
 
     Args:
-        min_seconds: duration, at least.
-        max_seconds: duration, at most.
-        max_train_utterances: how many, at most: the first ones; None: no such bound.
+        min_seconds: minimum duration.
+        max_seconds: maximum duration.
+        max_train_utterances: maximum number; the first ones are used. None: no limit.
 
     Raises:
-        InputError: no duration is within them.
+        InputError: a limit is invalid.
     """
 
     min_seconds: Annotated[float, number(0)]
@@ -44,12 +44,12 @@ class SelectionBounds:
 
 @dataclass(frozen=True)
 class Selection:
-    """The utterances to train on, and those that were left out.
+    """The selected and the dropped utterances.
 
     Args:
-        utterances: to train on, N of them.
-        counts: their tokens.
-        dropped: reason to the utterances that were left out for it.
+        utterances: N selected utterances.
+        counts: of their tokens.
+        dropped: dropped utterances, by the reason.
     """
 
     utterances: Utterances
@@ -66,10 +66,10 @@ def select(
     max_cells: float | None = None,
     added_seconds: float = 0.0,
 ) -> Selection:
-    """Keep the utterances that can be trained on: some text, a duration within bounds, tokens that fit the frames.
+    """Select the utterances with a text, a duration within bounds, and tokens that fit their frames.
 
-    Columns are worked on in blocks, so that ten million utterances take little memory. What augmentation adds, up to
-    `added_seconds`, counts for the size. An utterance that fails several conditions is dropped for the first of them.
+    Columns are processed in blocks, so that ten million utterances need little memory. Sizes include `added_seconds`,
+    the maximum that augmentation adds. The reason of a dropped utterance is the first condition that it fails.
     """
 
     views = f"; its {reference.views} views share a batch" if reference.views > 1 else ""
@@ -78,19 +78,19 @@ def select(
         f"longer than {bounds.max_seconds:g} s ({_LIMITS}{views})",
         f"shorter than data.min_seconds={bounds.min_seconds:g}",
         TEXT_TOO_LONG,
-        f"the head's largest tensor has more than {max_cells or 0:,.0f} numbers for it (data.max_cells{views})",
+        f"the head's largest tensor has more than {max_cells or 0:,.0f} elements for it (data.max_cells{views})",
         f"beyond the first data.max_train_utterances={bounds.max_train_utterances}",
     ]
-    kept, beyond = len(reasons), len(reasons) - 1
+    selected, beyond = len(reasons), len(reasons) - 1
 
     def num_frames(seconds: Tensor) -> Tensor:
-        """Count the encoder's."""
+        """Return the number of encoder frames."""
         samples = (seconds * features.sample_rate).round().long()
         frames: Tensor = reference.output_lengths(features.num_frames(samples))
         return frames
 
     def outcome(seconds: Tensor, num_tokens: Tensor, min_frames: Tensor) -> Tensor:
-        """Return the number of the first reason to drop each utterance, or `kept`, (n,) uint8."""
+        """Return for each utterance the index of the first reason to drop it, or `kept`, (n,) uint8."""
         fails = [
             num_tokens == 0,
             seconds > bounds.max_seconds,
@@ -99,17 +99,17 @@ def select(
         ]
         if max_cells is not None:
             fails.append(torch.as_tensor(reference.cells(num_frames(seconds + added_seconds), num_tokens) > max_cells))
-        first = torch.full((len(seconds),), kept, dtype=torch.uint8)
-        for place, fail in reversed(list(enumerate(fails))):
-            first[fail.expand(len(seconds))] = place
+        first = torch.full((len(seconds),), selected, dtype=torch.uint8)
+        for index, fail in reversed(list(enumerate(fails))):
+            first[fail.expand(len(seconds))] = index
         return first
 
     outcomes = in_blocks(outcome, utterances.durations, counts.num_tokens, counts.min_frames)
     if bounds.max_train_utterances is not None:
-        places = (outcomes == kept).nonzero()[:, 0]
-        if len(places) >= bounds.max_train_utterances:
-            outcomes[places[bounds.max_train_utterances - 1] + 1 :] = beyond
-    is_kept = outcomes == kept
+        positions_kept = (outcomes == selected).nonzero()[:, 0]
+        if len(positions_kept) >= bounds.max_train_utterances:
+            outcomes[positions_kept[bounds.max_train_utterances - 1] + 1 :] = beyond
+    is_kept = outcomes == selected
     if bool(is_kept.all()):
         return Selection(utterances, counts, {})
     dropped = {reason: (outcomes == place).nonzero()[:, 0] for place, reason in enumerate(reasons)}
@@ -122,15 +122,15 @@ def select(
 
 
 def check_dropped(dropped: Mapping[str, Utterances], num_given: int, max_fraction: float) -> None:
-    """Check that few utterances were dropped because the model has too few frames for their tokens.
+    """Limit the fraction of utterances that were dropped because their tokens do not fit their frames.
 
     Args:
-        dropped: reason to the utterances that were left out for it.
-        num_given: number of utterances that were chosen from.
+        dropped: dropped utterances, by the reason.
+        num_given: number of all utterances.
         max_fraction: `data.max_dropped_fraction`.
 
     Raises:
-        InputError: more were; what to choose.
+        InputError: the fraction is above the limit; the message says what to change.
     """
     number = len(dropped.get(TEXT_TOO_LONG, ()))
     if number > max_fraction * num_given:
@@ -142,7 +142,7 @@ def check_dropped(dropped: Mapping[str, Utterances], num_given: int, max_fractio
 def feasible_factors(
     selection: Selection, features: Features, reference: Reference, speed: SpeedPerturbation
 ) -> Tensor:
-    """Tell at which speeds each utterance's tokens still fit its frames, (N, number of factors) bool."""
+    """Return whether each utterance's tokens fit its frames at each speed, (N, number of factors) bool."""
 
     def fit(seconds: Tensor, min_frames: Tensor) -> Tensor:
         num_samples = (seconds * features.sample_rate).round().long()

@@ -1,4 +1,4 @@
-"""The sections `corpus` and `data` of the settings of a run."""
+"""The sections `corpus` and `data` of a run's settings."""
 
 from dataclasses import dataclass
 from typing import Annotated, Any, NamedTuple
@@ -20,7 +20,7 @@ class WeightedManifest(NamedTuple):
 
     Args:
         path: or URL.
-        weight: how many times each of its utterances occurs in an epoch, at temperature 1.
+        weight: occurrences of each of its utterances in an epoch, at temperature 1.
     """
 
     path: str
@@ -41,19 +41,19 @@ WEIGHTED_MANIFESTS = f"{MANIFESTS} or [{{manifest: a.jsonl, weight: 2}}, b.jsonl
 
 @dataclass(frozen=True)
 class CorpusSettings:
-    """Which manifests a run reads, and how they are made where they are absent.
+    """The manifests of a run, and how absent ones are prepared.
 
     Args:
         name: of the corpus.
-        dir: folder that the paths of manifests are relative to.
-        train: manifests or indexes to train on: paths or URLs, which may have wildcards and braces, or mappings of
-            `manifest` to one of them and `weight` to how many times each of its utterances occurs in an epoch (1).
-        valid: manifests to validate on.
+        dir: folder to which paths of manifests are relative.
+        train: training manifests or indexes: paths or URLs, which may have wildcards and braces, or mappings of
+            `manifest` to one of these and `weight` to the occurrences of its utterances in an epoch (default 1).
+        valid: validation manifests.
         test: manifests to test on at the end.
-        also_test: the same, whose texts the tokenizer of the training texts need not spell.
-        prepare: module of recipes/ with its options that makes the corpus in `dir`; None: nothing does.
-        temperature: of the shares that the manifests of `train` have of an epoch (`asr.data.mixture.repeats`).
-        how_to_prepare: what a message advises where the manifests are absent and `prepare` is None.
+        also_test: further test manifests, whose texts the tokenizer need not cover.
+        prepare: module of recipes/ with options that makes the corpus in `dir`; None: no module.
+        temperature: of the training manifests' shares of an epoch (`asr.data.mixture.repeats`).
+        how_to_prepare: advice to the user if manifests are absent and `prepare` is None.
     """
 
     name: Annotated[str, TEXT]
@@ -86,7 +86,7 @@ class CorpusSettings:
 
 @dataclass(frozen=True)
 class PlanSettings:
-    """What a training set is chosen by, and its epochs are planned by."""
+    """Settings of the selection and of the batch plan of a training set."""
 
     batches: Annotated[BatchBounds, INLINE]
     selection: Annotated[SelectionBounds, INLINE]
@@ -96,19 +96,19 @@ class PlanSettings:
 
 @dataclass(frozen=True)
 class DataSettings:
-    """Which utterances are trained on, in which batches, and who reads them.
+    """Selection, batches and loading of utterances.
 
     Args:
-        plan: choice and batches of utterances.
-        features_on: cpu: features are computed one by one in the processes that read audio; device: by batch, where
-            the net is.
-        index_dir: folder that keeps the indexes of manifests and the counts of their tokens, for all processes and
-            runs; None: asr/index in the user's cache, $XDG_CACHE_HOME or ~/.cache.
-        num_workers: processes that read audio beside the training process; 0: the training process reads it.
-        storage: waiting for object stores, and their cache.
-        max_dropped_fraction: share of the training utterances that may be dropped because the encoder has fewer frames
-            than their text has tokens.
-        max_bad_fraction: share of an epoch's utterances that may turn out unreadable before training stops.
+        plan: selection and batches of utterances.
+        features_on: cpu: features are computed in worker processes, one utterance at a time; device: on the model's
+            device, one batch at a time.
+        index_dir: folder of indexes of manifests and of token counts, shared by all processes and runs; None: asr/index
+            in the user's cache, $XDG_CACHE_HOME or ~/.cache.
+        num_workers: number of worker processes that read audio; 0: the training process reads it.
+        storage: timeouts and cache of object stores.
+        max_dropped_fraction: maximum fraction of training utterances dropped because their tokens do not fit the
+            encoder's frames.
+        max_bad_fraction: maximum fraction of unreadable utterances in an epoch; more stop the training.
     """
 
     plan: Annotated[PlanSettings, INLINE]

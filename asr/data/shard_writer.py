@@ -1,4 +1,4 @@
-"""Write the audio of a manifest into shards: tar files in WebDataset's naming, each with an index of its own."""
+"""Write the audio of a manifest into shards: tar files with WebDataset's naming, each with its own index."""
 
 import io
 import json
@@ -28,9 +28,9 @@ from asr.storage.store import list_prefix, read_range, read_whole, write_whole
 from asr.system.files import UNFINISHED, remove_unfinished
 
 BLOCK = tarfile.BLOCKSIZE
-READ_BYTES = 1 << 23  # of a shard, compared at once with what was written
-OPUS_RATES = (8_000, 12_000, 16_000, 24_000, 48_000)  # Hz that Ogg Opus takes; others are resampled to the next
-MAX_FLAC_RATE = 655_350  # Hz: a header has 20 bits for tens of them
+READ_BYTES = 1 << 23  # block size of the comparison of a shard with its copy
+OPUS_RATES = (8_000, 12_000, 16_000, 24_000, 48_000)  # Hz supported by Ogg Opus; others are resampled to the next
+MAX_FLAC_RATE = 655_350  # Hz: limit of FLAC's header
 
 logger = logging.getLogger(__name__)
 
@@ -40,9 +40,9 @@ class ShardSettings:
     """How shards are written.
 
     Args:
-        megabytes: a shard is complete when it is at least this large.
-        opus: whether audio is encoded as Ogg Opus; otherwise files stay as they are, and segments of longer files are
-            cut without loss.
+        megabytes: minimum size of a complete shard.
+        opus: whether audio is encoded as Ogg Opus; otherwise files are copied, and segments of longer files are cut
+            losslessly.
     """
 
     megabytes: float
@@ -50,14 +50,14 @@ class ShardSettings:
 
 
 class ShardWriter:
-    """Writes shards into a folder, or below a URL, one after another; each is there whole or not at all.
+    """Writes shards to a folder or URL, one after another and each atomically.
 
-    Started again with the same manifest it continues after the last complete shard, which its index marks.
+    With the same manifest, a second start continues after the last complete shard; a shard with an index is complete.
 
     Args:
         output: folder or URL.
         prefix: of the shards' names: PREFIX-000000.tar.
-        settings: how they are written.
+        settings: size and encoding of shards.
         source: hash of the manifests.
     """
 
@@ -66,25 +66,25 @@ class ShardWriter:
         self._source = sha256(repr((source, settings.opus)).encode()).hexdigest()[:32]
 
     def write(self, utterances: Utterances, on_progress: Callable[[int], object]) -> int:
-        """Write the shards that are missing, then the index of all; return the number of shards.
+        """Write the missing shards, then the index of all; return the number of shards.
 
         Args:
             utterances: texts as written.
             on_progress: called with the number of utterances written since the last call.
 
         Raises:
-            InputError: the folder holds shards of other utterances, or an audio file cannot be read.
-            StoreError: a shard cannot be written, or read back.
+            InputError: the folder contains shards of other utterances, or an audio file is unreadable.
+            StoreError: a shard cannot be written or read back.
         """
-        there = self._names()
-        if INDEX in there and fetched_index(join(self._output, INDEX)).source != self._source:
-            must = f"{printable_url(self._output)} must hold one index; its {INDEX} is of other manifests or settings"
+        existing = self._names()
+        if INDEX in existing and fetched_index(join(self._output, INDEX)).source != self._source:
+            must = f"{printable_url(self._output)} must not have the index of other manifests or settings; it has one"
             raise InputError(f"{must}. Give another --output.")
         written: list[Index] = []
         row = number = 0
         while row < len(utterances):
             name = f"{self._prefix}-{number:06d}"
-            if f"{name}.arrow" not in there:
+            if f"{name}.arrow" not in existing:
                 self._write_shard(name, utterances, row)
             index = self._read_back(name)
             row += index.num_rows
@@ -100,8 +100,8 @@ class ShardWriter:
         """List the files of the output.
 
         Raises:
-            InputError: it is not a folder that can be written to.
-            StoreError: it cannot be listed.
+            InputError: the folder is not writable.
+            StoreError: the URL cannot be listed.
         """
         if is_url(self._output):
             return {file_name(url) for url, _ in list_prefix(self._output)}
@@ -111,21 +111,21 @@ class ShardWriter:
             remove_unfinished(folder)
             return {file.name for file in folder.iterdir()}
         except OSError as error:
-            must = "--output must be a folder that can be written to, or a URL"
+            must = "--output must be a writable folder or a URL"
             raise InputError(f"{must}; {self._output}: {error.strerror}.") from None
 
     def _read_back(self, name: str) -> Index:
-        """Open the index of a shard that is complete."""
+        """Open the index of a complete shard."""
         index = fetched_index(join(self._output, f"{name}.arrow"))
         if index.source != self._source:
-            must = f"{printable_url(self._output)} must hold shards of the same manifests and settings, or none"
-            raise InputError(f"{must}; {name}.tar was made from others. Give another --output or --prefix.")
+            must = f"existing shards in {printable_url(self._output)} must have the same manifests and settings"
+            raise InputError(f"{must}; {name}.tar has others. Give another --output or --prefix.")
         check_shards(index, self._output)
         return index
 
     @contextmanager
     def _temporary(self, name: str) -> Iterator[BinaryIO]:
-        """Open a temporary file: in the output folder, where there is room, or the system's if the output is a URL."""
+        """Open a temporary file: in the output folder, which has room, or in the system's folder for a URL."""
         folder = None if is_url(self._output) else self._output
         with tempfile.NamedTemporaryFile(dir=folder, prefix=f".{name}-", suffix=UNFINISHED) as file:
             yield cast(BinaryIO, file)
@@ -153,8 +153,9 @@ class ShardWriter:
         """Return an utterance's audio as the content of a file, and the suffix of its name."""
         path = utterance.audio_filepath
         if utterance.extent is not None:
-            must = "asr.shards takes manifests of audio files"
-            raise InputError(f"{must}; {utterance.id!r} is in the shard {printable_url(path)}. Copy shards and index.")
+            must = "manifests for asr.shards must list audio files"
+            given = f"{utterance.id!r} is in the shard {printable_url(path)}"
+            raise InputError(f"{must}; {given}. Copy the shards and their index instead.")
         if utterance.offset is None and not self._settings.opus:
             return read_whole(path), os.path.splitext(file_name(path))[1].lower() or ".audio"
         sample_rate = audio_info(path).sample_rate
@@ -171,22 +172,22 @@ class ShardWriter:
             write_whole(join(self._output, name), Path(file.name))
 
     def _verify(self, shard: str, copy: Path, size: int) -> None:
-        """Read a shard back and compare it with the copy it was written from."""
+        """Read a shard back and compare it with the local copy."""
         path = join(self._output, shard)
         with copy.open("rb") as file:
             for start in range(0, size, READ_BYTES):
                 block = file.read(READ_BYTES)
                 if read_range(path, start, len(block)) != block:
                     raise StoreError(
-                        f"{printable_url(path)}: must hold what was written; it differs after {start:,} bytes."
+                        f"{printable_url(path)}: a shard must be stored unchanged; it differs after {start:,} bytes."
                     )
 
 
 def encoded_audio(waveform: Tensor, sample_rate: int, opus: bool) -> tuple[bytes, str]:
-    """Encode a waveform (S,) so that decoding gives the same float32 samples, except as Opus.
+    """Encode a waveform (S,): losslessly, or as Opus.
 
     Returns:
-        The content of a file, and the suffix of its name: FLAC where samples are 16- or 24-bit integers, else WAV.
+        The content of a file, and its suffix: lossless FLAC if samples are 16- or 24-bit integers, otherwise WAV.
     """
     samples, file = waveform.numpy(), io.BytesIO()
     if opus:
@@ -205,7 +206,7 @@ def encoded_audio(waveform: Tensor, sample_rate: int, opus: bool) -> tuple[bytes
 
 
 def _entry(utterance: Utterance) -> dict[str, Any]:
-    """Return what stands beside the audio in a shard: the keys of a manifest's line, without its path."""
+    """Return the .json of an utterance in a shard: the keys of a manifest line without its path."""
     entry = {
         "id": utterance.id,
         "duration": utterance.duration,
@@ -217,7 +218,7 @@ def _entry(utterance: Utterance) -> dict[str, Any]:
 
 
 def _add(file: BinaryIO, name: str, content: bytes) -> Extent:
-    """Append a member to an archive; the same content always gives the same bytes."""
+    """Append a member to an archive, without timestamps or owners, so that shards are reproducible."""
     header = tarfile.TarInfo(name)
     header.size, header.mode = len(content), 0o644
     file.write(header.tobuf(tarfile.USTAR_FORMAT))

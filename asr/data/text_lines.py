@@ -1,4 +1,4 @@
-"""The lines of a text file, or of the utterances of a manifest: what a language model is made of."""
+"""Lines of a text file, or texts of a manifest, for language models."""
 
 import gzip
 import sys
@@ -9,16 +9,16 @@ from asr.data.manifest import read_manifest
 from asr.errors import InputError
 from asr.system.files import bounded_lines
 
-LONGEST_LINE = 1 << 28  # bytes: texts of 100 MB in one line are about, text8 for one
+LONGEST_LINE = 1 << 28  # bytes: some corpora are a single line of 100 MB, such as text8
 MANIFEST = ".jsonl"
-_LINES = 1000  # between two looks at the progress
+_LINES = 1000  # between two reports of progress
 
 
 def text_lines(path: str, advance: Callable[[int], object]) -> Iterator[tuple[int, str]]:
     """Yield number and text of each line of a file, or of each utterance of a manifest.
 
     Raises:
-        InputError: it cannot be read, or is no text.
+        InputError: the file is unreadable or is not text.
     """
     if path.endswith(MANIFEST):
         yield from enumerate((utterance.text for utterance in read_manifest(path)), start=1)
@@ -31,16 +31,16 @@ def text_lines(path: str, advance: Callable[[int], object]) -> Iterator[tuple[in
                     advance(raw.tell())
                 yield number, _decode(line, where)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise InputError(f"{path}: a .gz file must be whole; {error}.") from None
+        raise InputError(f"{path}: a .gz file must be complete; got: {error}.") from None
     except OSError as error:
-        raise InputError(f"{path}: a text must be a file that can be read; {error.strerror}.") from None
+        raise InputError(f"{path}: a text must be a readable file; got: {error.strerror}.") from None
 
 
 def _decode(line: bytes, place: str) -> str:
     if b"\0" in line:
-        raise InputError(f"{place}: a text must be of characters; this line holds a NUL.")
+        raise InputError(f"{place}: a text must not contain NUL bytes; this line does.")
     try:
-        return line.decode().removeprefix("\ufeff")  # with which some editors mark UTF-8
+        return line.decode().removeprefix("\ufeff")  # a byte order mark
     except UnicodeDecodeError as error:
         given = f"0x{line[error.start]:02x} ({error.reason})"
         raise InputError(f"{place}: a text must be UTF-8; got byte {given}.") from None

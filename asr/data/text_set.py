@@ -1,4 +1,4 @@
-"""Texts as tokens, and the batches in which an epoch goes through them."""
+"""Texts as tokens, and the batches of an epoch."""
 
 import hashlib
 import logging
@@ -31,15 +31,15 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class TextSettings:
-    """Which texts a language model learns, and in which batches.
+    """Texts and batches of a language model's training.
 
     Args:
-        train: files of a sentence a line, also .gz, or manifests, to train on.
-        valid: the same, to validate on.
-        test: the same, to report the perplexity of at the end.
-        batch_tokens: longest sentence, its end included, times number of sentences, at most.
-        max_sentences: number of sentences in a batch, at most.
-        jitter: batches by which a sentence's place among all, sorted by length, moves at most.
+        train: training texts: files with a sentence per line, also .gz, or manifests.
+        valid: validation texts.
+        test: texts whose perplexity is reported at the end.
+        batch_tokens: maximum of the longest sentence, with its end, times the number of sentences.
+        max_sentences: maximum number of sentences in a batch.
+        jitter: maximum distance, in batches, by which a sentence moves from its position in the order of lengths.
     """
 
     train: Annotated[list[str], list_of(PATH, f"{FILES}, at least one", least=1)]
@@ -51,7 +51,7 @@ class TextSettings:
 
     @property
     def bounds(self) -> BatchBounds:
-        """Of a batch, in which a token counts as a second does of audio."""
+        """Limits of a batch; a token counts as a second of audio."""
         return BatchBounds(self.batch_tokens, self.max_sentences)
 
 
@@ -74,11 +74,11 @@ class Sentences:
     """Texts as tokens.
 
     Args:
-        tokens: of all, one text behind another, (T,) int32.
-        starts: where each begins in them, and where the last one ends, (N + 1,).
-        num_words: of each, (N,).
-        unspelled: places of lines that the tokenizer cannot spell.
-        empty: lines without a word.
+        tokens: of all texts, concatenated, (T,) int32.
+        starts: start of each text in `tokens`, and the end of the last, (N + 1,).
+        num_words: of each text, (N,).
+        unspelled: `file:line` of lines that the tokenizer cannot encode.
+        empty: number of lines without a word.
     """
 
     tokens: Tensor
@@ -92,29 +92,29 @@ class Sentences:
 
     @property
     def lengths(self) -> Tensor:
-        """Tokens of each, the end included, (N,)."""
+        """Number of tokens of each text, with its end, (N,)."""
         return self.starts.diff() + 1
 
     @property
     def fingerprint(self) -> str:
-        """What tells these texts from others, wherever their files lie."""
+        """Hash of the tokens; it does not depend on the paths of the files."""
         digest = hashlib.sha256(self.tokens.numpy().tobytes())
         digest.update(self.starts.numpy().tobytes())
         return f"{len(self)} sentences, sha256 {digest.hexdigest()[:16]}"
 
     def batch(self, indices: Sequence[int]) -> TextBatch:
-        """Pad some of them to a batch."""
+        """Pad the texts with these indices to a batch."""
         texts = [self.tokens[self.starts[index] : self.starts[index + 1]].long() for index in indices]
         lengths = torch.tensor([len(text) for text in texts], dtype=torch.int64)
         tokens = pad_sequence(texts, batch_first=True) if texts else torch.zeros(0, 0, dtype=torch.int64)
         return TextBatch(tokens, lengths, self.num_words[list(indices)])
 
     def batches(self, bounds: BatchBounds, rank: int = 0, world_size: int = 1) -> list[list[int]]:
-        """Plan one rank's share of a pass that sees each of them once."""
+        """Plan one rank's share of a pass over each text once."""
         return plan_evaluation(self.lengths.tolist(), bounds, rank=rank, world_size=world_size)
 
     def only(self, kept: Tensor) -> "Sentences":
-        """Return those whose indices are given, in this order."""
+        """Return the texts with these indices, in this order."""
         texts = [self.tokens[self.starts[index] : self.starts[index + 1]] for index in kept.tolist()]
         ends = torch.tensor([0, *(len(text) for text in texts)]).cumsum(0)
         tokens = torch.cat([self.tokens[:0], *texts])
@@ -124,16 +124,16 @@ class Sentences:
 def read_sentences(
     paths: Iterable[Path], normalize: Callable[[str], str], tokenizer: Tokenizer, setting: str
 ) -> Sentences:
-    """Read texts, normalise and tokenise them; what is left out is logged.
+    """Read texts, normalise and tokenise them; log lines that are left out.
 
     Args:
         paths: of files.
-        normalize: as the recogniser's texts are.
-        tokenizer: the recogniser's.
-        setting: that names the files.
+        normalize: the recogniser's normaliser.
+        tokenizer: the recogniser's tokenizer.
+        setting: name of the setting, for messages.
 
     Raises:
-        InputError: a file cannot be read, or nothing is left.
+        InputError: a file is unreadable, or no text is left.
     """
     tokens, ends, words, unspelled, empty = array("i"), [0], [], [], 0
     for path in paths:
@@ -150,10 +150,10 @@ def read_sentences(
             ends.append(len(tokens))
             words.append(len(text.split()))
     if unspelled:
-        what = f"lines with what the tokenizer cannot spell are left out ({listed(unspelled)})"
-        logger.warning("%s: %d of %d %s", setting, len(unspelled), len(unspelled) + len(words), what)
+        reason = f"lines are left out, because the tokenizer cannot encode them ({listed(unspelled)})"
+        logger.warning("%s: %d of %d %s", setting, len(unspelled), len(unspelled) + len(words), reason)
     if not words:
-        raise InputError(f"{setting} must hold a sentence that the tokenizer can spell; got {empty} empty lines.")
+        raise InputError(f"{setting} must have a sentence that the tokenizer can encode; got {empty} empty lines.")
     flat = torch.frombuffer(tokens, dtype=torch.int32)
     return Sentences(flat, torch.tensor(ends), torch.tensor(words), unspelled, empty)
 
@@ -162,12 +162,12 @@ class TextSet:
     """Sentences to train on, and the batches of each epoch.
 
     Args:
-        sentences: to choose from; those that no batch can hold are dropped.
+        sentences: all sentences; those longer than a batch are dropped.
         settings: bounds and order of the batches.
         seed: of the plans.
 
     Raises:
-        InputError: nothing is left to train on.
+        InputError: no sentence is left.
     """
 
     def __init__(self, sentences: Sentences, settings: TextSettings, seed: int) -> None:
@@ -176,8 +176,8 @@ class TextSet:
         fits = (sentences.lengths <= settings.batch_tokens).nonzero()[:, 0]
         self.num_dropped = len(sentences) - len(fits)
         if not len(fits):
-            must = "text.batch_tokens must be enough for the shortest sentence and its end"
-            raise InputError(f"{must}, {int(sentences.lengths.min())}; got {settings.batch_tokens}.")
+            must = f"text.batch_tokens must be at least {int(sentences.lengths.min())}"
+            raise InputError(f"{must}, the length of the shortest sentence; got {settings.batch_tokens}.")
         self.sentences = sentences.only(fits) if self.num_dropped else sentences
         self._lengths = self.sentences.lengths.double()
 
@@ -185,10 +185,10 @@ class TextSet:
         return len(self.sentences)
 
     def epoch(self, position: Position) -> EpochPlan:
-        """Plan the stretch of an epoch that `position` is in, whole: from its first batch on.
+        """Plan the part of an epoch that contains `position`, from the first batch of that part.
 
         Raises:
-            InputError: the position is not one of this set, or fewer sentences are left than ranks.
+            InputError: the position does not fit this set, or there are fewer unused sentences than ranks.
         """
 
         def plan_part(left: Tensor, world_size: int, part: int) -> Plan:
@@ -202,5 +202,5 @@ class TextSet:
         return EpochPlan(position.epoch, plan, each_once(len(self)), lengths, lengths, factors, 0)
 
     def total_steps(self, position: Position, step: int, bounds: RunBounds) -> int:
-        """Count the optimizer steps of a whole run: those done, and those of all epochs from a position on."""
+        """Return the optimizer steps of the whole run: `step`, and those of all epochs from `position` on."""
         return count_steps(lambda position: len(self.epoch(position)), len(self), position, step, bounds)

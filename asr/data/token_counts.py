@@ -1,4 +1,4 @@
-"""How many tokens the texts of a corpus have, and how many encoder frames those need: each text is encoded once."""
+"""Numbers of tokens of a corpus's texts, and of the encoder frames that they need; each text is encoded once."""
 
 import logging
 import multiprocessing
@@ -19,22 +19,22 @@ from asr.system.progress import ProgressLog
 from asr.text.numbers import counted
 from asr.text.printable import listed, printable
 
-CHUNK = 10_000  # texts that a process encodes at once
-MIN_PARALLEL = 5 * CHUNK  # below it, starting processes takes longer than encoding
-CURE = "add text with these characters to corpus.train"  # where the tokenizer was learnt from train
-CURE_OF_TRAIN = "learn another tokenizer (tokenizer=sentencepiece): this one is that of the model in init.from"
+CHUNK = 10_000  # texts per task of a process
+MIN_PARALLEL = 5 * CHUNK  # for fewer texts, starting processes takes longer than encoding
+CURE = "add text with these characters to corpus.train"  # for a tokenizer fitted to the training texts
+CURE_OF_TRAIN = "fit another tokenizer (tokenizer=sentencepiece): this one belongs to the model in init.from"
 
 logger = logging.getLogger(__name__)
 
-_work: tuple[Utterances, Reference, str]  # of `_encode`, in processes that are forked: neither can be pickled
+_work: tuple[Utterances, Reference, str]  # for `_encode` in forked processes; it cannot be pickled
 
 
 class TokenCounts(NamedTuple):
-    """Of each utterance, (N,) int32.
+    """Counts for each utterance, (N,) int32.
 
     Args:
-        num_tokens: tokens of its text.
-        min_frames: encoder frames that the head needs for them.
+        num_tokens: number of tokens of its text.
+        min_frames: number of encoder frames that the head needs for these tokens.
     """
 
     num_tokens: Tensor
@@ -42,7 +42,7 @@ class TokenCounts(NamedTuple):
 
 
 def count_tokens(utterances: Utterances, reference: Reference, split: str = "train") -> TokenCounts:
-    """Encode all texts and count their tokens, in parallel where there are many.
+    """Encode all texts and count their tokens; in parallel if there are many.
 
     Args:
         utterances: texts normalised.
@@ -50,20 +50,20 @@ def count_tokens(utterances: Utterances, reference: Reference, split: str = "tra
         split: name of the utterances, for errors.
 
     Raises:
-        InputError: the tokenizer cannot spell all texts; naming split and characters.
+        InputError: the tokenizer cannot encode a text; it names split and characters.
     """
     with _all_missing(utterances, reference, split):
         return _split(_encoded(utterances, reference, split))
 
 
 def stored_counts(utterances: Utterances, reference: Reference, cache: IndexCache, components: str) -> TokenCounts:
-    """Return what `count_tokens` returns for the training split, from `cache` if it is there.
+    """Return the `count_tokens` of the training split, stored in `cache`.
 
     Args:
         utterances: texts normalised.
         reference: text to tokens.
-        cache: that keeps the counts.
-        components: names the tokenizer with all that it has learnt, the normaliser, and the head.
+        cache: stores the counts.
+        components: identifies tokenizer, its fitted files, normaliser and head; part of the cache's key.
     """
     if utterances.source is None:
         return count_tokens(utterances, reference)
@@ -84,7 +84,7 @@ def _encoded(utterances: Utterances, reference: Reference, split: str) -> np.nda
     global _work
     _work = utterances, reference, split
     starts = range(0, len(utterances), CHUNK)
-    progress = ProgressLog(logger, f"encoded %s of {len(utterances):,} texts, to count their tokens")
+    progress = ProgressLog(logger, f"counted the tokens of %s of {len(utterances):,} texts")
     chunks = []
     for number, chunk in enumerate(_chunks(starts, len(utterances)), start=1):
         if isinstance(chunk, str):
@@ -122,7 +122,7 @@ def _encode(start: int) -> np.ndarray | str:
 
 @contextmanager
 def _all_missing(utterances: Utterances, reference: Reference, split: str) -> Iterator[None]:
-    """Name all characters that the tokenizer lacks, and count the utterances, in place of the first one's error.
+    """Replace the error of the first text by one that names all missing characters and counts the utterances.
 
     Args:
         utterances: texts normalised.
@@ -135,12 +135,12 @@ def _all_missing(utterances: Utterances, reference: Reference, split: str) -> It
         missing = {character for character in set().union(*utterances.texts) if not _spells(reference, character)}
         texts = zip(utterances.ids, utterances.texts, strict=True)
         ids = [name for name, text in texts if not missing.isdisjoint(text)]
-        if not ids:  # each of its characters can be spelled
+        if not ids:  # each single character can be encoded
             raise
         number = f"{len(ids):,} of {counted(len(utterances), 'utterance')}"
-        must = f"{split}: the tokenizer must cover every character; {number} have characters that it lacks"
+        must = f"{split}: the tokenizer must cover every character; {number} have characters without a token"
         characters = f"{', '.join(map(repr, sorted(missing)))} ({printable(listed(ids))})"
-        cure = f"Correct the texts, leave the utterances out, or {CURE_OF_TRAIN if split == 'train' else CURE}"
+        cure = f"Correct the texts, remove the utterances, or {CURE_OF_TRAIN if split == 'train' else CURE}"
         raise InputError(f"{must}: {characters}. {cure}.") from None
 
 

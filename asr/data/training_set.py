@@ -1,4 +1,4 @@
-"""The training set: the utterances that can be trained on, the plan of each epoch, and the steps of a run."""
+"""The training set: selected utterances, the plan of each epoch, and the steps of a run."""
 
 import logging
 import math
@@ -25,7 +25,7 @@ from asr.errors import InputError
 from asr.interfaces import Features
 from asr.text.numbers import counted, percent
 
-MAX_PLANNED = 20_000_000  # utterances in the epochs that are planned to count the steps of a run
+MAX_PLANNED = 20_000_000  # total number of utterances in the epochs that are planned to count a run's steps
 MIN_PLANNED_EPOCHS = 2
 
 logger = logging.getLogger(__name__)
@@ -33,12 +33,12 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class RunBounds:
-    """Where a run ends: `trainer.max_epochs` or `trainer.max_steps`, whichever comes first.
+    """The end of a run: `trainer.max_epochs` or `trainer.max_steps`, whichever comes first.
 
     Args:
-        max_epochs: None, or not positive: no bound.
-        max_steps: optimizer steps, the same; at least one of both is a bound.
-        accumulate: batches of each process in an optimizer step.
+        max_epochs: number of epochs; None or not positive: no limit.
+        max_steps: number of optimizer steps; None or not positive: no limit. At least one of both must be a limit.
+        accumulate: batches per process in an optimizer step.
     """
 
     max_epochs: int | None
@@ -54,15 +54,15 @@ class RunBounds:
 def count_steps(
     num_batches: Callable[[Position], int], size: int, position: Position, step: int, bounds: RunBounds
 ) -> int:
-    """Count the optimizer steps of a whole run; the other arguments are those of `TrainingSet.total_steps`.
+    """Count the optimizer steps of a whole run; other arguments as in `TrainingSet.total_steps`.
 
-    Epochs differ by a batch or two in a thousand. So that a run over a large set starts soon, only the first
-    `MAX_PLANNED` utterances are planned to count their batches (two epochs at least), and the later epochs are taken to
-    have as many as the last of those.
+    Epochs differ by one or two batches in a thousand. To start runs over large sets quickly, only epochs with up to
+    `MAX_PLANNED` utterances in total (at least two epochs) are planned to count their batches. Later epochs are assumed
+    to have the number of batches of the last planned one.
 
     Args:
-        num_batches: counts the batches that each rank has in the part of an epoch that a position is in.
-        size: utterances in an epoch.
+        num_batches: returns the number of batches per rank in the part of an epoch that contains a position.
+        size: number of utterances in an epoch.
     """
     max_steps = bounds.max_steps if bounds.max_steps and bounds.max_steps > 0 else sys.maxsize
     if not bounds.max_epochs or bounds.max_epochs < 0:
@@ -76,26 +76,26 @@ def count_steps(
         position = start_of_epoch(position.epoch + 1, position.world_size)
     left = bounds.max_epochs - position.epoch
     if left > 0:
-        logger.info("the %d epochs after epoch %d are taken to have as many batches as it", left, position.epoch)
+        logger.info("the %d epochs after epoch %d are assumed to have its number of batches", left, position.epoch)
         step += left * math.ceil(batches / bounds.accumulate)
     return min(step, max_steps)
 
 
 class TrainingSet:
-    """The utterances that can be trained on, and how each epoch plays and batches them.
+    """The training utterances, with speed factors and batches for each epoch.
 
     Args:
-        utterances: to choose from, texts normalised.
+        utterances: to select from; texts normalised.
         features: waveform to features.
         reference: text to tokens.
-        speed: draws from its factors; None: everything at its own speed.
-        seed: of speeds and plans.
-        settings: which utterances are chosen, and how they are batched.
-        added_seconds: by which augmentation makes each longer, at most.
-        counts: tokens of the utterances; None: they are counted here.
+        speed: speed perturbation; None: none.
+        seed: of speed factors and plans.
+        settings: of the selection and of the batch plan.
+        added_seconds: maximum seconds that augmentation adds to an utterance.
+        counts: of the utterances' tokens; None: count them here.
 
     Raises:
-        InputError: nothing is left to train on; why.
+        InputError: no utterance is left; the message gives the reasons.
     """
 
     def __init__(
@@ -116,7 +116,7 @@ class TrainingSet:
         self._added_seconds = added_seconds
         longest, max_cells = self._bounds.longest_utterance() - added_seconds, self._bounds.max_cells
         if longest <= 0:
-            must = "a batch must have room for what augment.edges adds to an utterance"
+            must = "a batch must have room for the seconds that augment.edges adds to an utterance"
             raise InputError(f"{must}; it adds up to {added_seconds:g} s. Raise data.batch_seconds.")
         bounds = replace(settings.selection, max_seconds=min(settings.selection.max_seconds, longest))
         counts = count_tokens(utterances, reference) if counts is None else counts
@@ -127,8 +127,8 @@ class TrainingSet:
         if not self.utterances:
             why = "; ".join(f"{len(dropped)} {reason}" for reason, dropped in self.dropped.items())
             advice = f" {FEWER_TOKENS}." if TEXT_TOO_LONG in self.dropped else ""
-            must = "at least one training utterance must be left"
-            raise InputError(f"{must}; all were dropped: {why or 'none given'}.{advice}")
+            must = "at least one training utterance must remain"
+            raise InputError(f"{must}; all were dropped: {why or 'the manifest is empty'}.{advice}")
         self._durations = self.utterances.durations
         self.mixture = Mixture(
             *zip(*((len(part), part.parts[0].repeats) for part in self.utterances.split()), strict=True)
@@ -148,7 +148,7 @@ class TrainingSet:
 
             self._feasible = in_blocks(small_enough, self._durations, num_tokens)
             self._feasible &= feasible_factors(selection, features, reference, speed)
-        # Planning asks for cells only where they may matter: it takes twice as long.
+        # Planning takes twice as long with texts, so they are left out if no batch can exceed max_cells.
         longest_played = self._durations.max()[None] / min(self._factors) + added_seconds
         most = self._cells(self._padded(longest_played), num_tokens.max())
         self._texts = None
@@ -160,21 +160,18 @@ class TrainingSet:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of the columns that it keeps."""
+        """Size of the columns in bytes."""
         columns = [self._durations, self._feasible, *([self._texts.num_tokens] if self._texts else [])]
         return self.utterances.num_row_bytes + sum(column.untyped_storage().nbytes() for column in columns)
 
     @property
     def epoch_hours(self) -> dict[str, float]:
-        """Name of each manifest to the hours that it contributes to an epoch, at speed 1.0."""
+        """Hours that each manifest contributes to an epoch, at speed 1.0, by its name."""
         parts = self.utterances.split()
         return {part.parts[0].name: part.hours * part.parts[0].repeats for part in parts}
 
     def describe_mixture(self) -> list[str]:
-        """Return a line for each manifest: its utterances, its hours, and what it contributes to an epoch.
-
-        It is empty where there is one manifest.
-        """
+        """Return a line for each manifest: utterances, hours, and share of an epoch; [] with a single manifest."""
         parts = list(self.utterances.split())
         if len(parts) == 1:
             return []
@@ -187,13 +184,12 @@ class TrainingSet:
         ]
 
     def epoch(self, position: Position) -> EpochPlan:
-        """Plan the stretch of an epoch that `position` is in, whole: from its first batch on.
+        """Plan the part of an epoch that contains `position`, from the first batch of that part (`plan_stretch`).
 
-        What the earlier stretches of the epoch have seen is left out; the rest is planned for as many ranks as there
-        are now. Speeds are drawn once an epoch, so a stretch does not change them.
+        Speed factors are drawn once per epoch, so they are equal in all of its parts.
 
         Raises:
-            InputError: the position is not one of this training set, or fewer utterances are left than ranks.
+            InputError: the position does not fit this training set, or there are fewer unused utterances than ranks.
         """
         occurrences = self.mixture.occurrences(self.seed, position.epoch)
         durations, feasible, texts = self._durations, self._feasible, self._texts
@@ -222,27 +218,26 @@ class TrainingSet:
         return EpochPlan(position.epoch, plan, occurrences, durations, padded, factors, kept_speed, texts)
 
     def total_steps(self, position: Position, step: int, bounds: RunBounds) -> int:
-        """Count the optimizer steps of a whole run: those done, and those of all epochs from a position on.
+        """Return the optimizer steps of the whole run: `step`, and those of all epochs from `position` on.
 
-        Speeds and places in the sorting are drawn anew each epoch, so epochs differ in their number of batches
-        (`count_steps`).
+        Speed factors and jitter are drawn for each epoch, so epochs differ in their number of batches (`count_steps`).
 
         Args:
-            position: that the run has come to.
-            step: optimizer steps done by then.
+            position: of the run.
+            step: completed optimizer steps at this position.
             bounds: of the run.
         """
         return count_steps(lambda position: len(self.epoch(position)), len(self.mixture), position, step, bounds)
 
     def num_frames(self, item: Item) -> int:
-        """Count the feature frames that an utterance has at its factor, by the manifest, at most."""
+        """Return the maximum number of feature frames of an utterance at its speed factor, by its manifest line."""
         num_samples = round(self.utterances[item.position].duration * self.features.sample_rate)
         if self._speed is not None:
             num_samples = self._speed.num_samples(num_samples, item.factor)
         return self.features.num_frames(num_samples + round(self._added_seconds * self.features.sample_rate))
 
     def made_up(self, items: Sequence[Item], noise: torch.Generator) -> Batch:
-        """Make up a batch of the sizes and texts that these utterances have, of noise: no audio is read."""
+        """Make a batch of noise with the sizes and texts of these utterances, without reading audio."""
         return collate([self._made_up(item, noise) for item in items], self.settings.lengths)
 
     def _made_up(self, item: Item, noise: torch.Generator) -> Example:
@@ -251,7 +246,7 @@ class TrainingSet:
         return Example(utterance, features, torch.tensor(self.reference.encode(utterance.text)), tuple(views))
 
     def _cells(self, seconds: Tensor, num_tokens: Tensor) -> Tensor:
-        """Numbers in the head's largest tensor for an utterance of so many seconds and tokens."""
+        """Return the elements of the head's largest tensor for utterances of these seconds and numbers of tokens."""
         frames = self._frames(seconds)
         cells: Tensor = self.reference.cells(self.reference.output_lengths(frames), num_tokens)
         return cells
@@ -260,7 +255,7 @@ class TrainingSet:
         return self.features.num_frames((seconds * self.features.sample_rate).round().long())
 
     def _padded(self, seconds: Tensor) -> Tensor:
-        """Return the seconds to which utterances are padded as the longest of their batch, (N,)."""
+        """Return the seconds to which an utterance is padded if it is the longest of its batch, (N,)."""
 
         if self.settings.lengths.lengths_per_doubling is None:
             return seconds

@@ -1,4 +1,4 @@
-"""Utterances as a sequence over the rows of indexes; an `Utterance` object is made when a row is asked for."""
+"""Utterances as a sequence over the rows of indexes; `Utterance` objects are made on access."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class Part:
     """An index of a corpus.
 
     Args:
-        index: its rows.
-        folder: path or URL that its audio paths are relative to.
+        index: the rows.
+        folder: path or URL to which audio paths are relative.
         name: of the manifest, for messages and sums by manifest.
-        prefix: of the ids, which tells them apart from equal ones of an earlier part; empty: ids are as written.
-        repeats: how many times an utterance occurs in a training epoch, in the mean.
+        prefix: added to ids if an earlier part has equal ids; empty: ids as written.
+        repeats: mean number of occurrences of an utterance in a training epoch.
     """
 
     index: Index
@@ -40,9 +40,9 @@ class Utterances(Sequence[Utterance]):
     """Rows of one or more indexes, in order.
 
     Args:
-        parts: the indexes; their rows are numbered one after another.
-        rows: which rows, ascending, (N,) int64; None: all.
-        normalize: from the text as written to the text of an utterance; None: as written.
+        parts: the indexes; row numbers continue from part to part.
+        rows: selected row numbers, ascending, (N,) int64; None: all.
+        normalize: text normaliser; None: texts as written.
     """
 
     def __init__(
@@ -55,14 +55,14 @@ class Utterances(Sequence[Utterance]):
 
     @classmethod
     def of(cls, utterances: Sequence[Utterance]) -> Utterances:
-        """Return utterances as they are if they are columns already; else put them into columns in memory."""
+        """Convert a sequence of utterances to columns in memory; an `Utterances` is returned unchanged."""
         if isinstance(utterances, Utterances):
             return utterances
         return cls([Part(Index(list(record_batches(utterances))), "")])
 
     @classmethod
     def joined(cls, several: Sequence[Utterances]) -> Utterances:
-        """Return all rows of several, one after another, with texts as written."""
+        """Concatenate all rows of several `Utterances`, with texts as written."""
         return cls([part for utterances in several for part in utterances.parts])
 
     def __len__(self) -> int:
@@ -79,7 +79,7 @@ class Utterances(Sequence[Utterance]):
     def __getitem__(self, position: int | slice) -> Utterance | Utterances:
         if isinstance(position, slice):
             return self.select(np.arange(len(self))[position])
-        number = range(len(self))[position]  # raises the IndexError, and counts from the end
+        number = range(len(self))[position]  # handles negative positions and raises IndexError
         row = number if self._rows is None else int(self._rows[number])
         place = bisect_right(self._ends, row)
         part = self.parts[place]
@@ -99,12 +99,12 @@ class Utterances(Sequence[Utterance]):
         return Utterances(self.parts, rows, self._normalize)
 
     def normalized(self, normalize: Callable[[str], str]) -> Utterances:
-        """Return the same utterances with normalised texts; a text is normalised when it is asked for."""
+        """Return these utterances with normalised texts; texts are normalised on access."""
         return Utterances(self.parts, self._rows, normalize)
 
     @property
     def source(self) -> str | None:
-        """Hash of what the utterances as written were made from; None: nothing is known of it, or rows were chosen."""
+        """Hash of the manifests or shards of all rows, before normalisation; None: unknown, or rows were selected."""
         sources = [part.index.source for part in self.parts]
         if self._rows is not None or None in sources:
             return None
@@ -112,22 +112,22 @@ class Utterances(Sequence[Utterance]):
 
     @property
     def durations(self) -> Tensor:
-        """Seconds of each, (N,) float64."""
+        """Duration of each utterance in seconds, (N,) float64."""
         return torch.from_numpy(self._numbers("duration"))
 
     @property
     def offsets(self) -> Tensor:
-        """Where each starts in its file, in seconds, (N,) float64; NaN: it is the whole file."""
+        """Start of each utterance in its file in seconds, (N,) float64; NaN: the whole file."""
         return torch.from_numpy(self._numbers("offset"))
 
     @property
     def num_bytes(self) -> np.ndarray:
-        """Bytes of the audio of each in its shard, (N,) float64; NaN: it is a file of its own."""
+        """Bytes of each utterance's audio in its shard, (N,) float64; NaN: a separate file."""
         return self._numbers("num_bytes").astype(np.float64)
 
     @property
     def num_row_bytes(self) -> int:
-        """Bytes of the numbers of the rows that were chosen; 0: all were."""
+        """Size of the selected row numbers in bytes; 0 without a selection."""
         return 0 if self._rows is None else self._rows.nbytes
 
     def _numbers(self, name: str) -> np.ndarray:
@@ -137,11 +137,11 @@ class Utterances(Sequence[Utterance]):
 
     @property
     def hours(self) -> float:
-        """Hours of audio of all."""
+        """Total hours of audio."""
         return float(self.durations.sum()) / 3600
 
     def audio_paths(self) -> Iterator[str]:
-        """Yield where the audio of each is."""
+        """Yield the audio path of each utterance."""
         for part in self.split():
             yield from (join(part.parts[0].folder, path) for path in part.values("audio_filepath"))
 
@@ -154,7 +154,7 @@ class Utterances(Sequence[Utterance]):
             first = end
 
     def values(self, name: str) -> Iterator[str]:
-        """Yield a text column, texts normalised, a record batch at a time: ten times faster than by utterance."""
+        """Yield the values of a text column, with normalised texts; ten times faster than by utterance."""
         change = self._normalize if name == "text" and self._normalize is not None else str
         first = 0
         for part in self.parts:
@@ -174,17 +174,17 @@ class Utterances(Sequence[Utterance]):
 
     @property
     def texts(self) -> TextColumn:
-        """The text of each, normalised."""
+        """The normalised text of each utterance."""
         return TextColumn(self, "text")
 
     @property
     def ids(self) -> TextColumn:
-        """The id of each."""
+        """The id of each utterance."""
         return TextColumn(self, "id")
 
 
 def with_known_ids(parts: Sequence[Part]) -> set[int]:
-    """Return the places of the parts in which an id occurs that an earlier part has, too."""
+    """Return the indices of the parts that have an id of an earlier part."""
     if len(parts) < 2:
         return set()
     hashes = [
@@ -192,18 +192,18 @@ def with_known_ids(parts: Sequence[Part]) -> set[int]:
         for part in parts
     ]
     known, shared = hashes[0], set()
-    for place, own in enumerate(hashes[1:], start=1):
+    for index, own in enumerate(hashes[1:], start=1):
         if np.isin(own, known).any():
-            shared.add(place)
+            shared.add(index)
         known = np.concatenate([known, own])
     return shared
 
 
 class TextColumn(Sequence[str]):
-    """A text column of utterances; nothing is read before it is asked for.
+    """A text column of utterances, read on access.
 
     Args:
-        utterances: whose it is.
+        utterances: to which the column belongs.
         name: of the column: id or text.
     """
 

@@ -1,7 +1,7 @@
-"""Examples whose features are yet to be computed, for the batch at once where the net is.
+"""Examples without features, for features computed per batch on the model's device.
 
-A worker decodes, augments the waveform and draws the masks, as it would otherwise; what it hands on is the waveform and
-where the masks lie. So masks are those of `SpeechDataset` in any case: a function of (seed, epoch, utterance id).
+A worker loads the audio, augments the waveform and draws masks as usual, but returns waveform and masks instead of
+features. So masks are the same function of (seed, epoch, utterance id) as without this.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from asr.interfaces import Features, Masks
 
 @dataclass(frozen=True, slots=True)
 class Unfeatured:
-    """Stands in the place of an utterance's features (T, F).
+    """A placeholder for an utterance's features (T, F).
 
     Args:
         waveform: (S,).
         num_frames: T.
-        masks: rectangles of them that are 0, (M, 4), as `Masks.draw` gives them.
+        masks: rectangles of the features to set to 0, (M, 4), from `Masks.draw`.
     """
 
     waveform: Tensor
@@ -42,51 +42,51 @@ class Unfeatured:
 
 
 class WaveformFeatures:
-    """Takes the place of `features` in a dataset: it keeps the waveform, and counts the frames."""
+    """Replaces `features` in a dataset; stores the waveform and computes only the number of frames."""
 
     def __init__(self, features: Features) -> None:
         self.sample_rate = features.sample_rate
         self._num_frames: Callable[[int], int] = features.num_frames
 
     def __call__(self, waveform: Tensor) -> Unfeatured:
-        """Waveform (S,) to what stands for its features."""
+        """Waveform (S,) to the placeholder for its features."""
         return Unfeatured(waveform, self._num_frames(len(waveform)), torch.zeros(0, 4, dtype=torch.int64))
 
 
 @dataclass(frozen=True)
 class DrawnMasks:
-    """Takes the place of an augmentation: it draws the masks, and leaves them to be put on."""
+    """Replaces an augmentation of features; draws masks without applying them."""
 
     masks: Masks
     dim: int
 
     def __call__(self, unfeatured: Unfeatured) -> Unfeatured:
-        """Add the rectangles that are drawn."""
+        """Append the drawn rectangles."""
         drawn = self.masks.draw(unfeatured.num_frames, self.dim)
         return replace(unfeatured, masks=torch.cat([unfeatured.masks, drawn]))
 
 
 def without_features(augmentation: Augmentation, dim: int) -> Augmentation:
-    """Return the same augmentation for waveforms, whose masks are drawn and not yet put on.
+    """Return the augmentation for waveforms, with masks that are drawn but not applied.
 
     Raises:
-        InputError: one of those of the features is something else than masks.
+        InputError: an augmentation of features is not a mask.
     """
     drawn: list[Any] = []
     for augment in augmentation.features:
         if augment.masks is None:
-            must = "data.features_on must be cpu where an augmentation changes features otherwise than by masks"
-            raise InputError(f"{must}; {type(augment).__name__} does.")
+            must = "data.features_on must be cpu with augmentations of features other than masks"
+            raise InputError(f"{must}; got {type(augment).__name__}.")
         drawn.append(DrawnMasks(augment.masks, dim))
     return replace(augmentation, features=drawn)
 
 
 @dataclass(frozen=True, slots=True)
 class WaveformBatch:
-    """Utterances of which the features are yet to be computed.
+    """A batch of utterances without features.
 
-    Shapes: waveforms (B, S), sample_counts (B,); masks (views * B, M, 4), the first view of each utterance first;
-    tokens (B, U), token_lengths (B,). Features will have `num_frames` frames, padding included.
+    Shapes: waveforms (B, S), sample_counts (B,); masks (views * B, M, 4), first the first view of all utterances;
+    tokens (B, U), token_lengths (B,). The features will have `num_frames` frames, with padding.
     """
 
     waveforms: Tensor
@@ -105,7 +105,7 @@ class WaveformBatch:
     pin_memory = page_locked
 
     def featurised(self, front_end: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]) -> Batch:
-        """Compute the features where the tensors are.
+        """Compute the features on the device of the tensors.
 
         Args:
             front_end: waveforms (B, S), sample_counts (B,) to features (B, T, F), feature_lengths (B,).
@@ -114,7 +114,7 @@ class WaveformBatch:
             features, lengths = self.waveforms.new_zeros(0, 0, 0), self.sample_counts
         else:
             features, lengths = front_end(self.waveforms, self.sample_counts)
-            features = F.pad(features, (0, 0, 0, self.num_frames - features.shape[1]))  # fewer, where that is negative
+            features = F.pad(features, (0, 0, 0, self.num_frames - features.shape[1]))  # negative: removed
             views = len(self.masks) // len(self)
             features, lengths = masked(features.repeat(views, 1, 1), self.masks), lengths.repeat(views)
         return Batch(features, lengths, self.tokens, self.token_lengths, self.utterances, self.rejected)
@@ -133,17 +133,18 @@ def masked(features: Tensor, masks: Tensor) -> Tensor:
 
 
 def collate_waveforms(examples: Sequence[Example | Rejected], lengths: PaddedLengths) -> WaveformBatch:
-    """Pad waveforms to a batch whose features have one of the `lengths`; rejected ones are passed on beside it."""
+    """Pad waveforms to a batch whose features have one of the `lengths`; the batch lists rejected ones separately."""
     good = [example for example in examples if isinstance(example, Example)]
     first = [cast(Unfeatured, example.features) for example in good]
-    views = [view for views in zip(*((one.features, *one.other_views) for one in good), strict=True) for view in views]
-    most = max((one.num_frames for one in first), default=0)
+    of_examples = ((example.features, *example.other_views) for example in good)
+    views = [view for views in zip(*of_examples, strict=True) for view in views]
+    max_frames = max((item.num_frames for item in first), default=0)
     tokens = [example.tokens for example in good]
     return WaveformBatch(
-        waveforms=pad_sequence([one.waveform for one in first], batch_first=True) if good else torch.zeros(0, 0),
-        sample_counts=torch.tensor([len(one.waveform) for one in first], dtype=torch.int64),
+        waveforms=pad_sequence([item.waveform for item in first], batch_first=True) if good else torch.zeros(0, 0),
+        sample_counts=torch.tensor([len(item.waveform) for item in first], dtype=torch.int64),
         masks=torch.stack([cast(Unfeatured, view).masks for view in views]) if good else torch.zeros(0, 0, 4).long(),
-        num_frames=lengths.of(most),
+        num_frames=lengths.of(max_frames),
         tokens=pad_sequence(tokens, batch_first=True) if good else torch.zeros(0, 0, dtype=torch.int64),
         token_lengths=torch.tensor([len(example.tokens) for example in good], dtype=torch.int64),
         utterances=tuple(example.utterance for example in good),
