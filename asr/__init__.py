@@ -6,43 +6,43 @@
     >>> [word.text for word in transcript.words] == transcript.text.split()
     True
     >>> samples, sample_rate = soundfile.read("recording.wav")
-    >>> [again] = recognizer.transcribe([samples], sample_rate=sample_rate)  # several at once, as a list
+    >>> [again] = recognizer.transcribe([samples], sample_rate=sample_rate)  # a list of recordings gives a list
     >>> again.text == transcript.text
     True
     >>> stream = asr.Stream(recognizer)
-    >>> final, partial, _ = stream.feed(samples)  # at stream.sample_rate, in pieces of any length
+    >>> final, partial, _ = stream.feed(samples)  # at stream.sample_rate; any number of samples per call
     >>> more, _, _ = stream.finish()
 
-Errors that the caller can mend are `InputError`, with a message of one line; `AudioError` is one about a recording.
+Errors that the caller can correct are `InputError`, with a message of one line; `AudioError` concerns one recording.
 
-What lies here are the contract (`interfaces`, `errors`, `lengths`, `build`) and the commands, python -m asr.<command>.
-The folders, from the lowest layer up; each imports only from those above it:
+The modules of this folder are the contract (`interfaces`, `errors`, `lengths`, `build`) and the commands,
+python -m asr.<command>. The subfolders, from the lowest layer up; each imports only from folders above it in this list:
 
-    system/          files, processes
-    settings/        what settings must be, and where the files of conf/ are
-    storage/         files by path or URL: object stores, their cache on a local disk
-    audio/           files to waveforms (S,)
-    text/            normalised text, words of tokens, a stranger's text on one line, numbers as they are printed
-    language_model/  n-grams: made, mixed, checked, asked
-    kernels/         hand-tuned operations, each beside its plain form
-    web/             what pages are made of
+    system/          files, processes, devices
+    settings/        rules for settings, and the paths of the files in conf/
+    storage/         files by path or URL: object stores and their cache on the local disk
+    audio/           audio files to waveforms (S,)
+    text/            text normalisation, words of tokens, untrusted text on one line, printed numbers
+    language_model/  n-gram models: estimation, interpolation, checks, queries
+    kernels/         optimised operations, each beside a plain implementation
+    web/             parts of HTML pages
     augment/ features/ tokenizer/ encoder/ head/ decode/ adapter/ optimizer/ schedule/
                      the components: asr/<group>/<name>.py is configured by conf/<group>/<name>.yaml
-    token_model/     a component, too: neural language models over tokens, of the encoder's layers
-    data/            manifest lines to utterances, examples, batches (the padding boundary) and each epoch's plan
-    recognition/     the model (encoder and head), and with a decoder the recogniser: audio to transcripts
-    evaluation/      word errors, how sure they are, what they are made of
-    onnx/            runs exported programs
-    checkpoint/      a recogniser on the disk, as asr writes it
-    interchange/     models of other toolkits and from hubs, in and out
-    run/             a run folder, what a run starts from, how it is resumed
+    token_model/     components too: neural language models over tokens, built of the encoder's layers
+    data/            manifest lines to utterances, examples, batches (which add the padding), and each epoch's plan
+    recognition/     the model (encoder and head), and the recogniser (model and decoder): audio to transcripts
+    evaluation/      word errors, their confidence intervals and their kinds
+    onnx/            exported ONNX programs run as models
+    checkpoint/      asr's own file format of a recogniser
+    interchange/     import and export of models of other toolkits and hubs
+    run/             a run folder, the initial weights of a run, resuming
     publishing/      models written for others: ONNX programs, a page for the browser, a folder for a hub
     bulk/            jobs of many hours: parts, failures, engines
-    cli/             what commands share
-    diagnosis/       what is wrong with a corpus, or with a plan to train on it
-    report/          pages that a person reads
-    training/        Lightning: the step, the loaders, checkpoints, many processes
-    server/          the page, the HTTP endpoint, and the WebSocket for speech while it is spoken
+    cli/             code that commands share
+    diagnosis/       problems of a corpus, and of a plan to train on it
+    report/          reports as HTML pages
+    training/        Lightning: the training step, data loaders, checkpoints, multiple processes
+    server/          the web page, the HTTP endpoint, and the WebSocket for live speech
 """
 
 from importlib.metadata import PackageNotFoundError, version
@@ -93,7 +93,7 @@ def __dir__() -> list[str]:
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> object:
-        """Import a name when it is first asked for: torch takes seconds."""
+        """Import a name on first access, because importing torch takes seconds."""
         if name not in MODULES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         from importlib import import_module

@@ -1,4 +1,4 @@
-"""The wiring: which object gets which other. YAML says which component and how big; nothing else is decided there."""
+"""Build components from a config and pass them to each other. A config chooses components and sets their options."""
 
 import importlib
 import inspect
@@ -28,27 +28,27 @@ Config = Mapping[str, Any]
 
 HERE = Path(__file__).parent
 
-MODEL_KEYS = ("normalizer", "tokenizer", "features", "encoder", "head", "decode")  # of a config: what a bundle holds
-BYTES_TRAINED = 16  # of a parameter in training, in float32: itself, its gradient, and two numbers of the optimizer
+MODEL_KEYS = ("normalizer", "tokenizer", "features", "encoder", "head", "decode")  # sections of a config in a bundle
+BYTES_TRAINED = 16  # per parameter in training, in float32: weight, gradient, and two values of the optimizer's state
 
 
 def build_recognizer(
     config: Config, tokenizer: Tokenizer, features: Features, calibration: Calibration = UNCALIBRATED
 ) -> Recognizer:
-    """Make a recogniser with fresh weights around a fitted tokenizer and fitted features."""
+    """Make a recogniser with new weights for a fitted tokenizer and fitted features."""
     model = build_model(config, tokenizer, features)
     return Recognizer(model, build_decoder(config, model), calibration)
 
 
 def build_model(config: Config, tokenizer: Tokenizer, features: Features) -> Model:
-    """Make a model with fresh weights around a fitted tokenizer and fitted features.
+    """Make a model with new weights for a fitted tokenizer and fitted features.
 
     Raises:
-        InputError: a setting does not hold, or the encoder hears speech while it is spoken and the features do not.
+        InputError: a setting is invalid, or a streaming encoder is combined with features that need later frames.
     """
     encoder: Encoder = component("encoder", config["encoder"])(features.dim)
     if encoder.streaming is not None and not features.normalize.framewise:
-        must = f"features.normalize must need no frames to come for encoder={config['encoder']['name']}"
+        must = f"features.normalize must not need later frames for encoder={config['encoder']['name']}"
         given = config["features"]["normalize"]["name"]
         raise InputError(f"{must}; {given} does. Take features/normalize=global_cmvn.")
     head = component("head", config["head"])(encoder.output_dim, len(encoder.blocks), tokenizer.vocab_size)
@@ -59,7 +59,7 @@ def build_model(config: Config, tokenizer: Tokenizer, features: Features) -> Mod
 
 
 def build_adapter(config: Config) -> Adapter:
-    """Make what adapts a trained model, and merges what was trained into it."""
+    """Make the adapter, which adapts a trained model and can be merged into it."""
     adapter: Adapter = component("adapter", config)()
     return adapter
 
@@ -68,7 +68,7 @@ def build_decoder(config: Config, model: Model) -> Decoder:
     """Make the decoder of a model.
 
     Raises:
-        InputError: the model's head lacks what the decoder needs, or a setting does not hold.
+        InputError: the model's head lacks a part that the decoder needs, or a setting is invalid.
     """
     make = component("decode", config["decode"])
     check_needs(make, model.head, config)
@@ -76,7 +76,7 @@ def build_decoder(config: Config, model: Model) -> Decoder:
 
 
 def _with_token_models(make: "partial[Any]", tokenizer: Tokenizer, where: str) -> "partial[Any]":
-    """Read the neural language models that settings of a decoder and of its parts name."""
+    """Load the neural language models named in the settings of a decoder and of its parts."""
     given: dict[str, Any] = {}
     for key, value in make.keywords.items():
         name = f"{where}.{key}"
@@ -90,32 +90,32 @@ def _with_token_models(make: "partial[Any]", tokenizer: Tokenizer, where: str) -
 
 
 def check_needs(decoder: "partial[Any]", head: Head, config: Config) -> None:
-    """Check that a head has what a decoder cannot do without.
+    """Check that a head has the parts that a decoder needs.
 
     Raises:
-        InputError: it has not.
+        InputError: a part is missing.
     """
     wrapped = decoder.keywords.get(getattr(decoder.func, "wraps", ""))
     if wrapped is not None:
         check_needs(wrapped, head, config)
-    for need in decoder.func.needs:  # type: ignore[attr-defined]  # as interfaces.Decoder says
+    for need in decoder.func.needs:  # type: ignore[attr-defined]  # declared in interfaces.Decoder
         if getattr(head, need, None) is None:
             must = f"decode={config['decode']['name']} must have a head with a {need}"
             raise InputError(f"{must}; head={config['head']['name']} has none.")
 
 
 def build_tokenizer(config: Config) -> Tokenizer:
-    """Make a tokenizer that has yet to `fit` or `load`."""
+    """Make a tokenizer; the caller must `fit` or `load` it."""
     return component("tokenizer", config["tokenizer"])()
 
 
 def build_features(config: Config) -> Features:
-    """Make features whose normalisation has yet to `fit` or `load`."""
+    """Make features; the caller must `fit` or `load` their normalisation."""
     return component("features", config["features"])()
 
 
 def build_augmentation(config: Config, sample_rate: int) -> Augmentation:
-    """Make what changes training utterances, each part at its stage: plan (speed), waveform, features."""
+    """Make the augmentations of training utterances, grouped by stage: plan (speed), waveform, features."""
     stages: dict[str, list[Any]] = {"plan": [], "waveform": [], "features": []}
     recordings: dict[str, RecordingList] = {}
     chosen = config.get("augment") or {}
@@ -133,30 +133,30 @@ def build_augmentation(config: Config, sample_rate: int) -> Augmentation:
             make = partial(make, recordings=recordings[setting])
         stages[stage].append(make() if stage == "features" else make(sample_rate))
     if len(stages["plan"]) > 1:
-        raise InputError(f"augment must hold one change of speed at most; got {len(stages['plan'])}.")
+        raise InputError(f"augment must have at most one change of speed; got {len(stages['plan'])}.")
     return Augmentation(next(iter(stages["plan"]), None), stages["waveform"], stages["features"], recordings)
 
 
 def build_token_model(config: Config, vocab_size: int) -> TokenModel:
-    """Make a neural language model with fresh weights."""
+    """Make a neural language model with new weights."""
     return component("token_model", config)(vocab_size)
 
 
 def load_token_model(path: str, tokenizer: Tokenizer, setting: str) -> TokenModel:
-    """Read a neural language model that a setting names.
+    """Load a neural language model.
 
     Args:
         path: of a run folder, a bundle, or the file in it.
-        tokenizer: of the recogniser, over whose tokens it must be.
-        setting: for errors.
+        tokenizer: of the recogniser; the language model must have the same tokens.
+        setting: name of the setting that holds the path, for errors.
 
     Raises:
-        InputError: it cannot be read, or is over other tokens.
+        InputError: the file cannot be read, or the language model has other tokens.
     """
     stored = read_token_model(token_model_file(Path(path)))
     if stored.pieces != list(tokenizer.pieces):
         must = f"{setting} must be a language model over the recogniser's own {tokenizer.vocab_size} tokens"
-        raise InputError(f"{must}; {path} is over {len(stored.pieces)} others. Train it with recognizer=MODEL.")
+        raise InputError(f"{must}; {path} has {len(stored.pieces)} others. Train it with recognizer=MODEL.")
     with torch.device("meta"):
         model: Any = build_token_model(stored.settings, tokenizer.vocab_size)
     dtypes = {name: weight.dtype for name, weight in model.state_dict().items()}
@@ -174,28 +174,28 @@ def build_schedule(config: Config) -> Schedule:
 
 
 def build_optimizer(config: Config, named_parameters: Iterable[tuple[str, nn.Parameter]]) -> torch.optim.Optimizer:
-    """Make the optimizer of those of the parameters that are trained."""
+    """Make the optimizer of all parameters that require a gradient."""
     make: OptimizerMaker = component("optimizer", config["optimizer"])()
     return make((name, parameter) for name, parameter in named_parameters if parameter.requires_grad)
 
 
 def check_components(config: Config) -> None:
-    """Check the settings of all components, those that depend on each other too, before a training begins.
+    """Check the settings of all components, and their combination, before a training begins.
 
     Nothing is fitted, and the net is made without memory for its weights.
 
     Raises:
-        InputError: a setting does not hold, or the net is too large for this machine.
+        InputError: a setting is invalid, or the net is too large for this machine.
     """
     tokenizer, features = build_tokenizer(config), build_features(config)
     with torch.device("meta"):
         model = build_model(config, tokenizer, features)
     check_needs(component("decode", config["decode"]), model.head, config)
     num_parameters = sum(parameter.numel() for parameter in model.parameters())
-    needed, there = num_parameters * BYTES_TRAINED, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    if needed > there:
+    needed, available = num_parameters * BYTES_TRAINED, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if needed > available:
         must = "the net must fit into memory, with its gradients and the optimizer's state"
-        given = f"{num_parameters:,} parameters take {needed / 2**30:.1f} GiB of {there / 2**30:.1f}"
+        given = f"{num_parameters:,} parameters need {needed / 2**30:.1f} GiB of {available / 2**30:.1f}"
         raise InputError(f"{must}; {given}. Lower encoder.dim or encoder.num_layers.")
     build_augmentation(config, features.sample_rate)
     build_schedule(config)
@@ -203,10 +203,12 @@ def check_components(config: Config) -> None:
 
 
 def check_token_model(config: Config) -> None:
-    """Check the settings of a language model's training before it begins; the net is made without memory.
+    """Check the settings of a language model's training before it begins.
+
+    The net is made without memory for its weights.
 
     Raises:
-        InputError: a setting does not hold.
+        InputError: a setting is invalid.
     """
     with torch.device("meta"):
         build_token_model(config["token_model"], 1)
@@ -215,42 +217,43 @@ def check_token_model(config: Config) -> None:
 
 
 def component(group: str, config: Config, where: str = "") -> partial[Any]:
-    """Find the class that a config names, with its settings filled in and the wired arguments still to come.
+    """Find the class that a config names and bind its settings; the caller passes the positional arguments.
 
-    `group` and `config["name"]` name the file `asr/<group>/<name>.py`; the class is the one defined there with the
-    file's name, or with those of file and folder (head/predictor/gru.py: GRUPredictor). A setting that is itself such
-    a config, say `norm: {name: layer_norm, ...}` in group `encoder`, is found in the group `encoder/norm` in the same
-    way and handed over as a callable.
+    `group` and `config["name"]` name the file `asr/<group>/<name>.py`. The class is defined there and is named after
+    the file, or after file and folder (head/predictor/gru.py: GRUPredictor). A setting that is itself a component's
+    config, such as `norm: {name: layer_norm, ...}` in group `encoder`, is resolved in the group `encoder/norm` and
+    bound as a callable.
 
-    A bundle's config may come from a stranger: nothing outside these files can be named, let alone imported.
+    A bundle's config may come from an untrusted source: it can only name files in asr/<group>.
 
     Args:
         group: of the component.
         config: its name and settings.
-        where: what the user calls it; the group's name, unless given.
+        where: name of the setting for error messages; by default the group's name.
 
     Raises:
-        InputError: there is no such component, or the settings are not those that its class asks for.
+        InputError: the component does not exist, or its settings are missing, unknown or invalid.
     """
     where = where or group.replace("/", ".")
     if not isinstance(config, Mapping) or "name" not in config:
         raise InputError(f"{where} must be a mapping with the key name; got {config!r}.")
     cls = _find_class(group, config["name"])
     settings = {key: value for key, value in config.items() if key != "name"}
-    asked = {p.name for p in inspect.signature(cls).parameters.values() if p.kind is p.KEYWORD_ONLY}
-    if settings.keys() != asked:
-        missing, unknown = sorted(asked - settings.keys()), sorted(settings.keys() - asked)
-        wrong = [f"{what}: {', '.join(keys)}" for what, keys in (("missing", missing), ("unknown", unknown)) if keys]
-        must = f"{where} ({config['name']}) must set exactly {', '.join(sorted(asked)) or 'nothing'}"
+    required = {p.name for p in inspect.signature(cls).parameters.values() if p.kind is p.KEYWORD_ONLY}
+    if settings.keys() != required:
+        missing, unknown = sorted(required - settings.keys()), sorted(settings.keys() - required)
+        wrong = [f"{kind}: {', '.join(keys)}" for kind, keys in (("missing", missing), ("unknown", unknown)) if keys]
+        must = f"{where} ({config['name']}) must set exactly {', '.join(sorted(required)) or 'nothing'}"
         raise InputError(f"{must}; {'; '.join(wrong)}.")
-    wraps = getattr(cls, "wraps", "")  # the part that is a component of this same group, and wraps none itself
+    wraps = getattr(cls, "wraps", "")  # name of the setting that holds another component of this group
     kinds = {key: f"{group}/{key}" for key, value in settings.items() if isinstance(value, Mapping)}
     kinds |= {key: f"{group}/{key}" for key in settings if (HERE / group / key).is_dir()}
     nested = {key: component(kind, settings[key]) for key, kind in kinds.items() if key != wraps}
     if wraps:
         inner = settings[wraps]
         if isinstance(inner, Mapping) and inner.get("name") == config["name"]:
-            raise InputError(f"{where}.{wraps} must not be {config['name']} itself; got another one in it.")
+            must = f"{where}.{wraps} must not be {config['name']} itself"
+            raise InputError(f"{must}. Choose another file of asr/{group}.")
         nested[wraps] = component(group, inner, f"{where}.{wraps}")
     for key, rule in rules(cls).items():
         rule.check(f"{where}.{key}", settings[key])
@@ -258,29 +261,29 @@ def component(group: str, config: Config, where: str = "") -> partial[Any]:
 
 
 def rules(cls: Callable[..., Any]) -> dict[str, Rule]:
-    """Collect what a component says its settings must be; those that are parts have no rule."""
+    """Return the rules of a component's settings, by name; settings that hold another component have no rule."""
     parameters = inspect.signature(cls, eval_str=True).parameters.values()
     annotated = {parameter.name: get_args(parameter.annotation) for parameter in parameters}
     return {name: rule for name, marks in annotated.items() for rule in marks[1:] if isinstance(rule, Rule)}
 
 
 def rules_of(group: str, name: str) -> dict[str, Rule]:
-    """Collect them of the component asr/<group>/<name>.py."""
+    """Return the rules of the settings of the component asr/<group>/<name>.py."""
     return rules(_find_class(group, name))
 
 
 def _find_class(group: str, name: object) -> Callable[..., Any]:
     folder = HERE / group
-    here = group.replace("/", ".")
+    dotted = group.replace("/", ".")
     parts = [*group.split("/"), name]
     safe = all(isinstance(part, str) and re.fullmatch(r"[a-z][a-z0-9_]*", part) for part in parts)
     if not safe or not (folder / f"{name}.py").is_file():
-        there = ", ".join(sorted(file.stem for file in folder.glob("[a-z]*.py"))) if folder.is_dir() else "none"
-        raise InputError(f"{here}.name must be a file in asr/{group} ({there}); got {name!r}.")
-    module = importlib.import_module(f"asr.{here}.{name}")
+        names = ", ".join(sorted(file.stem for file in folder.glob("[a-z]*.py"))) if folder.is_dir() else "none"
+        raise InputError(f"{dotted}.name must be a file in asr/{group} ({names}); got {name!r}.")
+    module = importlib.import_module(f"asr.{dotted}.{name}")
     stem, group_name = str(name).replace("_", ""), folder.name.replace("_", "")
     for cls in vars(module).values():
         named_like_file = isinstance(cls, type) and cls.__name__.lower() in (stem, stem + group_name)
         if named_like_file and cls.__module__ == module.__name__:
             return cls
-    raise InputError(f"{here}.name must be a component; asr/{group}/{name}.py holds only parts of one.")
+    raise InputError(f"{dotted}.name must be a component; asr/{group}/{name}.py only defines parts of components.")

@@ -1,40 +1,40 @@
-"""The exceptions that are meant for the person at the keyboard."""
+"""Exceptions whose message is written for the user, and helpers that word it."""
 
 import reprlib
 
 
 class InputError(ValueError):
-    """Something the user gave does not hold.
+    """An input of the user is invalid.
 
-    The message is complete in itself: what must hold, what was given, what to do. Commands print it as one line
-    and exit with status 1; any other exception is a fault of ours and keeps its traceback.
+    The message is self-contained: what must hold, what was given, what to do. Commands print it as one line and exit
+    with status 1; any other exception is a bug in asr and is shown with its traceback.
     """
 
 
 def shown(value: object) -> str:
-    """What was given, as Python writes it, for an error's message; its middle is left out if it is long."""
+    """Format a value for an error message: its repr, with the middle omitted if it is long."""
     short = reprlib.Repr()
     short.maxstring, short.maxother, short.maxlevel = 80, 80, 2
     return short.repr(value)
 
 
 class AudioError(InputError):
-    """One file, or one stretch of it, that cannot be used; the message is one line and names the file."""
+    """An audio file, or a segment of it, cannot be used; the message is one line and names the file."""
 
 
 class TruncatedError(AudioError):
-    """A file of which a part is missing, or damaged."""
+    """Part of an audio file is missing or damaged."""
 
 
 class StoreError(Exception):
-    """An object store, or what it holds, failed: the message is one line and names the object and the cause.
+    """An object store failed; the message is one line and names the object and the cause.
 
-    It is no AudioError, which would skip an utterance because of the state of a network, and no InputError, which
-    would count as the fault of one file; it ends a run. Commands print it as one line and exit with status 1.
+    It ends a run. It is not an AudioError, which would skip an utterance because of a network problem, nor an
+    InputError, which would blame a single file. Commands print it as one line and exit with status 1.
     """
 
     def __init__(self, message: str) -> None:
-        # torch raises an exception of a loading process again with the traceback as its message: the last line is ours
+        # When torch raises an exception of a data worker again, the message is a traceback that ends with our message.
         super().__init__(message.rstrip().rpartition("StoreError: ")[2])
 
 
@@ -43,7 +43,7 @@ class UnreachableStoreError(StoreError):
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Tell whether an exception says that memory was not enough, on whatever device."""
+    """Return whether an exception reports that the memory of the CPU or of another device was exhausted."""
     texts = ("can't allocate memory", "out of memory", "ALLOC_FAILED", "std::bad_alloc")  # torch's, a RuntimeError
     return isinstance(error, MemoryError) or (
         isinstance(error, RuntimeError) and any(text in str(error) for text in texts)
@@ -51,11 +51,11 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def how_to_install(extra: str) -> str:
-    """How the packages of an extra of pyproject.toml are installed, as the end of an error's message."""
+    """Return the command that installs an extra of pyproject.toml, as the end of an error message."""
     return f"In a clone of asr: pip install -e '.[{extra}]'"
 
 
 def one_line(error: object) -> str:
-    """Return an error's message, or any text of another library, on one line and of at most 300 characters."""
+    """Return an error message, or other text from a library, on one line of at most 300 characters."""
     text = " ".join(str(error).split())
     return text if len(text) <= 300 else text[:300] + " …"

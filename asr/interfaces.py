@@ -1,7 +1,7 @@
-"""The Protocol of each part of the pipeline, with the shapes of what it takes and returns.
+"""The Protocol of each part of the pipeline, with the shapes of arguments and results.
 
-A component is whatever has these methods; it inherits from nothing of ours. Dimensions: S samples, T feature
-frames, F mel bins, B utterances, U tokens, T' encoder frames, D encoder dimension, V vocabulary with blank.
+A component is any class with these methods; it needs no base class. Dimensions: S samples, T feature frames, F mel
+bins, B utterances, U tokens, T' encoder frames, D encoder dimension, V vocabulary size with the blank.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -14,14 +14,14 @@ from torch.optim import Optimizer
 from asr.lengths import Lengths
 
 BLANK_ID = 0  # CTC's blank, in every tokenizer, head and decoder
-BOUNDARY_ID = BLANK_ID  # begins and ends a sequence whose tokens are predicted one by one; it spells nothing, either
+BOUNDARY_ID = BLANK_ID  # begins and ends the sequences of autoregressive models; like the blank, it spells nothing
 
 
 class Tokenizer(Protocol):
-    """Text to token ids and back. Ids are 1 .. vocab_size - 1; 0 is the blank."""
+    """Convert text to token ids and back. Ids are 1 .. vocab_size - 1; 0 is the blank."""
 
     vocab_size: int
-    pieces: Sequence[str]  # what each id spells, "" for the blank; a space parts words
+    pieces: Sequence[str]  # text of each id, "" for the blank; a space separates words
 
     def fit(self, texts: Iterable[str]) -> None: ...
     def encode(self, text: str) -> list[int]: ...
@@ -31,12 +31,12 @@ class Tokenizer(Protocol):
 
 
 class Normalization(Protocol):
-    """(T, F) to (T, F): the last step of the features."""
+    """Normalisation of features, (T, F) to (T, F): the last step of their computation."""
 
-    framewise: ClassVar[bool]  # whether a frame comes out the same without the others, as streams need it
+    framewise: ClassVar[bool]  # whether each frame is normalised independently of the others, as streaming requires
 
     @property
-    def batched(self) -> nn.Module: ...  # features (B, T, F), padding_mask (B, T) to (B, T, F)
+    def batched(self) -> nn.Module: ...  # maps features (B, T, F) and padding_mask (B, T) to (B, T, F)
     def __call__(self, features: Tensor) -> Tensor: ...
     def fit(self, features: Iterable[Tensor]) -> None: ...
     def files(self) -> dict[str, bytes]: ...
@@ -44,14 +44,14 @@ class Normalization(Protocol):
 
 
 class Features(Protocol):
-    """One waveform (S,) to one utterance's features (T, F)."""
+    """Compute the features (T, F) of one utterance from its waveform (S,)."""
 
     dim: int  # F
-    sample_rate: int
+    sample_rate: int  # Hz
     window: int  # samples of a frame
     hop: int  # samples from one frame to the next
-    samples_ahead: int  # of the first sample of a frame's hop, that the frame needs; at the waveform's end it is padded
-    frames_before: int  # whose hops a frame needs, too
+    samples_ahead: int  # a frame is computed from this many samples after the start of its hop
+    frames_before: int  # and from the hops of this many frames before it
     normalize: Normalization
 
     def __call__(self, waveform: Tensor) -> Tensor: ...
@@ -60,26 +60,30 @@ class Features(Protocol):
 
 
 class Recordings(Protocol):
-    """Audio that an augmentation mixes in: a folder or a manifest, decoded as it is drawn."""
+    """Recordings of a folder or manifest that an augmentation mixes in; each is decoded when it is drawn."""
 
     def __len__(self) -> int: ...
     def whole(self, place: int, sample_rate: int) -> Tensor: ...
     def stretch(self, place: int, sample_rate: int, num_samples: int, begin: float) -> Tensor:
-        """(S,), from a share of what is left of a longer one; a shorter one goes round."""
+        """Cut `num_samples` out of a recording, (S,); a shorter recording is repeated.
+
+        `begin`, from 0 to below 1, is the start as a fraction of the possible starts, or of a shorter recording's
+        length.
+        """
 
 
 class WaveformAugment(Protocol):
     """A random change of one utterance's waveform, (S,) to (S',), drawn from torch's CPU generator.
 
-    Made with the sample rate. A setting `recordings` is the path of a folder or a manifest; the class is given
-    Recordings. (A change of speed has the stage "plan": `asr.data.dataset.SpeedPerturbation`.)
+    The constructor takes the sample rate. A setting `recordings` is the path of a folder or a manifest; the class
+    receives it as `Recordings`. (A change of speed has the stage "plan": `asr.data.dataset.SpeedPerturbation`.)
     """
 
     stage: ClassVar[str]  # "waveform"
 
     @property
     def max_added_seconds(self) -> float:
-        """By how much the waveform may grow; the batch plan leaves room for it."""
+        """Maximum by which the waveform grows; the batch plan leaves room for it."""
 
     def __call__(self, waveform: Tensor) -> Tensor: ...
 
@@ -91,7 +95,7 @@ class FeatureAugment(Protocol):
 
     @property
     def masks(self) -> "Masks | None":
-        """Itself, if all it does is to set rectangles to 0: then it also works on features computed on the GPU."""
+        """Itself, if it only sets rectangles to 0 and can therefore be applied to features computed on the GPU."""
 
     def __call__(self, features: Tensor) -> Tensor: ...
 
@@ -100,11 +104,11 @@ class Masks(Protocol):
     """Rectangles of features that are set to 0."""
 
     def draw(self, num_frames: int, dim: int) -> Tensor:
-        """Draw rectangles (M, 4) from torch's CPU generator: first frame and end, first bin and end."""
+        """Draw rectangles (M, 4) from torch's CPU generator: first frame, end frame, first bin, end bin."""
 
 
 class Subsampling(Protocol):
-    """(B, T, F), (B,) to (B, T', D), (B,)."""
+    """Map features (B, T, F) and their lengths (B,) to encoder frames (B, T', D) and their lengths (B,)."""
 
     stride: int  # feature frames per encoder frame
 
@@ -113,27 +117,33 @@ class Subsampling(Protocol):
 
 
 class MaskedNorm(Protocol):
-    """(B, T', D), padding_mask (B, T') to (B, T', D)."""
+    """Normalise (B, T', D) with padding_mask (B, T'), to (B, T', D)."""
 
-    framewise: ClassVar[bool]  # whether, but for training, a frame comes out the same without the others
+    framewise: ClassVar[bool]  # whether each frame is normalised independently of the others outside training
 
     def __call__(self, x: Tensor, padding_mask: Tensor) -> Tensor: ...
 
 
 class Attention(Protocol):
-    """Self-attention of a Conformer block; made with D, the number of heads and dropout."""
+    """Self-attention of a Conformer block; the constructor takes D, the number of heads and dropout."""
 
     @property
     def streaming(self) -> "StreamingAttention | None":
         """Itself, if it can attend to frames of earlier chunks."""
 
     def positions(self, x: Tensor) -> Tensor:
-        """Encode the positions of x, (B, T', D), once for all blocks."""
+        """Encode the positions of x, (B, T', D); all blocks share the result."""
 
     def __call__(self, x: Tensor, positions: Tensor, padding_mask: Tensor) -> Tensor:
-        """Attend from every frame of x, (B, T', D), to valid frames: to (B, T', D), finite at padded frames.
+        """Attend from every frame of x, (B, T', D), to the valid frames.
 
-        `positions` is what the method of this name returns for x; `padding_mask` is (B, T').
+        Args:
+            x: (B, T', D).
+            positions: output of the method `positions`.
+            padding_mask: (B, T').
+
+        Returns:
+            (B, T', D), finite at padded frames.
         """
 
 
@@ -143,19 +153,26 @@ class StreamingAttention(Attention, Protocol):
     def extend(
         self, x: Tensor, before: Callable[[Tensor], Tensor] | None, positions: Tensor, hidden: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Attend from x, (B, Q, D), to M + Q frames: to (B, Q, D), and keys and values of all, (B, M + Q, 2D).
+        """Attend from x to the M frames before it and to its own Q frames.
 
-        `before` maps the keys and values of x, (B, Q, 2D), to those of the frames before, (B, M, 2D). `hidden` is True
-        where a key must not be seen, (B, Q or 1, M + Q).
+        Args:
+            x: (B, Q, D).
+            before: maps the keys and values of x, (B, Q, 2D), to keys and values of the earlier frames, (B, M, 2D);
+                None: there are no earlier frames.
+            positions: encodings of the distances between queries and keys.
+            hidden: True where a key is masked, (B, Q or 1, M + Q).
+
+        Returns:
+            (B, Q, D), and the keys and values of all frames, (B, M + Q, 2D).
         """
 
 
-NormMaker = Callable[[int], nn.Module]  # given the number of channels: a MaskedNorm
+NormMaker = Callable[[int], nn.Module]  # makes a MaskedNorm, given the number of channels
 ActivationMaker = Callable[[], nn.Module]
 
 
 class Convolution(Protocol):
-    """Convolution module of a Conformer block; made with D, a norm and an activation."""
+    """Convolution module of a Conformer block; the constructor takes D, a norm and an activation."""
 
     norm: MaskedNorm
 
@@ -169,35 +186,40 @@ class Convolution(Protocol):
 class StreamingConvolution(Convolution, Protocol):
     """A convolution module that also sees the frames before its input."""
 
-    num_kept: int  # frames before the input that the kernel reaches
+    num_kept: int  # number of frames before the input that the kernel reaches
 
     def extend(self, x: Tensor, before: Callable[[Tensor], Tensor], padding_mask: Tensor) -> tuple[Tensor, Tensor]:
-        """Convolve x, (B, Q, D), to (B, Q, D), and the convolution's input of all frames, (B, num_kept + Q, D).
+        """Convolve x together with the frames before it.
 
-        `before` maps the convolution's input at x, (B, Q, D), to that of the frames before, (B, num_kept, D).
+        Args:
+            x: (B, Q, D).
+            before: maps the convolution's input at x, (B, Q, D), to its input at the earlier frames, (B, num_kept, D).
+            padding_mask: (B, Q).
+
+        Returns:
+            (B, Q, D), and the convolution's input at all frames, (B, num_kept + Q, D).
         """
 
 
 class Residual(Protocol):
-    """Joins x (B, T', D) and a branch of it by way of a norm: before the branch, or behind both."""
+    """Join x (B, T', D) and its residual branch; the norm comes before the branch or after the sum."""
 
     def enter(self, x: Tensor, norm: nn.Module) -> Tensor: ...
     def leave(self, x: Tensor, branch: Tensor, norm: nn.Module) -> Tensor: ...
     def last(self, dim: int) -> nn.Module: ...
 
 
-Tap = Callable[
-    [Tensor, Tensor], Tensor
-]  # what a block gave (B, T', D), padding_mask (B, T'), to what the next one gets
+# Maps a block's output (B, T', D) and padding_mask (B, T') to the input of the next block.
+Tap = Callable[[Tensor, Tensor], Tensor]
 
 
 class Encoded(NamedTuple):
-    """What an encoder gives.
+    """Output of an encoder.
 
     Args:
         out: encoder_out, (B, T', D).
         lengths: encoder_out_lengths, (B,).
-        blocks: what each tapped block gave, (B, T', D), before its tap changed it.
+        blocks: output of each tapped block, (B, T', D), before its tap changed it.
     """
 
     out: Tensor
@@ -205,20 +227,20 @@ class Encoded(NamedTuple):
     blocks: Mapping[int, Tensor]
 
 
-Taps = Mapping[int, Tap]  # by number of the block, from 0
+Taps = Mapping[int, Tap]  # by block index, from 0
 NO_TAPS: Taps = MappingProxyType({})
 
 
 class Encoder(Protocol):
-    """Features (B, T, F), feature_lengths (B,) to what the encoder gives; `taps` by number of the block, from 0."""
+    """Encode features (B, T, F) with feature_lengths (B,); `taps` change the inputs of blocks."""
 
     output_dim: int  # D
     stride: int  # feature frames per encoder frame
-    blocks: nn.ModuleList  # all of one class; empty where nothing can be tapped
+    blocks: nn.ModuleList  # all of one class; empty if no block can be tapped
 
     @property
     def streaming(self) -> "StreamingEncoder | None":
-        """Itself, if it can process an utterance chunk by chunk."""
+        """Itself, if it can encode an utterance chunk by chunk."""
 
     def __call__(self, features: Tensor, feature_lengths: Tensor, taps: Taps = NO_TAPS) -> Encoded: ...
     def output_lengths(self, feature_lengths: Lengths) -> Lengths: ...
@@ -228,15 +250,16 @@ State = dict[str, Tensor]  # of streams, by name, batch first: streams join and 
 
 
 class StreamingEncoder(Encoder, Protocol):
-    """An encoder that gives of chunks, one after another, what it gives of the whole.
+    """An encoder whose output for consecutive chunks equals its output for the whole utterance.
 
-    Each but the last of a stream has `chunk_frames` times `stride` feature frames, or another number of times that.
-    A step is given more behind that, which begin the next chunk: `ahead`, or `right_frames` times `stride`.
+    A chunk has `chunk_frames * stride` feature frames, or another multiple of `stride`; the last chunk of a stream may
+    have any number. A step also takes the right context, which begins the next chunk: `ahead` feature frames, by
+    default `right_frames * stride`.
     """
 
-    chunk_frames: int | None  # encoder frames of a chunk; None: it sees all of an utterance at once
-    left_frames: int  # encoder frames before a chunk that are seen from it
-    right_frames: int  # the same behind a chunk, which waits for them
+    chunk_frames: int | None  # encoder frames of a chunk; None: a chunk is the whole utterance
+    left_frames: int  # encoder frames before a chunk that it attends to
+    right_frames: int  # right context: encoder frames after a chunk that it attends to
 
     def initial_state(self, batch: int, left_frames: int | None = None) -> State: ...
     def step(
@@ -245,14 +268,14 @@ class StreamingEncoder(Encoder, Protocol):
 
 
 class Head(Protocol):
-    """What is trained on encoder_out; made with output_dim D, the encoder's number of blocks, vocab_size V.
+    """Output layers and their loss; the constructor takes output_dim D, the encoder's number of blocks, vocab_size V.
 
-    It keeps no state between calls. `losses` are by name, each (B,), a sum for each utterance and no mean:
-    "loss" is trained, the others, which `loss_names` lists, are logged.
+    A head stores no state between calls. `losses` returns each loss by name, (B,): sums over an utterance, not means.
+    "loss" is minimised; the others, which `loss_names` lists, are logged.
     """
 
-    loss_names: tuple[str, ...]  # beside "loss"
-    views: int  # copies of an utterance in a training batch, with other masks each; the first of all B come first
+    loss_names: tuple[str, ...]  # without "loss"
+    views: int  # differently masked copies of each utterance in a training batch: all B first copies, then all second
 
     @property
     def taps(self) -> Taps: ...
@@ -261,20 +284,21 @@ class Head(Protocol):
     def losses(self, encoded: Encoded, tokens: Tensor, token_lengths: Tensor) -> Mapping[str, Tensor]: ...
     def min_frames(self, tokens: list[int]) -> int: ...
     def cells(self, frames: Lengths, tokens: Lengths) -> Lengths:
-        """Numbers in its largest tensor for one utterance of so many encoder frames and tokens."""
+        """Number of elements of the head's largest tensor for one utterance with these numbers of frames and tokens."""
 
 
 class FrameHead(Head, Protocol):
-    """A head that says of each frame which token it spells: alignment, posteriors and confidence ask for it."""
+    """A head that gives each frame a distribution over tokens, which alignment, posteriors and confidence require."""
 
     def log_probs(self, encoder_out: Tensor) -> Tensor:
         """(B, T', D) to (B, T', V)."""
 
 
 class Predictor(Protocol):
-    """A transducer's prediction network, made with vocab_size V: the tokens so far, (B, U), to (B, U + 1, P).
+    """A transducer's prediction network: tokens (B, U) to (B, U + 1, P); the constructor takes vocab_size V.
 
-    Its state is a tensor, batch first, so that hypotheses come and go by indexing. It begins by a step of BLANK_ID.
+    Its state is a tensor, batch first, so that hypotheses are added and removed by indexing. The first step takes
+    BLANK_ID.
     """
 
     output_dim: int  # P
@@ -282,13 +306,13 @@ class Predictor(Protocol):
     def __call__(self, tokens: Tensor) -> Tensor: ...
     def initial_state(self, batch: int) -> Tensor: ...
     def step(self, tokens: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        """A token of each, (B,), and the state before it to (B, P) and the state behind it."""
+        """Take one token per hypothesis, (B,), and the state before it; return (B, P) and the state after it."""
 
 
 class JointNetwork(Protocol):
-    """Joins a frame and the tokens before it: what each gives, (..., J), to logits (..., V).
+    """Map the projections of a frame and of the tokens before it, each (..., J), to logits (..., V).
 
-    Where durations are predicted too, their logits follow those of the tokens: (..., V + number of durations).
+    If durations are predicted too, their logits come after the tokens' logits: (..., V + number of durations).
     """
 
     def __call__(self, frames: Tensor, tokens: Tensor) -> Tensor: ...
@@ -306,7 +330,7 @@ class TransducerHead(Head, Protocol):
 class DurationHead(Head, Protocol):
     """A transducer whose joiner predicts a duration with each token and each blank.
 
-    The joiner has another name than `TransducerHead`'s, so that no search takes logits of durations for tokens'.
+    The joiner's name differs from that in `TransducerHead`, so that no search takes duration logits for token logits.
     """
 
     predictor: Predictor
@@ -315,34 +339,34 @@ class DurationHead(Head, Protocol):
 
 
 class Span(NamedTuple):
-    """The frames `start` to `end`, the latter not among them, that spell a token."""
+    """Frames of a token, from `start` to `end`, excluding `end`."""
 
     start: int
     end: int
 
 
 class Memory(NamedTuple):
-    """What a token decoder looks at of encoder frames.
+    """Encoder frames as keys and values for a token decoder.
 
     Args:
-        keys_values: of each of its blocks, (B, 2, H, T', D / H).
-        padding: mask (B, T').
+        keys_values: for each block, (B, 2, H, T', D / H).
+        padding: True = padding, (B, T').
     """
 
     keys_values: list[Tensor]
     padding: Tensor
 
 
-Cache = list[Tensor]  # of N sequences' tokens, by block of a token decoder: keys and values, (N, 2, H, U, D / H)
+Cache = list[Tensor]  # keys and values of the tokens of N sequences, for each block: (N, 2, H, U, D / H)
 
 
 class Forced(NamedTuple):
-    """Tokens as they are predicted, each from the right ones before it.
+    """Output of teacher forcing: each token is predicted from the correct tokens before it.
 
     Args:
         log_probs: (N, U + 1, V).
-        targets: the tokens and the end behind them, (N, U + 1).
-        padding: mask of those, (N, U + 1).
+        targets: the tokens and the end of the sequence, (N, U + 1).
+        padding: True = padding of the targets, (N, U + 1).
     """
 
     log_probs: Tensor
@@ -351,9 +375,9 @@ class Forced(NamedTuple):
 
 
 class TokenDecoder(Protocol):
-    """What a head may have as `token_decoder`: it says of each token, by those before and all frames, the next.
+    """Autoregressive decoder, `token_decoder` of a head: it predicts the next token from earlier tokens and all frames.
 
-    N sequences, as many of each of B utterances; N may be any multiple of B.
+    Shapes: N sequences; N is a multiple of B, with N / B sequences per utterance.
     """
 
     def remember(self, encoder_out: Tensor, lengths: Tensor) -> Memory: ...
@@ -363,7 +387,7 @@ class TokenDecoder(Protocol):
 
 
 class AttentionHead(Head, Protocol):
-    """A head with a token decoder, and a frame head beside it."""
+    """A head with both a token decoder and a frame head."""
 
     token_decoder: TokenDecoder
 
@@ -372,23 +396,23 @@ class AttentionHead(Head, Protocol):
 
 
 class TokenModel(Protocol):
-    """A neural language model over a tokenizer's tokens; made with vocab_size V.
+    """A neural language model over a tokenizer's tokens; the constructor takes vocab_size V.
 
-    A text begins with a step of BOUNDARY_ID, and BOUNDARY_ID is predicted at its end: it never stands within one.
-    Where a text is cut into calls changes nothing. Tokens that follow a text as padding change nothing of its
-    log_probs; the state after them is of no use.
+    The first input of a text is BOUNDARY_ID, and BOUNDARY_ID is predicted at its end; it never occurs inside a text.
+    Log_probs do not depend on how a text is split into calls, nor on padding tokens after it. The state after padding
+    is undefined.
     """
 
     vocab_size: int  # V
 
     def initial_state(self, batch: int) -> State:
-        """Before BOUNDARY_ID; tensors, batch first, so that hypotheses come and go by indexing."""
+        """Return the state before BOUNDARY_ID; batch first, so that hypotheses are added and removed by indexing."""
 
     def __call__(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
-        """Tokens (B, U) to log_probs (B, U, V) of the one after each, and the state after all."""
+        """Map tokens (B, U) to log_probs (B, U, V) of each next token, and to the state after the last token."""
 
     def join(self, states: Sequence[State]) -> State:
-        """Put states into one batch, in this order, after however many tokens each is."""
+        """Concatenate states to one batch, in this order; they may follow different numbers of tokens."""
 
 
 class Hypothesis(NamedTuple):
@@ -396,12 +420,11 @@ class Hypothesis(NamedTuple):
 
     Args:
         tokens: without blanks.
-        score: as the decoder ranks hypotheses (natural logarithm).
-        frames: that spell each token; None: as the frame head aligns them. Of a stream, they are counted from its
-            beginning.
-        confidences: of each token, from 0 to 1; None: as the frame head's entropy tells.
-        num_final: of a stream: tokens that change no more.
-        has_ends: whether frames last as long as their tokens sound; False: they tell where a token is written.
+        score: by which the decoder ranks hypotheses (natural logarithm).
+        frames: of each token, in a stream counted from its beginning; None: the frame head aligns the tokens.
+        confidences: of each token, from 0 to 1; None: computed from the entropy of the frame head.
+        num_final: in a stream, number of tokens that no longer change.
+        has_ends: whether `frames` cover the full duration of each token; False: only the frame that emits it.
     """
 
     tokens: list[int]
@@ -413,11 +436,11 @@ class Hypothesis(NamedTuple):
 
 
 class Tunable(NamedTuple):
-    """A number of a decoder that a dev set may choose.
+    """A numeric setting of a decoder that can be tuned on a dev set.
 
     Args:
-        value: that it has.
-        trials: values to try, in order; a search begins with the middle one.
+        value: current value.
+        trials: values to try, in order; a search begins with the middle value.
     """
 
     value: float
@@ -425,7 +448,7 @@ class Tunable(NamedTuple):
 
 
 class Hotwords(NamedTuple):
-    """Phrases that a decoder was given: those that it listens for, and those that it cannot recognise, with why."""
+    """Hotwords of a decoder: `phrases` are boosted; `impossible` maps phrases it cannot recognise to the reason."""
 
     phrases: Sequence[str]
     impossible: Mapping[str, str]
@@ -435,23 +458,23 @@ NO_HOTWORDS = Hotwords((), {})
 
 
 class Decoder(Protocol):
-    """Search for what encoder_out says; made with head, tokenizer and normaliser.
+    """Search for the tokens of encoder_out; the constructor takes head, tokenizer and normaliser.
 
-    `evidence` is what a search needs of a batch and is computed once; `search` may be tried on it with other values
-    of what is tunable. It finds at least one hypothesis of each utterance, the best first. If the head's
-    frame_head is None, the search must fill in frames and confidences of the hypotheses.
+    `evidence` computes the input of a search once per batch; `search` can then run with several values of the tunable
+    settings. It returns at least one hypothesis per utterance, the best first. If the head's frame_head is None, the
+    search must fill in frames and confidences of the hypotheses.
     """
 
     needs: tuple[str, ...]  # properties of the head that must not be None
-    max_seconds: float | None  # of audio that is searched at once; None: any length
-    max_hypotheses: int  # that are found of an utterance
+    max_seconds: float | None  # maximum duration of audio per search; None: any length
+    max_hypotheses: int  # per utterance
     hotwords: Hotwords
 
     @property
     def tunable(self) -> Mapping[str, Tunable]: ...
     @property
     def streaming(self) -> "StreamingDecoder | None":
-        """Itself, if it can go on from chunk to chunk."""
+        """Itself, if it can decode chunk by chunk."""
 
     @property
     def description(self) -> str: ...
@@ -460,31 +483,35 @@ class Decoder(Protocol):
 
 
 class StreamingDecoder(Decoder, Protocol):
-    """A decoder that goes on from chunk to chunk. A state is one stream's, and is used once."""
+    """A decoder that continues from chunk to chunk. A state belongs to one stream and must be used only once."""
 
     def initial_state(self) -> Any: ...
     def step(
         self, encoder_out: Tensor, lengths: Tensor, states: Sequence[Any]
     ) -> tuple[list[list[Hypothesis]], list[Any]]:
-        """Go on by a chunk of each stream, (B, T', D), (B,): its hypotheses so far, the best first, and its state."""
+        """Decode the next chunk of each stream, (B, T', D), (B,).
+
+        Returns:
+            For each stream its hypotheses so far, the best first; and its next state.
+        """
 
     def forget(self, state: Any, num_tokens: int) -> Any:
-        """Leave out the first tokens of all hypotheses, which are final: what a stream keeps does not grow."""
+        """Drop the first tokens of all hypotheses, which are final, so that a stream's state does not grow."""
 
     def decide(self, state: Any, tokens: list[int]) -> Any:
-        """Keep only the hypotheses that begin with the first tokens of the best one, which do not change then."""
+        """Make `tokens`, a prefix of the best hypothesis, final: prune all hypotheses that do not begin with it."""
 
     def settle(self, state: Any) -> tuple[Hypothesis, Any]:
-        """Take the best hypothesis for good, and go on behind it, with no tokens so far."""
+        """Make the best hypothesis final; return it and a state without tokens, from which the stream continues."""
 
 
 class Moment(NamedTuple):
-    """Where a run is, before an optimizer step.
+    """Progress of a run before an optimizer step.
 
     Args:
         step: of the optimizer, from 0.
         total_steps: of the whole run.
-        epoch: passes over the training data that are done, the part of the present one included.
+        epoch: number of passes over the training data so far, including the fraction of the current pass.
     """
 
     step: int
@@ -493,22 +520,22 @@ class Moment(NamedTuple):
 
 
 class Schedule(Protocol):
-    """A moment of the run to the factor that the optimizer's learning rate is multiplied by."""
+    """Return the factor by which the optimizer's learning rate is multiplied at a moment of the run."""
 
     def __call__(self, moment: Moment) -> float: ...
 
 
 class OptimizerMaker(Protocol):
-    """The parameters that are trained, by name, to their optimizer; groups of them may have settings of their own."""
+    """Make the optimizer of named parameters; groups of parameters may have their own settings."""
 
     def __call__(self, named_parameters: Iterable[tuple[str, nn.Parameter]]) -> Optimizer: ...
 
 
 class Adapter(Protocol):
-    """Small trained weights beside the frozen ones of a trained model, its base."""
+    """Small trained weights beside the frozen weights of a trained model, its base."""
 
     def insert(self, model: nn.Module) -> None:
-        """Adapt a model in place and freeze its other weights; outputs and names of tensors stay."""
+        """Add the adapter to a model in place and freeze all other weights; outputs and tensor names do not change."""
 
     def merged(self, base: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Merge weights that were trained, `own`, into those of the base."""
+        """Merge the trained weights, `own`, into the weights of the base."""

@@ -1,4 +1,4 @@
-"""All arithmetic on lengths: how many of a batch's frames are real, and how many a convolution leaves."""
+"""Arithmetic on lengths: the valid frames of a batch, and the number of frames that a convolution outputs."""
 
 from typing import TypeVar
 
@@ -9,11 +9,11 @@ Lengths = TypeVar("Lengths", int, Tensor)
 
 
 def padding_mask(lengths: Tensor, max_length: int) -> Tensor:
-    """Tell which frames of a padded batch are padding.
+    """Compute the padding mask of a batch.
 
     Args:
-        lengths: valid frames of each utterance, (B,).
-        max_length: frames T of the padded batch.
+        lengths: number of valid frames of each utterance, (B,).
+        max_length: T, number of frames of the padded batch.
 
     Returns:
         (B, T) bool, True = padding.
@@ -22,9 +22,10 @@ def padding_mask(lengths: Tensor, max_length: int) -> Tensor:
 
 
 def strided_lengths(lengths: Lengths, *, kernel_size: int, stride: int, padding: int) -> Lengths:
-    """Count the outputs of a convolution (dilation 1) whose first and last windows may reach into the padding.
+    """Compute the output length of a convolution with padding and without dilation.
 
-    Works on one length or on a tensor of them. Nothing comes out of nothing, nor of less than the kernel.
+    `lengths` is an int or a tensor. The output length is 0 for an empty input, and for a padded input that is shorter
+    than the kernel.
     """
     outputs = (lengths + 2 * padding - kernel_size) // stride + 1
     return outputs * (lengths > 0) * (outputs > 0)

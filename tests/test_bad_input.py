@@ -150,7 +150,7 @@ def test_a_file_that_breaks_after_the_check_is_skipped_and_named(
         ),
         (["experiment=finetune"], r"init\.from must be given: .* Add init\.from=\.\.\. to the command\."),
         (["init.from=nvidia/parakeet"], r"does not exist\. A model on a hub is named hf://nvidia/parakeet\."),
-        (["decode.name=prefixes"], "decode.name must be a component; asr/decode/prefixes.py holds only parts of one"),
+        (["decode.name=prefixes"], "decode.name must be a component; asr/decode/prefixes.py only defines parts"),
         (["+encoder.extra=1"], "encoder .conformer. must set exactly .*unknown: extra"),
         (["encoder.norm=layer_norm"], "encoder.norm must be a mapping with the key name; got 'layer_norm'"),
         (["trainer.accelerator=gpu"], "trainer.accelerator=gpu needs a GPU that torch can use; there is none"),

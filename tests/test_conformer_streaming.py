@@ -286,7 +286,7 @@ def test_a_normalisation_that_sees_frames_to_come_is_refused_and_another_named(n
     config = resolved("encoder=conformer_streaming_xs", f"features/normalize={normalize}")
     tokenizer = build_tokenizer(config)
     tokenizer.fit(["abc"])
-    must = "features.normalize must need no frames to come for encoder=conformer_streaming; "
+    must = "features.normalize must not need later frames for encoder=conformer_streaming; "
     with pytest.raises(InputError) as refusal:
         build_model(config, tokenizer, build_features(config))
     assert str(refusal.value) == f"{must}{normalize} does. Take features/normalize=global_cmvn."

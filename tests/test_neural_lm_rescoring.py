@@ -219,7 +219,7 @@ def test_what_the_first_pass_needs_is_checked() -> None:
     with pytest.raises(InputError, match="must have a head with a joiner; head=ctc has none"):
         build_decoder(config, model)
     config["decode"]["first"] = dict(config["decode"])
-    with pytest.raises(InputError, match=r"decode\.first must not be lm_rescoring itself; got another one in it\."):
+    with pytest.raises(InputError, match=r"decode\.first must not be lm_rescoring itself\. Choose another"):
         build_decoder(config, model)
 
 

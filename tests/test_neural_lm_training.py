@@ -456,6 +456,6 @@ def test_weights_need_a_text_of_their_own(options: list[str], message: str, caps
 def test_a_language_model_over_other_tokens_is_refused(trained: Path) -> None:
     other = build_tokenizer({"tokenizer": {"name": "char"}})
     other.fit(["abc"])
-    must = r"lm must be a language model over the recogniser's own 4 tokens; .* is over 8 others\."
+    must = r"lm must be a language model over the recogniser's own 4 tokens; .* has 8 others\."
     with pytest.raises(InputError, match=must):
         load_token_model(str(trained), other, "lm")
