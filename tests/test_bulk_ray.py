@@ -7,12 +7,13 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from asr.bulk.parts import PartTask
-from asr.bulk.ray_engine import MAX_DEATHS, MAX_DEATHS_ALONE, MAX_SEARCHES, _Part
+from asr.bulk.ray_engine import MAX_DEATHS, MAX_DEATHS_ALONE, MAX_SEARCHES, Outcome, _ended, _Part
 from asr.data.manifest import Utterance
 from asr.errors import InputError
 from asr.transcribe import main as transcribe
@@ -73,6 +74,18 @@ def test_one_death_is_forgiven() -> None:
     part = _Part(PartTask(0, [Utterance("a.wav", 1.0, "", "a")], True, {}))
     part.died("NodeDiedError")
     assert part.next_task == part.task
+
+
+def test_an_unknown_error_ends_a_job_when_the_whole_part_raises_it_and_not_during_a_search() -> None:
+    part = _Part(PartTask(0, [Utterance("a.wav", 1.0, "", name) for name in "abcd"], True, {}))
+    ray = SimpleNamespace(get=lambda _: Outcome(error="broken", kind="fault"))
+    for _ in range(MAX_DEATHS):
+        part.died("WorkerCrashedError")
+    assert part.suspects
+    while part.suspects:
+        assert _ended(ray, None, part) is None
+    with pytest.raises(RuntimeError, match="broken"):
+        _ended(ray, None, part)
 
 
 # ---- a real cluster

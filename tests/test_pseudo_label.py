@@ -4,8 +4,10 @@ import json
 import math
 import random
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 
@@ -13,6 +15,7 @@ from asr.data.manifest import Utterance, read_manifest
 from asr.evaluate import main as evaluate
 from asr.recognition.confidence import UNCALIBRATED, Calibration
 from asr.transcribe import main as transcribe
+from recipes.pseudo_label import deciles
 from recipes.pseudo_label.__main__ import main
 from recipes.pseudo_label.filters import (
     Limits,
@@ -356,3 +359,54 @@ def test_audio_of_an_object_store_stays_a_url(tmp_path: Path) -> None:
     assert texts["a"].as_dict()["audio_filepath"] == url
     assert texts["a"].as_dict()["offset"] == 1.5
     assert texts["a"].as_dict()["speaker"] == "s"
+
+
+# ---- confidence beside errors
+
+
+def test_tenths_by_confidence_have_the_errors_of_their_utterances(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    draw = random.Random(8)
+    rows = []
+    for number in range(25):
+        words = draw.choices(["yes", "no"], k=4)
+        rows.append(scored(f"u{number}", "yes yes no no", " ".join(words), *[(number + 1) / 100] * 4))
+    draw.shuffle(rows)
+    file = write(tmp_path / "train.utterances.jsonl", *rows)
+    picture = tmp_path / "tenths.svg"
+    assert deciles.main([str(file), "--plot", str(picture), "--names", "a < b"]) == 0
+    ranked = sorted(rows, key=lambda row: -row["confidence"])
+    edges = [25 * number // 10 for number in range(11)]
+    expected = []
+    for first, last in pairwise(edges):
+        group = ranked[first:last]
+        errors = sum(plain_distance(row["reference"].split(), row["hypothesis"].split()) for row in group)
+        confidences = f"{group[-1]['confidence']:.3f} to {group[0]['confidence']:.3f}"
+        expected.append(f"{confidences} {len(group)} {4 * len(group)} {100 * errors / (4 * len(group)):.1f} %")
+    shown = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert shown[2:] == expected
+    drawing = ElementTree.fromstring(picture.read_text())
+    [curve] = drawing.iter("{http://www.w3.org/2000/svg}polyline")
+    heights = [float(point.split(",")[1]) for point in curve.attrib["points"].split()]
+    rates = [float(line.split()[-2]) for line in expected]
+    assert sorted(range(10), key=lambda place: (-heights[place], place)) == sorted(
+        range(10), key=lambda place: (rates[place], place)
+    )
+    assert "a < b" in [each.text for each in drawing.iter("{http://www.w3.org/2000/svg}text")]
+
+
+@pytest.mark.parametrize(
+    ("count", "options", "message"),
+    [
+        (9, [], "must hold at least 10 utterances; it holds 9."),
+        (10, ["--dev", "a.jsonl", "b.jsonl"], "--dev must name a file for each file; got 2 for 1."),
+        (10, ["--names", "a", "b"], "--names must name each file; got 2 for 1."),
+    ],
+)
+def test_what_has_no_tenths_is_one_line(
+    count: int, options: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = write(tmp_path / "few.jsonl", *(scored(f"u{number}", "yes", "no", 0.5) for number in range(count)))
+    assert deciles.main([str(file), *options]) == 1
+    assert capsys.readouterr().err.strip().endswith(message)
