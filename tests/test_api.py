@@ -140,7 +140,7 @@ def test_alternatives_are_as_many_as_asked_for(fluent: Path, desk: Path) -> None
             "nbest must be 1 with a decoder that finds one hypothesis (greedy: the best path); got 2. Load the model",
         ),
         ([], {"batch_seconds": 0}, "batch_seconds must be a number greater than 0"),
-        ([], {"device": "toaster"}, "device must be one that torch can use here; got 'toaster'"),
+        ([], {"device": "toaster"}, "device must be a device that torch can use here; got 'toaster'"),
     ],
 )
 def test_what_cannot_be_recognised_is_refused_in_one_line(
@@ -161,7 +161,7 @@ def test_a_stream_refuses_samples_that_are_no_waveform(recognizer: Recognizer) -
 
 
 def test_a_device_that_is_not_there_is_refused_when_loading(fluent: Path) -> None:
-    with pytest.raises(asr.InputError, match="device must be one that torch can use here; got 'cuda:99'"):
+    with pytest.raises(asr.InputError, match="device must be a device that torch can use here; got 'cuda:99'"):
         asr.load_recognizer(fluent / "run", device="cuda:99")
 
 

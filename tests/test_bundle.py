@@ -103,7 +103,9 @@ def test_no_link_leads_out_of_a_bundle(bundle: Path, tmp_path: Path, name: str) 
     (bundle / name).touch()
     (bundle / name).rename(outside)
     (bundle / name).symlink_to(outside)
-    with pytest.raises(InputError, match=rf"a bundle's files must lie in it; {name} is a link to .*private\. Copy"):
+    with pytest.raises(
+        InputError, match=rf"a bundle's files must be inside its folder; {name} is a link to .*private\. Copy"
+    ):
         load_recognizer(bundle)
     (bundle / name).unlink()
     (bundle / name).symlink_to(name)
@@ -142,7 +144,7 @@ def test_paths_in_a_checkpoint_are_not_followed(
     assert caplog.text == "", "training names the files itself"
     recognizer = load_recognizer(checkpoint)
     named = ", ".join(f"{key}={files[key]}" for key in ("lm", "lexicon", "hotwords"))
-    assert f"{checkpoint}: its decoder goes without {named};" in caplog.text
+    assert f"{checkpoint}: its decoder is used without {named};" in caplog.text
     assert isinstance(recognizer.decode, Beam)
     assert not recognizer.decode.fusion.has_model
     assert recognizer.decode.fusion.lexicon is None

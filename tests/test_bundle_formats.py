@@ -97,7 +97,7 @@ def test_a_format_of_later_versions_is_refused_by_its_number(number: object, tmp
     shutil.copytree(HERE / f"format-{FORMAT}", bundle)
     config = json.loads((bundle / "config.json").read_text())
     (bundle / "config.json").write_text(json.dumps(config | {"format": number}))
-    with pytest.raises(InputError, match=rf"the format of a model must be one of 0 to {FORMAT}, .*; got {number!r}\."):
+    with pytest.raises(InputError, match=rf"the format of a model must be from 0 to {FORMAT}, .*; got {number!r}\."):
         load_recognizer(bundle)
 
 

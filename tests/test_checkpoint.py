@@ -116,7 +116,7 @@ def truncate(path: Path) -> None:
         (lambda bundle: truncate(bundle / "weights.safetensors"), "the bundle is damaged"),
         (lambda bundle: truncate(bundle / "config.json"), "the bundle is damaged"),
         (lambda bundle: (bundle / "weights.safetensors").unlink(), "the bundle is damaged"),
-        (lambda bundle: (bundle / "characters.json").unlink(), r"a model must hold characters\.json"),
+        (lambda bundle: (bundle / "characters.json").unlink(), r"a model must contain characters\.json"),
         (lambda bundle: (bundle / "config.json").write_text("[]"), "must have the keys"),
         (lambda bundle: (bundle / "config.json").unlink(), "a model folder must hold config.json"),
         (lambda bundle: shutil.rmtree(bundle), "does not exist"),
@@ -145,7 +145,7 @@ def test_a_run_without_bundle_points_at_its_checkpoints(trained: Path, tmp_path:
     shutil.copytree(trained / "checkpoints", tmp_path / "run" / "checkpoints")
     with pytest.raises(
         InputError,
-        match=r"there is no bundle: training has not ended, or it was moved.*checkpoints/step=\d+-wer=[\d.]+\.ckpt",
+        match=r"no bundle, because training has not ended or it was moved.*checkpoints/step=\d+-wer=[\d.]+\.ckpt",
     ):
         load_recognizer(tmp_path / "run")
 

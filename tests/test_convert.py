@@ -396,7 +396,7 @@ TENSORS: dict[str, tuple[Any, str]] = {
     ),
     "a negative variance": (
         tensors() | {"encoder.layers.0.conv.batch_norm.running_var": torch.full((DIM,), -0.5)},
-        r"running_var must hold variances, at least 0; its least is -0\.5",
+        r"running_var must be variances of at least 0; the minimum is -0\.5",
     ),
     "a list": ([torch.zeros(1)], "must hold tensors by name; got 'list'"),
     "a number for a name": ({3: torch.zeros(1)}, "by name; 3 is none"),
@@ -558,14 +558,14 @@ def test_a_folder_that_nothing_would_load_is_not_written(tmp_path: Path) -> None
     path = archive(tmp_path)
     for name in ("model.nemo", "model.ckpt"):
         with pytest.raises(
-            InputError, match=rf"must be written to a folder with a name.*; got '.*/{name}'\. .*--to nemo"
+            InputError, match=rf"must have a name that does not end like an archive .*; got '.*/{name}'\. .*--to nemo"
         ):
             main([str(path), "-o", str(tmp_path / name)])
         assert not (tmp_path / name).exists()
-    with pytest.raises(InputError, match=r"must be written to a folder with a name.*; got '/'\."):
+    with pytest.raises(InputError, match=r"must have a name that does not end like an archive .*; got '/'\."):
         main([str(path), "-o", "/"])
     assert main([str(path), "-o", str(tmp_path / "bundle")]) == 0
-    with pytest.raises(InputError, match=r"bundle/sub: a bundle must not lie in another one; .*/bundle is one"):
+    with pytest.raises(InputError, match=r"bundle/sub: a bundle must not be in another one; .*/bundle is one"):
         main([str(path), "-o", str(tmp_path / "bundle" / "sub")])
 
 

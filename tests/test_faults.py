@@ -121,7 +121,7 @@ def test_where_all_checkpoints_are_damaged_nothing_is_begun_or_removed(tones: Pa
     for path in checkpoints:
         truncate(path)
     assert finish(start(config(run_dir, tones), tmp_path / "second.log")) == 1
-    assert "must hold a whole checkpoint to resume from" in error(tmp_path / "second.log")
+    assert "must have an intact checkpoint to resume from" in error(tmp_path / "second.log")
     assert all(path.is_file() for path in checkpoints)
 
 

@@ -48,7 +48,7 @@ def test_several_loggers_can_be_chosen_and_none_is_by_default() -> None:
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("logger.wandb.project=''", r"logger\.wandb\.project must be a text, and not empty; got ''\."),
+        ("logger.wandb.project=''", r"logger\.wandb\.project must be a non-empty text; got ''\."),
         (
             "+logger.wandb.key=1",
             r"logger\.wandb \(wandb\) must set exactly entity, project; unknown: key",

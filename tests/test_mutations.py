@@ -133,10 +133,13 @@ def test_every_wrong_setting_is_one_line_or_passes() -> None:
         (["encoder.norm.momentum=2"], "encoder.norm.momentum must be a number from 0 to 1; got 2."),
         (
             ["trainer.max_epochs=0"],
-            "trainer.max_epochs must be a positive whole number, or -1 for none, or null; got 0.",
+            "trainer.max_epochs must be a positive whole number, or -1 for no limit, or null; got 0.",
         ),
-        (["trainer.max_steps=0"], "trainer.max_steps must be a positive whole number, or -1 for none; got 0."),
-        (["trainer.max_steps=null"], "trainer.max_steps must be a positive whole number, or -1 for none; got None."),
+        (["trainer.max_steps=0"], "trainer.max_steps must be a positive whole number, or -1 for no limit; got 0."),
+        (
+            ["trainer.max_steps=null"],
+            "trainer.max_steps must be a positive whole number, or -1 for no limit; got None.",
+        ),
         (
             ["trainer.max_epochs=-1"],
             "trainer.max_epochs or trainer.max_steps must be positive, to bound the run; got -1",
@@ -222,7 +225,7 @@ REFUSED_BY_THE_RUN = (  # what settings alone do not show: it depends on files, 
     "either all manifests must exist or none",
     "a batch must have room for the seconds that augment.edges adds",
     "a model must be a run folder, a bundle or a .ckpt",
-    "a model folder must hold",
+    "a model folder must have",
     "must exist; it is made by",
     "init.frozen_steps must come with init.frozen",
     "at least one training utterance must remain",
@@ -432,7 +435,9 @@ def test_a_pipe_in_a_bundle_is_not_waited_for(bundle: Path, tmp_path: Path) -> N
         (copy / path.name).write_bytes(path.read_bytes())
     (copy / "weights.safetensors").unlink()
     os.mkfifo(copy / "weights.safetensors")
-    with pytest.raises(InputError, match=r"a bundle must hold files alone; weights\.safetensors is a device or a pipe"):
+    with pytest.raises(
+        InputError, match=r"a bundle must contain only files; weights\.safetensors is a device or a pipe"
+    ):
         load_recognizer(copy)
 
 

@@ -292,7 +292,7 @@ def test_what_only_torch_can_do_is_refused(exported: Path, speech: list[Path], o
 
 def test_what_needs_weights_is_refused(exported: Path, tmp_path: Path) -> None:
     (tmp_path / "empty.jsonl").touch()
-    with pytest.raises(InputError, match=r"a model exported to ONNX can be run, and no more\. Give the bundle that"):
+    with pytest.raises(InputError, match=r"a model exported to ONNX can only recognise speech\. Give the bundle that"):
         tune([str(exported), str(tmp_path / "empty.jsonl")])
     with pytest.raises(InputError, match=r"must have its weights; this one is exported already\."):
         export([str(exported), "-o", str(tmp_path / "again")])
@@ -326,7 +326,7 @@ def test_nothing_is_written_where_a_program_differs_or_a_folder_is_somebody_else
 ) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").touch()
-    with pytest.raises(InputError, match=r"empty, or hold an older one of the kind alone; it holds thesis\.txt"):
+    with pytest.raises(InputError, match=r"empty or contain only an older bundle; it contains thesis\.txt"):
         export([str(bundle), "-o", str(tmp_path / "mine")])
     found = agreement.ProgramDifference(0.3, "made audio of 1 s, at 0.40 s", 2, 4)
     with pytest.raises(InputError, match=r"model\.onnx must give .*; they differ by 0\.3 \(made audio of"):

@@ -228,7 +228,7 @@ def test_a_folder_without_one_of_the_parts_is_refused_in_a_line(spoken: Path, tm
     for file in (spoken / "exported").iterdir():
         if file.name != "joiner.onnx":
             (tmp_path / file.name).write_bytes(file.read_bytes())
-    with pytest.raises(InputError, match=r"a model must hold joiner\.onnx; it is not there\."):
+    with pytest.raises(InputError, match=r"a model must contain joiner\.onnx; it does not\."):
         load_recognizer(tmp_path)
 
 

@@ -293,7 +293,7 @@ def test_no_command_replaces_the_file_that_it_reads(
             message = capsys.readouterr().err
         except InputError as error:
             message = str(error)
-        assert f"{option} must be another file than what the command reads" in message
+        assert f"{option} must be another file than the command's inputs" in message
         assert "talks.jsonl" in message
         assert manifest.read_bytes() == content
 

@@ -326,9 +326,7 @@ def test_a_folder_that_holds_anything_else_is_not_replaced(tiny: Path, tmp_path:
     assert main([str(tiny), "-o", str(tmp_path / "ours")]) == 0
     (tmp_path / "theirs").mkdir()
     (tmp_path / "theirs" / "thesis.tex").touch()
-    with pytest.raises(
-        InputError, match=r"must be empty, or hold an older one of the kind alone; it holds thesis\.tex"
-    ):
+    with pytest.raises(InputError, match=r"must be empty or contain only an older bundle; it contains thesis\.tex"):
         main([str(tmp_path / "ours"), "--to", "huggingface", "-o", str(tmp_path / "theirs")])
     (tmp_path / "theirs" / "thesis.tex").unlink()
     for _ in range(2):

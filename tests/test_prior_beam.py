@@ -142,5 +142,5 @@ def test_priors_that_do_not_fit_are_refused() -> None:
     )
     with pytest.raises(InputError, match=must):
         prior_beam(label_priors=PRIORS[:4])
-    with pytest.raises(InputError, match=r"--label-priors must go with the beam search; got --decode joint_beam"):
+    with pytest.raises(InputError, match=r"--label-priors needs beam search; got --decode joint_beam"):
         with_label_priors({"name": "joint_beam"}, PRIORS, {"name": "greedy"})

@@ -100,5 +100,5 @@ def test_a_run_without_a_step_is_one_line(tones: Path, tmp_path: Path) -> None:
     settings = settings_with(
         *TINY, *tone_corpus(tones), f"run_dir={tmp_path / 'run'}", "+trainer.limit_train_batches=0"
     )
-    with pytest.raises(InputError, match=r"^a run must train at least one step, .*; got none\.$"):
+    with pytest.raises(InputError, match=r"^a run must have an intact checkpoint .*; got none\.$"):
         train(settings)

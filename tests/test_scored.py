@@ -146,7 +146,7 @@ BAD: dict[str, tuple[str | bytes, str]] = {
     "blank": ("\n \n", r"must hold at least one scored utterance"),
     "not JSON": ("not json", r"x\.jsonl:1: each line must be one JSON object; Expecting value at character 1\."),
     "a list": ("[1, 2]", r"x\.jsonl:1: each line must be one JSON object; got list\."),
-    "deep": ('{"a": ' + "[" * 100_000, r"nested too deep"),
+    "deep": ('{"a": ' + "[" * 100_000, r"too deep nesting"),
     "binary": (b"\x00\xff\xfe binary\x00", r"x\.jsonl:1: must be a file of scored utterances; it is not text"),
     "binary in one line": (b"\x80\x81\x82" * 1_000_000, r"each line must be one JSON object"),
     "huge": (json.dumps({"text": "x" * 3_000_000}), r"missing id, subset, audio_filepath, duration, reference"),

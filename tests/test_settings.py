@@ -29,7 +29,7 @@ from tests.processes import finish, start
         ("resume.allow=world_size", r"resume.allow must be a list, such as \[world_size\]; got 'world_size'."),
         (
             "trainer.max_epochs=abc",
-            "trainer.max_epochs must be a positive whole number, or -1 for none, or null; got 'abc'.",
+            "trainer.max_epochs must be a positive whole number, or -1 for no limit, or null; got 'abc'.",
         ),
         ("ema.decay=2", "ema.decay must be a number between 0 and 1, or null; got 2."),
         ("early_stopping.patience=0", "early_stopping.patience must be a whole number from 1 to .*, or null; got 0."),
@@ -39,7 +39,7 @@ from tests.processes import finish, start
         ),
         (
             "trainer.devices=0",
-            "trainer.devices must be a positive whole number, -1 or auto for all there are, .*; got 0.",
+            "trainer.devices must be a positive whole number, -1 or auto for all devices, .*; got 0.",
         ),
     ],
 )
@@ -83,7 +83,7 @@ def test_a_validation_must_not_be_in_the_middle_of_an_optimizer_step(
 @pytest.mark.skipif(torch.backends.mps.is_available(), reason="it is there")
 def test_apples_device_is_accepted_as_a_setting_and_refused_where_it_is_absent() -> None:
     settings = settings_with("trainer.accelerator=mps")
-    with pytest.raises(InputError, match=r"trainer\.accelerator must be one that torch can use here; got mps"):
+    with pytest.raises(InputError, match=r"trainer\.accelerator must be available to torch; got mps"):
         make_trainer(settings)
 
 

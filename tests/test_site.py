@@ -99,7 +99,7 @@ def test_an_older_page_is_replaced_as_a_whole_and_nothing_else_is(tmp_path: Path
     written(site)
     assert {file.name for file in site.iterdir()} == {*ALWAYS}
     (site / "thesis.txt").touch()
-    with pytest.raises(InputError, match=r"hold an older one of the kind alone; it holds thesis\.txt"):
+    with pytest.raises(InputError, match=r"contain only an older bundle; it contains thesis\.txt"):
         prepare_site(site, CONFIG, [], print)
 
 

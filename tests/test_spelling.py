@@ -186,7 +186,7 @@ def test_a_spelling_model_given_as_the_language_model_is_refused_by_its_name(tmp
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--spelling", "TEXT"], r"^--spelling must be another file than what the command reads"),
+        (["--spelling", "TEXT"], r"^--spelling must be another file than the command's inputs"),
         (["--spelling", "OUTPUT"], r"^--spelling must be another file than --output"),
         (["--spelling", "spelling.arpa", "--tokens", "model"], r"^--spelling must go with a model of words; --tokens"),
     ],

@@ -371,14 +371,17 @@ def test_a_short_id_does_not_pass_for_the_name_of_a_file(
             r"^--nbest must be 1 with a decoder that finds one hypothesis \(greedy: .*\); got 3\. Add --beam 16\.$",
         ),
         (["--num-workers", "-1"], r"^--num-workers must be a whole number from 0 to 1,024; got -1\.$"),
-        (["--device", "nonsense"], r"^--device must be one that torch can use here; got 'nonsense': no such kind of"),
+        (
+            ["--device", "nonsense"],
+            r"^--device must be a device that torch can use here; got 'nonsense': no such kind of",
+        ),
         pytest.param(
             ["--device", "mps"],
-            r"^--device must be one that torch can use here; got 'mps': this torch is not made for it\.$",
+            r"^--device must be a device that torch can use here; got 'mps': this torch does not support it\.$",
             marks=pytest.mark.skipif(torch.backends.mps.is_available(), reason="it is there"),
         ),
-        (["--device", "meta"], r"^--device must be one that torch can use here; got 'meta': "),
-        (["--device", "cuda:99"], r"^--device must be one that torch can use here; got 'cuda:99': "),
+        (["--device", "meta"], r"^--device must be a device that torch can use here; got 'meta': "),
+        (["--device", "cuda:99"], r"^--device must be a device that torch can use here; got 'cuda:99': "),
         (
             ["--lm", "gone.arpa"],
             r"^gone\.arpa: must be a language model that can be read; No such file or directory\.$",

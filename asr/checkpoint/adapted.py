@@ -1,4 +1,4 @@
-"""Bundles and checkpoints of adapters: small trained weights, and the hash of the base that they are of."""
+"""Bundles and checkpoints of adapters: small trained weights, and the hash of their base."""
 
 import hashlib
 import re
@@ -14,15 +14,15 @@ from asr.build import Config, build_adapter
 from asr.checkpoint.bundle import Bundle
 from asr.errors import InputError, shown
 
-ADAPTER, BASE = "adapter", "base"  # keys of a config; that of a whole model has neither
+ADAPTER, BASE = "adapter", "base"  # keys of an adapter's config; the config of a whole model has neither
 SHA256, SOURCE = (
     "sha256",
     "source",
-)  # keys of BASE: hash of its tensors in hexadecimal digits, the name it had in training
+)  # keys of BASE: hexadecimal hash of its tensors, and its name in training
 
 
 def weights_digest(weights: Mapping[str, Tensor]) -> bytes:
-    """Hash names and values of weights by SHA-256; their order does not matter."""
+    """Hash names and values of weights with SHA-256, independently of their order."""
     digest = hashlib.sha256()
     for name, weight in sorted(weights.items()):
         digest.update(name.encode())
@@ -31,50 +31,50 @@ def weights_digest(weights: Mapping[str, Tensor]) -> bytes:
 
 
 def base_config(digest: bytes, source: str) -> dict[str, str]:
-    """Name a base in the config of an adapter."""
+    """Return the entry of a base in the config of an adapter."""
     return {SHA256: digest.hex(), SOURCE: source}
 
 
 def is_adapter(config: Config) -> bool:
-    """Whether weights of this config are those of an adapter, without its base."""
+    """Whether this is the config of an adapter without its base."""
     return ADAPTER in config or BASE in config
 
 
 def check_whole(bundle: Bundle, path: Path) -> Bundle:
-    """Return the bundle of a whole model.
+    """Return the bundle if it is a whole model.
 
     Raises:
-        InputError: it is that of an adapter. Where its base lies is up to the user: nothing that a bundle names is
-            opened or downloaded.
+        InputError: the bundle is an adapter. The user must name its base, because paths and addresses in a bundle are
+            never opened or downloaded.
     """
     if not is_adapter(bundle.config):
         return bundle
     base = _base(bundle, path)
-    must = f"{path}: an adapter needs its base, a model that was called {shown(base[SOURCE])} in training"
+    must = f"{path}: an adapter needs its base, in training the model {shown(base[SOURCE])}"
     merge = f"python -m asr.merge {path} --base MODEL -o FOLDER"
     raise InputError(f"{must} (SHA-256 of its tensors {base[SHA256][:12]}...). Give --base MODEL, or merge: {merge}")
 
 
 def merged(bundle: Bundle, path: Path, base: Bundle, base_path: Path) -> Bundle:
-    """Merge an adapter into its base: a whole model, which computes what the adapted one did but for rounding.
+    """Merge an adapter into its base: a whole model with the outputs of the adapted one, except for rounding.
 
     Args:
         bundle: the adapter.
-        path: where it was read, for errors.
+        path: of the adapter, for errors.
         base: a whole model.
-        base_path: where it was read, for errors.
+        base_path: of the base, for errors.
 
     Raises:
-        InputError: the one is no adapter, or the other is not its base.
+        InputError: `bundle` is not an adapter, or `base` is not its base.
     """
     if not is_adapter(bundle.config):
         raise InputError(
-            f"{path}: a base must go with an adapter; this is a whole model. Leave out --base {base_path}."
+            f"{path}: --base must be given for adapters only; this is a whole model. Leave out --base {base_path}."
         )
     expected = _base(bundle, path)
     actual = weights_digest(base.weights).hex()
     if actual != expected[SHA256]:
-        must = f"{base_path}: the base must have the tensors that the adapter {path} was trained with"
+        must = f"{base_path}: the base must have the tensors with which the adapter {path} was trained"
         hashes = f"SHA-256 {expected[SHA256][:12]}... of {shown(expected[SOURCE])}, got {actual[:12]}..."
         raise InputError(f"{must}: {hashes}. Give the model that was its init.from.")
     config = {key: value for key, value in bundle.config.items() if key not in (ADAPTER, BASE)}
@@ -86,10 +86,10 @@ def merged(bundle: Bundle, path: Path, base: Bundle, base_path: Path) -> Bundle:
 
 
 def _base(bundle: Bundle, path: Path) -> dict[str, Any]:
-    """Return what an adapter's config says of its base.
+    """Return the entry of the base in an adapter's config.
 
     Raises:
-        InputError: it does not say it as it must.
+        InputError: the entry is invalid.
     """
     base: Any = bundle.config.get(BASE)
     named = isinstance(base, dict) and base.keys() == {SHA256, SOURCE} and isinstance(base[SOURCE], str)

@@ -1,4 +1,4 @@
-"""What a model on a hub is called: `hf://OWNER/NAME[@REVISION]`."""
+"""Addresses of models on a hub: `hf://OWNER/NAME[@REVISION]`."""
 
 import re
 from pathlib import Path
@@ -12,7 +12,7 @@ MAIN = "main"
 
 
 class Address(NamedTuple):
-    """Where a model is."""
+    """Owner, name and revision of a model on a hub."""
 
     owner: str
     name: str
@@ -20,7 +20,7 @@ class Address(NamedTuple):
 
     @property
     def repository(self) -> str:
-        """As the hub calls it."""
+        """The hub's name of the repository: OWNER/NAME."""
         return f"{self.owner}/{self.name}"
 
     def __str__(self) -> str:
@@ -28,10 +28,10 @@ class Address(NamedTuple):
 
 
 def parse(text: str) -> Address:
-    """Take an address apart.
+    """Parse an address.
 
     Raises:
-        InputError: it is none.
+        InputError: the text is not an address.
     """
     match = ADDRESS.fullmatch(text)
     if match is None or ".." in text:
@@ -40,14 +40,14 @@ def parse(text: str) -> Address:
 
 
 def is_address(model: str | Path) -> bool:
-    """Tell whether a model is named by an address."""
+    """Whether a model is given by an address."""
     return isinstance(model, str) and model.startswith(SCHEME)
 
 
 def hub_hint(path: Path) -> str:
-    """End the message about a path that does not exist, if it may be OWNER/NAME of a model on a hub.
+    """Return a hint for the error about an absent path that may be OWNER/NAME of a model on a hub; else "".
 
-    Below a folder that exists it is a mistyped path.
+    A path below an existing folder is a mistyped path.
     """
     is_name = not path.parent.exists() and ADDRESS.fullmatch(f"{SCHEME}{path}") is not None
     return f" A model on a hub is named {SCHEME}{path}." if is_name else ""

@@ -1,8 +1,8 @@
-"""Bundles: a trained recogniser as a folder, to be handed on.
+"""Bundles: a trained recogniser as a folder.
 
-It holds weights.safetensors, config.json (the model's part of the config), the files that tokenizer, features and
-confidence learnt, those that its decoder reads, and README.md, the model card. Nothing in it can run code, and the same
-state gives the same bytes.
+A bundle contains weights.safetensors, config.json (the model's part of the config), the files of fitted tokenizer,
+features and confidence, the files that its decoder reads, and README.md, the model card. It contains no code, and the
+same state always gives the same bytes.
 """
 
 import json
@@ -29,15 +29,15 @@ from asr.system.learnt import MAX_BYTES, parse_json
 WEIGHTS, CONFIG, CARD = "weights.safetensors", "config.json", "README.md"
 FIXED = (WEIGHTS, CONFIG, CARD)  # names in every bundle
 OF_A_BUNDLE = (WEIGHTS, CONFIG)
-OF_FILES = (".nemo", ".ckpt")  # suffixes of models that are files: a folder of such a name is not loaded
-ATTACHED = {  # files that decode.fusion names
+OF_FILES = (".nemo", ".ckpt")  # suffixes of models that are files; a folder with such a name cannot be loaded
+ATTACHED = {  # files in settings of decode.fusion
     "lm": "lm.arpa",
     "spelling": "spelling.arpa",
     "lexicon": "lexicon.txt",
     "hotwords": "hotwords.txt",
 }
-ATTACHED_TO_SEARCH = {"language_model": "language-model.safetensors"}  # which a decoder's own settings name
-NEURAL_LM = "lm.safetensors"  # in the place of ATTACHED["lm"]
+ATTACHED_TO_SEARCH = {"language_model": "language-model.safetensors"}  # files in a decoder's own settings
+NEURAL_LM = "lm.safetensors"  # instead of ATTACHED["lm"]
 ATTACHED_NAMES = (*ATTACHED.values(), *ATTACHED_TO_SEARCH.values(), NEURAL_LM)
 UNBOUNDED = (
     WEIGHTS,
@@ -45,20 +45,20 @@ UNBOUNDED = (
     ATTACHED["spelling"],
     ATTACHED["lexicon"],
     *ATTACHED_TO_SEARCH.values(),
-)  # in size; what they hold is checked as it is read
-REPLACED = ".replaced"  # the end of an older bundle's name while it is replaced
+)  # files of unlimited size; their contents are checked when they are read
+REPLACED = ".replaced"  # suffix of an older bundle's name while it is being replaced
 
 
 @dataclass(frozen=True)
 class Bundle:
-    """What a recogniser is made of.
+    """The contents of a recogniser's bundle.
 
     Args:
-        config: the model's part of a training config; files that its decoder reads are named by their paths.
-        files: what was learnt, by name.
+        config: the model's part of a training config, with the paths of the files that its decoder reads.
+        files: contents of fitted components' files, by name.
         weights: by name.
         card: text of the model card.
-        programs: ONNX files by name, that stand for net and weights if the model is an exported one.
+        programs: paths of ONNX files by name, instead of weights, for an exported model.
     """
 
     config: dict[str, Any]
@@ -78,19 +78,19 @@ class Bundle:
 
     @property
     def names(self) -> set[str]:
-        """Of the files in its folder."""
+        """Names of the files in the bundle's folder."""
         return {*FIXED, *self.files, *(attached_name(key, path) for key, path in self.attached.items())}
 
 
 def read_bundle(folder: Path) -> Bundle:
-    """Read a bundle, of a whole model or of an adapter.
+    """Read the bundle of a whole model or of an adapter.
 
     Raises:
-        InputError: it is damaged, or names files that do not lie in it, or is an exported model.
+        InputError: the bundle is damaged, names files outside of it, or is an exported model.
     """
     if is_exported(folder):
-        must = f"{folder}: a model exported to ONNX can be run, and no more"
-        raise InputError(f"{must}. Give the bundle that it was exported from.")
+        must = f"{folder}: a model exported to ONNX can only recognise speech"
+        raise InputError(f"{must}. Give the bundle from which it was exported.")
     config = read_config(folder)
     try:
         weights = load_file(folder / WEIGHTS)
@@ -101,15 +101,15 @@ def read_bundle(folder: Path) -> Bundle:
 
 
 def is_exported(folder: Path) -> bool:
-    """Tell the folder of an exported model from a bundle."""
+    """Whether a folder is an exported model, not a bundle."""
     return any((folder / name).is_file() for name in NETS) and not (folder / WEIGHTS).exists()
 
 
 def read_exported(folder: Path) -> Bundle:
-    """Read what lies in the folder of an exported model.
+    """Read the folder of an exported model.
 
     Raises:
-        InputError: as `read_bundle`.
+        InputError: like `read_bundle`.
     """
     config = read_config(folder)
     files, card = _read_texts(folder)
@@ -118,7 +118,7 @@ def read_exported(folder: Path) -> Bundle:
 
 
 def _read_texts(folder: Path) -> tuple[dict[str, bytes], str]:
-    """Read the files that were learnt, by name, and the model card."""
+    """Read the files of fitted components, by name, and the model card."""
     try:
         card = (folder / CARD).read_text(encoding="utf-8") if (folder / CARD).is_file() else ""
         learnt = [file for file in sorted(folder.iterdir()) if file.name not in {*FIXED, *ATTACHED_NAMES}]
@@ -129,15 +129,15 @@ def _read_texts(folder: Path) -> tuple[dict[str, bytes], str]:
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """Read the config of a bundle, and not what it has learnt.
+    """Read only the config of a bundle.
 
     Raises:
-        InputError: as `read_bundle`.
+        InputError: like `read_bundle`.
     """
     _check_files(folder)
     try:
         config = parse_json((folder / CONFIG).read_bytes(), CONFIG)
-    except (OSError, ValueError) as error:  # ValueError: InputError is one
+    except (OSError, ValueError) as error:  # InputError is a ValueError
         raise InputError(f"{folder}: the bundle is damaged: {one_line(error)}") from None
     config = checked_config(config, folder)
     own: dict[str, str] = {}
@@ -148,7 +148,7 @@ def read_config(folder: Path) -> dict[str, Any]:
             continue
         key = setting.removeprefix("fusion.")
         name = NEURAL_LM if key == "lm" and given == NEURAL_LM else (ATTACHED | ATTACHED_TO_SEARCH)[key]
-        if given != name or not (folder / name).is_file():  # a stranger's bundle reads no file but its own
+        if given != name or not (folder / name).is_file():  # an untrusted bundle must not read other files
             raise InputError(f"{folder}: decode.{setting} must be the bundle's own file {name}; got {given!r}.")
         own[key] = str(folder / name)
     config = with_attached(config, own)
@@ -157,7 +157,7 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def attached_name(key: str, path: Path) -> str:
-    """Name the bundle's copy of a file that a setting of the decoder names."""
+    """Return the name of the bundle's copy of a file in a setting of the decoder."""
     return NEURAL_LM if _is_neural(key, path) else (ATTACHED | ATTACHED_TO_SEARCH)[key]
 
 
@@ -166,14 +166,14 @@ def _is_neural(key: str, path: Path) -> bool:
 
 
 def fusion(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the settings of the decoder's fusion, or of that of its first pass, where it has one."""
+    """Return the fusion settings of the decoder, or of its first pass if it has one."""
     first = config["decode"].get("first")
     settings = (first if isinstance(first, Mapping) else config["decode"]).get("fusion")
     return settings if isinstance(settings, Mapping) else {}
 
 
 def with_attached(config: Mapping[str, Any], files: Mapping[str, str | None]) -> dict[str, Any]:
-    """Return a config whose decoder names other files, if there are any."""
+    """Return the config with other files in the decoder's settings."""
     own = {key: path for key, path in files.items() if key in ATTACHED_TO_SEARCH}
     decode = {**config["decode"], **own}
     of_fusion = {key: path for key, path in files.items() if key in ATTACHED}
@@ -185,62 +185,62 @@ def with_attached(config: Mapping[str, Any], files: Mapping[str, str | None]) ->
 
 
 def _check_files(folder: Path) -> None:
-    """A stranger's bundle reads no file but its own: what a link leads to would be copied when the bundle is tuned.
+    """Check the files of an untrusted bundle.
 
-    Nor does it wait for a pipe, or fill the memory with what is no recogniser's.
+    Links to other folders are refused, because tuning would copy their targets. Pipes are refused because they block,
+    and large files because they fill the memory.
     """
     try:
         for file in folder.iterdir():
             if file.is_symlink() and not real(file).is_relative_to(real(folder)):
-                must = f"{folder}: a bundle's files must lie in it; {file.name} is a link to {real(file)}"
+                must = f"{folder}: a bundle's files must be inside its folder; {file.name} is a link to {real(file)}"
                 raise InputError(f"{must}. Copy the file, if you trust it.")
             if not (file.is_file() or file.is_dir()):
-                raise InputError(f"{folder}: a bundle must hold files alone; {file.name} is a device or a pipe.")
+                raise InputError(f"{folder}: a bundle must contain only files; {file.name} is a device or a pipe.")
             size = file.stat().st_size
             is_unbounded = file.name in UNBOUNDED or file.suffix == ONNX
             if file.is_file() and size > MAX_BYTES and not is_unbounded:
-                must = f"{folder}: a bundle's files must have at most {MAX_BYTES:,} bytes, but for the weights"
-                raise InputError(f"{must} and the language model; {file.name} has {size:,}.")
-    except (OSError, RuntimeError) as error:  # RuntimeError: links in a circle
+                must = f"{folder}: a bundle's files must have at most {MAX_BYTES:,} bytes, except weights"
+                raise InputError(f"{must} and language models; {file.name} has {size:,}.")
+    except (OSError, RuntimeError) as error:  # RuntimeError: a cycle of links
         raise InputError(f"{folder}: the bundle is damaged: {one_line(error)}") from None
 
 
 def check_replaceable(folder: Path, bundle: Bundle, instead_of: Bundle | None = None) -> None:
-    """Check what can be checked of a replacement beforehand; the arguments are those of `replace_bundle`.
+    """Check in advance whether `replace_bundle` with these arguments can succeed.
 
     Raises:
-        InputError: as `replace_bundle`.
+        InputError: like `replace_bundle`.
     """
     check_attachable(bundle.config)
     check_replaceable_folder(folder, bundle.names | (instead_of.names if instead_of else set()), OF_A_BUNDLE)
 
 
 def check_replaceable_folder(folder: Path, names: Collection[str], always: Collection[str]) -> None:
-    """Check what can be checked of a replacement beforehand; the arguments are those of `replace_folder`.
+    """Check in advance whether `replace_folder` with these arguments can succeed.
 
     Raises:
-        InputError: as `replace_folder`.
+        InputError: like `replace_folder`.
     """
     folder = real(folder)
     _check_replaceable(folder, names, always)
     if folder.parent.exists() and not os.access(folder.parent, os.W_OK | os.X_OK):
-        raise InputError(f"{folder}: a bundle must be written there; {folder.parent}: Permission denied")
+        raise InputError(f"{folder}: the folder of a bundle must be writable; {folder.parent}: Permission denied")
 
 
 def replace_bundle(folder: Path, bundle: Bundle, instead_of: Bundle | None = None) -> None:
-    """Write a bundle; an older one is replaced as a whole.
+    """Write a bundle; replace an older one atomically.
 
-    Whenever this ends, killed or not, the old bundle or the new one is there as a whole. For an instant it may be the
-    old one under another name; the next call then begins by giving it back its own.
+    Also after a kill, the folder is the complete old or the complete new bundle. For an instant, the old bundle has
+    another name; after a kill at that instant, the next call renames it back.
 
     Args:
-        folder: where.
-        bundle: what.
-        instead_of: the one that lies there, if files of its own may go.
+        folder: to write to.
+        bundle: to write.
+        instead_of: the present bundle of the folder, if its additional files may be removed.
 
     Raises:
-        InputError: the folder holds anything but a bundle of the kind, or cannot be written to; or the bundle's
-            language model is not ARPA.
+        InputError: the folder contains other files or is not writable, or the bundle's language model is not ARPA.
     """
     check_attachable(bundle.config)
     names = bundle.names | (instead_of.names if instead_of else set())
@@ -250,28 +250,26 @@ def replace_bundle(folder: Path, bundle: Bundle, instead_of: Bundle | None = Non
 def replace_folder(
     folder: Path, names: Collection[str], always: Collection[str], write: Callable[[Path], None]
 ) -> None:
-    """Write a folder; an older one of the kind is replaced as a whole, as `replace_bundle` does.
+    """Write a folder; replace an older one atomically, like `replace_bundle`.
 
     Args:
-        folder: where.
-        names: of the files that an older one may hold.
-        always: those that each one of the kind holds.
-        write: makes the folder that it is given, and writes its files.
+        folder: to write to.
+        names: of files that an older folder may contain.
+        always: names of files that an older folder must contain.
+        write: creates the folder at the given path and writes its files.
 
     Raises:
-        InputError: as `replace_bundle`.
+        InputError: like `replace_bundle`.
     """
-    folder = real(folder)  # what a link points to is replaced, not the link
+    folder = real(folder)  # the target of a link is replaced, not the link
     if not folder.name or folder.suffix in OF_FILES:
-        must = (
-            "a bundle must be written to a folder with a name, and one that is not that of an archive or a checkpoint"
-        )
+        must = "the folder of a bundle must have a name that does not end like an archive or a checkpoint"
         raise InputError(
             f"{must}; got {str(folder)!r}. Give another name; an archive is made by asr.convert --to nemo."
         )
     for parent in folder.parents:
         if all((parent / name).is_file() for name in OF_A_BUNDLE):
-            raise InputError(f"{folder}: a bundle must not lie in another one; {parent} is one. Give another folder.")
+            raise InputError(f"{folder}: a bundle must not be in another one; {parent} is one. Give another folder.")
     unfinished, replaced = (folder.with_name(f".{folder.name}{end}") for end in (UNFINISHED, REPLACED))
     try:
         give_back(folder)
@@ -285,11 +283,11 @@ def replace_folder(
         finally:
             shutil.rmtree(unfinished, ignore_errors=True)
     except (OSError, SafetensorError) as error:
-        raise InputError(f"{folder}: a bundle must be written there; {one_line(error)}") from None
+        raise InputError(f"{folder}: the folder of a bundle must be writable; {one_line(error)}") from None
 
 
 def give_back(folder: Path) -> None:
-    """Give an older bundle its own name back, if the call that replaced it was killed between the old and the new."""
+    """Rename an older bundle back if a kill interrupted its replacement."""
     folder = real(folder)
     replaced = folder.with_name(f".{folder.name}{REPLACED}")
     if replaced.exists() and not folder.exists():
@@ -297,12 +295,12 @@ def give_back(folder: Path) -> None:
 
 
 def check_attachable(config: Mapping[str, Any]) -> None:
-    """Check that a bundle may hold the language models that the decoder of a config names, if it does.
+    """Check that a bundle may contain the language models in the decoder's settings.
 
-    KenLM maps its binaries into memory as they are: no format for what may come from a stranger.
+    KenLM's binary format is excluded: KenLM maps it into memory without checks, so an untrusted file is unsafe.
 
     Raises:
-        InputError: an n-gram model is not ARPA, a neural one is none, or one cannot be read.
+        InputError: an n-gram model is not ARPA, or a model is unreadable or invalid.
     """
     language_model = config["decode"].get("language_model")
     if language_model is not None:
@@ -320,24 +318,24 @@ def _check_language_model(path: Path) -> None:
         with path.open("rb") as file:
             head = file.read(64)
     except OSError as error:
-        raise InputError(f"{path}: must be a language model that can be read; {error.strerror}.") from None
+        raise InputError(f"{path}: must be a readable language model; got: {error.strerror}.") from None
     if not head.lstrip().startswith(ARPA_HEAD):
         must = f"{path}: a bundle's language model must be ARPA; it is not"
-        raise InputError(f"{must}. A binary can be given to other commands, with --lm.")
+        raise InputError(f"{must}. Other commands accept a binary with --lm.")
 
 
 def _check_replaceable(folder: Path, names: Collection[str], always: Collection[str]) -> None:
-    """Check that nothing would be lost but an older folder of the kind."""
+    """Check that a replacement would remove no other files than an older bundle's."""
     if not folder.exists():
         return
     if not folder.is_dir():
-        raise InputError(f"{folder}: a bundle must be written to a folder; this is a file. Give another name.")
-    there = {entry.name for entry in folder.iterdir() if entry.is_file()}
-    strange = sorted(entry.name for entry in folder.iterdir() if entry.name not in there & {*names})
-    if strange or (there and not {*always} <= there):
-        what = ", ".join((strange or sorted(there))[:3])
-        must = f"{folder}: a folder that is replaced must be empty, or hold an older one of the kind alone"
-        raise InputError(f"{must}; it holds {what}. Give another folder, or move that elsewhere.")
+        raise InputError(f"{folder}: a bundle must be a folder; this is a file. Give another name.")
+    present = {entry.name for entry in folder.iterdir() if entry.is_file()}
+    strange = sorted(entry.name for entry in folder.iterdir() if entry.name not in present & {*names})
+    if strange or (present and not {*always} <= present):
+        files = ", ".join((strange or sorted(present))[:3])
+        must = f"{folder}: a folder to replace must be empty or contain only an older bundle"
+        raise InputError(f"{must}; it contains {files}. Give another folder, or move these files.")
 
 
 def _write_files(folder: Path, bundle: Bundle) -> None:
@@ -349,7 +347,7 @@ def _write_files(folder: Path, bundle: Bundle) -> None:
 
 
 def write_texts(folder: Path, bundle: Bundle) -> None:
-    """Write what a bundle has beside its weights."""
+    """Write all files of a bundle except its weights."""
     config = {
         KEY: FORMAT,
         **with_attached(bundle.config, {key: attached_name(key, path) for key, path in bundle.attached.items()}),
@@ -363,7 +361,7 @@ def write_texts(folder: Path, bundle: Bundle) -> None:
 
 
 def _sync(folder: Path) -> None:
-    """See the files of a folder safely on the disk."""
+    """Flush the files of a folder to the disk."""
     for path in folder.iterdir():
         with path.open("rb") as file:
             os.fsync(file.fileno())
@@ -371,7 +369,7 @@ def _sync(folder: Path) -> None:
 
 
 def _swap(unfinished: Path, folder: Path, replaced: Path) -> None:
-    """Put the new folder in the place of the old one, which is removed once the new one is there."""
+    """Rename the new folder to the name of the old one; then remove the old one."""
     if folder.exists():
         os.rename(folder, replaced)
     try:
@@ -385,7 +383,7 @@ def _swap(unfinished: Path, folder: Path, replaced: Path) -> None:
 
 
 def checked_config(config: Any, where: Path) -> dict[str, Any]:
-    """Return a model's config in today's format, if it has a model's keys."""
+    """Check that a config has a model's keys, and convert it to the current format."""
     if not isinstance(config, dict) or not all(key in config for key in MODEL_KEYS):
         raise InputError(f"{where}: a model's config must have the keys {', '.join(MODEL_KEYS)}.")
     if not isinstance(config["decode"], dict):
@@ -394,7 +392,7 @@ def checked_config(config: Any, where: Path) -> dict[str, Any]:
 
 
 def why_not_loaded(error: Exception) -> str:
-    """Return why `torch.load` did not load a file; its own text advises to run the code that the file holds."""
+    """Return the reason why `torch.load` failed, without torch's advice to run the file's code."""
     _, is_there, reason = str(error).partition("WeightsUnpickler error: ")
     if not is_there:
         paragraphs = str(error).split("\n\n")

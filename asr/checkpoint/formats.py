@@ -1,27 +1,27 @@
-"""The number of the form in which a bundle's config is written, and how older forms become today's."""
+"""The format number of a bundle's config, and the conversion of older formats."""
 
 from collections.abc import Callable
 from typing import Any
 
 from asr.errors import InputError, shown
 
-FORMAT = 9  # of what this version writes
-KEY = "format"  # of a config: its number; a config of format 0 has none
+FORMAT = 9  # written by this version
+KEY = "format"  # key of the number in a config; absent in format 0
 
 
 def of_today(config: dict[str, Any], where: object) -> dict[str, Any]:
-    """Return a config of any format as one of today's, without its number.
+    """Convert a config of any format to the current one, and remove its number.
 
     Args:
-        config: as it was read.
-        where: it was read from, for errors.
+        config: as read from the file.
+        where: the file, for errors.
 
     Raises:
-        InputError: a newer version wrote it, or its number is none.
+        InputError: the number is invalid, or newer than this version.
     """
     number = config.get(KEY, 0)
     if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number <= FORMAT:
-        must = f"{where}: the format of a model must be one of 0 to {FORMAT}, which this version of asr reads"
+        must = f"{where}: the format of a model must be from 0 to {FORMAT}, which this version of asr reads"
         raise InputError(f"{must}; got {shown(number)}. A newer asr may read it.")
     config = {key: value for key, value in config.items() if key != KEY}
     for change in CHANGES[number:]:
@@ -30,19 +30,19 @@ def of_today(config: dict[str, Any], where: object) -> dict[str, Any]:
 
 
 def _relative_feed_forward(config: dict[str, Any]) -> dict[str, Any]:
-    """Format 0 told the inner dimension of the feed-forward modules itself; now it is a factor of the encoder's."""
+    """Convert the absolute inner dimension of feed-forward modules in format 0 to a factor of the encoder's."""
     encoder = config.get("encoder")
     if not isinstance(encoder, dict) or "feed_forward_dim" not in encoder:
         return config
     inner, dim = encoder["feed_forward_dim"], encoder.get("dim")
     fits = all(isinstance(size, int) and not isinstance(size, bool) and size > 0 for size in (inner, dim))
-    factor = inner / dim if fits else inner  # what is no number is for the encoder to refuse
+    factor = inner / dim if fits else inner  # the encoder refuses other values
     others = {key: value for key, value in encoder.items() if key != "feed_forward_dim"}
     return config | {"encoder": others | {"feed_forward_factor": factor}}
 
 
 def _convolution_group(config: dict[str, Any]) -> dict[str, Any]:
-    """Up to format 1 the Conformer itself had the kernel size of its only convolution module."""
+    """Move the kernel size, up to format 1 a setting of the Conformer, to its convolution module."""
     encoder = config.get("encoder")
     if not isinstance(encoder, dict) or "kernel_size" not in encoder:
         return config
@@ -52,12 +52,12 @@ def _convolution_group(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _as_written(config: dict[str, Any]) -> dict[str, Any]:
-    """Up to format 2 the normaliser that keeps case and punctuation was called verbatim."""
+    """Rename the normaliser as_written, up to format 2 called verbatim."""
     return config | {"normalizer": "as_written"} if config.get("normalizer") == "verbatim" else config
 
 
 def _activation_and_residual_groups(config: dict[str, Any]) -> dict[str, Any]:
-    """Up to format 2 an encoder's activation was its own, and the Transformer's residual connections were."""
+    """Add activation and residual connections, up to format 2 fixed for each encoder."""
     encoder = config.get("encoder")
     if not isinstance(encoder, dict) or encoder.get("name") not in ("conformer", "transformer"):
         return config
@@ -68,7 +68,7 @@ def _activation_and_residual_groups(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _cmvn(config: dict[str, Any]) -> dict[str, Any]:
-    """Up to format 2 normalisations of features had other names."""
+    """Rename normalisations of features, which had other names up to format 2."""
     features = config.get("features")
     normalize = features.get("normalize") if isinstance(features, dict) else None
     if not isinstance(features, dict) or not isinstance(normalize, dict):
@@ -80,7 +80,7 @@ def _cmvn(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _optional_biases(config: dict[str, Any]) -> dict[str, Any]:
-    """Up to format 2 each linear layer and each convolution of the Conformer's blocks had a bias."""
+    """Add the biases that all layers of the Conformer's blocks had up to format 2."""
     encoder = config.get("encoder")
     if not isinstance(encoder, dict) or encoder.get("name") != "conformer":
         return config
@@ -94,7 +94,7 @@ def _names_and_parts(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _fusion_part(config: dict[str, Any]) -> dict[str, Any]:
-    """Up to format 3 each beam search had the settings of its fusion itself."""
+    """Move the settings of fusion, up to format 3 settings of the beam search, to their own section."""
     decode = config.get("decode")
     if not isinstance(decode, dict):
         return config
@@ -107,7 +107,7 @@ def _fusion_part(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _nothing_behind_a_chunk(config: dict[str, Any]) -> dict[str, Any]:
-    """Up to format 4 a streaming encoder saw nothing behind its chunks."""
+    """Add zero right context for streaming encoders, which had none up to format 4."""
     encoder = config.get("encoder")
     if not isinstance(encoder, dict) or encoder.get("name") != "conformer_streaming":
         return config
@@ -115,7 +115,7 @@ def _nothing_behind_a_chunk(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _word_insertion_bonus(config: dict[str, Any]) -> dict[str, Any]:
-    """Up to format 5 the bonus of a word was called word_score."""
+    """Rename word_insertion_bonus, up to format 5 called word_score."""
     decode = config.get("decode")
     fusion = decode.get("fusion") if isinstance(decode, dict) else None
     if not isinstance(decode, dict) or not isinstance(fusion, dict) or "word_score" not in fusion:
@@ -125,7 +125,7 @@ def _word_insertion_bonus(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _no_spelling(config: dict[str, Any]) -> dict[str, Any]:
-    """Up to format 6 all words that a language model does not know had the same score."""
+    """Add fusion without a spelling model, which did not exist up to format 6."""
     decode = config.get("decode")
     fusion = decode.get("fusion") if isinstance(decode, dict) else None
     if not isinstance(decode, dict) or not isinstance(fusion, dict):
@@ -134,7 +134,7 @@ def _no_spelling(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _transducer_of_other_toolkits(config: dict[str, Any]) -> dict[str, Any]:
-    """Up to format 7 each joiner had tanh, and each embedding was trained."""
+    """Add the joiner's tanh and the trained embedding of the blank, fixed up to format 7."""
     head = config.get("head")
     if not isinstance(head, dict) or head.get("name") != "transducer":
         return config
@@ -145,7 +145,7 @@ def _transducer_of_other_toolkits(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _whole_models(config: dict[str, Any]) -> dict[str, Any]:
-    """Up to format 8 each bundle was that of a whole model; now it may be that of an adapter."""
+    """Change nothing: since format 9, a bundle may also be an adapter."""
     return config
 
 
@@ -159,4 +159,4 @@ CHANGES: list[Callable[[dict[str, Any]], dict[str, Any]]] = [
     _no_spelling,
     _transducer_of_other_toolkits,
     _whole_models,
-]  # from format 0, 1, … to the next
+]  # element n converts format n to n + 1

@@ -1,4 +1,4 @@
-"""Bundles of neural language models: of checkpoints of their training."""
+"""Bundles of neural language models, made from checkpoints."""
 
 import json
 from collections.abc import Sequence
@@ -12,14 +12,14 @@ from asr.checkpoint.load import average, check_same_weights, checkpoint_bundle
 from asr.errors import InputError
 from asr.language_model.stored import write_token_model
 
-LANGUAGE_MODEL_KEYS = ("normalizer", "tokenizer", "token_model")  # of a config: what a bundle holds
+LANGUAGE_MODEL_KEYS = ("normalizer", "tokenizer", "token_model")  # of a config, in a bundle
 
 
 def checked_language_model(config: Any, where: Path) -> dict[str, Any]:
-    """Return a language model's config in today's format, if it has its keys.
+    """Check that a config has a language model's keys, and convert it to the current format.
 
     Raises:
-        InputError: it has not.
+        InputError: keys are missing.
     """
     if not isinstance(config, dict) or not all(key in config for key in LANGUAGE_MODEL_KEYS):
         must = f"{where}: a language model's config must have the keys {', '.join(LANGUAGE_MODEL_KEYS)}"
@@ -28,18 +28,18 @@ def checked_language_model(config: Any, where: Path) -> dict[str, Any]:
 
 
 def write_language_model(folder: Path, checkpoints: Sequence[Path], card: str) -> None:
-    """Write the bundle of a checkpoint, or of the mean of several; an older one is replaced as a whole.
+    """Write the bundle of a checkpoint, or of the average of several; replace an older one atomically.
 
-    It holds weights.safetensors, which alone is enough for a search (`asr.language_model.stored`), config.json, the
-    tokenizer's files, and README.md.
+    It contains weights.safetensors, which is sufficient for decoding (`asr.language_model.stored`), config.json, the
+    tokenizer's files and README.md.
 
     Args:
-        folder: where.
+        folder: to write to.
         checkpoints: of one run of asr.train_lm.
         card: text of the model card.
 
     Raises:
-        InputError: a checkpoint cannot be read, or `replace_folder` cannot.
+        InputError: a checkpoint is unreadable, or `replace_folder` fails.
     """
     bundles = [checkpoint_bundle(checkpoint, checked_language_model) for checkpoint in checkpoints]
     check_same_weights(checkpoints, bundles)

@@ -1,4 +1,4 @@
-"""Checkpoints and bundles to recognisers, and checkpoints to bundles."""
+"""Load recognisers from checkpoints and bundles; make bundles from checkpoints."""
 
 import json
 import logging
@@ -38,13 +38,13 @@ from asr.settings.conf import default_settings
 
 logger = logging.getLogger(__name__)
 
-BUNDLE = "bundle"  # its folder in a run folder
+BUNDLE = "bundle"  # name of the bundle's folder in a run folder
 CHECKPOINTS = "checkpoints"
-CHECKPOINT_KEY = "asr"  # of a Lightning checkpoint: the rest of what a bundle holds
-PREFIX = "model."  # of its weights
+CHECKPOINT_KEY = "asr"  # key of a Lightning checkpoint with the contents of a bundle except the weights
+PREFIX = "model."  # of the names of weights in a Lightning checkpoint
 PRIOR_BEAM = "prior_beam"  # the decoder that subtracts label priors
-RESCORER = "lm_rescoring"  # the decoder that puts the hypotheses of another one in order
-RESCORING = ("language_model", "rescoring_weight", "token_insertion_bonus")  # its settings
+RESCORER = "lm_rescoring"  # the decoder that rescores the hypotheses of another one
+RESCORING = ("language_model", "rescoring_weight", "token_insertion_bonus")  # settings of RESCORER
 
 
 def load_recognizer(
@@ -53,18 +53,19 @@ def load_recognizer(
     decode: Mapping[str, Any] | None = None,
     base: Path | None = None,
 ) -> Recognizer:
-    """Load a recogniser, ready to recognise.
+    """Load a recogniser.
 
     Args:
         path: of a run folder, a bundle, a `.ckpt`, or the folder of an exported model.
-        device: where to put the weights.
-        decode: settings of the decoder to use instead of the model's, `{"name": "beam", "fusion": {"lm": "a.arpa"}}`,
-            say; only the settings, and it is the model's own, or the beam beside that. Of a decoder that is not the
-            model's own, the others are those of conf/decode.
-        base: the model that an adapter is of.
+        device: of the weights.
+        decode: settings that replace those of the model's decoder, such as
+            `{"name": "beam", "fusion": {"lm": "a.arpa"}}`. Without a name they apply to the model's decoder, or to beam
+            search if the model's greedy decoder has no such settings. Another decoder than the model's takes its other
+            settings from conf/decode.
+        base: the base of an adapter.
 
     Raises:
-        InputError: there is no such model, or it is damaged, or it asks for what is not ours to build.
+        InputError: the model does not exist, is damaged, or names components that asr does not have.
     """
     path = Path(path)
     bundle = read_model(path, base)
@@ -73,14 +74,14 @@ def load_recognizer(
 
 
 def read_model(path: Path, base: Path | None = None) -> Bundle:
-    """Read what a recogniser is made of, from any of the forms of a model that lie on a disk.
+    """Read a model from a run folder, a bundle, a checkpoint or an exported model.
 
     Args:
         path: of the model.
-        base: the model that an adapter is of; both are merged.
+        base: the base of an adapter, to be merged.
 
     Raises:
-        InputError: there is no such model, or it is damaged, or it is an adapter of another base, or of none.
+        InputError: the model does not exist or is damaged, or is an adapter of another base or without `base`.
     """
     if base is None:
         return check_whole(_read_stored(path), path)
@@ -95,32 +96,32 @@ def _read_stored(path: Path) -> Bundle:
 
 
 def read_settings(path: Path) -> Config:
-    """Read the config that a model has, and not its weights.
+    """Read only the config of a model.
 
     Raises:
-        InputError: there is no such model, or it is damaged.
+        InputError: the model does not exist or is damaged.
     """
     return checkpoint_bundle(path).config if path.suffix == ".ckpt" else read_config(bundle_folder(path))
 
 
 def bundle_recognizer(bundle: Bundle, path: Path, device: str | torch.device = "cpu") -> Recognizer:
-    """Make the recogniser that a bundle is of.
+    """Make the recogniser of a bundle.
 
     Args:
-        bundle: what it is made of.
-        path: where that was read, for errors.
-        device: where to put the weights.
+        bundle: contents of the bundle.
+        path: of the bundle, for errors.
+        device: of the weights.
 
     Raises:
-        InputError: it is damaged, or of an adapter alone, or asks for what is not ours to build.
+        InputError: the bundle is damaged, is an adapter, or names components that asr does not have.
     """
     check_whole(bundle, path)
     try:
         tokenizer, features = build_tokenizer(bundle.config), build_features(bundle.config)
         tokenizer.load(bundle.files)
         features.normalize.load(bundle.files)
-        features(torch.zeros(features.sample_rate))  # statistics of another number of bins are a RuntimeError
-        with torch.device("meta"):  # no memory for a net of which the weights know nothing
+        features(torch.zeros(features.sample_rate))  # RuntimeError if the statistics have another number of bins
+        with torch.device("meta"):  # allocates nothing before the weights are checked
             model = build_model(bundle.config, tokenizer, features)
         if not bundle.programs:
             _check_variances(bundle.weights, path)
@@ -132,37 +133,37 @@ def bundle_recognizer(bundle: Bundle, path: Path, device: str | torch.device = "
         decode = build_decoder(bundle.config, model)
         calibration = load_calibration(bundle.files)
     except KeyError as error:
-        raise InputError(f"{path}: a model must hold {error.args[0]}; it is not there.") from None
-    except TypeError as error:  # a setting of another type than its component computes with
+        raise InputError(f"{path}: a model must contain {error.args[0]}; it does not.") from None
+    except TypeError as error:  # a setting has another type than its component needs
         raise InputError(f"{path}: a model's settings must fit its components; {one_line(error)}") from None
-    except RuntimeError as error:  # load_state_dict: names or shapes that do not fit the config
+    except RuntimeError as error:  # from load_state_dict: names or shapes do not fit the config
         raise InputError(f"{path}: the weights must fit the config; {one_line(error)}") from None
     return Recognizer(model.eval(), decode, calibration).to(device)
 
 
 def _check_variances(weights: Mapping[str, Tensor], path: Path) -> None:
-    """Check that no norm would take the root of a negative number.
+    """Check that running variances are not negative, which would give NaN.
 
     Raises:
-        InputError: one would, and give NaN.
+        InputError: a variance is negative.
     """
     for name, weight in weights.items():
         if name.endswith(".running_var") and bool((weight < 0).any()):
-            raise InputError(f"{path}: {name} must hold variances, at least 0; its least is {float(weight.min()):g}.")
+            raise InputError(f"{path}: {name} must be variances of at least 0; the minimum is {float(weight.min()):g}.")
 
 
 def _load_weights(model: Model, weights: Mapping[str, Tensor]) -> None:
-    """Give a model, which has no memory for them yet, its weights."""
+    """Assign weights to a model on the device "meta"."""
     dtypes = {name: weight.dtype for name, weight in model.state_dict().items()}
     copies = {name: weight.to(dtypes.get(name), copy=True) for name, weight in weights.items()}
     model.load_state_dict(copies, assign=True)
 
 
 def decoder_settings(bundle: Bundle, instead: Mapping[str, Any]) -> dict[str, Any]:
-    """Take the model's settings of its decoder, or conf's if it is to be another one, with those given instead.
+    """Return the settings of a decoder: the model's, or those of conf/decode for another decoder, with replacements.
 
-    Settings without a name are of the model's decoder; what a greedy one has no setting for is for the beam search
-    beside it.
+    Replacements without a decoder's name apply to the model's decoder, or to beam search if the model's greedy decoder
+    has no such settings.
     """
     return _settings_instead(bundle.config["decode"], instead)
 
@@ -172,7 +173,7 @@ def _settings_instead(own: Mapping[str, Any], instead: Mapping[str, Any]) -> dic
     if (rescoring or "name" in instead) and "first" not in own and instead.get("name", RESCORER) == RESCORER:
         others = {key: value for key, value in instead.items() if key not in ("name", "first", *rescoring)}
         first = instead.get("first") or {"name": str(own.get("name")).replace("greedy", "beam")}
-        search = _settings_instead(own, {**others, **first})  # the model's own, with another pass behind it
+        search = _settings_instead(own, {**others, **first})  # the model's decoder becomes the first pass
         return {**default_settings("decode", RESCORER), **rescoring, "first": search}
     name = own.get("name")
     if "first" not in own and instead.keys() - own.keys() and isinstance(name, str):
@@ -190,19 +191,19 @@ def _settings_instead(own: Mapping[str, Any], instead: Mapping[str, Any]) -> dic
 def with_label_priors(
     instead: Mapping[str, Any], label_priors: Sequence[float], own: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return settings, for `decoder_settings`, of the beam that subtracts label priors.
+    """Return replacements for `decoder_settings` that choose beam search with label priors.
 
     Args:
-        instead: other settings that were given.
+        instead: other replacements.
         label_priors: log p of each token.
         own: the settings of the model's decoder.
 
     Raises:
-        InputError: another search than the beam is asked for.
+        InputError: `instead` names another decoder than beam search.
     """
     name, others = instead.get("name"), {key: value for key, value in instead.items() if key != "name"}
     if name not in (None, "beam", PRIOR_BEAM, RESCORER):
-        raise InputError(f"--label-priors must go with the beam search; got --decode {name}. Leave that out.")
+        raise InputError(f"--label-priors needs beam search; got --decode {name}. Leave out --decode.")
     search = {"name": PRIOR_BEAM, "label_priors": list(label_priors), "prior_weight": 0.0}
     if name == RESCORER or "first" in own or others.keys() & set(RESCORING):
         return {**others, **({"name": name} if name else {}), "first": search}
@@ -210,7 +211,7 @@ def with_label_priors(
 
 
 def with_values(settings: Mapping[str, Any], values: Mapping[str, float]) -> dict[str, Any]:
-    """Return a decoder's settings with values of what it can tune: its own, and those of its first pass and fusion."""
+    """Return a decoder's settings with other values of tunable settings, also in its first pass and fusion."""
     own = {key: value for key, value in values.items() if key in settings}
     of_fusion = {key: value for key, value in values.items() if key not in settings}
     if "first" in settings:
@@ -219,25 +220,25 @@ def with_values(settings: Mapping[str, Any], values: Mapping[str, float]) -> dic
 
 
 def model_config(config: Config) -> dict[str, Any]:
-    """Take the part of a training config that a bundle holds: never the corpus, nor anything to run."""
+    """Return the part of a training config for a bundle, without corpus and commands."""
     return {key: config[key] for key in MODEL_KEYS}
 
 
 def fitted_files(tokenizer: Tokenizer, features: Features) -> dict[str, bytes]:
-    """Collect what tokenizer and features learnt."""
+    """Collect the files of fitted tokenizer and features."""
     return tokenizer.files() | features.normalize.files()
 
 
 def checkpoint_extra(
     config: Config, files: Mapping[str, bytes], keys: Sequence[str] = MODEL_KEYS, base: Mapping[str, str] | None = None
 ) -> dict[str, Any]:
-    """Prepare what a Lightning checkpoint keeps under `CHECKPOINT_KEY`, as types that `weights_only` loads.
+    """Return the value of `CHECKPOINT_KEY` in a Lightning checkpoint, with types that `weights_only` can load.
 
     Args:
         config: of the training.
-        files: that were learnt, by name.
-        keys: of the config, which a bundle holds.
-        base: of the adapter that the config has, as `base_config` names it.
+        files: of fitted components, by name.
+        keys: of the config that are stored.
+        base: entry of an adapter's base from `base_config`.
     """
     adapter = {} if base is None else {ADAPTER: config[ADAPTER], BASE: dict(base)}
     return {
@@ -247,14 +248,14 @@ def checkpoint_extra(
 
 
 class Start(NamedTuple):
-    """A model that a run started from and that is mixed into what it learnt, which forgets less then.
+    """The initial model of a run, averaged with the trained weights to reduce forgetting.
 
     *Source*: Wortsman et al. 2021, arXiv:2109.01903.
 
     Args:
-        source: as `init.from` names it.
-        path: where it lies.
-        share: of it in each weight, more than 0, less than 1.
+        source: its name in `init.from`.
+        path: of the model.
+        share: its share of each averaged weight, greater than 0 and less than 1.
     """
 
     source: str
@@ -269,18 +270,18 @@ def write_bundle(
     decode: Mapping[str, Any] | None = None,
     start: Start | None = None,
 ) -> None:
-    """Write the bundle of a checkpoint, or of the mean of several; an older one is replaced as a whole.
+    """Write the bundle of a checkpoint, or of the average of several; replace an older one atomically.
 
     Args:
-        folder: where.
+        folder: to write to.
         checkpoints: Lightning checkpoints of one run.
         card: text of the model card.
-        decode: settings of the decoder, whose files go into the bundle; None: the checkpoint's, without files.
-        start: what is mixed in.
+        decode: settings of the decoder, whose files are copied to the bundle; None: the checkpoint's, without files.
+        start: the initial model to average with; None: none.
 
     Raises:
-        InputError: a checkpoint or `start` cannot be read, or has other weights than the first, or other tokens; or
-            `replace_bundle` cannot.
+        InputError: a checkpoint or `start` is unreadable or differs from the first in weights or tokens, or
+            `replace_bundle` fails.
     """
     bundles = [checkpoint_bundle(checkpoint) for checkpoint in checkpoints]
     check_same_weights(checkpoints, bundles)
@@ -297,7 +298,7 @@ def write_bundle(
 
 
 def average(weights: Sequence[Mapping[str, Tensor]], shares: Sequence[float]) -> dict[str, Tensor]:
-    """Average weights by name, each with its share of the sum of shares, in float64 and back; of one, its own."""
+    """Average weights by name in float64, weighted by `shares`; a single set is returned unchanged."""
     if len(weights) == 1:
         return dict(weights[0])
     pairs = list(zip(shares, weights, strict=True))
@@ -311,16 +312,16 @@ def average(weights: Sequence[Mapping[str, Tensor]], shares: Sequence[float]) ->
 
 
 def _read_start(source: Path, checkpoint: Path, trained: Bundle) -> dict[str, Tensor]:
-    """Read the weights of what a run started from.
+    """Read the weights of a run's initial model.
 
     Raises:
-        InputError: they are none of such a run.
+        InputError: its weights or tokens differ from the run's.
     """
     start = read_model(source)
     check_same_weights([checkpoint, source], [trained, start])
     if _pieces(trained) != _pieces(start):
-        must = f"{source}: must have the same tokens as {checkpoint}, to be averaged with it"
-        raise InputError(f"{must}; it has others. Give what init.from was.")
+        must = f"{source}: must have the tokens of {checkpoint} to be averaged with it"
+        raise InputError(f"{must}; it has others. Give the model of the run's init.from.")
     return start.weights
 
 
@@ -331,14 +332,14 @@ def _pieces(bundle: Bundle) -> list[str]:
 
 
 def check_same_weights(checkpoints: Sequence[Path], bundles: Sequence[Bundle]) -> None:
-    """Check that what is to be averaged has the same names, shapes and types."""
+    """Check that weights to average have the same names, shapes and types."""
     expected, *others = ({name: _describe(weight) for name, weight in bundle.weights.items()} for bundle in bundles)
     for path, actual in zip(checkpoints[1:], others, strict=True):
         for name in [*expected, *actual]:
             if expected.get(name) != actual.get(name):
-                must = f"{path}: must have the same weights as {checkpoints[0]}, to be averaged with it"
-                here, there = actual.get(name, "missing"), expected.get(name, "missing")
-                raise InputError(f"{must}; {name} is {here} here and {there} there.")
+                must = f"{path}: must have weights of the shapes of {checkpoints[0]} to be averaged with it"
+                own, other = actual.get(name, "missing"), expected.get(name, "missing")
+                raise InputError(f"{must}; {name} is {own}, the other {other}.")
 
 
 def _describe(weight: Tensor) -> str:
@@ -346,56 +347,56 @@ def _describe(weight: Tensor) -> str:
 
 
 def bundle_folder(path: Path) -> Path:
-    """Find the bundle that a path means: itself, or the one in a run folder."""
+    """Return the bundle's folder: the path itself, or its folder in a run folder."""
     if path.suffix == ".nemo":
         raise InputError(f"{path}: a model must be converted first: python -m asr.convert {path} -o FOLDER")
     if not path.is_dir():
         if path.suffix == ".ckpt" and path.is_file():
             made = f"python -m asr.average {path} --output-dir FOLDER"
             raise InputError(f"{path}: a model must be a run folder or a bundle here; this is a checkpoint. {made}")
-        what = "is not a folder" if path.exists() else "does not exist"
-        raise InputError(f"{path}: a model must be a run folder, a bundle or a .ckpt; it {what}.{hub_hint(path)}")
+        problem = "is not a folder" if path.exists() else "does not exist"
+        raise InputError(f"{path}: a model must be a run folder, a bundle or a .ckpt; it {problem}.{hub_hint(path)}")
     for folder in (path, path / BUNDLE):
         if (folder / CONFIG).is_file():
             return folder
     unfinished = kept_checkpoints(path / CHECKPOINTS)
     if unfinished:
-        what = "there is no bundle: training has not ended, or it was moved; give a checkpoint"
-        raise InputError(f"{path}: {what}: {unfinished[-1].path}")
-    raise InputError(f"{path}: a model folder must hold {CONFIG} or {BUNDLE}/{CONFIG}; it holds neither.")
+        problem = "there is no bundle, because training has not ended or it was moved; give a checkpoint"
+        raise InputError(f"{path}: {problem}: {unfinished[-1].path}")
+    raise InputError(f"{path}: a model folder must have {CONFIG} or {BUNDLE}/{CONFIG}; it has neither.")
 
 
 def read_checkpoint(path: Path) -> dict[str, Any]:
-    """Read a Lightning checkpoint as plain types and tensors, which lie in the file until they are used.
+    """Read a Lightning checkpoint as plain types and memory-mapped tensors.
 
     Raises:
-        InputError: it is not there, or damaged, or holds what could run code.
+        InputError: the file is absent or damaged, or contains types that could run code.
     """
     try:
         checkpoint = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except FileNotFoundError:
         raise InputError(f"{path}: no such checkpoint.") from None
-    except Exception as error:  # whatever torch stumbles over, nearly any kind there is, the file is at fault
+    except Exception as error:  # a damaged file causes nearly any kind of error in torch
         must = f"{path}: must be a checkpoint that can be loaded without running code"
         raise InputError(f"{must}; {why_not_loaded(error)}.") from None
     return checkpoint if isinstance(checkpoint, dict) else {}
 
 
 def checkpoint_bundle(path: Path, check: Callable[[Any, Path], dict[str, Any]] = checked_config) -> Bundle:
-    """Read what a bundle is made of from a Lightning checkpoint.
+    """Read the contents of a bundle from a Lightning checkpoint.
 
     Args:
         path: of the checkpoint.
-        check: returns its config in today's format; raises InputError if it is none of the kind.
+        check: returns the config in the current format, or raises InputError for another kind of model.
 
     Raises:
-        InputError: it cannot be read, or is not from `asr.train`, or names a file that does not belong in a bundle.
+        InputError: the checkpoint is unreadable or not from `asr.train`, or has a file with an invalid name.
     """
     checkpoint = read_checkpoint(path)
     extra = checkpoint.get(CHECKPOINT_KEY)
     if extra is None:
         raise InputError(
-            f"{path}: a checkpoint must hold config, tokenizer and normaliser; this one is not from asr.train."
+            f"{path}: a checkpoint must contain config, tokenizer and normaliser; this one is not from asr.train."
         )
     try:
         state = checkpoint["state_dict"]
@@ -404,21 +405,21 @@ def checkpoint_bundle(path: Path, check: Callable[[Any, Path], dict[str, Any]] =
         config = json.loads(json.dumps(extra["config"]))
     except (KeyError, AttributeError, TypeError, ValueError, RuntimeError, RecursionError) as error:
         raise InputError(f"{path}: the checkpoint is damaged: {type(error).__name__}: {one_line(error)}") from None
-    for name in files:  # which may come from a stranger, and is going to be written to
+    for name in files:  # may be untrusted, and a file of this name will be written
         if not isinstance(name, str) or not re.fullmatch(r"\w[\w.-]*", name, re.ASCII) or name in FIXED:
-            raise InputError(f"{path}: a learnt file must have a plain name; got {name!r}.")
+            raise InputError(f"{path}: files in a checkpoint must have plain names; got {name!r}.")
     if not weights or not all(isinstance(weight, Tensor) for weight in weights.values()):
-        raise InputError(f"{path}: the checkpoint is damaged: its weights must be tensors, and there must be some.")
+        raise InputError(f"{path}: the checkpoint is damaged: it must have weights, and all must be tensors.")
     return Bundle(check(config, path), files, weights, card="")
 
 
 def _without_files(bundle: Bundle, checkpoint: Path) -> Bundle:
-    """Take a checkpoint's decoder without the files it read: paths of where it was trained, if not of a stranger's."""
+    """Remove the files of a checkpoint's decoder, whose paths belong to another machine or to an untrusted author."""
     files = bundle.attached
     if not files:
         return bundle
     named = ", ".join(f"{key}={path}" for key, path in files.items())
-    logger.warning("%s: its decoder goes without %s; give what it is to have", checkpoint, named)
+    logger.warning("%s: its decoder is used without %s; give these files if it needs them", checkpoint, named)
     return replace(bundle, config=with_attached(bundle.config, dict.fromkeys(files)))
 
 

@@ -1,4 +1,4 @@
-"""The checkpoints of a run folder: their names say all that is needed to choose among them."""
+"""The checkpoints of a run folder; their names contain step and score, by which they are selected."""
 
 import logging
 import re
@@ -9,11 +9,11 @@ from pathlib import Path
 
 from asr.errors import InputError
 
-DAMAGED = ".damaged"  # is added to the name of a checkpoint that cannot be read
-NEWEST = 2  # checkpoints kept to resume from: the newest, and the one before it, should it be damaged
+DAMAGED = ".damaged"  # suffix for unreadable checkpoints
+NEWEST = 2  # number of newest checkpoints to resume from; the second is for a damaged first
 SELECTIONS = ("best", "last", "average_best", "average_last")  # of checkpoints, for a bundle
-SIMILAR = 4.0  # times the best score: what is worse had hardly begun to learn, and is not averaged
-WER, PERPLEXITY = "wer", "perplexity"  # what validations measure: of recognisers, of language models; less is better
+SIMILAR = 4.0  # times the best score: worse checkpoints, from the start of training, are not averaged
+WER, PERPLEXITY = "wer", "perplexity"  # metrics of validations, of recognisers and language models; lower is better
 
 logger = logging.getLogger(__name__)
 
@@ -24,8 +24,8 @@ class SavedCheckpoint:
 
     Args:
         path: of the file, `step=120.ckpt` or `step=120-wer=0.0397.ckpt`.
-        step: optimizer steps done.
-        score: of the validation at that step: WER, a fraction, or perplexity; None where there was none.
+        step: completed optimizer steps.
+        score: of the validation at this step: WER, a fraction, or perplexity; None without a validation.
     """
 
     path: Path
@@ -34,7 +34,7 @@ class SavedCheckpoint:
 
 
 def checkpoint_name(step: int, score: float | None, measure: str = WER) -> str:
-    """Name the file of a checkpoint; `measure` is what the score is, WER or PERPLEXITY."""
+    """Return the file name of a checkpoint; `measure` is the metric of the score, WER or PERPLEXITY."""
     return f"step={step}.ckpt" if score is None else f"step={step}-{measure}={score:.4f}.ckpt"
 
 
@@ -48,24 +48,24 @@ def kept_checkpoints(folder: Path) -> list[SavedCheckpoint]:
 
 
 def intact_checkpoints(folder: Path) -> list[SavedCheckpoint]:
-    """List the checkpoints of a folder that can be read, oldest first; a warning names each damaged one."""
+    """List the intact checkpoints of a folder, oldest first; log a warning for each damaged one."""
     intact = []
     for checkpoint in kept_checkpoints(folder):
         if (reason := damage(checkpoint.path)) is None:
             intact.append(checkpoint)
         else:
-            logger.warning("%s is damaged (%s), and left out of the bundle", checkpoint.path, reason)
+            logger.warning("%s is damaged (%s) and left out of the bundle", checkpoint.path, reason)
     return intact
 
 
 def newest_intact(folder: Path) -> tuple[SavedCheckpoint | None, dict[Path, str]]:
-    """Find the checkpoint to resume from, the newest that can be read, and the damaged ones that are newer.
+    """Find the newest intact checkpoint, to resume from, and the damaged ones that are newer.
 
     Returns:
-        The checkpoint, None where the folder has none; and the reason why each newer one cannot be read.
+        The checkpoint (None: the folder has none), and the reason for each newer, damaged one.
 
     Raises:
-        InputError: there are checkpoints, and all are damaged.
+        InputError: all checkpoints are damaged.
     """
     damaged: dict[Path, str] = {}
     for checkpoint in reversed(kept_checkpoints(folder)):
@@ -74,16 +74,16 @@ def newest_intact(folder: Path) -> tuple[SavedCheckpoint | None, dict[Path, str]
             return checkpoint, damaged
         damaged[checkpoint.path] = reason
     if damaged:
-        what = "; ".join(f"{path.name}: {reason}" for path, reason in damaged.items())
-        raise InputError(f"{folder} must hold a whole checkpoint to resume from; {what}. Give another run_dir.")
+        reasons = "; ".join(f"{path.name}: {reason}" for path, reason in damaged.items())
+        raise InputError(f"{folder} must have an intact checkpoint to resume from; {reasons}. Give another run_dir.")
     return None, {}
 
 
 def put_aside(damaged: Mapping[Path, str]) -> None:
-    """Rename damaged checkpoints, so that the run can write new ones of these names; a warning names each.
+    """Rename damaged checkpoints, so that the run can write new ones with these names; log a warning for each.
 
     Args:
-        damaged: the reason why each cannot be read, as `newest_intact` returns it.
+        damaged: the reason for each, from `newest_intact`.
     """
     for path, reason in damaged.items():
         path.rename(path.with_name(path.name + DAMAGED))
@@ -91,28 +91,28 @@ def put_aside(damaged: Mapping[Path, str]) -> None:
 
 
 def damage(path: Path) -> str | None:
-    """Tell what is wrong with a checkpoint file; None where it is whole. Reads all of it, and runs nothing of it."""
+    """Return the damage of a checkpoint file, None if it is intact. Reads the whole file and runs no code from it."""
     try:
-        with zipfile.ZipFile(path) as file:  # torch does not check the sums that it writes
+        with zipfile.ZipFile(path) as file:  # torch writes checksums but does not verify them
             broken = file.testzip()
     except (OSError, zipfile.BadZipFile, EOFError, NotImplementedError) as error:
         return str(error) or type(error).__name__
-    return f"{broken} in it has another checksum" if broken else None
+    return f"the checksum of {broken} is wrong" if broken else None
 
 
 def select(selection: str, checkpoints: Sequence[SavedCheckpoint], keep: int) -> list[SavedCheckpoint]:
-    """Choose the checkpoints that a bundle is made of.
+    """Select the checkpoints whose weights a bundle contains.
 
     Args:
         selection: one of `SELECTIONS`.
         checkpoints: of the run, oldest first.
-        keep: how many are averaged at most.
+        keep: maximum number of checkpoints to average.
 
     Raises:
-        InputError: there is none.
+        InputError: there are no checkpoints.
     """
     if not checkpoints:
-        raise InputError("a run must train at least one step, and leave a checkpoint that is whole; got none.")
+        raise InputError("a run must have an intact checkpoint after at least one step; got none.")
     validated = [checkpoint for checkpoint in checkpoints if checkpoint.score is not None]
     if selection == "last" or not validated:
         return [checkpoints[-1]]
@@ -125,13 +125,13 @@ def select(selection: str, checkpoints: Sequence[SavedCheckpoint], keep: int) ->
 
 
 def by_score(checkpoints: Sequence[SavedCheckpoint]) -> list[SavedCheckpoint]:
-    """Sort the validated ones, best first; of equally good ones, the older first."""
+    """Sort the validated checkpoints, best first; of equal scores, the older first."""
     validated = [checkpoint for checkpoint in checkpoints if checkpoint.score is not None]
     return sorted(validated, key=lambda checkpoint: (_score(checkpoint), checkpoint.step))
 
 
 def superfluous(selection: str, checkpoints: Sequence[SavedCheckpoint], keep: int) -> list[SavedCheckpoint]:
-    """List what needs to be kept neither to resume from nor for the bundle."""
+    """List the checkpoints that are needed neither to resume nor for the bundle."""
     validated = [checkpoint for checkpoint in checkpoints if checkpoint.score is not None]
     wanted = validated[-keep:] if selection == "average_last" else by_score(validated)[:keep]
     return [checkpoint for checkpoint in checkpoints[:-NEWEST] if checkpoint not in wanted]

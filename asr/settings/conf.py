@@ -1,4 +1,4 @@
-"""Where the files of conf/ are, and what a file of it gives a component."""
+"""The folder conf/ and the default settings of components."""
 
 from pathlib import Path
 from typing import Any
@@ -6,11 +6,11 @@ from typing import Any
 from asr.settings.rule import one_of
 
 HERE = Path(__file__).parent.parent  # of the package
-CONF = HERE / "conf" if (HERE / "conf").is_dir() else HERE.parent / "conf"  # in a wheel it lies inside the package
+CONF = HERE / "conf" if (HERE / "conf").is_dir() else HERE.parent / "conf"  # in a wheel, conf/ is inside the package
 
 
 def run_defaults() -> dict[str, Any]:
-    """Read the values that conf/train.yaml gives the settings of no component, with those of `trainer`."""
+    """Read the defaults of settings outside of components from conf/train.yaml, with those of `trainer`."""
     import yaml
 
     settings: dict[str, Any] = yaml.safe_load((CONF / "train.yaml").read_text(encoding="utf-8"))
@@ -24,10 +24,10 @@ def names(group: str) -> list[str]:
 
 
 def default_settings(group: str, name: str) -> dict[str, Any]:
-    """Read the settings that conf/<group>/<name>.yaml gives a component, with those of its parts.
+    """Read the settings of a component and of its parts from conf/<group>/<name>.yaml.
 
     Raises:
-        InputError: there is no such component.
+        InputError: the component does not exist.
     """
     import yaml
 
@@ -36,9 +36,9 @@ def default_settings(group: str, name: str) -> dict[str, Any]:
     chosen = [entry for entry in settings.pop("defaults", []) if isinstance(entry, dict)]
     parts: dict[str, dict[str, Any]] = {}
     for key, part in (item for entry in chosen for item in entry.items()):
-        if key.startswith("override "):  # of a setting that is not the component's own
+        if key.startswith("override "):  # a setting outside of the component
             continue
-        # "/decode@first: beam" is a component of another group, or of the same one
+        # "/decode@first: beam": the setting `first` is a component of the group decode
         of_group, _, absolute = key.rpartition("@")
         parts[absolute] = default_settings(of_group.removeprefix("/") or f"{group}/{key}", part)
     return {**settings, **{key: part | settings.get(key, {}) for key, part in parts.items()}}

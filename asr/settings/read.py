@@ -1,14 +1,14 @@
-"""Settings as objects: a mapping read into a frozen dataclass whose fields say what they must be, and back.
+"""Settings as objects: conversion of mappings to frozen dataclasses with a rule for each field, and back.
 
-A field is one of four kinds:
+A field has one of four kinds:
 
     seed: Annotated[int, whole(0, 9)]                    a setting, checked by its rule
-    source: Annotated[str, TEXT, Key("from")]            the same; the user calls it `from`
+    source: Annotated[str, TEXT, Key("from")]            a setting whose key is `from`
     data: DataSettings                                   a section: a mapping under the key `data`
-    bounds: Annotated[BatchBounds, INLINE]               a group of settings whose keys stand beside the other ones
-    others: Annotated[Mapping[str, Any], REST]           the keys that no other field takes, unchecked
+    bounds: Annotated[BatchBounds, INLINE]               a group of settings without a key of its own
+    others: Annotated[Mapping[str, Any], REST]           all other keys, unchecked
 
-The key of a field that has a default may be absent.
+If a field has a default, its key may be absent.
 """
 
 from collections.abc import Iterator, Mapping
@@ -19,13 +19,13 @@ from typing import Any, NamedTuple, TypeVar, get_args, get_origin, get_type_hint
 from asr.errors import InputError, shown
 from asr.settings.rule import Rule
 
-MISSING_VALUE = "MUST_BE_GIVEN"  # in a file of conf/experiment; OmegaConf's own ??? does not replace a default
+MISSING_VALUE = "MUST_BE_GIVEN"  # in files of conf/experiment; OmegaConf's ??? would not override a default
 
 Settings = TypeVar("Settings")
 
 
 class Key(NamedTuple):
-    """What the user calls a setting whose name Python reserves."""
+    """The key of a setting that is a reserved word in Python."""
 
     name: str
 
@@ -44,14 +44,14 @@ INLINE, REST = Kind.INLINE, Kind.REST
 
 @dataclass(frozen=True)
 class Entry:
-    """What a field of a settings dataclass takes from a mapping.
+    """A field of a settings dataclass.
 
     Args:
         field: name of the field.
         key: name of the setting or section in the mapping.
         kind: of the field.
-        type: of the value; of a section or a group its dataclass.
-        rule: of a setting.
+        type: of the value; for a section or a group, its dataclass.
+        rule: of a setting; None for other kinds.
         required: whether the mapping must have the key.
     """
 
@@ -64,7 +64,7 @@ class Entry:
 
 
 def entries(cls: type) -> tuple[Entry, ...]:
-    """List what the fields of a settings dataclass take from a mapping, in their order."""
+    """List the fields of a settings dataclass, in order."""
     hints = get_type_hints(cls, include_extras=True)
     return tuple(_entry(field, hints[field.name]) for field in fields(cls))
 
@@ -80,7 +80,7 @@ def _entry(field: "Field[Any]", hint: Any) -> Entry:
 
 
 def settings_of(cls: type) -> Iterator[Entry]:
-    """Yield the settings and sections of a dataclass, those of its groups included; not of its sections."""
+    """Yield the settings and sections of a dataclass and of its groups, but not the settings within sections."""
     for entry in entries(cls):
         if entry.kind is Kind.INLINE:
             yield from settings_of(entry.type)
@@ -92,12 +92,12 @@ def read(cls: type[Settings], mapping: object, where: str = "") -> Settings:
     """Read a mapping into a settings dataclass.
 
     Args:
-        cls: a frozen dataclass whose fields are described above.
+        cls: a frozen dataclass with fields as described above.
         mapping: values by key, sections as mappings.
         where: name of the section; empty for the settings of a whole run.
 
     Raises:
-        InputError: a key is absent or unknown, or a value is not given or breaks its rule; it names the setting.
+        InputError: a key is absent or unknown, or a value is missing or breaks its rule; it names the setting.
     """
     if not isinstance(mapping, Mapping):
         raise InputError(f"{where or 'a config'} must be a mapping of settings; got {shown(mapping)}.")
@@ -118,21 +118,21 @@ def _read(cls: type[Settings], mapping: Mapping[str, Any], where: str) -> Settin
         if entry.kind is Kind.INLINE:
             values[entry.field] = _read(entry.type, mapping, where)
         elif entry.kind is Kind.REST:
-            taken = {known.key for known in settings_of(cls)}
-            values[entry.field] = {key: value for key, value in mapping.items() if key not in taken}
+            named = {known.key for known in settings_of(cls)}
+            values[entry.field] = {key: value for key, value in mapping.items() if key not in named}
         elif entry.kind is Kind.SECTION:
             values[entry.field] = read(entry.type, mapping[entry.key], name)
         elif entry.key in mapping:
             assert entry.rule is not None
             if mapping[entry.key] == MISSING_VALUE:
-                raise InputError(f"{name} must be given: it has no default here. Add {name}=... to the command.")
+                raise InputError(f"{name} must be given; it has no default here. Add {name}=... to the command.")
             entry.rule.check(name, mapping[entry.key])
             values[entry.field] = mapping[entry.key]
     return cls(**values)
 
 
 def as_mapping(settings: object) -> dict[str, Any]:
-    """Return the mapping that `read` makes these settings of."""
+    """Convert settings to a mapping; the inverse of `read`."""
     mapping: dict[str, Any] = {}
     for entry in entries(type(settings)):
         value = getattr(settings, entry.field)
@@ -146,10 +146,10 @@ def as_mapping(settings: object) -> dict[str, Any]:
 
 
 def check(settings: object, where: str = "") -> None:
-    """Check settings that a program made, not `read`: each value by its rule.
+    """Check the values of settings that were not made by `read`.
 
     Raises:
-        InputError: naming the first setting that breaks its rule.
+        InputError: a value breaks its rule; it names the first such setting.
     """
     for entry in entries(type(settings)):
         if entry.rule is not None:

@@ -1,7 +1,7 @@
-"""What settings must be: rules in words and in code.
+"""Rules for the values of settings, in words and in code.
 
-A component says of each of its own settings what it must be, as an annotation of the parameter that takes it up:
-`dim: Annotated[int, whole(1, 65_536)]`; `asr.build` checks them.
+A component annotates each parameter of its constructor with a rule, such as `dim: Annotated[int, whole(1, 65_536)]`;
+`asr.build` checks the values.
 """
 
 import math
@@ -12,12 +12,12 @@ from typing import Annotated, Any, NamedTuple
 
 from asr.errors import InputError, shown
 
-MANY = 1_000_000_000  # more of anything is a mistake
+MANY = 1_000_000_000  # a larger number of anything is an error
 MAX_NAME_BYTES = 255  # of a file or a folder, on nearly every file system
 
 
 class Rule(NamedTuple):
-    """What a setting must be, in words and in code."""
+    """A rule for a value, in words for messages and as a function."""
 
     words: str
     holds: Callable[[Any], bool]
@@ -26,36 +26,36 @@ class Rule(NamedTuple):
         """Check a value.
 
         Raises:
-            InputError: it is not what it must be; `name` is what the user calls the setting.
+            InputError: the value breaks the rule; `name` is the user's name of the setting.
         """
         if not self.holds(value):
             raise InputError(f"{name} must be {self.words}; got {shown(value)}.")
 
 
 def whole(least: int, most: int = MANY) -> Rule:
-    """Make the rule for a whole number within bounds, both allowed."""
+    """Make the rule for a whole number from `least` to `most`."""
     return Rule(f"a whole number from {least:,} to {most:,}", lambda value: is_whole(value) and least <= value <= most)
 
 
 def odd(most: int) -> Rule:
-    """Make the rule for the size of a kernel that has a middle."""
+    """Make the rule for the size of a centred kernel."""
     words = f"odd, so that it is centred, and at most {most:,}"
     return Rule(words, lambda value: is_whole(value) and 1 <= value <= most and value % 2 == 1)
 
 
 def number(least: float, most: float = MANY) -> Rule:
-    """Make the rule for a number within bounds, both allowed; infinity and NaN are none."""
+    """Make the rule for a finite number from `least` to `most`."""
     return Rule(f"a number from {least:,} to {most:,}", lambda value: _is_number(value) and least <= value <= most)
 
 
 def above(least: float, most: float = MANY) -> Rule:
-    """Make the rule for a number that is greater than `least`, and at most `most`."""
+    """Make the rule for a number greater than `least` and at most `most`."""
     words = f"a number greater than {least:,}, and at most {most:,}"
     return Rule(words, lambda value: _is_number(value) and least < value <= most)
 
 
 def span(least: float, most: float) -> Rule:
-    """Make the rule for two numbers within bounds, from the lower to the upper, between which one is drawn."""
+    """Make the rule for a range: two numbers from `least` to `most`, in ascending order."""
     words = f"a list of two numbers from {least:,} to {most:,}, the lower one first"
     inside = number(least, most)
     return Rule(
@@ -72,12 +72,12 @@ def one_of(*names: str) -> Rule:
 
 
 def or_null(rule: Rule) -> Rule:
-    """Make the rule that allows null beside what `rule` allows."""
+    """Make the rule that allows null and the values of another rule."""
     return Rule(f"{rule.words}, or null", lambda value: value is None or rule.holds(value))
 
 
 def list_of(rule: Rule, values: str, least: int = 0, most: int = MANY) -> Rule:
-    """Make the rule for a list of so many values, each of which `rule` allows."""
+    """Make the rule for a list of `least` to `most` values that satisfy `rule`; `values` describes them."""
     return Rule(
         f"a list, {values}",
         lambda value: isinstance(value, list) and least <= len(value) <= most and all(map(rule.holds, value)),
@@ -97,42 +97,42 @@ def _is_path(value: Any) -> bool:
     return is_text and all(len(os.fsencode(part)) <= MAX_NAME_BYTES for part in Path(value).parts)
 
 
-TEXT = Rule("a text, and not empty", lambda value: isinstance(value, str) and value != "")
+TEXT = Rule("a non-empty text", lambda value: isinstance(value, str) and value != "")
 PATH = Rule(f"a path whose names have at most {MAX_NAME_BYTES} bytes each", _is_path)
 SWITCH = Rule("true or false", lambda value: isinstance(value, bool))
 FRACTION = number(0, 1)
 PROBABILITY = Rule("a number from 0 to less than 1", lambda value: _is_number(value) and 0 <= value < 1)
 DECAY = Rule("a number between 0 and 1, or null", lambda value: value is None or (_is_number(value) and 0 < value < 1))
 BOUND = Rule(
-    "a positive whole number, or -1 for none",
+    "a positive whole number, or -1 for no limit",
     lambda value: is_whole(value) and (value == -1 or 1 <= value <= MANY),
 )
 MANIFESTS = "of manifests, such as [train.jsonl]"
 DEVICES = Rule(
-    "a positive whole number, -1 or auto for all there are, or their numbers, such as [0,1]",
+    "a positive whole number, -1 or auto for all devices, or a list of their numbers, such as [0,1]",
     lambda value: (
         (is_whole(value) and (value == -1 or 1 <= value <= 10_000))
         or (isinstance(value, str) and value != "")
         or (isinstance(value, list) and value != [] and all(is_whole(index) and index >= 0 for index in value))
     ),
 )
-PRECISION = Rule(  # of training: weights are float32, so others of Lightning's are not among them
+PRECISION = Rule(  # of training; weights are float32, so Lightning's other precisions are excluded
     "32-true, bf16-mixed or 16-mixed",
     lambda value: (
         not isinstance(value, bool) and str(value) in ("32-true", "32", "bf16-mixed", "bf16", "16-mixed", "16")
     ),
 )
 
-DECODED_SECONDS = number(1, 3_600)  # most that a decoder takes at once; shorter pieces would cut every word
-CHUNK_SECONDS = above(0, 3_600)  # of a stream, that are recognised at once
-LEFT_SECONDS = number(0, 3_600)  # that are seen before a chunk
-RIGHT_SECONDS = number(0, 30)  # that are seen behind it, and go through the net once more with each chunk
+DECODED_SECONDS = number(1, 3_600)  # maximum length of a decoder's input; a shorter limit would cut every word
+CHUNK_SECONDS = above(0, 3_600)  # length of a chunk of a stream
+LEFT_SECONDS = number(0, 3_600)  # left context of a chunk
+RIGHT_SECONDS = number(0, 30)  # right context of a chunk, computed again in the next chunk
 STREAM_SECONDS = {"chunk_seconds": CHUNK_SECONDS, "left_seconds": LEFT_SECONDS, "right_seconds": RIGHT_SECONDS}
 SAMPLE_RATES = whole(1_000, 192_000)  # Hz
 THREADS = whole(1, 1_024)
 WORKERS = whole(0, 1_024)  # processes that read audio
 
-# What several components' parameters are.
+# Types of parameters of several components.
 Dim = Annotated[int, whole(1, 65_536)]  # channels
 Layers = Annotated[int, whole(1, 1_000)]
 Heads = Annotated[int, whole(1, 1_024)]

@@ -13,13 +13,13 @@ def usable_device(device: str | torch.device, name: str) -> torch.device:
         name: of the option or setting, for the message.
 
     Raises:
-        InputError: torch cannot.
+        InputError: torch cannot use the device.
     """
     try:
         torch.zeros(1, device=device).item()
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0].partition(". ")[0].rstrip(".")
         reason = "no such kind of device" if reason.startswith("Expected one of") else reason
-        reason = "this torch is not made for it" if reason.startswith("Could not run") else reason  # mps, but on a Mac
-        raise InputError(f"{name} must be one that torch can use here; got {str(device)!r}: {reason}.") from None
+        reason = "this torch does not support it" if reason.startswith("Could not run") else reason  # mps, not on a Mac
+        raise InputError(f"{name} must be a device that torch can use here; got {str(device)!r}: {reason}.") from None
     return torch.device(device)

@@ -1,7 +1,7 @@
-"""Opening files: one way to write those that a user names, and lines that are only so long.
+"""Atomic writing of files, checks of output paths, and reading of lines with a limited length.
 
-Whatever happens, what is written to a file leaves the old one or the new one, and never a part of either. A link is
-followed, and what it leads to is replaced; a device or a pipe, which has nothing to be replaced, gets what is written.
+After a failed or killed write, the path has the complete old file or the complete new one. The target of a link is
+replaced; to a device or a pipe the content is written directly.
 """
 
 import errno
@@ -15,22 +15,22 @@ from typing import AnyStr, BinaryIO, TextIO
 
 from asr.errors import InputError
 
-UNFINISHED = ".unfinished"  # the end of a temporary file's name, which begins with a dot
-MOST_LINKS = 40  # from one to the next: as Linux follows
+UNFINISHED = ".unfinished"  # suffix of a temporary file's name, which begins with a dot
+MOST_LINKS = 40  # length of a chain of links, as in Linux
 STDOUT = 1
-NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # of an OSError: the disk, or what a file may hold, is full
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # errno if the disk, a quota or the maximum file size is exceeded
 
 
 def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
-    """Write a file beside `path`, flush it to the disk, and rename it to `path`; its folder is made if need be.
+    """Write a file atomically: beside `path`, flushed to the disk, then renamed. Missing folders are created.
 
     Args:
-        path: of the file; or of a link to it, a device, or a pipe.
-        write: writes the content to the open file that it is given, from its beginning to its end.
+        path: of the file, or of a link, a device or a pipe.
+        write: writes the content sequentially to the open file.
 
     Raises:
-        OSError: it could not be written, say because the disk is full, or the reader of a pipe has gone; a file that
-            was at `path` is untouched.
+        OSError: the write failed, for example because the disk is full or a pipe has no reader; an old file at `path`
+            is unchanged.
     """
     if not is_stream(path):
         _replace(real(path), write)
@@ -56,18 +56,18 @@ def _replace(path: Path, write: Callable[[BinaryIO], object]) -> None:
 
 
 def write_shared(path: Path, content: bytes, *, is_new: bool = False) -> bool:
-    """Write a small file, whole or not at all, though processes of other machines may write it at the same time.
+    """Write a small file atomically, even if processes of several machines write it at the same time.
 
     Args:
-        path: of the file, no link; its folder must be there.
+        path: of the file, not a link; its folder must exist.
         content: of the file.
-        is_new: write only if there is no such file yet.
+        is_new: write only if the file does not exist.
 
     Returns:
-        Whether it was written.
+        Whether the file was written.
 
     Raises:
-        OSError: it could not be written; a file that was at `path` is untouched.
+        OSError: the write failed; an old file at `path` is unchanged.
     """
     unfinished = path.with_name(f".{path.name}.{socket.gethostname()}-{os.getpid()}{UNFINISHED}")
     try:
@@ -90,15 +90,15 @@ def _unfinished(path: Path) -> Path:
 
 
 def write_whole_text(path: Path, text: str) -> None:
-    """Write a text file in the same way, as UTF-8."""
+    """Write a text file like `write_whole`, as UTF-8."""
     write_whole(path, lambda file: file.write(text.encode("utf-8")))
 
 
 def is_stream(path: Path) -> bool:
-    """Tell whether a path leads to a device, a pipe, or an open file of this process, and not to a file, or nothing.
+    """Whether a path leads to a device, a pipe or an open file of this process; False if nothing exists there.
 
     Raises:
-        OSError: it leads to a folder, nowhere for being a circle of links, or where nobody may look.
+        OSError: the path leads to a folder, into a cycle of links, or to a place without permission.
     """
     descriptor = _descriptor(path)
     try:
@@ -111,9 +111,9 @@ def is_stream(path: Path) -> bool:
 
 
 def _descriptor(path: Path) -> int | None:
-    """The number of the open file that a path stands for, as /dev/stdout and a shell's /dev/fd/63 do.
+    """Return the descriptor of an open file with this path, such as /dev/stdout or a shell's /dev/fd/63; else None.
 
-    It may be a file that the shell has opened (`> page.html`): what is written belongs behind what is there.
+    It may be a file that the shell has opened (`>> page.html`), to which the output must be appended.
     """
     own = os.path.realpath("/proc/self/fd")
     for _ in range(MOST_LINKS):
@@ -127,21 +127,21 @@ def _descriptor(path: Path) -> int | None:
 
 
 def real(path: str | Path) -> Path:
-    """Return the absolute path behind all links; of links that lead in a circle, one of them."""
-    return Path(os.path.realpath(path))  # Path.resolve raises a RuntimeError there
+    """Return the absolute path with all links resolved; for a cycle of links, one of its links."""
+    return Path(os.path.realpath(path))  # Path.resolve raises RuntimeError for a cycle
 
 
 def check_output(option: str, path: Path, example: str, inputs: Iterable[str | Path] = ()) -> None:
-    """Check that a file can be written at a path, as far as that can be told without writing it.
+    """Check, without writing, that a file can be written at a path.
 
     Args:
-        option: that names the path, for errors.
-        path: of the file, a link to it, a device, or a pipe.
-        example: a file name such as the option is for.
-        inputs: files that the command reads, which it must not replace.
+        option: the command's option, for errors.
+        path: of the file, or of a link, a device or a pipe.
+        example: an example of a file name, for errors.
+        inputs: files that the command reads and must not replace.
 
     Raises:
-        InputError: it cannot, or the path leads to an input.
+        InputError: the path is not writable, or leads to an input.
     """
     check_apart(option, path, inputs)
     if os.path.isdir(path) or not path.name:
@@ -151,36 +151,36 @@ def check_output(option: str, path: Path, example: str, inputs: Iterable[str | P
             if _descriptor(path) is None and not os.access(path, os.W_OK):
                 raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
             return
-        place = real(path)
-        folder = next(folder for folder in place.parents if folder.exists())  # the others are made
+        target = real(path)
+        folder = next(folder for folder in target.parents if folder.exists())  # missing folders are created later
         if not folder.is_dir():
-            raise InputError(f"{option} must be in a folder; {str(path)!r} would lie in the file {str(folder)!r}.")
+            raise InputError(f"{option} must be in a folder; {str(path)!r} would be in the file {str(folder)!r}.")
         if not os.access(folder, os.W_OK):
-            raise InputError(f"{option} must be in a folder that can be written to; {str(folder)!r} cannot.")
-        _unfinished(place).is_file()  # its name may be too long
+            raise InputError(f"{option} must be in a writable folder; {str(folder)!r} is not.")
+        _unfinished(target).is_file()  # raises OSError if the name is too long
     except OSError as error:
         raise _unwritable(option, path, error) from None
 
 
 def check_apart(option: str, path: Path, inputs: Iterable[str | Path]) -> None:
-    """Check that an output would not replace an input, under this name or another.
+    """Check that an output does not replace an input, also under another name.
 
     Raises:
-        InputError: it would.
+        InputError: the output is the same file as an input.
     """
     if not os.path.isfile(path):
         return
     for given in inputs:
         if os.path.isfile(given) and os.path.samefile(path, given):
-            must = f"{option} must be another file than what the command reads; {path} is the input {given}"
+            must = f"{option} must be another file than the command's inputs; {path} is the input {given}"
             raise InputError(f"{must}. Give another name.")
 
 
 def write_output(option: str, path: Path, text: str) -> None:
-    """Write a text where a user wants it, as `write_whole` does.
+    """Write a text to the path of a command's option, like `write_whole`.
 
     Raises:
-        InputError: it cannot be written there.
+        InputError: the write failed.
     """
     try:
         write_whole_text(path, text)
@@ -189,26 +189,26 @@ def write_output(option: str, path: Path, text: str) -> None:
 
 
 def _unwritable(option: str, path: Path, error: OSError) -> InputError:
-    return InputError(f"{option} must be a file that can be written; {path}: {error.strerror}.")
+    return InputError(f"{option} must be a writable file; {path}: {error.strerror}.")
 
 
 def message_stream(*outputs: Path | None) -> TextIO:
-    """Where a command says what it has done: on standard output, or on standard error if that is one of its outputs."""
+    """Return the stream for a command's messages: stdout, or stderr if stdout is one of its outputs."""
     descriptors = [_descriptor(output) for output in outputs if output is not None]
     is_output = any(number is not None and os.path.sameopenfile(number, STDOUT) for number in descriptors)
     return sys.stderr if is_output else sys.stdout
 
 
 def bounded_lines(readline: Callable[[int], AnyStr], longest: int, where: str) -> Iterator[tuple[str, AnyStr]]:
-    """Read a file line by line, each with its place (`where:number`); a line without end would take all memory.
+    """Yield lines with their `where:number`; the limit of their length bounds the memory.
 
     Args:
-        readline: of the open file, of text or of bytes; it is given how much to read at most.
-        longest: characters, or bytes, that a line may have.
-        where: what the file is called.
+        readline: of the open text or binary file; its argument is the maximum length to read.
+        longest: maximum length of a line, in characters or bytes.
+        where: name of the file.
 
     Raises:
-        InputError: a line has more.
+        InputError: a line is longer.
     """
     number = 0
     while line := readline(longest + 1):
@@ -220,7 +220,7 @@ def bounded_lines(readline: Callable[[int], AnyStr], longest: int, where: str) -
 
 
 def sync_folder(folder: Path) -> None:
-    """See the names in a folder safely on the disk."""
+    """Flush the entries of a folder to the disk."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -229,7 +229,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def _linked(unfinished: Path, path: Path) -> bool:
-    """Give a file its name, if there is none of this name; a file system without links cannot tell, and replaces it."""
+    """Move a file to `path` if nothing exists there; a file system without hard links cannot exclude a race."""
     try:
         os.link(unfinished, path)
     except FileExistsError:
@@ -242,7 +242,7 @@ def _linked(unfinished: Path, path: Path) -> bool:
 
 
 def remove_unfinished(folder: Path) -> None:
-    """Remove what a process that was killed while it wrote has left."""
+    """Remove temporary files of processes that were killed during a write."""
     for file in folder.glob(f".*{UNFINISHED}"):
         if file.is_file():
             file.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""What a process asks of Linux and of OpenMP: when to end, to keep its memory, how its threads wait."""
+"""Process settings of Linux and OpenMP: end with the parent, memory allocation, broken pipes, thread waiting."""
 
 import ctypes
 import os
@@ -14,10 +14,10 @@ M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # malloc.h
 
 
 def die_with_parent(parent_id: int) -> None:
-    """Ask Linux to kill this process when its parent is killed; end at once where the parent is gone already.
+    """Make Linux kill this process when its parent ends; exit at once if the parent has ended already.
 
     Args:
-        parent_id: number of the parent process.
+        parent_id: process id of the parent.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -26,9 +26,9 @@ def die_with_parent(parent_id: int) -> None:
 
 
 def keep_memory() -> None:
-    """Ask glibc to keep what is freed, for a process that will soon want as much again: a training step after another.
+    """Make glibc keep freed memory, for training steps that allocate the same amounts again and again.
 
-    Memory that goes back and forth is cleared by Linux page by page each time: 5 to 18 % of a step on a processor.
+    Otherwise Linux clears each returned page again, which takes 5 to 18 % of a step on a CPU.
     """
     if sys.platform == "linux" and hasattr(ctypes.CDLL(None), "mallopt"):  # not in musl
         ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, 2**30)
@@ -36,9 +36,9 @@ def keep_memory() -> None:
 
 
 def reader_has_gone() -> bool:
-    """Flush standard output; True where nobody reads it any more, `| head` say: what is left of it is dropped.
+    """Flush standard output; if its reader has ended (`| head`), discard the rest and return True.
 
-    Python would try again to write it when it ends, and report an error.
+    Otherwise Python would write the rest again at exit and report an error.
     """
     try:
         sys.stdout.flush()
@@ -48,28 +48,28 @@ def reader_has_gone() -> bool:
     try:
         pipe = select.poll()
         pipe.register(sys.stdout.fileno(), 0)
-        return any(event & select.POLLERR for _, event in pipe.poll(0))  # where each line is written at once
-    except OSError:  # it is no file, in a test say
+        return any(event & select.POLLERR for _, event in pipe.poll(0))  # if lines are flushed immediately
+    except OSError:  # not a file, for example in a test
         return False
 
 
 def end_without_reader() -> None:
-    """Have this process end quietly when nobody reads what it prints any more: one that does nothing but print."""
+    """Let a broken pipe end this process silently; for processes that only print."""
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
 
 
 def spin_briefly() -> None:
-    """Let OpenMP's threads wait for each other awake for microseconds, then asleep; must come before torch is imported.
+    """Make waiting OpenMP threads spin for some microseconds, then sleep; call it before torch is imported.
 
-    To sleep at once makes a step of a small net a fifth longer; to stay awake for as long as OpenMP likes makes it
-    half as long again where other work has the cores (benchmarks/README.md). `OMP_WAIT_POLICY` and `GOMP_SPINCOUNT`
-    stay where they are set.
+    Sleeping at once makes a step of a small model 20 % longer. OpenMP's default spin time makes it 50 % longer if other
+    work uses the cores (benchmarks/README.md). The environment's `OMP_WAIT_POLICY` and `GOMP_SPINCOUNT` take
+    precedence.
     """
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", str(SPINS))
 
 
 def peak_memory() -> int:
-    """Return the bytes of memory that this process has had at most, mapped files included."""
+    """Return the peak memory of this process in bytes, with mapped files."""
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

@@ -1,4 +1,4 @@
-"""How far a long computation is, in the log of a command that has no progress bar."""
+"""Progress of a long computation in the log, for commands without a progress bar."""
 
 import logging
 import time
@@ -7,11 +7,11 @@ LOG_SECONDS = 10.0  # between two lines
 
 
 class ProgressLog:
-    """Log a line now and then: nothing of what takes less than LOG_SECONDS.
+    """Log a line every LOG_SECONDS; shorter computations log nothing.
 
     Args:
         logger: to log with.
-        message: of each line, in which %s is replaced by the number that is done.
+        message: of each line; %s is replaced by the completed number.
     """
 
     def __init__(self, logger: logging.Logger, message: str) -> None:
@@ -19,7 +19,7 @@ class ProgressLog:
         self._logged = time.monotonic()
 
     def update(self, done: int) -> None:
-        """Log that this number is done, unless the last line is recent."""
+        """Log the completed number, unless the last line is recent."""
         if time.monotonic() - self._logged > LOG_SECONDS:
             self._logged = time.monotonic()
             self._logger.info(self._message, f"{done:,}")
