@@ -60,7 +60,7 @@ def test_a_pipe_and_a_file_say_the_same_line(
     assert caption(listener(), options("-", rate=rate)) == 0
     shown = capsys.readouterr()
     assert shown.out == f"{SENTENCE}\n" * 2
-    assert shown.err.count("stream: every 0.96 s the last 1 s and more are recognised again, since Ear hears") == 2
+    assert shown.err.count("stream: every 0.96 s at least the last 1 s are recognised again, since Ear needs") == 2
 
 
 def word(text: str) -> Word:

@@ -105,7 +105,7 @@ def test_stitched_chunks_have_each_frame_once_and_in_order(cut: tuple[int, int],
 
 @pytest.mark.parametrize(("chunk", "context"), [(8, 4), (8, 5), (1, -1), (0, 0.1)])
 def test_a_chunk_that_is_all_context_is_refused(chunk: float, context: float) -> None:
-    with pytest.raises(InputError, match="context_seconds must be at least 0, and less than half of chunk_seconds"):
+    with pytest.raises(InputError, match="context_seconds must be at least 0 and less than half of chunk_seconds"):
         ChunkBounds(chunk, context).samples(16000, 640)
 
 

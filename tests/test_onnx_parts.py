@@ -311,10 +311,10 @@ def test_a_stranger_gets_the_text_of_a_stream_by_doing_what_the_readme_says(hear
 
 
 def test_a_stream_sees_as_much_of_the_past_as_its_program_was_made_for(heard: Path) -> None:
-    must = f"an exported model must see {LEFT} encoder frames before a chunk, as its program was made; got 100."
+    must = f"left_seconds is fixed when a model is exported ({LEFT} encoder frames); got 100."
     with pytest.raises(InputError, match=re.escape(must)):
         Stream(load_recognizer(heard / "exported"), left_seconds=4.0)
-    must = f"an exported model must see {RIGHT} encoder frames behind a chunk, as its program was made; got 25."
+    must = f"right_seconds is fixed when a model is exported ({RIGHT} encoder frames); got 25."
     with pytest.raises(InputError, match=re.escape(must)):
         Stream(load_recognizer(heard / "exported"), right_seconds=1.0)
 

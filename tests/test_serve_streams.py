@@ -128,7 +128,7 @@ def test_a_model_that_cannot_go_on_looks_back_and_says_so() -> None:
 
     *told, of_nothing = run(test, listener())
     assert [text(each) for each in told] == texts
-    assert told[0][0]["note"].startswith("every 0.96 s the last 8 s and more are recognised again, since Ear hears all")
+    assert told[0][0]["note"].startswith("every 0.96 s at least the last 8 s are recognised again, since Ear needs the")
     assert text(of_nothing) == ""
 
 

@@ -368,7 +368,7 @@ def test_a_model_that_cannot_go_on_hears_the_last_seconds_again_and_says_so() ->
     for seed, sentence in enumerate(sentences(3, seed=5, words=(8, 12))):
         waveform = torch.from_numpy(speak(sentence)).float()
         stream = Stream(recognizer, left_seconds=1.0)
-        assert stream.note.startswith("every 0.96 s the last 1 s and more are recognised again, since Ear hears all of")
+        assert stream.note.startswith("every 0.96 s at least the last 1 s are recognised again, since Ear needs the")
         captions = streamed(stream, waveform, seed)
         assert final_text(captions) == sentence
         assert any(each.final for each in captions[:-1])
@@ -382,7 +382,7 @@ def test_a_model_that_cannot_go_on_hears_the_last_seconds_again_and_says_so() ->
 def test_a_transducer_that_searches_a_beam_is_told_which_decoder_hears_streams() -> None:
     recognizer = streaming_recognizer(resolved("decode=transducer_beam")["decode"], head=["head=transducer"])
     assert Stream(recognizer).note.endswith(
-        "TransducerBeam decodes all of an utterance at once (choose --decode transducer_greedy)"
+        "TransducerBeam needs the whole utterance at once (choose --decode transducer_greedy)"
     )
 
 
@@ -517,7 +517,7 @@ def test_a_wrong_setting_is_one_line(settings: dict[str, float], message: str) -
 
 def test_what_a_model_cannot_wait_for_is_refused() -> None:
     with pytest.raises(
-        InputError, match=r"^right_seconds must be left out: .* hears all of an utterance at once .*; got 1\.$"
+        InputError, match=r"^right_seconds must be left out: .* needs the whole utterance at once .*; got 1\.$"
     ):
         Stream(listener(), right_seconds=1.0)
 

@@ -168,7 +168,7 @@ def test_it_trains_resumes_and_transcribes_what_is_short_or_long(house: Path, to
     assert '"confidence": 1.0' in ended.stdout
     ended = run(house, "asr.align", "run", str(tones / "test.jsonl"))
     assert ended.returncode == 1
-    assert "the model's head must say which token each frame spells" in ended.stderr
+    assert "the model's head must give token probabilities for each frame" in ended.stderr
     assert "Traceback" not in ended.stderr
 
 

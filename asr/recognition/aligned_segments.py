@@ -1,4 +1,4 @@
-"""A reference text on its audio, and training segments out of a long recording: cut at silences, each with a score."""
+"""Align reference texts with audio, and cut long recordings at silences into scored training segments."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -21,16 +21,16 @@ from asr.recognition.timing import word_times
 from asr.recognition.transcript import Alternative, Transcript, Word
 from asr.text.words import spell
 
-MARGIN_SECONDS = 0.5  # of silence that a segment keeps at either end: CTC marks a word somewhere within it
-SCORED_SECONDS = 2.0  # over which a mean is taken: about five words
+MARGIN_SECONDS = 0.5  # maximum silence at each end of a segment; CTC emits a token anywhere within its word
+SCORED_SECONDS = 2.0  # length of the window over which deficits are averaged: about five words
 
 
 class Aligned(NamedTuple):
-    """An utterance's text on its audio.
+    """An utterance's text, aligned with its audio.
 
     Args:
         transcript: the words with their times.
-        deficits: by how much the text is less likely than what the net would write, frame by frame, (T',).
+        deficits: log-probability of the text's path minus that of the net's best path, frame by frame, (T',).
     """
 
     transcript: Transcript
@@ -38,12 +38,12 @@ class Aligned(NamedTuple):
 
 
 class SegmentRules(NamedTuple):
-    """Which segments are good to train on.
+    """Limits for training segments.
 
     Args:
-        min_score: the least score of one.
-        min_seconds: the shortest.
-        max_seconds: the longest.
+        min_score: minimum score of a segment.
+        min_seconds: minimum duration.
+        max_seconds: maximum duration.
     """
 
     min_score: float
@@ -52,15 +52,15 @@ class SegmentRules(NamedTuple):
 
 
 class Stretch(NamedTuple):
-    """A stretch of an utterance between two silences that holds words.
+    """A segment of an utterance between two silences, with at least one word.
 
     Args:
-        number: of the stretch in its utterance, from 1; those without words count, too.
+        number: of the segment in its utterance, from 1; segments without words are counted too.
         begin: in seconds from the utterance's start; at most MARGIN_SECONDS before the first word.
         end: in seconds; at most MARGIN_SECONDS after the last word.
-        first: place of the first of its words.
-        last: place after the last of its words.
-        is_torn: a cut goes through a word, as there was no pause.
+        first: index of its first word.
+        last: index after its last word.
+        is_torn: a cut goes through a word, because there was no pause.
     """
 
     number: int
@@ -72,12 +72,12 @@ class Stretch(NamedTuple):
 
 
 class AlignedSegment(NamedTuple):
-    """A stretch of a recording and the words that are said in it.
+    """A segment of a recording with its words.
 
     Args:
-        utterance: where it is, and its text as written.
-        score: mean of the frames' deficits over the two seconds where that is lowest; see `segment_score`.
-        problem: why it is not good to train on; None: it is.
+        utterance: position of the segment in the recording, and its text as written.
+        score: lowest mean of the frames' deficits over two seconds; computed by `segment_score`.
+        problem: reason not to train on the segment; None: it is good.
     """
 
     utterance: Utterance
@@ -86,29 +86,29 @@ class AlignedSegment(NamedTuple):
 
 
 def aligned_reference(recognizer: Recognizer, utterance: Utterance, log_probs: Tensor) -> Aligned:
-    """Make an utterance's reference text a transcript: each word with the time at which it is said.
+    """Align an utterance's reference text with its audio: a transcript with the times of each word.
 
-    A word's score is the log-probability of the best path that spells the text less that of the best path of all, over
-    the frames from the word's start to the next word's: 0 where the net hears the same, and far below where it hears
-    something else. A word's confidence is the exponential of it; the text's score is that of its worst word, which
-    one wrong, missing or superfluous word is enough to lower, in a text of any length.
+    A word's score is the log-probability of the text's best path minus that of the best path of any text, over the
+    frames from the word's start to the next word's start. It is 0 where the net recognises the reference, and far
+    below 0 elsewhere. The word's confidence is the exponential of its score. The text's score is that of its worst
+    word, so that a single wrong, missing or superfluous word lowers it in a text of any length.
 
     Args:
-        recognizer: whose normaliser, tokenizer and stride count.
+        recognizer: provides normaliser, tokenizer and frame duration.
         utterance: with its text as written.
         log_probs: (T', V).
 
     Raises:
-        InputError: the text is empty, cannot be spelled, or is too long for its audio.
+        InputError: the text is empty, its tokens spell no word, or it is too long for its audio.
     """
     text = recognizer.model.normalize(utterance.text)
     tokens = recognizer.model.tokenizer.encode(text)
     words = spell(tokens, recognizer.model.tokenizer.pieces)
     if not words:
-        raise InputError(f"the text must hold words, to be aligned; got {utterance.text!r}.")
+        raise InputError(f"the text must have words to be aligned; got {utterance.text!r}.")
     needed = recognizer.model.head.min_frames(tokens)
     if needed > len(log_probs):
-        raise InputError(f"the text must fit its audio: {needed} frames are needed, {len(log_probs)} are there.")
+        raise InputError(f"the text must fit its audio; it needs {needed} encoder frames, there are {len(log_probs)}.")
     spans = token_spans(log_probs, tokens)
     deficits = frame_deficits(log_probs, tokens, spans)
     bounds = [0, *(spans[word.first].start for word in words[1:]), len(log_probs)]
@@ -125,13 +125,13 @@ def aligned_reference(recognizer: Recognizer, utterance: Utterance, log_probs: T
 def align_utterances(
     recognizer: Recognizer, utterances: Sequence[Utterance], inference: Inference, on_progress: Callable[[float], None]
 ) -> Iterator[tuple[Utterance, Aligned | str]]:
-    """Yield each utterance with its aligned reference text, or the reason why it cannot be read or aligned.
+    """Yield each utterance with its aligned reference text, or with the reason why it cannot be read or aligned.
 
     Args:
         recognizer: with a frame head.
         utterances: with their texts as written.
-        inference: bounds of memory.
-        on_progress: called with the seconds of each utterance.
+        inference: memory bounds.
+        on_progress: called with the duration of each utterance in seconds.
     """
     for result in recognizer.segments(utterances, inference.unchecked):
         if isinstance(result, Rejected):
@@ -158,18 +158,18 @@ def cut_segments(
     frame_seconds: float,
     sample_rate: int,
 ) -> Iterator[AlignedSegment]:
-    """Cut an aligned utterance at silences; what is between two cuts and holds words is a segment.
+    """Cut an aligned utterance at silences; yield the segments that have words.
 
-    A word belongs to where its middle is. A segment in which one was torn by a cut, where no pause was found in
-    `max_seconds`, has that as its problem.
+    A word belongs to the segment of its midpoint. If there was no pause within `max_seconds` and a cut goes through a
+    word, the segment's problem says so.
 
     Args:
         utterance: with its text as written.
-        aligned: that text on its audio.
-        rules: which segments are good.
-        normalize: what the aligned words were made by.
+        aligned: the text, aligned with the audio.
+        rules: limits for good segments.
+        normalize: normaliser that produced the aligned words.
         frame_seconds: from one frame of `aligned.deficits` to the next.
-        sample_rate: at which silences are looked for, in Hz.
+        sample_rate: of the audio in which silences are searched, in Hz.
 
     Raises:
         AudioError: the audio cannot be read.
@@ -193,13 +193,15 @@ def cut_segments(
 def word_stretches(
     utterance: Utterance, words: Sequence[Word], max_seconds: float, sample_rate: int
 ) -> Iterator[Stretch]:
-    """Cut an utterance at silences, and yield the stretches that hold words. A word belongs to where its middle is.
+    """Cut an utterance at silences; yield the segments that have words.
+
+    A word belongs to the segment of its midpoint.
 
     Args:
-        utterance: whose audio is read, unless it is shorter than a stretch may be.
+        utterance: its audio is only read if it is longer than `max_seconds`.
         words: in order, with their times.
-        max_seconds: the longest stretch.
-        sample_rate: at which silences are looked for, in Hz.
+        max_seconds: maximum duration of a segment.
+        sample_rate: of the audio in which silences are searched, in Hz.
 
     Raises:
         AudioError: the audio cannot be read.
@@ -224,14 +226,14 @@ def word_stretches(
 
 
 def segment_score(deficits: Tensor, frame_seconds: float) -> float:
-    """Return the mean of the frames' deficits over the two seconds where it is lowest, or over all there are.
+    """Return the lowest mean of the frames' deficits over two seconds; over all frames if the segment is shorter.
 
-    A deficit is the log-probability of the best path that spells the text less that of the best path of all. So the
-    score is 0 where the net hears just this text; it does not hang on a segment's length, and a few wrong, missing or
-    superfluous words are enough to lower it.
+    A frame's deficit is the log-probability of the text's best path minus that of the best path of any text. The score
+    is therefore 0 if the net recognises exactly this text. It does not depend on the segment's length, and a few
+    wrong, missing or superfluous words lower it.
 
-    *Source*: Kürzinger et al. 2020, arXiv:2007.09127, section 2.2. *Differs from the paper*: deficits, instead of
-    log-probabilities, so that noise, in which the net is unsure of any text, does not count as a wrong one.
+    *Source*: Kürzinger et al. 2020, arXiv:2007.09127, section 2.2. *Differs from the paper*: deficits replace
+    log-probabilities, so that noise, for which the net is unsure of any text, does not count as a wrong text.
 
     Shapes:
         deficits: (T',), at least one.
@@ -252,24 +254,25 @@ def _problem(seconds: float, score: float, torn: bool, rules: SegmentRules) -> s
 
 
 def written_words(text: str, words: Sequence[str], normalize: Callable[[str], str]) -> list[str]:
-    """Return what was written for each normalised word; signs that are no word stand behind the word before them.
+    """Return the written form of each normalised word; punctuation between words is appended to the word before it.
 
-    Of a written word that became several, the first one has it and the others have nothing. Where a normaliser looks at
-    several words together, so that it cannot be told which became which, the normalised words are returned.
+    If a written word was normalised to several words, the first gets the written form and the others get "". If the
+    normaliser depends on several words together, written and normalised words cannot be matched; then the normalised
+    words are returned.
 
     Args:
         text: as written.
         words: normalised.
-        normalize: what made them of it.
+        normalize: normaliser that produced `words` from `text`.
     """
     written: list[str] = []
     normal: list[str] = []
     for word in text.split():
-        made = normalize(word).split()
-        if not made and written:
-            place = next(place for place in reversed(range(len(written))) if written[place])
-            written[place] += f" {word}"
-        elif made:
-            normal += made
-            written += [word, *[""] * (len(made) - 1)]
+        normalized = normalize(word).split()
+        if not normalized and written:
+            index = next(index for index in reversed(range(len(written))) if written[index])
+            written[index] += f" {word}"
+        elif normalized:
+            normal += normalized
+            written += [word, *[""] * (len(normalized) - 1)]
     return written if normal == list(words) else list(words)

@@ -1,4 +1,4 @@
-"""Forced alignment: which encoder frames spell which token, and how much a text costs against another."""
+"""Forced alignment: the encoder frames of each token, and how much less likely a text is than the net's best path."""
 
 import torch
 import torchaudio.functional
@@ -6,19 +6,20 @@ from torch import Tensor
 
 from asr.interfaces import BLANK_ID, Span
 
-FLOOR = -1e4  # what a log-probability is at least; where no path is possible, torchaudio's would be no path of the text
-MAX_CELLS = 1 << 27  # of torchaudio's table of frames x states, a byte each
-STAY, STEP, SKIP = 0, 1, 2  # states that a path goes on by, from one frame to the next
+FLOOR = -1e4  # minimum log-probability: if all paths are impossible, torchaudio's path would not spell the text
+MAX_CELLS = 1 << 27  # of torchaudio's table of frames x states, one byte each
+STAY, STEP, SKIP = 0, 1, 2  # number of states by which a path advances from one frame to the next
 
 
 def token_spans(log_probs: Tensor, tokens: list[int]) -> list[Span]:
-    """Find the most likely path that spells `tokens`; its frames, token by token.
+    """Find the most likely path that spells `tokens`, and return the frames of each token.
 
-    *Source*: Kürzinger et al. 2020, arXiv:2007.09127, section 2; the search is torchaudio's, as far as its memory goes.
+    *Source*: Kürzinger et al. 2020, arXiv:2007.09127, section 2. torchaudio searches for the path, unless its table
+    would have more than `MAX_CELLS` cells.
 
     Args:
-        log_probs: of one utterance, (T', V), on the CPU.
-        tokens: without blanks; at least `head.min_frames(tokens)` frames must be there.
+        log_probs: of one utterance, (T', V), on the CPU; T' must be at least `head.min_frames(tokens)`.
+        tokens: without blanks.
     """
     if not tokens:
         return []
@@ -33,7 +34,7 @@ def token_spans(log_probs: Tensor, tokens: list[int]) -> list[Span]:
         labels = torch.full((2 * len(tokens) + 1,), BLANK_ID)
         labels[1::2] = torch.tensor(tokens)
         path = labels[_best_states(log_probs, labels)]
-    changes = torch.cat([path[1:] != path[:-1], path.new_ones(1, dtype=torch.bool)])  # (T',) the last of a run
+    changes = torch.cat([path[1:] != path[:-1], path.new_ones(1, dtype=torch.bool)])  # (T',) True at the end of a run
     ends = changes.nonzero()[:, 0] + 1
     starts = torch.cat([ends.new_zeros(1), ends[:-1]])
     runs = zip(path[starts].tolist(), starts.tolist(), ends.tolist(), strict=True)
@@ -41,27 +42,28 @@ def token_spans(log_probs: Tensor, tokens: list[int]) -> list[Span]:
 
 
 def _best_states(log_probs: Tensor, labels: Tensor) -> Tensor:
-    """Find the most likely path in memory that grows by the power of 2/3 of frames times states.
+    """Find the most likely path with memory proportional to (frames * states) ** (2 / 3).
 
-    A first pass keeps the scores at the beginning of each block of frames, and no choice. A second one goes through the
-    blocks from the last to the first and finds again what was chosen in each, among the few states from which the
-    path's state at its end can be reached. So the path is the most likely one of all, as if all choices had been kept.
+    The first pass stores the scores at the beginning of each block of frames, but no choices. The second pass goes
+    through the blocks from the last to the first and recomputes the choices of each, restricted to the states from
+    which the path's state at the end of the block can be reached. The result equals that of an exact search which
+    stores all choices.
 
     Args:
         log_probs: (T', V).
-        labels: of the states, (S,): the tokens, with a blank before, between and behind them.
+        labels: of the states, (S,): the tokens, with a blank before the first, between tokens and after the last.
 
     Shapes:
         returns: states, (T',).
     """
     num_frames, num_states = len(log_probs), len(labels)
-    size = max(1, round((2 * num_frames * num_states) ** (1 / 3)))  # then blocks' scores and choices are as large
+    size = max(1, round((2 * num_frames * num_states) ** (1 / 3)))  # scores and choices then need equal memory
     begins = range(0, num_frames, size)
     scores = torch.full((num_states,), -torch.inf)
-    scores[0] = 0.0  # before the first frame: it can stay in the first state, or step into the second
+    scores[0] = 0.0  # before the first frame, so that a path begins in the first state or in the second
     at_begin: list[Tensor] = []
     for begin in begins:
-        scores = scores - scores.max()  # so that sums of any length have the same precision
+        scores = scores - scores.max()  # keeps the precision of long sums
         at_begin.append(scores)
         scores = _advance(scores, _costs(log_probs[begin : begin + size]), labels)
     states = torch.empty(num_frames, dtype=torch.int64)
@@ -78,25 +80,28 @@ def _best_states(log_probs: Tensor, labels: Tensor) -> Tensor:
 
 
 def _costs(log_probs: Tensor) -> Tensor:
-    """(T', V) as the search adds them up: 0 for the likeliest of each frame, so that sums stay small."""
+    """Shift log_probs (T', V) so that the most likely token of each frame has 0, which keeps sums small."""
     log_probs = log_probs.float()
     return (log_probs - log_probs.max(dim=-1, keepdim=True).values).clamp(min=FLOOR)
 
 
 def _advance(scores: Tensor, costs: Tensor, labels: Tensor, choices: Tensor | None = None) -> Tensor:
-    """Go on by some frames from the scores of the best paths to each state; return those behind them.
+    """Advance the scores of the best path to each state by some frames.
 
     Args:
-        scores: (S,).
+        scores: before the first frame, (S,).
         costs: of the frames, (T', V).
         labels: of the states, (S,).
-        choices: gets what the best path to each state at each frame came by, (T', S).
+        choices: filled with STAY, STEP or SKIP: the last transition of the best path to each state, (T', S).
+
+    Returns:
+        Scores after the last frame, (S,).
     """
     num_states = len(labels)
-    may_skip = torch.zeros(num_states, dtype=torch.bool)  # a blank, between tokens that differ
+    may_skip = torch.zeros(num_states, dtype=torch.bool)  # the blank between two different tokens
     may_skip[2:] = (labels[2:] != BLANK_ID) & (labels[2:] != labels[:-2])
     no_skip = torch.where(may_skip, 0.0, -torch.inf)
-    before = torch.full((num_states + 2,), -torch.inf)  # two more in front, from which there is no way
+    before = torch.full((num_states + 2,), -torch.inf)  # with two unreachable states in front
     stay, step, skip = before[2:], before[1:-1], before[:-2]
     stay.copy_(scores)
     best, other, emitted = torch.empty(num_states), torch.empty(num_states), torch.empty(num_states)
@@ -112,11 +117,11 @@ def _advance(scores: Tensor, costs: Tensor, labels: Tensor, choices: Tensor | No
 
 
 def frame_deficits(log_probs: Tensor, tokens: list[int], spans: list[Span]) -> Tensor:
-    """Tell how much less likely the path of `tokens` is, frame by frame, than the best path of all.
+    """Return for each frame the log-probability of the path of `tokens` minus that of the best path.
 
     Shapes:
         log_probs: (T', V).
-        returns: (T',), at most 0; 0 where the net would write the same.
+        returns: (T',), at most 0; 0 where both paths agree.
     """
     path = torch.full((len(log_probs),), BLANK_ID)
     for token, span in zip(tokens, spans, strict=True):

@@ -1,8 +1,8 @@
-"""A stream of a model that goes on from chunk to chunk.
+"""Streams of models whose encoder and decoder continue from chunk to chunk.
 
-A word is final when the next one has begun in all hypotheses that the decoder keeps (a best path is but one), when it
-was said so long ago that the best of them decides, or when nothing was said behind it for a while: that ends a stretch
-of speech, and the best hypothesis is taken.
+A word becomes final in one of three cases. All hypotheses of the decoder contain the word and the beginning of the next
+word. Or the word ended more than `settled_seconds` ago: then the best hypothesis decides. Or silence of
+`endpoint_seconds` ended the segment: then all words of the best hypothesis are final.
 """
 
 from collections.abc import Sequence
@@ -24,14 +24,16 @@ from asr.text.words import spell
 
 NO_TOKENS = Hypothesis([], 0.0, [], [])
 FramesOrNone = TypeVar("FramesOrNone", int, int | None)
-LONG_WORD_SECONDS = 10.0  # after which the tokens of a word that has not ended keep their times
+LONG_WORD_SECONDS = 10.0  # tokens of an unfinished word are no longer realigned after this time
 
 
 class CachedStream:
-    """A stream that goes on from what encoder and decoder keep: nothing is computed twice, and memory does not grow.
+    """A stream that continues from cached states of encoder and decoder.
+
+    Nothing is computed twice except the right context, and memory does not grow.
 
     Args:
-        recognizer: that can, as `why_not` says.
+        recognizer: with a streaming encoder and decoder (`asr.recognition.streaming.why_not` returns "").
         settings: of the stream.
     """
 
@@ -47,48 +49,45 @@ class CachedStream:
         left = _frames(settings.left_seconds, frame_seconds, least=0, default=encoder.left_frames)
         right = _frames(settings.right_seconds, frame_seconds, least=0, default=encoder.right_frames)
         self.chunk = chunk * self.encoder.stride  # feature frames
-        made_for = {
-            "left": (left, encoder.left_frames, "before"),
-            "right": (right, encoder.right_frames, "behind"),
-        }
-        for side, (given, frames, where) in made_for.items():
+        contexts = {"left": (left, encoder.left_frames), "right": (right, encoder.right_frames)}
+        for side, (given, frames) in contexts.items():
             if model.is_program and given != frames:
-                must = f"an exported model must see {frames} encoder frames {where} a chunk, as its program was made"
-                raise InputError(f"{must}; got {given}. Leave {side}_seconds out.")
-        self.right = right * self.encoder.stride  # that are seen behind a chunk, and begin the next
+                must = f"{side}_seconds is fixed when a model is exported ({frames} encoder frames)"
+                raise InputError(f"{must}; got {given}. Leave it out.")
+        self.right = right * self.encoder.stride  # feature frames of right context; they also begin the next chunk
         self.chunk_seconds, self.right_seconds = chunk * model.frame_seconds, right * model.frame_seconds
         self.endpoint = _frames(settings.endpoint_seconds, frame_seconds, least=1, default=None)
         self.settled = _frames(settings.settled_seconds, frame_seconds, least=1, default=None)
         self.long_word = max(1, round(LONG_WORD_SECONDS / frame_seconds))
         self.at_end = False
-        self.shape = self.chunk, left, right  # streams of the same one go through the net together
+        self.shape = self.chunk, left, right  # streams with equal shapes form one batch
         self.state = self.encoder.initial_state(1, left)
         self._remainder = Remainder()
-        self._features = torch.zeros(0, model.features.dim)  # that wait for the end of their chunk, (T, F)
+        self._features = torch.zeros(0, model.features.dim)  # of the incomplete next chunk, (T, F)
         self._decoded = self.decode.initial_state()
-        self._placed = NO_TOKENS  # of a long word that has not ended: its first tokens, which the decoder has forgotten
-        self._hypothesis = NO_TOKENS  # behind them
-        self._log_probs: list[Tensor] = []  # of the frame head, if there is one, for the frames since `_start`
-        self._start = 0  # frame in which the hypothesis begins, or a later one
-        self._num_frames = 0  # up to the last
-        self._last_chunk = 0  # frames of it
-        self._silence = 0  # frames, up to the last
+        self._placed = NO_TOKENS  # first tokens of a long unfinished word, dropped from the decoder's state
+        self._hypothesis = NO_TOKENS  # tokens after `_placed`
+        self._log_probs: list[Tensor] = []  # of the frame head, if there is one, from frame `_start` on
+        self._start = 0  # encoder frame at which `_log_probs` begin; earlier ones were dropped
+        self._num_frames = 0  # encoder frames decoded so far
+        self._last_chunk = 0  # encoder frames of the last chunk
+        self._silence = 0  # encoder frames of silence at the end
         self._partial: list[Word] = []
 
     def feed(self, waveform: Tensor) -> Captions:
-        """Hear more."""
+        """Recognise more of the waveform, (S,)."""
         self.hear(waveform)
         return advance([self])[0]
 
     def finish(self) -> Captions:
-        """Recognise what is left."""
+        """Recognise the remaining audio and end the stream."""
         self.hear(torch.zeros(0), at_end=True)
         return advance([self])[0]
 
     def hear(self, waveform: Tensor, at_end: bool = False) -> None:
-        """Take up more of the waveform; what is complete waits for `advance`."""
-        features, at = self.recognizer.model.features, self._remainder
-        frames, self._remainder = stream_features(features, waveform, at, at_end)
+        """Buffer more of the waveform as features; `advance` recognises the complete chunks."""
+        features, remainder = self.recognizer.model.features, self._remainder
+        frames, self._remainder = stream_features(features, waveform, remainder, at_end)
         self._features = torch.cat([self._features, frames])
         self.at_end = at_end
 
@@ -97,21 +96,21 @@ class CachedStream:
         """Samples after which the next chunk is complete."""
         features, remainder = self.recognizer.model.features, self._remainder
         missing = self.chunk + self.right - len(self._features)
-        last = remainder.frames + missing - 1  # frame that is seen from the chunk, from the remainder's start
+        last = remainder.frames + missing - 1  # last frame of chunk and right context, counted from the remainder
         return max(0, last * features.hop + features.samples_ahead - len(remainder.samples))
 
     @property
     def is_ready(self) -> bool:
-        """Whether a chunk waits."""
+        """Whether a chunk is complete."""
         return len(self._features) >= (1 if self.at_end else self.chunk + self.right)
 
     def next_chunk(self) -> Tensor:
-        """Hand out the chunk that waits, and what is seen behind it."""
+        """Return the next chunk with its right context, and remove the chunk from the buffer."""
         seen, self._features = self._features[: self.chunk + self.right], self._features[self.chunk :].clone()
         return seen
 
     def decode_chunk(self, encoder_out: Tensor) -> Captions:
-        """Go on by what the encoder gave, (T', D)."""
+        """Decode encoder_out of the next chunk, (T', D)."""
         log_probs = self.recognizer.checked_log_probs(encoder_out)
         self._num_frames += len(encoder_out)
         self._last_chunk = len(encoder_out)
@@ -121,21 +120,21 @@ class CachedStream:
         self._hypothesis = hypotheses[0]
         self._log_probs += [] if log_probs is None else [log_probs]
         self._silence = self._silence_after(log_probs)
-        is_said = bool(self._placed.tokens or self._hypothesis.tokens)
-        if self.endpoint is not None and self._silence >= self.endpoint and is_said:
+        has_tokens = bool(self._placed.tokens or self._hypothesis.tokens)
+        if self.endpoint is not None and self._silence >= self.endpoint and has_tokens:
             return self.settle()
         return self._captions()
 
     def _silence_after(self, log_probs: Tensor | None) -> int:
-        """How many frames of silence end the chunk: blanks of the frame head, or else those without tokens."""
+        """Count the frames of silence at the end: blanks of the frame head; without it, frames after the last token."""
         if log_probs is None:
             ends = [span.end for span in self._hypothesis.frames or []]
             return max(0, self._num_frames - ends[-1]) if ends else self._silence + self._last_chunk
-        said = (log_probs.argmax(dim=-1) != BLANK_ID).nonzero()
-        return len(log_probs) - 1 - int(said[-1]) if len(said) else self._silence + len(log_probs)
+        speech = (log_probs.argmax(dim=-1) != BLANK_ID).nonzero()
+        return len(log_probs) - 1 - int(speech[-1]) if len(speech) else self._silence + len(log_probs)
 
     def settle(self) -> Captions:
-        """End a stretch of speech: all words of the best hypothesis are final."""
+        """End a segment: all words of the best hypothesis are final."""
         self._hypothesis, self._decoded = self.decode.settle(self._decoded)
         words = self._words(self._timed(), self._num_frames)
         self._forget(0, self._num_frames)
@@ -143,10 +142,10 @@ class CachedStream:
         return Captions(words, [], is_end=True)
 
     def _captions(self) -> Captions:
-        """Tell final words from partial ones, and forget what is final."""
+        """Split the words into final and provisional ones, and drop the final ones from the state."""
         timed = self._timed()
         if not self._hypothesis.tokens:
-            # A transducer may write what was said a chunk later.
+            # Keep the last chunk: a transducer may emit its tokens one chunk later.
             self._forget(0, self._num_frames - self._last_chunk)
             return Captions([], self._words(timed, self._num_frames))
         num_placed = len(self._placed.tokens)
@@ -156,7 +155,7 @@ class CachedStream:
         frames = timed.frames or []
         final, partial = _part(timed, 0, num_final), _part(timed, num_final, len(timed.tokens))
         begin = frames[num_final].start if partial.tokens else self._num_frames
-        if num_final:  # a transducer may write both in one frame
+        if num_final:  # a transducer may emit both tokens in one frame
             begin = max(begin, frames[num_final - 1].start + 1)
         captions = Captions(self._words(final, begin), self._words(partial, self._num_frames))
         self._placed = _part(timed, num_final, num_kept)
@@ -167,12 +166,12 @@ class CachedStream:
         return captions
 
     def _num_before_last_word(self, tokens: list[int]) -> int:
-        """Number of tokens before the last word that has begun."""
+        """Count the tokens before the last word."""
         words = spell(tokens, self.recognizer.model.tokenizer.pieces)
         return words[-1].first if words else 0
 
     def _num_settled(self, timed: Hypothesis) -> int:
-        """How many tokens are of words that were said so long ago that the best hypothesis decides them."""
+        """Count the tokens of words that ended more than `settled_seconds` ago."""
         if self.settled is None:
             return 0
         latest = self._num_frames - self.settled
@@ -181,19 +180,19 @@ class CachedStream:
         return max((word.first for word in words[1:] if ends[word.first - 1] <= latest), default=0)
 
     def _num_old(self, timed: Hypothesis, num_agreed: int) -> int:
-        """How many tokens began so long ago that they are not aligned again."""
+        """Count the tokens that began more than LONG_WORD_SECONDS ago; they are not realigned."""
         latest = self._num_frames - self.long_word
         num_old = sum(span.start <= latest for span in timed.frames or [])
         return num_old if self.settled is not None else min(num_old, num_agreed)
 
     def joined(self, captions: Sequence[Captions]) -> Captions:
-        """Join what several chunks added; without any, what is partial is as it was."""
+        """Join the captions of several chunks; without any, the provisional words do not change."""
         final = [word for each in captions for word in each.final]
         self._partial = captions[-1].partial if captions else self._partial
         return Captions(final, self._partial, any(each.is_end for each in captions))
 
     def _timed(self) -> Hypothesis:
-        """The tokens that are not final with their frames, counted from the beginning of the stream."""
+        """Return the tokens that are not final; their frames are counted from the beginning of the stream."""
         placed, timed = self._placed, self._hypothesis
         if timed.frames is None or timed.confidences is None:
             timed = self._aligned(timed)
@@ -204,11 +203,11 @@ class CachedStream:
         )
 
     def _aligned(self, hypothesis: Hypothesis) -> Hypothesis:
-        """Align a hypothesis by the frame head."""
+        """Compute frames and confidences of a hypothesis with the frame head."""
         log_probs = torch.cat(self._log_probs) if self._log_probs else None
         num_frames = 0 if log_probs is None else len(log_probs)
         if self.recognizer.frame_head.min_frames(hypothesis.tokens) > num_frames:
-            # Another hypothesis of the beam is the best one now, and in it the words before were said sooner.
+            # The best hypothesis has changed; the new one has its earlier words in frames that were dropped.
             number = len(hypothesis.tokens)
             hypothesis = hypothesis._replace(frames=[Span(0, num_frames)] * number, confidences=[0.0] * number)
         else:
@@ -217,11 +216,11 @@ class CachedStream:
         return hypothesis._replace(frames=frames, confidences=hypothesis.confidences or [])
 
     def _words(self, hypothesis: Hypothesis, num_frames: int) -> list[Word]:
-        """The words of a hypothesis whose last one ends by frame `num_frames`."""
+        """Return the words of a hypothesis; the last word ends no later than frame `num_frames`."""
         return list(self.recognizer.words(hypothesis, 0.0, num_frames * self.recognizer.model.frame_seconds))
 
     def _forget(self, num_tokens: int, num_frames: int) -> None:
-        """Leave out tokens, and the frames up to `num_frames`, which lie before those that come."""
+        """Drop the first `num_tokens` tokens of the decoder's state, and the log_probs before frame `num_frames`."""
         if num_tokens:
             self._decoded = self.decode.forget(self._decoded, num_tokens)
         rest = torch.cat(self._log_probs)[num_frames - self._start :].clone() if self._log_probs else torch.zeros(0)
@@ -229,17 +228,17 @@ class CachedStream:
         self._start = num_frames
 
 
-def _part(hypothesis: Hypothesis, first: int, behind: int) -> Hypothesis:
-    """The tokens from `first` to the one before `behind`, with their frames and confidences."""
-    part = slice(first, behind)
+def _part(hypothesis: Hypothesis, first: int, end: int) -> Hypothesis:
+    """Return the tokens from `first` up to `end`, excluding `end`, with their frames and confidences."""
+    part = slice(first, end)
     frames, confidences = hypothesis.frames or [], hypothesis.confidences or []
     return hypothesis._replace(tokens=hypothesis.tokens[part], frames=frames[part], confidences=confidences[part])
 
 
 def advance(streams: Sequence[CachedStream]) -> list[Captions]:
-    """Go on with streams of one recogniser as far as they have chunks, each step as one batch.
+    """Recognise all complete chunks of streams of one recogniser, in batches of streams with equal shapes.
 
-    Whoever joins or leaves changes nothing for the others. Streams that end are settled.
+    The captions of a stream do not depend on the other streams. Streams that end are settled.
     """
     captions: list[list[Captions]] = [[] for _ in streams]
     while ready := [number for number, stream in enumerate(streams) if stream.is_ready]:
@@ -254,7 +253,7 @@ def advance(streams: Sequence[CachedStream]) -> list[Captions]:
 
 @torch.inference_mode()
 def _step(streams: Sequence[CachedStream]) -> list[Tensor]:
-    """Run the encoder over the next chunk of each; what it gives of it, (T', D)."""
+    """Encode the next chunk of each stream; return encoder_out of each, (T', D)."""
     recognizer = streams[0].recognizer
     seen = [stream.next_chunk() for stream in streams]
     device = recognizer.model.device
@@ -271,10 +270,10 @@ def _step(streams: Sequence[CachedStream]) -> list[Tensor]:
 
 
 def with_room(features: Tensor, chunk: int, right: int) -> Tensor:
-    """Pad feature frames (B, T, F) of chunks so that a step finds behind them the `right` that are only seen."""
+    """Pad feature frames (B, T, F) so that `right` frames of right context follow the chunk, as a step expects."""
     return F.pad(features, (0, 0, 0, min(features.shape[1], chunk) + right - features.shape[1]))
 
 
 def _frames(seconds: float | None, frame_seconds: float, *, least: int, default: FramesOrNone) -> int | FramesOrNone:
-    """Round seconds to encoder frames, of which there are at least `least`; None gives the default."""
+    """Round seconds to a number of encoder frames, at least `least`; None gives the default."""
     return default if seconds is None else max(least, round(seconds / frame_seconds))

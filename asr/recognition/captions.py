@@ -1,4 +1,4 @@
-"""What a piece of a stream adds to its words."""
+"""Words that a stream recognises in one step."""
 
 from typing import NamedTuple
 
@@ -6,12 +6,12 @@ from asr.recognition.transcript import Word
 
 
 class Captions(NamedTuple):
-    """What a piece of a stream added.
+    """Words of a stream after another piece of its waveform.
 
     Args:
-        final: words that are final now, and were not before.
-        partial: words behind them, as far as they were heard; all of them, each time.
-        is_end: whether a stretch of speech has ended.
+        final: words that became final with this piece.
+        partial: the provisional words after the final ones; the full list on each call.
+        is_end: whether a segment has ended.
     """
 
     final: list[Word]

@@ -1,4 +1,4 @@
-"""How sure a recogniser is of a word, from 0 to 1: an entropy, and its calibration on a dev set."""
+"""Confidence of words, from 0 to 1: computed from entropy and calibrated on a dev set."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from asr.errors import InputError
 from asr.system.learnt import from_json, to_json
 
 FILE = "confidence.json"
-ENTROPIC_INDEX = 1 / 2  # of Tsallis' entropy: of 1/3, 1/2 and 2 the one whose AUC was best on our models' words
-CEILING = 1 - 1e-6  # beyond which the logit says no more
+ENTROPIC_INDEX = 1 / 2  # of Tsallis' entropy: had the best AUC of 1/3, 1/2 and 2 on words of asr's models
+CEILING = 1 - 1e-6  # confidences are clamped to it, and to 1 - CEILING, before the logit
 
 
 def frame_confidence(log_probs: Tensor) -> Tensor:
-    """Turn each frame's entropy into a number from 0 (every token is as likely) to 1 (there is no doubt).
+    """Map each frame's entropy to a confidence from 0 (all tokens equally likely) to 1 (one token certain).
 
     *Source*: Laptev and Ginsburg 2022, arXiv:2212.08703, sections 3.2 and 3.3: Tsallis' entropy, normalised by its
     largest value.
@@ -34,20 +34,20 @@ def frame_confidence(log_probs: Tensor) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """Confidence to the probability that the word is right: a logistic curve over the confidence's logit.
+    """Map a confidence to the probability that the word is correct: a logistic curve over the confidence's logit.
 
-    *Source*: Platt 1999, "Probabilistic Outputs for Support Vector Machines". The default changes nothing.
+    *Source*: Platt 1999, "Probabilistic Outputs for Support Vector Machines". The default is the identity.
     """
 
     slope: float = 1.0
     intercept: float = 0.0
 
     def __call__(self, confidence: float) -> float:
-        """From 0 .. 1 to 0 .. 1; larger stays larger."""
+        """Map 0 .. 1 to 0 .. 1, monotonically."""
         return (1 + math.tanh((self.slope * _logit(confidence) + self.intercept) / 2)) / 2  # exp would overflow
 
     def files(self) -> dict[str, bytes]:
-        """Return what a bundle keeps."""
+        """Return the file that a bundle stores."""
         return to_json(FILE, asdict(self))
 
 
@@ -55,10 +55,10 @@ UNCALIBRATED = Calibration()
 
 
 def load_calibration(files: dict[str, bytes]) -> Calibration:
-    """Take up what `files` returned; without it, nothing is calibrated.
+    """Load the output of `Calibration.files`; without that file confidences are not calibrated.
 
     Raises:
-        InputError: it holds something else.
+        InputError: the file is damaged.
     """
     if FILE not in files:
         return UNCALIBRATED
@@ -73,11 +73,11 @@ def load_calibration(files: dict[str, bytes]) -> Calibration:
 
 
 def calibrate(confidences: Sequence[float], right: Sequence[bool]) -> Calibration:
-    """Fit the curve by maximum likelihood, with Platt's targets, which keep it from certainty.
+    """Fit the curve by maximum likelihood, with Platt's targets, which prevent probabilities of 0 and 1.
 
     Args:
         confidences: of words, not calibrated.
-        right: whether each of them is.
+        right: whether each word is correct.
 
     Raises:
         InputError: there are no words.
@@ -99,7 +99,7 @@ def calibrate(confidences: Sequence[float], right: Sequence[bool]) -> Calibratio
 
     newton.step(loss)
     slope, intercept = curve.tolist()
-    if slope <= 0:  # so few words that the less sure were right: sure of none more than of another
+    if slope <= 0:  # too few words to order them by confidence: use the mean for all
         rate = float(target.mean())
         return Calibration(0.0, math.log(rate / (1 - rate)))
     return Calibration(slope, intercept)

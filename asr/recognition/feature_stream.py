@@ -1,4 +1,4 @@
-"""Features of a waveform that comes in pieces: frame by frame what they are of the whole."""
+"""Features of a waveform that arrives in pieces; each frame equals that of the whole waveform."""
 
 from typing import NamedTuple
 
@@ -9,11 +9,11 @@ from asr.interfaces import Features
 
 
 class Remainder(NamedTuple):
-    """What a stream keeps of the samples that it heard.
+    """Samples of a stream that later frames still need.
 
     Args:
-        samples: from the first that a coming frame needs, (S,).
-        frames: that begin in them, and were given already.
+        samples: from the first sample that the next frame needs, (S,).
+        frames: number of frames that begin in `samples` and were already returned.
     """
 
     samples: Tensor = torch.zeros(0)
@@ -25,17 +25,17 @@ def stream_features(
 ) -> tuple[Tensor, Remainder]:
     """Compute the frames that another piece of a waveform completes.
 
-    What lies in front of a frame and is heard in it is computed once more, so that nothing here knows how features
-    are made: they say how far they see.
+    The frames of the remainder are computed again and discarded, so this works with any features: only
+    `samples_ahead` and `frames_before` are needed.
 
     Args:
-        features: whose normalisation is framewise.
-        waveform: the piece, (S,); of any length.
-        remainder: of the pieces before.
-        at_end: whether it is the last.
+        features: with framewise normalisation.
+        waveform: the piece, (S,), of any length.
+        remainder: of the earlier pieces.
+        at_end: whether this is the last piece.
 
     Returns:
-        (T, F), and the remainder behind.
+        (T, F), and the next remainder.
     """
     samples, hop = torch.cat([remainder.samples, waveform]), features.hop
     complete = features.num_frames(len(samples))

@@ -1,11 +1,11 @@
-"""The formats transcripts are written in: plain text, JSON, subtitles, time marks for sclite and for Praat.
+"""Output formats of transcripts: plain text, JSON, subtitles, time marks for sclite and for Praat.
 
-`FORMATS[name].write(recording, transcript)` is the file of one recording; `FORMATS[name].stream(...)` is what standard
-output gets for several, one valid document if the format allows. Both are text, to be encoded as UTF-8 with
-`errors="surrogateescape"`: the names of recordings need not be UTF-8, and txt and ctm hold them byte for byte.
+`FORMATS[name].write(recording, transcript)` returns the file of one recording; `FORMATS[name].stream(...)` yields the
+standard output for several recordings, a single valid document if the format allows it. Encode both as UTF-8 with
+`errors="surrogateescape"`: names of recordings need not be UTF-8, and txt and ctm contain them byte for byte.
 
-All times are rounded to milliseconds. Except in JSON, which holds the words as they were found, words are first laid
-side by side (`_side_by_side`), for no other format can hold words that overlap or that take no time.
+All times are rounded to milliseconds. JSON has the recognised times. The other formats cannot represent words that
+overlap or have no duration, so `_side_by_side` adjusts the times first.
 """
 
 import json
@@ -18,30 +18,30 @@ from typing import Any
 
 from asr.recognition.transcript import Transcript, Word
 
-# Subtitles, as broadcasters make them: two lines that can be read at a glance.
+# Limits for subtitles, following broadcasters.
 MAX_LINES = 2
-MAX_LINE_CHARACTERS = 42  # a longer word has a line to itself: words are not split
+MAX_LINE_CHARACTERS = 42  # a longer word gets a line of its own, because words are not split
 MAX_CUE_MILLISECONDS = 7000
-MIN_CUE_MILLISECONDS = 1000  # where the next cue leaves room
-MAX_PAUSE_MILLISECONDS = 800  # a longer one begins a new cue
+MIN_CUE_MILLISECONDS = 1000  # unless the next cue begins earlier
+MAX_PAUSE_MILLISECONDS = 800  # a longer pause begins a new cue
 
-Writer = Callable[[str, Transcript], str]  # the recording's name (its path, or an utterance's id), its transcript
+Writer = Callable[[str, Transcript], str]  # given the recording's path or the utterance's id, and the transcript
 
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """A way to write transcripts.
+    """An output format of transcripts.
 
     Args:
         suffix: of a file in this format.
         write: makes the file of one recording.
-        entry: makes what a recording contributes to a stream.
-        head: opens a stream.
-        separator: parts the entries of a stream.
-        tail: closes a stream.
-        single: several recordings cannot be one document; each needs a file of its own.
-        key: what a stream calls a recording, if not by its path: recordings must come in the order of their keys, and
-            no two may share one.
+        entry: makes the entry of one recording in a stream.
+        head: text before the first entry of a stream.
+        separator: text between two entries.
+        tail: text after the last entry.
+        single: a document has only one recording; several recordings need several files.
+        key: name of a recording in a stream, given its path; None: the path. Recordings must be sorted by their keys,
+            and keys must be unique.
     """
 
     suffix: str
@@ -54,7 +54,7 @@ class Format:
     key: Callable[[str], str] | None = None
 
     def stream(self, transcripts: Iterable[tuple[str, Transcript]]) -> Iterator[str]:
-        """Yield the pieces of a document on all recordings, each as soon as its transcript is there."""
+        """Yield the document of all recordings in pieces, each as soon as its transcript is available."""
         yield self.head
         for number, (recording, transcript) in enumerate(transcripts):
             yield (self.separator if number else "") + self.entry(recording, transcript)
@@ -70,9 +70,9 @@ def _text_line(recording: str, transcript: Transcript) -> str:
 
 
 def json_text(entry: Mapping[str, Any], *, indent: int | None = None) -> str:
-    """One object, valid UTF-8 in any case: a byte of a name that is not is escaped as Python's \\udc80 to \\udcff.
+    """Return an object as JSON in valid UTF-8; bytes of a file name that are not UTF-8 become \\udc80 to \\udcff.
 
-    json.loads and os.fsencode give the file's name back.
+    json.loads and os.fsencode restore the file name.
     """
     text = json.dumps(entry, ensure_ascii=False, indent=indent)
     return re.sub(r"[\ud800-\udfff]", lambda match: f"\\u{ord(match[0]):04x}", text)
@@ -99,26 +99,26 @@ def _milliseconds(seconds: float) -> int:
 
 
 def _side_by_side(words: Sequence[Word]) -> list[tuple[int, int]]:
-    """Lay words out so that each takes time of its own, at least a millisecond, and none overlap.
+    """Adjust the times of words so that words do not overlap and each lasts at least a millisecond.
 
-    A word ends where the next begins, at the latest; words that begin together share the stretch evenly. Only words
-    that have no room at all push the following ones back, by the millisecond each.
+    A word ends no later than the next word begins; words that begin together share their interval evenly. If words
+    have no room at all, the following words start later, by one millisecond per word.
 
     Returns:
-        start and end of each word, in milliseconds.
+        Start and end of each word, in milliseconds.
     """
     starts = [_milliseconds(word.start) for word in words]
     intervals: list[tuple[int, int]] = []
     floor = 0
     while len(intervals) < len(words):
-        first = behind = len(intervals)
+        first = after = len(intervals)
         start = max(starts[first], floor)
-        while behind < len(words) and starts[behind] <= start:
-            behind += 1
-        count = behind - first
-        end = max(_milliseconds(word.end) for word in words[first:behind])
-        if behind < len(words):
-            end = min(end, starts[behind])
+        while after < len(words) and starts[after] <= start:
+            after += 1
+        count = after - first
+        end = max(_milliseconds(word.end) for word in words[first:after])
+        if after < len(words):
+            end = min(end, starts[after])
         floor = max(end, start + count)
         bounds = [start + (floor - start) * number // count for number in range(count + 1)]
         intervals += pairwise(bounds)
@@ -127,7 +127,7 @@ def _side_by_side(words: Sequence[Word]) -> list[tuple[int, int]]:
 
 @dataclass(frozen=True, slots=True)
 class Cue:
-    """Words that subtitles show at a time.
+    """Words that a subtitle shows together.
 
     Args:
         words: of the transcript, in order.
@@ -143,7 +143,7 @@ class Cue:
 
 
 def _lines(words: Sequence[Word]) -> list[str]:
-    """Break words into lines, as full as they may be."""
+    """Break words into lines of at most MAX_LINE_CHARACTERS, filling each line."""
     lines: list[str] = []
     for word in words:
         if lines and len(lines[-1]) + 1 + len(word.text) <= MAX_LINE_CHARACTERS:
@@ -154,9 +154,9 @@ def _lines(words: Sequence[Word]) -> list[str]:
 
 
 def cues(transcript: Transcript) -> list[Cue]:
-    """Group the words into cues that a person can read; the constants above are the rules."""
+    """Group the words into cues within the limits at the top of this file."""
     words, intervals = transcript.words, _side_by_side(transcript.words)
-    firsts: list[int] = []  # the number of each cue's first word
+    firsts: list[int] = []  # index of each cue's first word
     for number, (start, end) in enumerate(intervals):
         if (
             not firsts
@@ -167,17 +167,17 @@ def cues(transcript: Transcript) -> list[Cue]:
             firsts.append(number)
 
     grouped = []
-    for first, behind in pairwise([*firsts, len(words)]):
-        start, end = intervals[first][0], intervals[behind - 1][1]
-        room = intervals[behind][0] if behind < len(words) else max(_milliseconds(transcript.duration), end)
+    for first, after in pairwise([*firsts, len(words)]):
+        start, end = intervals[first][0], intervals[after - 1][1]
+        room = intervals[after][0] if after < len(words) else max(_milliseconds(transcript.duration), end)
         end = max(end, min(start + MIN_CUE_MILLISECONDS, room))
-        end = min(end, start + MAX_CUE_MILLISECONDS)  # one long word
-        grouped.append(Cue(words[first:behind], _lines(words[first:behind]), start, end))
+        end = min(end, start + MAX_CUE_MILLISECONDS)  # a single word can be longer
+        grouped.append(Cue(words[first:after], _lines(words[first:after]), start, end))
     return grouped
 
 
 def _clock(milliseconds: int, *, point: str) -> str:
-    """A time as subtitles write it: HH:MM:SS, the point, and three digits; more digits from the 100th hour on."""
+    """Format a time for subtitles: HH:MM:SS, the point, and milliseconds; from 100 hours on, HH has more digits."""
     seconds, milliseconds = divmod(milliseconds, 1000)
     minutes, seconds = divmod(seconds, 60)
     hours, minutes = divmod(minutes, 60)
@@ -185,16 +185,16 @@ def _clock(milliseconds: int, *, point: str) -> str:
 
 
 def _srt(recording: str, transcript: Transcript) -> str:
-    """SubRip subtitles. The text is plain, for the format has no escapes; an arrow in it, as between times, is →."""
+    """Write SubRip subtitles. The format has no escapes, so --> in the text becomes →."""
     parts = []
     for number, cue in enumerate(cues(transcript), start=1):
-        text = "\n".join(cue.lines).replace("-->", "→")  # some readers take any line with --> for times
+        text = "\n".join(cue.lines).replace("-->", "→")  # some readers parse any line with --> as times
         parts.append(f"{number}\n{_clock(cue.start, point=',')} --> {_clock(cue.end, point=',')}\n{text}\n")
     return "\n".join(parts)
 
 
 def _vtt(recording: str, transcript: Transcript) -> str:
-    """WebVTT, W3C Candidate Recommendation 2019. With every > escaped the text cannot hold the arrow either."""
+    """Write WebVTT, W3C Candidate Recommendation 2019. Escaping > also keeps --> out of the text."""
     parts = ["WEBVTT\n"]
     for cue in cues(transcript):
         text = "\n".join(cue.lines).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
@@ -203,18 +203,18 @@ def _vtt(recording: str, transcript: Transcript) -> str:
 
 
 def _waveform_name(recording: str) -> str:
-    """A recording as a CTM file calls it: no folder, no extension, and white space, which parts the fields, is _.
+    """Return a recording's name in CTM: no folder, no extension, and _ for white space, which separates fields.
 
-    A name that would open a comment, ;;, has its first character replaced as well.
+    A leading ;; would begin a comment; its first character becomes _ too.
     """
     return re.sub(r"\s|^;(?=;)", "_", PurePath(recording).stem)
 
 
 def _ctm(recording: str, transcript: Transcript) -> str:
-    """Time marks, a line a word: waveform, channel (1), start and duration in seconds, word, confidence.
+    """Write CTM, one line per word: waveform, channel (1), start and duration in seconds, word, confidence.
 
-    Source: SCTK's documentation of sclite's input formats (infmts.htm). It is indifferent to what the channel is called
-    as long as the reference calls it the same. A file must be sorted by waveform, channel and start.
+    Source: SCTK's documentation of sclite's input formats (infmts.htm). Any channel name is valid if the reference uses
+    it too. A file must be sorted by waveform, channel and start.
     """
     name = _waveform_name(recording)
     intervals = _side_by_side(transcript.words)
@@ -225,9 +225,9 @@ def _ctm(recording: str, transcript: Transcript) -> str:
 
 
 def _textgrid(recording: str, transcript: Transcript) -> str:
-    """Praat's TextGrid, its long text format: a tier of intervals, "words", that leaves no time out.
+    """Write Praat's TextGrid in its long text format: one interval tier, "words", that covers the whole recording.
 
-    Source: Praat's manual, "TextGrid file formats". The silence between words is an interval without text.
+    Source: Praat's manual, "TextGrid file formats". Silence between words is an interval without text.
     """
     labelled: list[tuple[int, int, str]] = []
     reached = 0
@@ -236,7 +236,7 @@ def _textgrid(recording: str, transcript: Transcript) -> str:
             labelled.append((reached, start, ""))
         labelled.append((start, end, word.text.replace('"', '""')))
         reached = end
-    stop = max(_milliseconds(transcript.duration), reached, 1)  # an interval takes time, if there was none to hear
+    stop = max(_milliseconds(transcript.duration), reached, 1)  # an interval must not be empty
     if stop > reached:
         labelled.append((reached, stop, ""))
 

@@ -1,4 +1,4 @@
-"""The encoder over recordings: short ones in batches, long ones in chunks, in bounded memory."""
+"""Run the encoder over recordings in bounded memory: short recordings in batches, long ones in chunks."""
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -33,16 +33,16 @@ Check = Callable[[Tensor, int], bool]
 
 @dataclass(frozen=True)
 class Inference:
-    """How recordings are recognised, other than by the model: what bounds memory, and how much is told.
+    """Inference options outside the model: memory bounds and detail of the output.
 
     Args:
-        batches: of utterances, and of the chunks of a long recording.
-        chunks: recordings that are longer than one are recognised in several.
-        segmenter: what becomes of those, out of `asr.recognition.long_form`; None: as the model can.
-        nbest: how many alternatives a transcript has, at most.
+        batches: limits for batches of utterances, and of chunks of a long recording.
+        chunks: sizes of chunks; longer recordings are cut into several.
+        segmenter: cuts long recordings, a function of `asr.recognition.long_form`; None: chosen for the model.
+        nbest: maximum number of alternatives in a transcript.
         num_workers: processes that read audio.
-        load: utterance and sample rate to its waveform (S,), however long it is; None: from its file.
-        check: tells of a waveform and its sample rate whether it may hold speech; the net does not hear what cannot.
+        load: reads a waveform (S,) of any length, given the utterance and the sample rate; None: from the file.
+        check: returns whether a waveform may contain speech, given its sample rate too; if not, the net skips it.
     """
 
     batches: BatchBounds = BATCHES
@@ -55,29 +55,29 @@ class Inference:
 
     @property
     def unchecked(self) -> "Inference":
-        """The same for all audio, such as that of a text that is there already."""
+        """These options without the check for speech, for audio whose text is known."""
         return replace(self, check=_anything)
 
 
 INFERENCE = Inference()
-NO_NUMBERS = "the net must compute numbers; it gave NaN. Use float32, or weights that hold none."  # not silence
+NO_NUMBERS = "the net must compute numbers; it gave NaN. Use float32, or weights without NaN."
 NOTHING: Mapping[str, Tensor] = MappingProxyType({})
 
 
 class RecordingEncoder:
-    """The encoder of a model over recordings.
+    """Runs the encoder of a model over recordings.
 
     Args:
-        model: whose encoder runs.
+        model: provides features and encoder.
     """
 
     def __init__(self, model: Model) -> None:
         self.model = model
-        self.precision: torch.dtype | None = None  # of the net's products; None: what the caller computes in
-        self.waiting_seconds = 0.0  # spent so far until batches and blocks of audio were there
+        self.precision: torch.dtype | None = None  # of matrix products in the net; None: the caller's autocast
+        self.waiting_seconds = 0.0  # total time spent waiting for batches and blocks of audio
 
     def autocast(self) -> AbstractContextManager[object]:
-        """Compute in `precision`. A validation computes in the precision of the training, which is the caller's."""
+        """Return a context that computes in `precision`; None keeps the caller's precision, as validation needs."""
         if self.precision is None:
             return nullcontext()
         return torch.autocast(self.model.device.type, self.precision, enabled=self.precision != torch.float32)
@@ -93,15 +93,15 @@ class RecordingEncoder:
         check: Check,
         waveforms: Mapping[str, Tensor],
     ) -> Iterator[tuple[Utterance, Segments] | Rejected]:
-        """Yield what the encoder gives of each utterance, in one segment or, if it is long, in several.
+        """Yield encoder_out of each utterance, as one segment or, for a long recording, as several.
 
-        Segments of a long recording are computed while they are asked for, and raise an AudioError if it turns out
-        that it cannot be read.
+        Segments of a long recording are computed lazily; iterating over them raises an AudioError if the recording
+        cannot be read.
 
         Args:
             utterances: in any order.
-            batches, chunks, segmenter, num_workers, load, check: of `Inference`.
-            waveforms: of the utterances that need not be read, by id.
+            batches, chunks, segmenter, num_workers, load, check: fields of `Inference`.
+            waveforms: of utterances that are already loaded, by id.
         """
         short = [utterance for utterance in utterances if utterance.duration <= chunks.chunk_seconds]
         planned = plan_evaluation([utterance.duration for utterance in short], batches, rank=0, world_size=1)
@@ -127,7 +127,7 @@ class RecordingEncoder:
                 yield utterance, _checked(segments, utterance)
 
     def _waited(self, items: Iterable[Item]) -> Iterator[Item]:
-        """Yield items, and count the time until each is there."""
+        """Yield items, and add the time until each is available to `waiting_seconds`."""
         iterator = iter(items)
         while True:
             begun = time.perf_counter()
@@ -140,24 +140,24 @@ class RecordingEncoder:
             yield item
 
     def _stream(self, waveforms: Iterable[Tensor], bounds: BatchBounds, check: Check) -> Iterator[Tensor]:
-        """Waveforms (S,) to encoder_out (T', D), in order and a batch at a time; without frames if without speech."""
+        """Encode waveforms (S,) in batches; yield each encoder_out (T', D) in order; T' is 0 without speech."""
         features = self.model.features
-        waiting: list[Example] = []
-        most = bounds.batch_seconds * features.sample_rate
+        examples: list[Example] = []
+        max_samples = bounds.batch_seconds * features.sample_rate
         for waveform in waveforms:
-            utterance = Utterance("", len(waveform), "", "")  # samples; only the batch looks
-            longest = max(utterance.duration, *(example.utterance.duration for example in waiting), 0)
-            if waiting and (longest * (len(waiting) + 1) > most or len(waiting) == bounds.max_utterances):
-                yield from self._encode(collate(waiting))
-                waiting = []
+            utterance = Utterance("", len(waveform), "", "")  # the duration, used only below, is in samples
+            longest = max(utterance.duration, *(example.utterance.duration for example in examples), 0)
+            if examples and (longest * (len(examples) + 1) > max_samples or len(examples) == bounds.max_utterances):
+                yield from self._encode(collate(examples))
+                examples = []
             checked = waveform if check(waveform, features.sample_rate) else waveform[:0]
-            waiting.append(Example(utterance, features(checked), torch.zeros(0, dtype=torch.int64)))
-        if waiting:
-            yield from self._encode(collate(waiting))
+            examples.append(Example(utterance, features(checked), torch.zeros(0, dtype=torch.int64)))
+        if examples:
+            yield from self._encode(collate(examples))
 
     @torch.inference_mode()
     def _encode(self, batch: Batch) -> list[Tensor]:
-        """Run the encoder; each utterance's encoder_out (T', D) without padding, on the model's device."""
+        """Encode a batch; return the encoder_out (T', D) of each utterance without padding, on the model's device."""
         model = self.model
         if len(batch) == 0 or batch.features.shape[1] == 0:  # too short for a single frame
             return [torch.zeros(0, model.encoder.output_dim, device=model.device)] * len(batch)
@@ -179,7 +179,7 @@ def _anything(waveform: Tensor, sample_rate: int) -> bool:
 
 
 def _load(waveforms: Mapping[str, Tensor], load: Load, check: Check, utterance: Utterance, sample_rate: int) -> Tensor:
-    """Load an utterance, or nothing of it, too short for a frame, where there is nothing to be heard."""
+    """Load an utterance; return an empty waveform if it cannot contain speech."""
     waveform = waveforms.get(utterance.id)
     waveform = load(utterance, sample_rate) if waveform is None else waveform
     return waveform if check(waveform, sample_rate) else waveform[:0]
@@ -188,7 +188,7 @@ def _load(waveforms: Mapping[str, Tensor], load: Load, check: Check, utterance: 
 def _blocks(
     waveforms: Mapping[str, Tensor], load: Load | None, utterance: Utterance, sample_rate: int
 ) -> Iterator[Tensor]:
-    """Yield a long recording in parts that follow each other; only from its file it comes in small ones."""
+    """Yield the waveform of a long recording: from its file in small blocks, otherwise in one block."""
     if load is None and utterance.id not in waveforms:
         yield from stream_utterance(utterance, sample_rate)
     else:

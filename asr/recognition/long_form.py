@@ -1,7 +1,7 @@
-"""From a recording of any length to segments that are decoded each by itself, in bounded memory.
+"""Cut recordings of any length into segments that are decoded separately, in bounded memory.
 
-Two ways, of one shape: chunks that overlap and are stitched (nothing is cut that the net could not hear beyond), or
-stretches between silences (each heard as an utterance of its own, as in training).
+There are two methods with one signature. `in_chunks` encodes overlapping chunks and stitches them, so that the net has
+context at each cut. `at_silences` cuts the audio at silences and encodes each segment as an utterance, as in training.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -14,10 +14,10 @@ from asr.recognition.silence import cut_at_silences
 
 
 class Segment(NamedTuple):
-    """What the encoder gives of a stretch of a recording.
+    """The encoder's output for a part of a recording.
 
     Args:
-        start: second at which it begins.
+        start: of the segment in the recording, in seconds.
         encoder_out: (T', D).
     """
 
@@ -26,11 +26,11 @@ class Segment(NamedTuple):
 
 
 Segments = Iterator[Segment]
-# Waveforms (S,) to encoder_out (T', D), in order; T' is 0 where a waveform holds no speech.
+# Maps waveforms (S,) to their encoder_out (T', D), in order; T' is 0 for a waveform without speech.
 Encode = Callable[[Iterable[Tensor]], Iterator[Tensor]]
 Segmenter = Callable[[Iterable[Tensor], Encode, int, int, ChunkBounds], Segments]
 
-SEGMENT_CHUNKS = 2  # chunks that a segment is as long as, at most, before it has to be decoded
+SEGMENT_CHUNKS = 2  # maximum length of a segment in chunks
 
 
 def in_chunks(
@@ -41,27 +41,27 @@ def in_chunks(
     bounds: ChunkBounds,
     pause: Callable[[Tensor], int],
 ) -> Segments:
-    """Recognise in chunks that overlap; a segment ends at a pause.
+    """Encode overlapping chunks and stitch them; segments end at pauses.
 
     Args:
-        blocks: the recording's waveform (S,), in parts that follow each other.
+        blocks: consecutive parts of the recording's waveform, (S,) each.
         encode: the encoder.
         sample_rate: of the waveform, in Hz.
         frame_samples: samples per encoder frame.
-        bounds: how long chunks are.
-        pause: finds the encoder frame of (T', D) to cut at.
+        bounds: sizes of the chunks.
+        pause: returns the frame of encoder_out (T', D) to cut at.
     """
     chunk_samples, context_samples = bounds.samples(sample_rate, frame_samples)
-    under_way: list[Chunk] = []  # without their waveforms
+    pending: list[Chunk] = []  # sent to the encoder; without their waveforms
 
     def waveforms() -> Iterator[Tensor]:
         for chunk in cut_chunks(blocks, chunk_samples, context_samples):
-            under_way.append(chunk._replace(waveform=chunk.waveform[:0]))
+            pending.append(chunk._replace(waveform=chunk.waveform[:0]))
             yield chunk.waveform
 
     def placed() -> Iterator[tuple[int, int, Tensor]]:
         for encoder_out in encode(waveforms()):
-            chunk = under_way.pop(0)
+            chunk = pending.pop(0)
             yield chunk.start // frame_samples, chunk.keep // frame_samples, encoder_out
 
     max_frames = SEGMENT_CHUNKS * (chunk_samples // frame_samples)
@@ -72,7 +72,7 @@ def in_chunks(
 def at_silences(
     blocks: Iterable[Tensor], encode: Encode, sample_rate: int, frame_samples: int, bounds: ChunkBounds
 ) -> Segments:
-    """Recognise from silence to silence; the arguments are those of `in_chunks`, contexts are not needed."""
+    """Encode the audio between silences as separate utterances; arguments as in `in_chunks`, contexts are ignored."""
     starts: list[int] = []
 
     def waveforms() -> Iterator[Tensor]:

@@ -1,4 +1,4 @@
-"""A stream of a model that cannot go on: its last seconds are recognised again with each chunk."""
+"""Streams of models without a cached state: each chunk is recognised together with the last seconds before it."""
 
 import math
 from collections.abc import Sequence
@@ -13,17 +13,17 @@ from asr.recognition.captions import Captions
 from asr.recognition.recognizer import Recognizer
 from asr.recognition.transcript import Transcript, Word
 
-CHARACTERS_A_SECOND = 10.0  # that a shift of a second counts for, where words are found again
-SETTLED_SECONDS = 2.0  # behind which a word that is recognised again changes no more
+CHARACTERS_A_SECOND = 10.0  # edit cost of a shift by one second, when final words are matched with new ones
+SETTLED_SECONDS = 2.0  # a word is final when it ends this long before the end of the audio
 
 
 class LookBackStream:
-    """A stream whose last seconds are recognised again with each chunk: for any model, and slower.
+    """A stream that recognises its last seconds again with each chunk; slower, but works with any model.
 
     Args:
         recognizer: any.
-        chunk_seconds: that are waited for.
-        look_back_seconds: that are heard before the words that are not final.
+        chunk_seconds: duration of a chunk.
+        look_back_seconds: audio before the provisional words that is recognised again.
     """
 
     def __init__(self, recognizer: Recognizer, chunk_seconds: float, look_back_seconds: float) -> None:
@@ -33,54 +33,53 @@ class LookBackStream:
         self.chunk_seconds = chunk_seconds
         self.at_end = False
         self._chunk, self._look_back = round(chunk_seconds * rate), round(look_back_seconds * rate)
-        self.samples = torch.zeros(0)  # since `_start`, which are recognised next
-        self._start = 0  # sample
-        self._waiting = 0  # samples that were not recognised yet
-        self._said = 0.0  # second up to which words are final
-        self._final: list[Word] = []  # words that are final, as far as they lie in `samples`
+        self.samples = torch.zeros(0)  # from `_start` on; recognised with the next chunk
+        self._start = 0  # position of `samples` in the stream
+        self._num_new = 0  # samples that were not recognised yet
+        self._final_until = 0.0  # time in seconds up to which words are final
+        self._final: list[Word] = []  # final words within `samples`
         self._partial: list[Word] = []
 
     def hear(self, waveform: Tensor, at_end: bool = False) -> None:
-        """Take up more of the waveform; if it completes a chunk, that waits for `look_back_together`."""
+        """Buffer more of the waveform; `look_back_together` recognises complete chunks."""
         self.samples = torch.cat([self.samples, waveform])
-        self._waiting += len(waveform)
+        self._num_new += len(waveform)
         self.at_end = at_end
 
     @property
     def num_wanted(self) -> int:
         """Samples after which the next chunk is complete."""
-        return max(0, self._chunk - self._waiting)
+        return max(0, self._chunk - self._num_new)
 
     @property
     def is_ready(self) -> bool:
-        """Whether a chunk waits."""
+        """Whether a chunk is complete."""
         return self.at_end or self.num_wanted == 0
 
     def take(self, transcript: Transcript) -> Captions:
-        """Tell final words from partial ones in what `samples` were recognised as, and forget what is not needed."""
-        self._waiting = 0
+        """Split the transcript of `samples` into new final words and provisional words, and drop old samples."""
+        self._num_new = 0
         offset = self._start / self._rate
-        heard = offset + len(self.samples) / self._rate
-        settled = math.inf if self.at_end else heard - SETTLED_SECONDS
+        end = offset + len(self.samples) / self._rate
+        settled = math.inf if self.at_end else end - SETTLED_SECONDS
         words = [replace(word, start=word.start + offset, end=word.end + offset) for word in transcript.words]
-        words = words[self._num_said(words) :]
+        words = words[self._num_matched(words) :]
         num_final = sum(1 for _ in takewhile(lambda word: word.end <= settled, words))
         final, self._partial = words[:num_final], words[num_final:]
         if final:
-            self._said = final[-1].end
+            self._final_until = final[-1].end
         elif not words:
-            self._said = max(self._said, min(settled, heard))
+            self._final_until = max(self._final_until, min(settled, end))
         self._final += final
-        dropped = max(0, round(self._said * self._rate) - self._look_back - self._start)
+        dropped = max(0, round(self._final_until * self._rate) - self._look_back - self._start)
         self.samples, self._start = self.samples[dropped:].clone(), self._start + dropped
         self._final = [word for word in self._final if word.end > self._start / self._rate]
         return Captions(final, self._partial, is_end=self.at_end)
 
-    def _num_said(self, words: Sequence[Word]) -> int:
-        """How many of the words, as they are recognised now, are final ones.
+    def _num_matched(self, words: Sequence[Word]) -> int:
+        """Count the first words of a new transcript that correspond to words already final.
 
-        They need not be spelt as before, nor have the same times: those are taken whose characters and whose end differ
-        least.
+        Spelling and times may have changed; the count minimises the edit distance plus the shift of the end time.
         """
         if not self._final:
             return 0
@@ -92,12 +91,12 @@ class LookBackStream:
         return costs.index(min(costs))
 
     def unchanged(self) -> Captions:
-        """Say what was said last, if nothing new was recognised."""
+        """Return the previous provisional words, if nothing new was recognised."""
         return Captions([], self._partial)
 
 
 def look_back_together(streams: Sequence[LookBackStream]) -> list[Captions]:
-    """Recognise the last seconds once more of those streams of one recogniser that have a chunk, as one batch."""
+    """Recognise the buffered audio of all streams with a complete chunk as one batch; all have the same recogniser."""
     ready = [stream for stream in streams if stream.is_ready]
     if not ready:
         return [stream.unchanged() for stream in streams]

@@ -1,4 +1,4 @@
-"""The model: text and features at its ends, encoder and head between them. What is trained, planned for and kept."""
+"""The model: features, encoder, head and tokenizer. Training, export and storage work on this object."""
 
 import torch
 from torch import Tensor, nn
@@ -9,14 +9,14 @@ from asr.text.normalize import Normalizer, scored_by
 
 
 class Model(nn.Module):
-    """Encoder and head, with what stands before and behind them.
+    """Encoder and head, with the features before them and the tokenizer and normaliser of their texts.
 
     Args:
         normalize: text normaliser, for references and hypotheses.
         tokenizer: fitted.
-        features: fitted; on the CPU, also in data workers.
-        encoder: features to encoder_out.
-        head: what is trained on encoder_out.
+        features: fitted; computed on the CPU, also in data workers.
+        encoder: maps features to encoder_out.
+        head: output layers and loss on encoder_out.
     """
 
     def __init__(
@@ -30,28 +30,28 @@ class Model(nn.Module):
         self.head = head
 
     def forward(self, features: Tensor, feature_lengths: Tensor) -> Encoded:
-        """(B, T, F), (B,) to what the encoder gives, tapped as the head asks."""
+        """Encode features (B, T, F) with lengths (B,), with the taps of the head."""
         return self.encoder(features, feature_lengths, self.head.taps)
 
     @property
     def reference(self) -> Reference:
-        """How a text becomes tokens that this model can be trained on."""
+        """Functions that turn texts into training targets for this model."""
         head = self.head
         return Reference(self.tokenizer.encode, head.min_frames, self.encoder.output_lengths, head.cells, head.views)
 
     @property
     def scored_by(self) -> Normalizer:
-        """What references and hypotheses are normalised by when errors are counted."""
+        """Normaliser of references and hypotheses when word errors are counted."""
         return scored_by(self.normalize)
 
     @property
     def is_program(self) -> bool:
-        """Whether another library runs the net, on the processor: then torch has no weights of it."""
+        """Whether another library runs the net on the CPU; torch then has no weights."""
         return next(self.parameters(), None) is None
 
     @property
     def device(self) -> torch.device:
-        """Where the weights are."""
+        """Device of the weights."""
         return torch.device("cpu") if self.is_program else next(self.parameters()).device
 
     @property

@@ -1,8 +1,8 @@
-"""The recogniser: the one path from audio to transcripts.
+"""The recogniser: the single path from audio to transcripts.
 
-`evaluate` and `transcribe` come through `segments` and `transcript`; a validation, which has encoder_out of whole
-utterances already, through `hypotheses` and `text`: the same search and the same spelling. So the WER seen in training
-is, for the same weights, the WER reported.
+The commands evaluate and transcribe call `segments` and `transcript`. Validation already has encoder_out of whole
+utterances and calls `hypotheses` and `text`, which use the same search and spelling. For equal weights, the WER of
+validation is therefore the WER that evaluate reports.
 """
 
 import math
@@ -36,12 +36,12 @@ OWN_VALUES: Mapping[str, float] = MappingProxyType({})
 
 
 class Recognizer:
-    """A speech recogniser: a model, and how its encoder_out becomes transcripts.
+    """A speech recogniser: a model and a decoder.
 
     Args:
-        model: features to encoder_out.
-        decode: encoder_out to hypotheses.
-        calibration: of the words' confidence.
+        model: maps features to encoder_out.
+        decode: maps encoder_out to hypotheses.
+        calibration: of the confidence of words.
     """
 
     def __init__(self, model: Model, decode: Decoder, calibration: Calibration) -> None:
@@ -52,24 +52,24 @@ class Recognizer:
 
     @property
     def frame_head(self) -> FrameHead:
-        """What says of each frame which token it spells.
+        """The head that gives each frame a distribution over tokens.
 
         Raises:
             InputError: the model has no such head.
         """
         head = self.model.head.frame_head
         if head is None:
-            must = "the model's head must say which token each frame spells, to align words or show posteriors"
+            must = "the model's head must give token probabilities for each frame, to align words or show posteriors"
             raise InputError(f"{must}; {type(self.model.head).__name__} does not.")
         return head
 
     @torch.inference_mode()
     def log_probs(self, encoder_out: Tensor) -> Tensor:
-        """encoder_out (T', D) to log_probs (T', V), on the CPU.
+        """Map encoder_out (T', D) to log_probs (T', V) on the CPU.
 
         Raises:
             InputError: the model has no frame head.
-            AudioError: it gives NaN, which decoders would take for silence.
+            AudioError: log_probs contain NaN, which decoders would treat as silence.
         """
         with self.recording_encoder.autocast():
             log_probs = self.frame_head.log_probs(encoder_out[None])[0].cpu()
@@ -78,10 +78,10 @@ class Recognizer:
         return log_probs
 
     def checked_log_probs(self, encoder_out: Tensor) -> Tensor | None:
-        """encoder_out (T', D) to log_probs (T', V) of the frame head, if there is one.
+        """Map encoder_out (T', D) to log_probs (T', V) of the frame head; None without a frame head.
 
         Raises:
-            AudioError: the net gives NaN, which decoders would take for silence.
+            AudioError: the net's output contains NaN, which decoders would treat as silence.
         """
         if self.model.head.frame_head is not None:
             return self.log_probs(encoder_out)
@@ -90,28 +90,28 @@ class Recognizer:
         return None
 
     def hypotheses(self, encoder_out: Tensor, lengths: Tensor) -> list[list[Hypothesis]]:
-        """encoder_out (B, T', D), (B,) to the hypotheses of each utterance, the best first."""
+        """Decode encoder_out (B, T', D), (B,); return the hypotheses of each utterance, the best first."""
         return self.search(self.evidence(encoder_out, lengths))
 
     @torch.inference_mode()
     def evidence(self, encoder_out: Tensor, lengths: Tensor) -> object:
-        """encoder_out (B, T', D), (B,) to what the decoder searches in."""
+        """Compute the input of the decoder's search from encoder_out (B, T', D), (B,)."""
         with self.recording_encoder.autocast():
             return self.decode.evidence(encoder_out, lengths)
 
     @torch.inference_mode()
     def search(self, evidence: object, values: Mapping[str, float] = OWN_VALUES) -> list[list[Hypothesis]]:
-        """Search in what `evidence` gave; a decoder may run a part of the net for it.
+        """Search for the best hypotheses; some decoders run part of the net for it.
 
         Args:
-            evidence: see there.
-            values: of what the decoder can tune, instead of its own.
+            evidence: output of `evidence`.
+            values: of tunable settings, in place of the decoder's own.
         """
         with self.recording_encoder.autocast():
             return self.decode.search(evidence, **values)
 
     def text(self, hypothesis: Hypothesis) -> str:
-        """Spell a hypothesis, normalised."""
+        """Return the normalised text of a hypothesis."""
         words = [self.model.normalize(word.text) for word in spell(hypothesis.tokens, self.model.tokenizer.pieces)]
         return " ".join(word for word in words if word)
 
@@ -121,12 +121,12 @@ class Recognizer:
         how: Inference = INFERENCE,
         advance: Callable[[float], None] = lambda seconds: None,
     ) -> Iterator[tuple[Utterance, Transcript] | Rejected]:
-        """Recognise utterances; yield transcripts, and what could not be read, as they come.
+        """Recognise utterances; yield each with its transcript, or a `Rejected` if it cannot be read.
 
         Args:
-            utterances: in any order; those of one batch come longest first, those in chunks last.
-            how: see there.
-            advance: told how many seconds of audio were recognised, as they are.
+            utterances: in any order. Results come batch by batch, the longest of a batch first; long recordings last.
+            how: inference options.
+            advance: called with the seconds of audio recognised since the last call.
         """
         yield from self._recognize(utterances, how, advance, NOTHING)
 
@@ -167,18 +167,18 @@ class Recognizer:
         """Recognise audio files and waveforms of any length.
 
         Args:
-            recordings: a path, or a waveform, a float tensor or NumPy array (S,) in [-1, 1]; or several of them.
-            how: settings of `asr.recognition.inference.Inference`, which the next two replace.
-            sample_rate: of all waveforms given, in Hz. It must be given with waveforms; files have their own.
-            nbest: number of alternatives in a transcript, at most.
-            batch_seconds: most audio in one batch, padding included; less takes less memory.
-            device: to move the model to, such as "cuda"; it stays there.
+            recordings: a path or a waveform (a float tensor or NumPy array (S,) in [-1, 1]), or several of them.
+            how: inference options (`asr.recognition.inference.Inference`); `nbest` and `batch_seconds` override them.
+            sample_rate: of all given waveforms, in Hz; required with waveforms, ignored for files.
+            nbest: maximum number of alternatives in a transcript.
+            batch_seconds: maximum audio in one batch, including padding; a smaller value takes less memory.
+            device: to move the model to, such as "cuda"; the model stays there.
 
         Returns:
-            A transcript for a single recording; for several a list in their order.
+            The transcript of a single recording; a list in the given order for several.
 
         Raises:
-            InputError: an argument does not hold, or a recording cannot be used; it names the first of them.
+            InputError: an argument is invalid, or a recording cannot be used; the message names the first of them.
         """
         if is_single(recordings):
             return self.transcribe(
@@ -216,11 +216,11 @@ class Recognizer:
         """Move the model to a device.
 
         Args:
-            device: a kind of device that torch has here, such as "cpu" or "cuda:1".
-            name: of the setting or option, for the message.
+            device: such as "cpu" or "cuda:1".
+            name: of the setting or option, for the error message.
 
         Raises:
-            InputError: torch cannot use it here, or the model is an exported program, which runs on the CPU.
+            InputError: torch cannot use the device, or the model is an exported program, which runs on the CPU.
         """
         if self.model.is_program and str(device) != "cpu":
             raise InputError(f"{name} must be cpu with a model exported to ONNX; got {str(device)!r}.")
@@ -242,30 +242,30 @@ class Recognizer:
             try:
                 yield utterance, self.transcript(utterance.duration, segments, how.nbest, advance)
             except AudioError as error:  # a long recording is read while it is recognised
-                named = "" if str(error) != NO_NUMBERS else f"{printable_url(utterance.audio_filepath)}: "
-                yield Rejected(utterance, f"{named}{error}")
+                name = "" if str(error) != NO_NUMBERS else f"{printable_url(utterance.audio_filepath)}: "
+                yield Rejected(utterance, f"{name}{error}")
 
     def segments(
         self, utterances: Sequence[Utterance], how: Inference = INFERENCE, waveforms: Mapping[str, Tensor] = NOTHING
     ) -> Iterator[tuple[Utterance, Segments] | Rejected]:
-        """Yield what the encoder gives of each utterance, in one segment or, if it is long, in several.
+        """Yield encoder_out of each utterance, as one segment or, for a long recording, as several.
 
-        Segments of a long recording are computed while they are asked for, and raise an AudioError if it turns out
-        that it cannot be read.
+        Segments of a long recording are computed lazily; iterating over them raises an AudioError if the recording
+        cannot be read.
 
         Args:
-            utterances: as for `recognize`.
-            how: the same.
-            waveforms: of the utterances that need not be read, by id.
+            utterances: in any order.
+            how: inference options.
+            waveforms: of utterances that are already loaded, by id.
         """
-        most = self.decode.max_seconds
-        chunks = how.chunks if most is None else how.chunks.within(most)
-        segmenter = how.segmenter or (partial(in_chunks, pause=self._pause) if most is None else at_silences)
+        limit = self.decode.max_seconds
+        chunks = how.chunks if limit is None else how.chunks.within(limit)
+        segmenter = how.segmenter or (partial(in_chunks, pause=self._pause) if limit is None else at_silences)
         bounds = how.batches, chunks, segmenter
         return self.recording_encoder.segments(utterances, *bounds, how.num_workers, how.load, how.check, waveforms)
 
     def _pause(self, encoder_out: Tensor) -> int:
-        """Find the frame of encoder_out (T', D) to cut at: in a pause, as the frame head or else the decoder tells."""
+        """Find a pause in encoder_out (T', D) with the frame head, or without it with the decoder; return its frame."""
         if self.model.head.frame_head is not None:
             return pause_in_blanks(self.log_probs(encoder_out))
         length = torch.tensor([len(encoder_out)], device=encoder_out.device)
@@ -281,14 +281,14 @@ class Recognizer:
         values: Mapping[str, float] = OWN_VALUES,
         on_words: Callable[[Sequence[Word]], object] = lambda words: None,
     ) -> Transcript:
-        """Decode an utterance's segments, one by one, and join what comes out.
+        """Decode the segments of an utterance one by one, and join their words.
 
         Args:
             duration: of the utterance, in seconds.
-            segments: as `segments` yields them.
-            nbest: how many alternatives are kept, at most.
-            advance: told how many seconds of audio were decoded, as they are.
-            values: of what the decoder can tune, instead of its own.
+            segments: output of `segments` for the utterance.
+            nbest: maximum number of alternatives.
+            advance: called with the seconds of audio decoded since the last call.
+            values: of tunable settings, in place of the decoder's own.
             on_words: called after each segment with its words, which are final.
         """
         words: list[Word] = []
@@ -299,7 +299,7 @@ class Recognizer:
             log_probs = self.checked_log_probs(encoder_out)
             length = torch.tensor([len(encoder_out)], device=encoder_out.device)
             [hypotheses] = self.search(self.evidence(encoder_out[None], length), values)
-            end = min(start + len(encoder_out) * self.model.frame_seconds, duration)  # the last frame may reach beyond
+            end = min(start + len(encoder_out) * self.model.frame_seconds, duration)  # the last frame may end after it
             segment_words = [*self.words(with_times(hypotheses[0], log_probs), start, end)]
             words += segment_words
             alternatives = _combine(alternatives, self._alternatives(hypotheses, nbest), nbest)
@@ -308,9 +308,9 @@ class Recognizer:
         return Transcript(tuple(words), tuple(alternatives), duration, speech)
 
     def words(self, hypothesis: Hypothesis, start: float, end: float) -> Iterator[Word]:
-        """Give words the times and the confidence of their tokens.
+        """Yield the words of a hypothesis with their times and confidences.
 
-        A word is as sure as all of its tokens together (arXiv:2212.08703, section 3.4: product).
+        A word's confidence is the product of its tokens' confidences (arXiv:2212.08703, section 3.4), calibrated.
 
         Args:
             hypothesis: with frames and confidences.
@@ -326,7 +326,7 @@ class Recognizer:
                 yield Word(text, first, last, confidence)
 
     def _alternatives(self, hypotheses: list[Hypothesis], nbest: int) -> list[Alternative]:
-        """Hypotheses with different texts, the best of each text."""
+        """Return the best hypothesis of each distinct text, at most `nbest`."""
         best: dict[str, float] = {}
         for hypothesis in hypotheses:
             best.setdefault(self.text(hypothesis), hypothesis.score)
@@ -336,7 +336,7 @@ class Recognizer:
 
 
 def _combine(before: list[Alternative], after: list[Alternative], nbest: int) -> list[Alternative]:
-    """The best hypotheses of two segments that were decoded apart: every pair, since their scores add up."""
+    """Join the alternatives of consecutive segments: the `nbest` pairs with the highest sum of scores."""
     pairs = [
         Alternative(" ".join(filter(None, (first.text, second.text))), first.score + second.score)
         for first in before
@@ -344,5 +344,5 @@ def _combine(before: list[Alternative], after: list[Alternative], nbest: int) ->
     ]
     best: dict[str, Alternative] = {}
     for pair in sorted(pairs, key=lambda pair: -pair.score):
-        best.setdefault(pair.text, pair)  # a word may be the end of one or the beginning of the other
+        best.setdefault(pair.text, pair)  # two pairs can give the same text
     return list(best.values())[:nbest]

@@ -1,4 +1,4 @@
-"""Recordings that a caller gives: audio files and waveforms, as utterances without text."""
+"""Convert recordings of a caller, audio files and waveforms, to utterances without text."""
 
 from collections.abc import Iterable, Sequence
 from os import PathLike
@@ -22,25 +22,25 @@ SAMPLE_RATE = whole(MIN_SAMPLE_RATE, MAX_SAMPLE_RATE)
 
 
 def is_single(recordings: Recording | Iterable[Recording]) -> bool:
-    """Tell a single recording from several. An array of any shape is a single one."""
+    """Return whether the argument is a single recording; an array of any shape is one recording."""
     return isinstance(recordings, str | PathLike | Tensor | np.ndarray)
 
 
 def as_utterances(
     recordings: Sequence[Recording], given_rate: int | None, sample_rate: int
 ) -> tuple[list[Utterance], dict[str, Tensor]]:
-    """Make recordings utterances, with their positions as ids.
+    """Convert recordings to utterances whose ids are their positions.
 
     Args:
         recordings: audio files, or waveforms (S,) in [-1, 1].
         given_rate: sample rate of the waveforms, in Hz; None: there are only files.
-        sample_rate: that waveforms are resampled to, in Hz.
+        sample_rate: to which waveforms are resampled, in Hz.
 
     Returns:
         The utterances, and the resampled waveforms, float32 on the CPU, by utterance id.
 
     Raises:
-        InputError: naming the first recording that cannot be used.
+        InputError: a recording cannot be used; the message names the first of them.
     """
     if given_rate is not None:
         SAMPLE_RATE.check("sample_rate", given_rate)
@@ -61,17 +61,17 @@ def as_utterances(
 
 
 def as_waveform(samples: object, must: str) -> Tensor:
-    """Check samples that a caller gives.
+    """Check a caller's waveform and convert it to a tensor.
 
     Args:
         samples: a float tensor or array (S,) in [-1, 1].
-        must: beginning of the message: what they are, and must be.
+        must: first part of the error message: what must hold.
 
     Returns:
-        (S,) on the CPU: float32 of an array, and of a tensor its own type.
+        (S,) on the CPU; an array becomes float32, a tensor keeps its dtype.
 
     Raises:
-        InputError: they are of another shape or type, or beyond `MAX_SAMPLE`, or NaN.
+        InputError: the samples have another shape or dtype, are larger than `MAX_SAMPLE`, or are NaN.
     """
     if not isinstance(samples, Tensor | np.ndarray):
         raise InputError(f"{must}; got {shown(samples)}, a {type(samples).__name__}.")
@@ -82,7 +82,7 @@ def as_waveform(samples: object, must: str) -> Tensor:
     if samples.ndim != 1:
         raise InputError(f"{must}; got the shape {tuple(samples.shape)}. Give one channel, or the mean of all.")
     if isinstance(samples, np.ndarray):
-        samples = torch.from_numpy(samples.astype(np.float32))  # a copy: torch takes no read-only or reversed arrays
+        samples = torch.from_numpy(samples.astype(np.float32))  # copied: torch rejects read-only and reversed arrays
     waveform = samples.detach().cpu()
     num_bad = len(unusable_samples(waveform))
     if num_bad:

@@ -1,4 +1,4 @@
-"""Long recordings to stretches that begin and end in pauses, by loudness alone."""
+"""Cut long recordings into segments at pauses, which are found by loudness alone."""
 
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
@@ -7,16 +7,16 @@ import torch
 from torch import Tensor
 
 FRAME_SECONDS = 0.02
-SMOOTHED_FRAMES = 5  # a level is the median of so many, so that a click of 2 frames ends no pause; an odd number
-HEARD_DB = 60.0  # frames so far below the loudest, such as digital silence, do not tell how loud the noise is
-MAX_CONTRAST_DB = 45.0  # noise further below the speech counts as that: weak sounds of speech may be as weak
-MIN_MARGIN_DB = 3.0  # by which the level of noise varies from frame to frame
-LATE = 1 / 3  # of max_seconds: a stretch had better be no shorter
-LAST = 2 / 3  # of max_seconds: from there on a stretch without a pause is cut
+SMOOTHED_FRAMES = 5  # odd; a level is the median of this many frames, so that a click of 2 frames does not end a pause
+HEARD_DB = 60.0  # frames this far below the loudest, such as digital silence, are ignored in the estimate of noise
+MAX_CONTRAST_DB = 45.0  # maximum difference between speech and noise: weak speech sounds may be this far below
+MIN_MARGIN_DB = 3.0  # frames up to this far above the noise are silent, because the level of noise varies
+LATE = 1 / 3  # of max_seconds: preferred minimum length of a segment
+LAST = 2 / 3  # of max_seconds: a segment without a pause is cut after this point
 
 
 class _Pause(NamedTuple):
-    """Frames `begin` to `end` are silent."""
+    """A run of silent frames from `begin` to `end`, excluding `end`."""
 
     begin: int
     end: int
@@ -30,27 +30,28 @@ def cut_at_silences(
     min_silence_seconds: float = 0.3,
     long_silence_seconds: float = 1.0,
 ) -> Iterator[tuple[int, Tensor]]:
-    """Cut a waveform that comes in blocks into consecutive stretches, if possible in the middle of pauses.
+    """Cut a waveform that arrives in blocks into consecutive segments, if possible in the middle of pauses.
 
-    Nothing is dropped: joined, the stretches are the waveform. A waveform of at most `max_seconds` is one stretch.
-    Otherwise its first `max_seconds` are searched for the pause to cut at, then those from there, and so on. The best
-    pause is a long one; among equals one after a third of `max_seconds`, so that stretches keep their context; among
-    those the longest. If there is no pause, the cut is where a tenth of a second in the last third is the quietest.
+    No sample is dropped: the concatenated segments are the waveform. A waveform of at most `max_seconds` is one
+    segment. Otherwise the best pause of its first `max_seconds` is the first cut, the search continues from there,
+    and so on. Long pauses are preferred, then pauses after a third of `max_seconds`, so that segments have enough
+    context, then the longest pause. Without a pause, the cut is at the quietest tenth of a second in the last third.
 
-    A frame is silent if it lies below a third of the way, in dB, from the noise to the speech of the `max_seconds`
-    searched (percentiles 5 and 95 of their frames). So neither the loudness of the recording nor a constant offset
-    matters, and constant noise, however loud, is silence.
+    A frame is silent if its level in dB is below noise + (speech - noise) / 3, where noise and speech are the
+    percentiles 5 and 95 of the frames in the `max_seconds` searched. The result therefore does not depend on the
+    loudness of the recording or on a constant offset, and constant noise of any loudness is silence.
 
-    No more than `max_seconds` and a block are held, and how the waveform is cut into blocks changes nothing.
+    At most `max_seconds` and one block are buffered. The sizes of the blocks do not change the result.
 
     Args:
-        blocks: (S,) each, of any length, of finite samples.
-        max_seconds: the longest stretch.
-        min_silence_seconds: the shortest pause.
-        long_silence_seconds: the shortest pause that may well end a stretch early.
+        blocks: consecutive parts of the waveform, (S,) each, of any length; samples must be finite.
+        sample_rate: in Hz.
+        max_seconds: maximum duration of a segment.
+        min_silence_seconds: minimum duration of a pause.
+        long_silence_seconds: minimum duration of a pause that is preferred even if it comes early.
 
-    Shapes:
-        yields: the number of a stretch's first sample, and the stretch, (S,).
+    Yields:
+        Position of a segment's first sample, and the segment, (S,).
     """
     max_samples = max(1, int(max_seconds * sample_rate))
     frame_samples = min(max_samples, max(1, round(FRAME_SECONDS * sample_rate)))
@@ -68,7 +69,7 @@ def cut_at_silences(
         while len(waveform) > max_samples:
             frame = _cut_frame(_energies(waveform[:max_samples], frame_samples), min_frames, long_frames)
             cut = max(1, int(frame * frame_samples))
-            yield start, waveform[:cut].clone()  # not a view, which would hold the rest, too
+            yield start, waveform[:cut].clone()  # a view would keep the remaining samples in memory
             start, waveform = start + cut, waveform[cut:]
         uncut, num_uncut = [waveform], len(waveform)
     if num_uncut:
@@ -76,39 +77,40 @@ def cut_at_silences(
 
 
 def _energies(waveform: Tensor, frame_samples: int) -> Tensor:
-    """The variance of each whole frame: unlike the mean of squares, it knows no constant offset. (S,) -> (T,)"""
+    """Return the variance of each complete frame, which does not depend on a constant offset: (S,) to (T,)."""
     num_frames = len(waveform) // frame_samples
     frames = waveform[: num_frames * frame_samples].view(num_frames, frame_samples)
     return frames.double().var(dim=1, correction=0)
 
 
 def _cut_frame(energies: Tensor, min_frames: int, long_frames: int) -> float:
-    """Where to cut, in frames from the first; not 0."""
+    """Choose the position to cut at, in frames from the first, above 0."""
     num_frames = len(energies)
     pauses = [pause for pause in _pauses(_silent(energies)) if pause.end - pause.begin >= min_frames]
-    within = [pause for pause in pauses if pause.begin >= min_frames]  # earlier ones may be the rest of one cut before
+    within = [pause for pause in pauses if pause.begin >= min_frames]  # others may be the rest of the last cut's pause
     if within:
         begin, end = max(within, key=lambda pause: _worth(pause, num_frames, long_frames))
         return (begin + end) / 2
-    if pauses and pauses[0].end >= long_frames:  # silence, then speech without a pause, or none: leave a little silence
+    if pauses and pauses[0].end >= long_frames:  # long silence first, then no other pause: cut near its end
         return pauses[0].end - min_frames / 2
     first = int(num_frames * LAST)
-    return first + int(_neighbours(energies).mean(dim=1)[first:].argmin()) + 0.5  # one frame alone may be within a "t"
+    # Levels are averaged, because a single quiet frame may be the closure of a "t".
+    return first + int(_neighbours(energies).mean(dim=1)[first:].argmin()) + 0.5
 
 
 def _worth(pause: _Pause, num_frames: int, long_frames: int) -> tuple[bool, bool, int, int]:
-    """What pauses are compared by, the most important first: is it long, is it late, how long, how late."""
+    """Return the sort key of a pause: whether it is long, whether it is late, its length, its position."""
     length = pause.end - pause.begin
     return length >= long_frames, pause.begin + pause.end >= 2 * LATE * num_frames, length, pause.begin
 
 
 def _silent(energies: Tensor) -> Tensor:
-    """Which frames are silent, next to the others: (T,) bool."""
+    """Return which frames are silent relative to the others, (T,) bool."""
     smoothed = _neighbours(energies).median(dim=1).values
     loudest = smoothed.max()
     if loudest == 0:
         return torch.ones(len(energies), dtype=torch.bool)
-    levels = 10 * (smoothed / loudest).log10()  # dB; minus infinity where all is 0
+    levels = 10 * (smoothed / loudest).log10()  # dB; minus infinity at energy 0
     audible = levels[levels > -HEARD_DB]
     speech = audible.quantile(0.95)
     noise = torch.maximum(audible.quantile(0.05), speech - MAX_CONTRAST_DB)
@@ -116,13 +118,13 @@ def _silent(energies: Tensor) -> Tensor:
 
 
 def _neighbours(energies: Tensor) -> Tensor:
-    """Each frame and those around it, as if the first and the last went on: (T,) -> (T, SMOOTHED_FRAMES)."""
+    """Return each frame with its neighbours, the ends padded with their own values: (T,) to (T, SMOOTHED_FRAMES)."""
     reach = SMOOTHED_FRAMES // 2
     return torch.cat([energies[:1].expand(reach), energies, energies[-1:].expand(reach)]).unfold(0, SMOOTHED_FRAMES, 1)
 
 
 def _pauses(silent: Tensor) -> list[_Pause]:
-    """The runs of silent frames, in order."""
+    """Return the runs of silent frames, in order."""
     edges = torch.nn.functional.pad(silent.int(), (1, 1)).diff()  # (T + 1,)
     begins, ends = (edges == 1).nonzero()[:, 0].tolist(), (edges == -1).nonzero()[:, 0].tolist()
     return [_Pause(begin, end) for begin, end in zip(begins, ends, strict=True)]

@@ -1,4 +1,4 @@
-"""Settings of a stream: how it is cut into chunks, and when its words are final."""
+"""Settings of a stream: sizes of chunks and contexts, and when words become final."""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -11,15 +11,15 @@ SETTLED_SECONDS = 1.0
 
 @dataclass(frozen=True)
 class StreamSettings:
-    """Settings of a stream, in seconds, which are rounded to encoder frames.
+    """Settings of a stream, in seconds, rounded to encoder frames.
 
     Args:
-        chunk_seconds: recognised at once; None: the model's own.
-        left_seconds: seen before a chunk; None: the model's own.
-        right_seconds: seen after a chunk, which waits for them; None: the model's own.
-        endpoint_seconds: silence that ends a segment; None: no silence does.
-        settled_seconds: after the end of a word, when the best hypothesis makes it final; None: all hypotheses must
-            agree, which may take long.
+        chunk_seconds: duration of a chunk; None: the model's setting.
+        left_seconds: left context of a chunk; None: the model's setting.
+        right_seconds: right context of a chunk, which adds to the latency; None: the model's setting.
+        endpoint_seconds: silence that ends a segment; None: segments only end with the stream.
+        settled_seconds: time after the end of a word at which the best hypothesis makes it final; None: a word is final
+            only when all hypotheses agree, which may take long.
     """
 
     chunk_seconds: Annotated[float | None, or_null(CHUNK_SECONDS)] = None

@@ -1,4 +1,4 @@
-"""Speech as it is spoken: words of a waveform that comes in pieces, some for good and some that may yet change."""
+"""Streaming recognition: final and provisional words of a waveform that arrives in pieces."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -18,15 +18,15 @@ from asr.recognition.stream_settings import ENDPOINT_SECONDS, SETTLED_SECONDS, S
 from asr.settings.read import check
 from asr.settings.rule import THREADS, or_null
 
-LOOK_BACK_SECONDS = 8.0  # that are recognised again with each chunk by a model that cannot go on
+LOOK_BACK_SECONDS = 8.0  # audio that a model without streaming recognises again with each chunk
 LOOK_BACK_CHUNK_SECONDS = 0.96
 
 
 class Ears(Protocol):
-    """What a stream is heard with; `Stream.advance` goes on with many of them.
+    """Implementation of a stream; `Stream.advance` processes several streams together.
 
     Args:
-        chunk_seconds: that are recognised at once.
+        chunk_seconds: duration of a chunk.
     """
 
     chunk_seconds: float
@@ -36,7 +36,7 @@ class Ears(Protocol):
         """Samples after which the next chunk is complete."""
 
     def hear(self, waveform: Tensor, at_end: bool = False) -> None:
-        """Take up more of the waveform; what is complete waits to be recognised."""
+        """Buffer more of the waveform; `Stream.advance` recognises complete chunks."""
 
 
 class Stream:
@@ -47,22 +47,22 @@ class Stream:
             final, partial, _ = stream.feed(samples)
         final, _, _ = stream.finish()
 
-    A model that goes on from chunk to chunk gives the words that it gives of the whole at once. Any other recognises
-    the last seconds again with each chunk, which takes longer; `note` says so.
+    A streaming model gives the words that it gives for the whole recording at once. Any other model recognises the
+    last seconds again with each chunk, which takes longer; `note` then says so.
 
     Args:
         recognizer: the model and its decoder.
-        chunk_seconds: as in `StreamSettings`, like the next four.
-        left_seconds: seen before a chunk.
-        right_seconds: seen after a chunk.
+        chunk_seconds: duration of a chunk; this and the next four are fields of `StreamSettings`.
+        left_seconds: left context of a chunk.
+        right_seconds: right context of a chunk.
         endpoint_seconds: silence that ends a segment.
-        settled_seconds: after which a word is final.
-        num_threads: that torch computes a chunk with; None: as many as it has. A chunk is too small to gain from a
-            second one, and where the cores are busy waiting for it takes most of the time. An exported model computes
-            with those it was opened with.
+        settled_seconds: time after which a word is final.
+        num_threads: number of torch's threads per chunk; None: torch's current number. A chunk is too small to gain
+            from a second thread, and on busy cores most of the time would be spent waiting for it. An exported model
+            uses the number of threads with which it was opened.
 
     Raises:
-        InputError: a setting does not hold.
+        InputError: a setting is invalid.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class Stream:
         self._num_threads = num_threads
         self._dtype = next((weight.dtype for weight in recognizer.model.parameters()), torch.float32)
         self.ears: Ears
-        self.advance: Callable[[Sequence[Any]], list[Captions]]  # of the ears of any streams of this recogniser
+        self.advance: Callable[[Sequence[Any]], list[Captions]]  # takes `ears` of any streams of this recogniser
         reason = why_not(recognizer)
         self.note = ""
         if not reason:
@@ -97,7 +97,7 @@ class Stream:
         look_back = LOOK_BACK_SECONDS if left_seconds is None else left_seconds
         self.ears = LookBackStream(recognizer, chunk, look_back)
         self.advance = look_back_together
-        self.note = f"every {chunk:g} s the last {look_back:g} s and more are recognised again, since {reason}"
+        self.note = f"every {chunk:g} s at least the last {look_back:g} s are recognised again, since {reason}"
 
     def feed(self, samples: Tensor | np.ndarray[Any, Any]) -> Captions:
         """Recognise more of the waveform.
@@ -106,7 +106,7 @@ class Stream:
             samples: float tensor or array (S,) in [-1, 1] at `sample_rate`, of any length.
 
         Raises:
-            InputError: they are not.
+            InputError: the samples have another shape or dtype, or are NaN.
         """
         waveform = as_waveform(samples, f"samples must be {WAVEFORM}").to(self._dtype)
         with threads(self._num_threads):
@@ -114,7 +114,7 @@ class Stream:
             return self.advance([self.ears])[0]
 
     def finish(self) -> Captions:
-        """Recognise what is left; all words are final then. The stream is over."""
+        """Recognise the remaining audio and end the stream; all words are final."""
         with threads(self._num_threads):
             self.ears.hear(torch.zeros(0), at_end=True)
             return self.advance([self.ears])[0]
@@ -122,7 +122,7 @@ class Stream:
 
 @contextmanager
 def threads(number: int | None) -> Iterator[None]:
-    """Have torch compute with this many threads; None: with those it has."""
+    """Set the number of torch's threads within the context; None: do not change it."""
     before = torch.get_num_threads()
     torch.set_num_threads(before if number is None else number)
     try:
@@ -132,12 +132,12 @@ def threads(number: int | None) -> Iterator[None]:
 
 
 def why_not(recognizer: Recognizer) -> str:
-    """Say why a recogniser cannot go on from chunk to chunk; nothing where it can."""
+    """Return the reason why a recogniser cannot continue from chunk to chunk; "" if it can."""
     encoder, decode = recognizer.model.encoder, recognizer.decode
     if encoder.streaming is None:
-        return f"{type(encoder).__name__} hears all of an utterance at once (train encoder=conformer_streaming_s)"
+        return f"{type(encoder).__name__} needs the whole utterance at once (train encoder=conformer_streaming_s)"
     if decode.streaming is None:
         by_need = {"joiner": "transducer_greedy", "duration_joiner": "tdt_greedy"}
-        which = next((name for need, name in by_need.items() if need in decode.needs), "greedy or beam")
-        return f"{type(decode).__name__} decodes all of an utterance at once (choose --decode {which})"
+        choice = next((name for need, name in by_need.items() if need in decode.needs), "greedy or beam")
+        return f"{type(decode).__name__} needs the whole utterance at once (choose --decode {choice})"
     return ""

@@ -1,4 +1,4 @@
-"""What was recognised in a recording: text, words with times and confidence, alternatives."""
+"""The transcript of a recording: text, words with times and confidences, alternatives."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ class Word:
 
     Args:
         text: normalised.
-        start: when it begins, in seconds from the beginning of the recording (of the utterance, if that is a stretch).
-        end: when it ends, in seconds.
-        confidence: that it is right, from 0 to 1.
+        start: in seconds from the beginning of the recording, or of the utterance if it is a segment of one.
+        end: in seconds.
+        confidence: that the word is correct, from 0 to 1.
     """
 
     text: str
@@ -28,7 +28,7 @@ class Word:
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
-    """Another reading of the recording, and its score as the decoder ranks it (natural logarithm)."""
+    """A hypothesis of the recording's text, with the score by which the decoder ranks it (natural logarithm)."""
 
     text: str
     score: float
@@ -36,13 +36,13 @@ class Alternative:
 
 @dataclass(frozen=True, slots=True)
 class Transcript:
-    """What was recognised in one recording.
+    """Transcript of one recording.
 
     Args:
         words: in order.
-        alternatives: the readings there are, the best first; the first is the transcript itself.
+        alternatives: hypotheses, the best first; the first is the transcript itself.
         duration: of the recording, in seconds.
-        speech: False where nothing was heard that may be speech, and so the net was not asked.
+        speech: False if no audio of the recording may contain speech, so that the net did not run.
     """
 
     words: tuple[Word, ...]
@@ -52,19 +52,19 @@ class Transcript:
 
     @property
     def text(self) -> str:
-        """The words, parted by spaces."""
+        """The words, separated by spaces."""
         return " ".join(word.text for word in self.words)
 
     @property
     def confidence(self) -> float | None:
-        """The mean of the words' confidences: the share of them to expect right. None without words."""
+        """Mean confidence of the words: the expected fraction of correct words. None without words."""
         return sum(word.confidence for word in self.words) / len(self.words) if self.words else None
 
     def normalized(self, normalize: Callable[[str], str]) -> Transcript:
-        """The transcript as a normaliser writes it, which may change, split, join and drop words.
+        """Apply a normaliser, which may change, split, join and drop words.
 
-        Words that it does not write as it would write each of them alone, `25` for `twenty five`, begin and end with
-        the words that they stand for, and are as sure as all of these together.
+        A normaliser may replace several words together, such as `twenty five` by `25`. The new words then get the
+        start and end of the words they replace, and the product of their confidences.
         """
         alone = [(word, text) for word in self.words for text in normalize(word.text).split()]
         together = normalize(self.text).split()
@@ -74,21 +74,21 @@ class Transcript:
             if kind == "equal":
                 words += [replace(word, text=text) for word, text in alone[begin:end]]
                 continue
-            heard = [word for word, _ in alone[begin:end] or alone[max(begin - 1, 0) : begin + 1]] or self.words
-            sure = math.prod(word.confidence for word in heard)
-            words += [Word(text, heard[0].start, heard[-1].end, sure) for text in together[first:last]]
+            replaced = [word for word, _ in alone[begin:end] or alone[max(begin - 1, 0) : begin + 1]] or self.words
+            confidence = math.prod(word.confidence for word in replaced)
+            words += [Word(text, replaced[0].start, replaced[-1].end, confidence) for text in together[first:last]]
         alternatives = (replace(alternative, text=normalize(alternative.text)) for alternative in self.alternatives)
         return Transcript(tuple(words), tuple(alternatives), self.duration, self.speech)
 
     def rounded(self) -> Transcript:
-        """The transcript as it is written: times to a millisecond, confidence to four digits."""
+        """Round times to milliseconds and confidences to four digits, as they are written to files."""
         words = (
             Word(word.text, round(word.start, 3), round(word.end, 3), round(word.confidence, 4)) for word in self.words
         )
         return replace(self, words=tuple(words))
 
     def as_dict(self) -> dict[str, Any]:
-        """The transcript under the names of `asr.transcribe --format json`."""
+        """Return the transcript with the keys of `asr.transcribe --format json`."""
         return {
             "text": self.text,
             "duration": round(self.duration, 3),
