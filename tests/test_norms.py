@@ -124,6 +124,6 @@ def test_the_running_statistics_of_switchable_norm_are_batch_norms() -> None:
 
 
 def test_groups_that_do_not_divide_the_channels_are_one_line() -> None:
-    must = r"encoder\.norm\.num_groups must divide the channels that are normalised; got num_groups=5, and 6 channels\."
+    must = r"encoder\.norm\.num_groups must divide the number of channels; got num_groups=5 and 6 channels\."
     with pytest.raises(InputError, match=must):
         component("encoder/norm", {"name": "group_norm", "num_groups": 5, "eps": EPS})(DIM)

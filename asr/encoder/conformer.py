@@ -29,7 +29,7 @@ class Conformer(nn.Module):
         attention: makes the self-attention of a block, given D, num_heads and dropout.
         convolution: makes the convolution module of a block, given D, the norm and the activation.
         norm: makes the norm of the convolution module, given D.
-        activation: makes that of each feed-forward and convolution module.
+        activation: makes the activation of each feed-forward and convolution module.
     """
 
     streaming = None
@@ -71,7 +71,7 @@ class Conformer(nn.Module):
         self.positions = cast(ConformerBlock, self.blocks[0]).attention.positions
 
     def forward(self, features: Tensor, feature_lengths: Tensor, taps: Taps = NO_TAPS) -> Encoded:
-        """(B, T, F), (B,) to (B, T', D), (B,)."""
+        """Encode features (B, T, F) with lengths (B,) to (B, T', D), (B,)."""
         x, lengths = self.subsampling(features, feature_lengths)
         padding = padding_mask(lengths, x.shape[1])
         positions = self.positions(x)
@@ -80,7 +80,10 @@ class Conformer(nn.Module):
 
 
 class ConformerBlock(nn.Module):
-    """FF/2 + MHSA + convolution + FF/2, pre-norm residuals, and a last LayerNorm."""
+    """Feed-forward, self-attention, convolution and feed-forward, each pre-norm and residual, and a final LayerNorm.
+
+    The output of both feed-forward modules is halved.
+    """
 
     def __init__(
         self,
@@ -104,7 +107,7 @@ class ConformerBlock(nn.Module):
         self.dropout = Dropout(dropout)
 
     def forward(self, x: Tensor, positions: Tensor, padding_mask: Tensor) -> Tensor:
-        """(B, T', D), the attention's `positions`, (B, T') to (B, T', D)."""
+        """Map x (B, T', D) to (B, T', D); `positions` come from the attention, padding_mask is (B, T')."""
         x = x + 0.5 * self.dropout(self.feed_forward1(self.norm_feed_forward1(x)))
         x = x + self.dropout(self.attention(self.norm_attention(x), positions, padding_mask))
         x = x + self.dropout(self.convolution(self.norm_convolution(x), padding_mask))
@@ -123,5 +126,5 @@ class FeedForward(nn.Module):
         self.linear2 = nn.Linear(feed_forward_dim, dim, bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, T', D) to (B, T', D)."""
+        """Map (B, T', D) to (B, T', D)."""
         return self.linear2(self.dropout(self.activation(self.linear1(x))))

@@ -1,4 +1,4 @@
-"""The Conformer encoder that hears speech while it is spoken."""
+"""The streaming Conformer encoder."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Annotated, Any, NamedTuple, Self, cast
@@ -27,42 +27,42 @@ from asr.lengths import padding_mask
 from asr.settings.rule import Bias, Dim, FeedForwardFactor, Heads, Layers, Probability, list_of, or_null, whole
 
 Frames = whole(0, 100_000)
-RightFrames = whole(0, 1_000)  # what waits for so many is no stream; a step computes as many again
+RightFrames = whole(0, 1_000)  # more would not be streaming; a step also computes these frames a second time
 ChunkFrames = or_null(whole(1, 100_000))
 
 
 class Kept(NamedTuple):
-    """What a block keeps of the frames before, while a stream goes on.
+    """State of a block between the steps of a stream: results for earlier frames.
 
     Args:
-        keys_values: of its attention, (B, M, 2D).
-        frames: of its convolution, (B, kernel // 2, D).
+        keys_values: of the attention, (B, M, 2D).
+        frames: inputs of the convolution, (B, kernel // 2, D).
     """
 
     keys_values: Tensor
     frames: Tensor
 
     def keys_values_before(self, new: Tensor) -> Tensor:
-        """(B, M, 2D) before (B, Q, 2D)."""
+        """Return the keys and values of the earlier frames, (B, M, 2D); `new` is (B, Q, 2D)."""
         return self.keys_values
 
     def frames_before(self, new: Tensor) -> Tensor:
-        """(B, kernel // 2, D) before (B, Q, D)."""
+        """Return the convolution's inputs at the earlier frames, (B, kernel // 2, D); `new` is (B, Q, D)."""
         return self.frames
 
     def after(self, keys_values: Tensor, frames: Tensor) -> "Kept":
-        """Take up the same of all frames, (B, M + Q, 2D), (B, kernel // 2 + Q, D)."""
+        """Make the state of all frames, (B, M + Q, 2D), (B, kernel // 2 + Q, D)."""
         return Kept(keys_values, frames)
 
 
 class Chunks(NamedTuple):
-    """All chunks of whole utterances, a row of a batch each: what is before one are frames of the rows above it.
+    """All n chunks of each utterance as rows of one batch; the earlier frames of a chunk come from the rows above it.
 
     Args:
         batch: B, utterances.
-        frames: c, of a chunk; those behind them in a row are only seen from it, and come again in the next one.
-        left: M, frames before a chunk whose keys and values are seen.
-        kept: kernel // 2, frames that the convolution sees before a chunk.
+        frames: c, frames of a chunk. The frames after them in a row are right context, which the next row repeats.
+        left: M, frames before a chunk to which it attends.
+        kept: kernel // 2, frames before a chunk that the convolution needs.
     """
 
     batch: int
@@ -70,43 +70,44 @@ class Chunks(NamedTuple):
     left: int
     kept: int
 
-    def cut(self, x: Tensor, before: int, behind: int) -> Tensor:
-        """(B, T', D) to (B n, before + behind, D): frames around the beginning of each chunk; zeros where none are."""
+    def cut(self, x: Tensor, before: int, after: int) -> Tensor:
+        """Cut the frames around the beginning of each chunk, (B, T', D) to (B n, before + after, D), zero-padded."""
         begins = torch.arange((x.shape[1] + self.frames - 1) // self.frames, device=x.device) * self.frames
-        place = begins[:, None] + torch.arange(before + behind, device=x.device)  # (n, before + behind)
-        padded = F.pad(x, (0, 0, before, behind))
-        return padded.index_select(1, place.flatten()).unflatten(1, place.shape).flatten(0, 1)
+        index = begins[:, None] + torch.arange(before + after, device=x.device)  # (n, before + after)
+        padded = F.pad(x, (0, 0, before, after))
+        return padded.index_select(1, index.flatten()).unflatten(1, index.shape).flatten(0, 1)
 
     def joined(self, x: Tensor) -> Tensor:
-        """(B n, Q, D) to (B, n c, D): the frames of the chunks, one after another."""
+        """Concatenate the chunks of each utterance, without right context: (B n, Q, D) to (B, n c, D)."""
         return x[:, : self.frames].reshape(self.batch, -1, x.shape[2])
 
     def keys_values_before(self, new: Tensor) -> Tensor:
-        """(B n, M, 2D) before (B n, Q, 2D)."""
+        """Return the keys and values of the earlier frames of each chunk, (B n, M, 2D); `new` is (B n, Q, 2D)."""
         return self.cut(self.joined(new), self.left, 0)
 
     def frames_before(self, new: Tensor) -> Tensor:
-        """(B n, kernel // 2, D) before (B n, Q, D)."""
+        """Return the convolution's inputs before each chunk, (B n, kernel // 2, D); `new` is (B n, Q, D)."""
         return self.cut(self.joined(new), self.kept, 0)
 
     def after(self, keys_values: Tensor, frames: Tensor) -> None:
-        """Keep nothing: no chunk follows."""
+        """Return None: no chunk follows, so there is no state."""
 
 
 class ConformerStreaming(nn.Module):
-    """A Conformer whose frames see their own chunk and what is near it: chunk by chunk it gives what the whole gives.
+    """A Conformer that attends to a chunk and its limited left and right context.
 
-    A frame sees its chunk, `left_frames` before it, as the chunks before have left them, and `right_frames` behind
-    it. These are computed once more with the next chunk, which sees more of what follows: that is the price of a
-    chunk whose last words are not cut off. The convolution sees as much of that as its kernel reaches, and the
-    subsampling nothing behind the feature frames that an encoder frame stands for. So what an utterance's first
-    chunks give does not change when more is heard. The weights are those of a `Conformer` by name and shape: either
-    starts from the other's.
+    Encoding chunk by chunk gives the same output as encoding the whole utterance. A frame attends to its chunk, to
+    `left_frames` before the chunk, whose keys and values are cached, and to `right_frames` after it, the right context.
+    The right context is computed again as part of the next chunk, where it has more context of its own; this costs
+    time, but words at the end of a chunk are not cut off. The convolution sees as many of these frames as its kernel
+    covers. The subsampling uses no feature frame after those of an encoder frame. The output of a chunk therefore does
+    not depend on audio after its right context. Names and shapes of the weights are those of `Conformer`, so either
+    model can be initialised from the other.
 
-    *Source*: attention to a chunk and a cached past: Dai et al. 2019, arXiv:1901.02860, section 3.2; frames behind a
-    chunk, computed again with the next: Shi et al. 2021, arXiv:2010.10759; chunks drawn in training, so
-    that one model serves many latencies: Zhang et al. 2020, arXiv:2012.05481, section 2.3; a convolution that ends
-    with the chunk: Li et al. 2023, arXiv:2304.09325, section 3.2.
+    *Source*: attention to a chunk and a cached past: Dai et al. 2019, arXiv:1901.02860, section 3.2. Right context,
+    computed again with the next chunk: Shi et al. 2021, arXiv:2010.10759. Random chunk sizes in training, so that one
+    model supports many latencies: Zhang et al. 2020, arXiv:2012.05481, section 2.3. A convolution that ends with the
+    chunk: Li et al. 2023, arXiv:2304.09325, section 3.2.
 
     Args:
         input_dim: F.
@@ -116,20 +117,20 @@ class ConformerStreaming(nn.Module):
         feed_forward_factor: inner dimension of the feed-forward modules, as a multiple of D.
         feed_forward_bias: of their linear layers.
         dropout: as in `Conformer`.
-        chunk_frames: of T', outside training; None: all of an utterance.
-        left_frames: that are seen before a chunk, of T', outside training.
-        right_frames: that are seen behind a chunk, of T', outside training; it waits for them.
-        training_chunk_frames: one of these for each batch in training, each equally likely.
-        training_left_frames: the same.
-        training_right_frames: the same.
+        chunk_frames: encoder frames of a chunk outside training; None: the whole utterance.
+        left_frames: left context in encoder frames, outside training.
+        right_frames: right context in encoder frames, outside training; it adds to the latency.
+        training_chunk_frames: chunk sizes in training; each batch draws one of them, with equal probabilities.
+        training_left_frames: left contexts in training, drawn for each batch.
+        training_right_frames: right contexts in training, drawn for each batch.
         subsampling: makes the front-end, given F and D.
         attention: makes the self-attention of a block, given D, num_heads and dropout.
         convolution: makes the convolution module of a block, given D, the norm and the activation.
         norm: makes the norm of the convolution module, given D.
-        activation: makes that of each feed-forward and convolution module.
+        activation: makes the activation of each feed-forward and convolution module.
 
     Raises:
-        InputError: a setting does not hold, or a part sees frames to come.
+        InputError: a setting is invalid, or a part needs later frames.
     """
 
     def __init__(
@@ -181,65 +182,68 @@ class ConformerStreaming(nn.Module):
         self._num_kept = _check_parts(cast(ConformerStreamingBlock, self.blocks[0]))
 
     def forward(self, features: Tensor, feature_lengths: Tensor, taps: Taps = NO_TAPS) -> Encoded:
-        """(B, T, F), (B,) to (B, T', D), (B,): all chunks at once, as rows of a batch."""
+        """Encode features (B, T, F) with lengths (B,) to (B, T', D), (B,), with all chunks as rows of one batch."""
         x, lengths = self.subsampling(features, feature_lengths)
         batch, frames = x.shape[:2]
         chunk, left, right = self._drawn() if self.training else self._set()
         if chunk is None:
             chunk, left, right = frames, 0, 0
-        chunk, left, right = (torch.sym_min(size, frames) for size in (chunk, left, right))  # no row has room for more
+        chunk, left, right = (torch.sym_min(size, frames) for size in (chunk, left, right))  # more would be padding
         chunks = Chunks(batch, chunk, left, self._num_kept)
-        there = ~padding_mask(lengths, frames)[:, :, None]  # (B, T', 1)
-        hidden = ~chunks.cut(there, left, chunk + right)[:, None, :, 0]  # (B n, 1, left + chunk + right)
+        valid = ~padding_mask(lengths, frames)[:, :, None]  # (B, T', 1)
+        hidden = ~chunks.cut(valid, left, chunk + right)[:, None, :, 0]  # (B n, 1, left + chunk + right)
         rows, blocks, _ = self._through(chunks.cut(x, 0, chunk + right), hidden, [chunks] * len(self.blocks), taps)
-        there_are = torch.arange(frames, device=x.device)  # by index, not as a slice: torch.export asks how that lies
-        blocks = {index: chunks.joined(block).index_select(1, there_are) for index, block in blocks.items()}
-        return Encoded(chunks.joined(rows).index_select(1, there_are), lengths, blocks)
+        # By index, because a slice makes torch.export check the memory layout of the result.
+        frame = torch.arange(frames, device=x.device)
+        blocks = {index: chunks.joined(block).index_select(1, frame) for index, block in blocks.items()}
+        return Encoded(chunks.joined(rows).index_select(1, frame), lengths, blocks)
 
     @property
     def streaming(self) -> Self:
-        """Itself: it processes an utterance chunk by chunk."""
+        """Itself: it can encode an utterance chunk by chunk."""
         return self
 
     def initial_state(self, batch: int, left_frames: int | None = None) -> State:
-        """Begin so many streams, in which so many frames before a chunk are seen; None: as the encoder has it.
+        """Return the state of new streams. Its keys are module names; `seen` counts the valid cached frames.
 
-        Names are those of the modules; `seen` counts the frames that were kept.
+        Args:
+            batch: number of streams.
+            left_frames: left context in encoder frames; None: the encoder's own.
         """
-        left, one = self.left_frames if left_frames is None else left_frames, next(self.parameters())
+        left, weight = self.left_frames if left_frames is None else left_frames, next(self.parameters())
         state = _named("subsampling", self.subsampling.initial_state(batch))
         for number in range(len(self.blocks)):
-            state[f"blocks.{number}.keys_values"] = one.new_zeros(batch, left, 2 * self.output_dim)
-            state[f"blocks.{number}.frames"] = one.new_zeros(batch, self._num_kept, self.output_dim)
-        return state | {"seen": torch.zeros(batch, dtype=torch.int64, device=one.device)}
+            state[f"blocks.{number}.keys_values"] = weight.new_zeros(batch, left, 2 * self.output_dim)
+            state[f"blocks.{number}.frames"] = weight.new_zeros(batch, self._num_kept, self.output_dim)
+        return state | {"seen": torch.zeros(batch, dtype=torch.int64, device=weight.device)}
 
     def step(
         self, features: Tensor, feature_lengths: Tensor, state: State, taps: Taps = NO_TAPS, ahead: int | None = None
     ) -> tuple[Encoded, State]:
-        """Go on with streams by a chunk of each.
+        """Encode the next chunk of each stream.
 
         Args:
-            features: (B, T, F): a chunk of any number of feature frames, a multiple of `stride`, and behind it those
-                that are only seen now, and begin the next chunk.
-            feature_lengths: (B,); T, but for streams that end: what stands behind their frames is not seen, and must
-                be there (`asr.recognition.cached_stream.with_room`).
-            state: of the streams; how many frames are kept in it is how many are seen before a chunk.
-            taps: by number of the block.
-            ahead: feature frames behind the chunk, a multiple of `stride`; None: `right_frames` times that.
+            features: (B, T, F): the frames of the chunk, a multiple of `stride`, and the right context, which begins
+                the next chunk.
+            feature_lengths: (B,); T, except for streams that end. Their frames must be padded to T
+                (`asr.recognition.cached_stream.with_room`).
+            state: of the streams; its size determines the left context.
+            taps: by block index.
+            ahead: feature frames of right context, a multiple of `stride`; None: `right_frames * stride`.
 
         Returns:
-            What the encoder gives of the chunks, and the state behind them.
+            The encoder's output for the chunks, and the next state.
         """
         ahead = self.right_frames * self.stride if ahead is None else ahead
         before, left = _part(state, "subsampling"), state["blocks.0.keys_values"].shape[1]
-        x, seen_lengths, behind = self.subsampling.step(features, feature_lengths, before, ahead)
+        x, seen_lengths, subsampling_state = self.subsampling.step(features, feature_lengths, before, ahead)
         frames = x.shape[1] - ahead // self.stride
         lengths = seen_lengths.clamp(max=frames)
-        absent = padding_mask(state["seen"], left).flip(1)  # (B, M): what is there is next to the chunk
+        absent = padding_mask(state["seen"], left).flip(1)  # (B, M): valid frames are last
         hidden = torch.cat([absent, padding_mask(seen_lengths, x.shape[1])], dim=1)[:, None]  # (B, 1, M + Q)
         pasts = [Kept(**_part(state, f"blocks.{number}")) for number in range(len(self.blocks))]
         x, blocks, afters = self._through(x, hidden, pasts, taps)
-        new = _named("subsampling", behind)
+        new = _named("subsampling", subsampling_state)
         for number, (keys_values, inputs) in enumerate(cast(list[Kept], afters)):
             new[f"blocks.{number}.keys_values"] = keys_values.narrow(1, frames, left)
             new[f"blocks.{number}.frames"] = inputs.narrow(1, frames, pasts[number].frames.shape[1])
@@ -250,7 +254,7 @@ class ConformerStreaming(nn.Module):
     def _through(
         self, x: Tensor, hidden: Tensor, pasts: Iterable[Kept | Chunks], taps: Taps
     ) -> tuple[Tensor, dict[int, Tensor], list[Kept | None]]:
-        """Go through the blocks with (B, Q, D); `hidden` is (B, 1, M + Q), M the frames before."""
+        """Run the blocks over (B, Q, D); `hidden` is (B, 1, M + Q), with M earlier frames."""
         padding = hidden[:, 0, hidden.shape[2] - x.shape[1] :]
         distances = torch.arange(hidden.shape[2] - 1, -x.shape[1], -1, device=x.device)
         positions = sinusoids(distances, x.shape[2]).to(x.dtype)  # (2 Q + M - 1, D)
@@ -269,21 +273,21 @@ class ConformerStreaming(nn.Module):
         return self.chunk_frames, self.left_frames, self.right_frames
 
     def _drawn(self) -> tuple[int | None, int, int]:
-        """Draw the chunks of a training batch from torch's CPU generator, as dropout is: a function of its seed."""
+        """Draw the chunk size and contexts of a training batch from torch's CPU generator, seeded for each batch."""
         chunks, lefts, rights = self.training_chunk_frames, self.training_left_frames, self.training_right_frames
         return _one_of(chunks), _one_of(lefts), _one_of(rights)
 
 
 class ConformerStreamingBlock(ConformerBlock):
-    """A Conformer block that goes on from the frames before."""
+    """A Conformer block that continues after earlier frames."""
 
     attention: StreamingAttention
     convolution: StreamingConvolution
 
-    def forward(  # type: ignore[override]  # the weights are those of a ConformerBlock, what it is given is more
+    def forward(  # type: ignore[override]  # weights as in ConformerBlock, but more arguments
         self, x: Tensor, positions: Tensor, hidden: Tensor, padding_mask: Tensor, past: Kept | Chunks
     ) -> tuple[Tensor, Kept | None]:
-        """(B, Q, D) to (B, Q, D), and what is kept of all frames, those before them too."""
+        """Map x (B, Q, D) to (B, Q, D), and return the state of all frames, including earlier ones."""
         x = x + 0.5 * self.dropout(self.feed_forward1(self.norm_feed_forward1(x)))
         inner = self.norm_attention(x)
         branch, keys_values = self.attention.extend(inner, past.keys_values_before, positions, hidden)
@@ -295,26 +299,26 @@ class ConformerStreamingBlock(ConformerBlock):
 
 
 def _check_parts(block: ConformerStreamingBlock) -> int:
-    """Check that the parts of a block can go on from chunk to chunk, and need no later frames.
+    """Check that the parts of a block can continue from chunk to chunk and need no later frames.
 
     Returns:
-        Frames before a chunk that the convolution sees.
+        Number of frames before a chunk that the convolution needs.
 
     Raises:
-        InputError: a part cannot, or needs later frames.
+        InputError: a part cannot continue from chunk to chunk, or needs later frames.
     """
     parts: dict[str, tuple[Attention | Convolution, str]] = {
         "attention": (block.attention, "relative_attention or local_attention"),
         "convolution": (block.convolution, "depthwise_convolution"),
     }
-    for name, (part, those) in parts.items():
+    for name, (part, choices) in parts.items():
         if part.streaming is None:
-            must = f"encoder.{name} must be {those} in conformer_streaming, to go on from chunk to chunk"
+            must = f"encoder.{name} must be {choices} in conformer_streaming, to continue from chunk to chunk"
             raise InputError(f"{must}; {type(part).__name__} cannot.")
     norm = block.convolution.norm
     if not norm.framewise:
-        must = "encoder.norm must be masked_batch_norm or layer_norm in conformer_streaming, to need no frames to come"
-        raise InputError(f"{must}; {type(norm).__name__} needs all of an utterance.")
+        must = "encoder.norm must be masked_batch_norm or layer_norm in conformer_streaming, to need no later frames"
+        raise InputError(f"{must}; {type(norm).__name__} needs the whole utterance.")
     return block.convolution.num_kept
 
 

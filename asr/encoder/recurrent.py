@@ -23,10 +23,10 @@ class Recurrent(nn.Module):
         input_dim: F.
         dim: D, of both directions together.
         num_layers: blocks.
-        bidirectional: each layer goes from the last frame to the first, too.
-        dropout: of what each layer gives.
+        bidirectional: whether each layer also runs from the last frame to the first.
+        dropout: of the output of each layer.
         subsampling: makes the front-end, given F and D.
-        cell: makes a layer of one direction, given the dimensions that it takes and gives.
+        cell: makes a layer of one direction, given its input and output dimensions.
     """
 
     streaming = None
@@ -56,7 +56,7 @@ class Recurrent(nn.Module):
         )
 
     def forward(self, features: Tensor, feature_lengths: Tensor, taps: Taps = NO_TAPS) -> Encoded:
-        """(B, T, F), (B,) to (B, T', D), (B,)."""
+        """Encode features (B, T, F) with lengths (B,) to (B, T', D), (B,)."""
         x, lengths = self.subsampling(features, feature_lengths)
         padding = padding_mask(lengths, x.shape[1])
         frame = torch.arange(x.shape[1], device=x.device)
@@ -66,7 +66,7 @@ class Recurrent(nn.Module):
 
 
 class RecurrentBlock(nn.Module):
-    """A layer from the first frame to the last and, if it has two cells, one from the last to the first."""
+    """A layer that runs from the first frame to the last and, with two cells, also from the last to the first."""
 
     def __init__(self, cells: list[nn.Module], dropout: float) -> None:
         super().__init__()
@@ -74,7 +74,7 @@ class RecurrentBlock(nn.Module):
         self.dropout = Dropout(dropout)
 
     def forward(self, x: Tensor, backwards: Tensor) -> Tensor:
-        """(B, T', D) to the same; `backwards`, (B, T'), is the order from each utterance's last frame to its first."""
+        """Map (B, T', D) to (B, T', D); `backwards`, (B, T'), lists each utterance's frames in reverse order."""
         forward, *backward = self.cells
         outs = [forward(x), *(_in_order(cell(_in_order(x, backwards)), backwards) for cell in backward)]
         return self.dropout(torch.cat(outs, dim=-1))

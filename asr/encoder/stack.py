@@ -1,4 +1,4 @@
-"""What encoders that are a stack of blocks share."""
+"""Helpers of encoders that are a stack of blocks."""
 
 from collections.abc import Callable
 
@@ -15,13 +15,13 @@ def run_blocks(
     taps: Taps,
     call: Callable[[nn.Module, Tensor], Tensor],
 ) -> tuple[Tensor, dict[int, Tensor]]:
-    """Run the blocks one after another; a tap changes what the next block is given.
+    """Run the blocks one after another; a tap changes the input of the next block.
 
     Args:
-        blocks: in their order.
+        blocks: in order.
         x: input of the first block, (B, T', D).
         padding_mask: (B, T'), for the taps.
-        taps: by number of the block, from 0.
+        taps: by block index, from 0.
         call: runs a block: given the block and its input, returns its output, (B, T', D).
 
     Returns:
@@ -37,15 +37,15 @@ def run_blocks(
 
 
 def check_heads(dim: int, num_heads: int, where: str = "encoder") -> None:
-    """Check that attention heads and sinusoidal positions fit a net's dimension.
+    """Check that the dimension of a net fits its attention heads and sinusoidal positions.
 
     Args:
         dim: D.
         num_heads: H.
-        where: section of the settings that they are of.
+        where: section of the settings, for the error message.
 
     Raises:
-        InputError: `dim` is odd, or no multiple of `num_heads`.
+        InputError: `dim` is odd, or not a multiple of `num_heads`.
     """
     if dim % num_heads or dim % 2:
         must = f"{where}.dim must be even and a multiple of {where}.num_heads"

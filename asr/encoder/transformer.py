@@ -26,10 +26,10 @@ class Transformer(nn.Module):
         num_layers: blocks.
         num_heads: attention heads; must divide D.
         feed_forward_factor: inner dimension of the feed-forward sub-layer, as a multiple of D.
-        dropout: of each residual branch, of the feed-forward activation, of the attention weights, of the input.
+        dropout: of the input, each residual branch, the feed-forward activations and the attention weights.
         subsampling: makes the front-end, given F and D.
-        activation: makes that of each feed-forward sub-layer.
-        residual: makes the way in which sub-layers, LayerNorms and their input are joined.
+        activation: makes the activation of each feed-forward sub-layer.
+        residual: makes the residual connections, pre-norm or post-norm.
     """
 
     streaming = None
@@ -62,7 +62,7 @@ class Transformer(nn.Module):
         self.norm_output = residual().last(dim)
 
     def forward(self, features: Tensor, feature_lengths: Tensor, taps: Taps = NO_TAPS) -> Encoded:
-        """(B, T, F), (B,) to (B, T', D), (B,)."""
+        """Encode features (B, T, F) with lengths (B,) to (B, T', D), (B,)."""
         x, lengths = self.subsampling(features, feature_lengths)
         padding = padding_mask(lengths, x.shape[1])
         positions = sinusoids(torch.arange(x.shape[1], device=x.device), x.shape[2]).to(x.dtype)
@@ -72,7 +72,7 @@ class Transformer(nn.Module):
 
 
 class TransformerBlock(nn.Module):
-    """Self-attention and feed-forward, each with a LayerNorm and joined with its input."""
+    """Self-attention and feed-forward, each with a LayerNorm and a residual connection."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class TransformerBlock(nn.Module):
         self.residual = residual
 
     def forward(self, x: Tensor, padding_mask: Tensor) -> Tensor:
-        """(B, T', D), padding_mask (B, T') to (B, T', D)."""
+        """Map x (B, T', D) with padding_mask (B, T') to (B, T', D)."""
         branch = self._attention(self.residual.enter(x, self.norm_attention), padding_mask)
         x = self.residual.leave(x, self.dropout(branch), self.norm_attention)
         hidden = self.dropout(self.activation(self.linear1(self.residual.enter(x, self.norm_feed_forward))))

@@ -21,14 +21,15 @@ Frames = Annotated[int, whole(0, 100_000)]
 
 
 class TransformerXL(nn.Module):
-    """Convolutional subsampling, and a stack of blocks that go through an utterance segment by segment.
+    """Convolutional subsampling, and a stack of blocks that process an utterance segment by segment.
 
-    A frame attends to its segment, and to what the block was given of the frames before: its memory, which has no
-    gradient. So time and memory are linear in the length, and a frame sees `memory` further back with every layer.
+    A frame attends to its segment and to the memory: the block's inputs at the frames before the segment, without
+    gradient. Time and space are therefore linear in the length. With every layer, a frame depends on `memory` more
+    frames before it.
 
     *Source*: Dai et al. 2019, arXiv:1901.02860, section 3; `u` and `v` are each layer's own.
 
-    *Differs from the paper*: a frame sees all of its segment, as nothing is to be predicted.
+    *Differs from the paper*: a frame attends to its whole segment, because an encoder does not predict later frames.
 
     Args:
         input_dim: F.
@@ -36,13 +37,13 @@ class TransformerXL(nn.Module):
         num_layers: blocks.
         num_heads: attention heads; must divide D.
         feed_forward_factor: inner dimension of the feed-forward sub-layer, as a multiple of D.
-        dropout: of each residual branch, of the feed-forward activation, of the attention weights, of the input.
-        segment: in frames of T'.
-        training_memory: while training, at most, in frames of T'.
-        memory: otherwise.
+        dropout: of the input, each residual branch, the feed-forward activations and the attention weights.
+        segment: length of a segment in encoder frames.
+        training_memory: maximum length of the memory in training, in encoder frames.
+        memory: maximum length of the memory outside training, in encoder frames.
         subsampling: makes the front-end, given F and D.
-        activation: makes that of each feed-forward sub-layer.
-        residual: makes the way in which sub-layers, LayerNorms and their input are joined.
+        activation: makes the activation of each feed-forward sub-layer.
+        residual: makes the residual connections, pre-norm or post-norm.
     """
 
     streaming = None
@@ -86,11 +87,11 @@ class TransformerXL(nn.Module):
         self.norm_output = residual().last(dim)
 
     def forward(self, features: Tensor, feature_lengths: Tensor, taps: Taps = NO_TAPS) -> Encoded:
-        """(B, T, F), (B,) to (B, T', D), (B,)."""
+        """Encode features (B, T, F) with lengths (B,) to (B, T', D), (B,)."""
         x, lengths = self.subsampling(features, feature_lengths)
         padding = padding_mask(lengths, x.shape[1])
         x, no_memory = self.dropout(x), [x[:, :0]] * len(self.blocks)
-        if wants_plain():  # a program for any number of segments
+        if wants_plain():  # an exported program processes all segments in one pass
             x, _, blocks = self.step(x, padding, self._hidden(padding), no_memory, taps)
             return Encoded(self.norm_output(x), lengths, blocks)
         outs, memories, tapped = [], no_memory, []
@@ -105,17 +106,17 @@ class TransformerXL(nn.Module):
     def step(
         self, x: Tensor, padding: Tensor, hidden: Tensor, memories: list[Tensor], taps: Taps
     ) -> tuple[Tensor, list[Tensor], dict[int, Tensor]]:
-        """Go through the blocks with a segment.
+        """Run the blocks over a segment.
 
         Args:
             x: (B, Q, D).
             padding: (B, Q).
-            hidden: True where a frame of the segment must not be seen, (B, Q or 1, Q).
-            memories: what each block was given of the M frames before, (B, M, D).
-            taps: by number of the block.
+            hidden: True where a frame of the segment is masked, (B, Q or 1, Q).
+            memories: for each block, its inputs at the M frames before, (B, M, D).
+            taps: by block index.
 
         Returns:
-            (B, Q, D), what each block was given, (B, Q, D), and what tapped blocks gave.
+            The output (B, Q, D), the input of each block (B, Q, D), and the outputs of tapped blocks.
         """
         frames, remembered = x.shape[1], memories[0].shape[1]
         distances = torch.arange(remembered + frames - 1, -frames, -1, device=x.device)
@@ -132,7 +133,7 @@ class TransformerXL(nn.Module):
         return x, given, blocks
 
     def remember(self, memory: Tensor, given: Tensor) -> Tensor:
-        """Compute a block's next memory of the last one and of what the block was given, (B, M, D), (B, Q, D)."""
+        """Append a block's inputs, (B, Q, D), to its memory, (B, M, D), and drop the oldest frames."""
         frames = torch.cat([memory, given.detach()], dim=1)
         return frames[:, max(0, frames.shape[1] - self._longest_memory) :]
 
@@ -141,14 +142,14 @@ class TransformerXL(nn.Module):
         return self.training_memory if self.training else self.memory
 
     def _hidden(self, padding: Tensor) -> Tensor:
-        """What must not be seen in one pass over all segments, (B, T', T')."""
+        """Return the attention mask of a single pass over all segments, (B, T', T'); True = masked."""
         frame = torch.arange(padding.shape[1], device=padding.device)
         start = (frame // self.segment * self.segment)[:, None]  # of each query's segment
         return padding[:, None] | (frame >= start + self.segment) | (frame < start - self._longest_memory)
 
 
 class TransformerXLBlock(nn.Module):
-    """Self-attention with a memory, and feed-forward, each with a LayerNorm and joined with its input."""
+    """Self-attention with a memory, and feed-forward, each with a LayerNorm and a residual connection."""
 
     def __init__(
         self, dim: int, attention: nn.Module, feed_forward: nn.Module, dropout: float, residual: Residual
@@ -162,7 +163,7 @@ class TransformerXLBlock(nn.Module):
         self.residual = residual
 
     def forward(self, x: Tensor, memory: Tensor, positions: Tensor, hidden: Tensor) -> Tensor:
-        """(B, Q, D), (B, M, D), what `MemoryAttention` takes, to (B, Q, D)."""
+        """Map x (B, Q, D) and memory (B, M, D) to (B, Q, D); `positions` and `hidden` as in `MemoryAttention`."""
         inner, memory = (self.residual.enter(frames, self.norm_attention) for frames in (x, memory))
         branch = self.attention(inner, memory, positions, hidden)
         x = self.residual.leave(x, self.dropout(branch), self.norm_attention)
@@ -171,9 +172,9 @@ class TransformerXLBlock(nn.Module):
 
 
 class MemoryAttention(nn.Module):
-    """`RelativeAttention` to a memory, too: arXiv:1901.02860, section 3.3."""
+    """`RelativeAttention` that also attends to a memory: arXiv:1901.02860, section 3.3."""
 
-    reads_weights_of = ("qkv",)  # which an adapter of that layer would not be part of
+    reads_weights_of = ("qkv",)  # its weights are read directly, so an adapter of this layer would be bypassed
 
     def __init__(self, dim: int, num_heads: int, dropout: float) -> None:
         super().__init__()
@@ -192,7 +193,7 @@ class MemoryAttention(nn.Module):
             x: (B, Q, D).
             memory: (B, M, D).
             positions: encodings of the distances Q + M - 1 .. -(Q - 1), (2 Q + M - 1, D).
-            hidden: True where a key must not be seen, (B, Q or 1, M + Q).
+            hidden: True where a key is masked, (B, Q or 1, M + Q).
 
         Returns:
             (B, Q, D); finite at padded frames.

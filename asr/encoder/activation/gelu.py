@@ -5,11 +5,11 @@ from torch import Tensor, nn
 
 
 class GELU(nn.Module):
-    """x times the probability that a normal variable is less than x; exact, not the paper's approximation by tanh.
+    """x times the probability that a standard normal variable is less than x; exact, without the paper's tanh.
 
     *Source*: Hendrycks and Gimpel 2016, arXiv:1606.08415.
     """
 
     def forward(self, x: Tensor) -> Tensor:
-        """Any shape to the same."""
+        """Apply the activation elementwise to a tensor of any shape."""
         return F.gelu(x)

@@ -1,4 +1,4 @@
-"""The Swish activation whose beta is learnt."""
+"""The Swish activation with a trained beta."""
 
 from typing import Annotated
 
@@ -9,12 +9,12 @@ from asr.settings.rule import number
 
 
 class LearntSwish(nn.Module):
-    """x sigmoid(beta x), each place in the net with a beta of its own, which is trained.
+    """x sigmoid(beta x); each instance in the net trains its own beta.
 
     *Source*: Ramachandran et al. 2017, arXiv:1710.05941.
 
     Args:
-        beta: that training begins with.
+        beta: initial value.
     """
 
     def __init__(self, *, beta: Annotated[float, number(0, 1_000)]) -> None:
@@ -22,5 +22,5 @@ class LearntSwish(nn.Module):
         self.beta = nn.Parameter(torch.tensor(float(beta)))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Any shape to the same."""
+        """Apply the activation elementwise to a tensor of any shape."""
         return x * torch.sigmoid(self.beta * x)

@@ -8,5 +8,5 @@ class ReLU(nn.Module):
     """max(x, 0)."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Any shape to the same."""
+        """Apply the activation elementwise to a tensor of any shape."""
         return F.relu(x)

@@ -15,7 +15,7 @@ class Swish(nn.Module):
     *Source*: Ramachandran et al. 2017, arXiv:1710.05941.
 
     Args:
-        beta: 0: half of x; 1: SiLU; large: nearly ReLU.
+        beta: slope of the sigmoid. 0 gives x / 2, 1 gives SiLU, large values approach ReLU.
     """
 
     def __init__(self, *, beta: Annotated[float, number(0, 1_000)]) -> None:
@@ -23,5 +23,5 @@ class Swish(nn.Module):
         self.beta = beta
 
     def forward(self, x: Tensor) -> Tensor:
-        """Any shape to the same."""
-        return F.silu(x) if self.beta == 1 else x * torch.sigmoid(self.beta * x)  # silu: in one pass
+        """Apply the activation elementwise to a tensor of any shape."""
+        return F.silu(x) if self.beta == 1 else x * torch.sigmoid(self.beta * x)  # silu is a single pass over memory

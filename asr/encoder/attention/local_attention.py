@@ -1,4 +1,4 @@
-"""Multi-head self-attention with relative positions, from every frame to those near it: linear in the length."""
+"""Multi-head self-attention with relative positions within a limited distance: linear in the length."""
 
 from collections.abc import Callable
 from typing import Annotated
@@ -14,9 +14,9 @@ from asr.settings.rule import Bias, whole
 
 
 class LocalAttention(RelativeAttention):
-    """`RelativeAttention` to the frames that are at most `context` away, before and behind.
+    """`RelativeAttention` limited to the `context` frames before and after each frame.
 
-    Time and memory are linear in the length, and a frame sees `context` more to each side with every layer.
+    Time and memory are linear in the length. With every layer, a frame depends on `context` more frames on each side.
 
     *Source*: Rekesh et al. 2023 (Fast Conformer), arXiv:2305.05084, section 2.3, without its global token.
 
@@ -24,7 +24,7 @@ class LocalAttention(RelativeAttention):
         dim: D.
         num_heads: H; must divide D.
         dropout: of the attention weights.
-        context: W, in frames of T'.
+        context: W, in encoder frames.
         bias: as in `RelativeAttention`.
     """
 
@@ -35,11 +35,11 @@ class LocalAttention(RelativeAttention):
         self.context = context
 
     def positions(self, x: Tensor) -> Tensor:
-        """Encode the distances between a block of W frames and what it sees, 2W-1 .. -(2W-1), (4W - 1, D)."""
+        """Encode the distances between a block of W frames and its context, 2W-1 .. -(2W-1), (4W - 1, D)."""
         return relative_positions(2 * self.context, x.shape[2], x.device).to(x.dtype)
 
     def forward(self, x: Tensor, positions: Tensor, padding_mask: Tensor) -> Tensor:
-        """Attend from every frame to every valid one that is near; arguments and shapes are those of `Attention`."""
+        """Attend from every frame to the valid frames within `context`; arguments and shapes as in `Attention`."""
         query, key, value = (self._heads(part) for part in self.qkv(x).chunk(3, dim=-1))  # (B, H, T, D / H)
         distance = self._heads(self.position(positions))  # (H, 4W - 1, D / H)
         projections = Projections(query + self.u, query + self.v, key, value, distance)
@@ -49,7 +49,7 @@ class LocalAttention(RelativeAttention):
     def extend(
         self, x: Tensor, before: Callable[[Tensor], Tensor] | None, positions: Tensor, hidden: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """As in `RelativeAttention`, to those that are near."""
+        """Attend to the frames within `context`; arguments and results as in `RelativeAttention`."""
         key = torch.arange(hidden.shape[2], device=x.device)
-        apart = key[hidden.shape[2] - x.shape[1] :, None] - key  # (Q, M + Q), query less key
+        apart = key[hidden.shape[2] - x.shape[1] :, None] - key  # (Q, M + Q): query - key
         return super().extend(x, before, positions, hidden | (apart.abs() > self.context))

@@ -13,7 +13,7 @@ from asr.settings.rule import Bias
 
 
 class RelativeAttention(nn.Module):
-    """Self-attention whose scores know how far apart query and key are.
+    """Self-attention whose scores depend on the distance between query and key.
 
     *Source*: Dai et al. 2019 (Transformer-XL), arXiv:1901.02860, section 3.3; `u` and `v` are this layer's own.
 
@@ -21,7 +21,7 @@ class RelativeAttention(nn.Module):
         dim: D.
         num_heads: H; must divide D.
         dropout: of the attention weights.
-        bias: of queries, keys, values and outputs; that of the positions is `v`.
+        bias: whether queries, keys, values and outputs have a bias; positions have the bias `v` in any case.
     """
 
     def __init__(self, dim: int, num_heads: int, dropout: float, *, bias: Bias) -> None:
@@ -40,27 +40,27 @@ class RelativeAttention(nn.Module):
         return self
 
     def positions(self, x: Tensor) -> Tensor:
-        """Encode the distances that are asked for in x (B, T, D): T-1 .. -(T-1), (2T - 1, D)."""
+        """Encode the distances between all frames of x (B, T, D), T-1 .. -(T-1), (2T - 1, D)."""
         return relative_positions(x.shape[1], x.shape[2], x.device).to(x.dtype)
 
     def forward(self, x: Tensor, positions: Tensor, padding_mask: Tensor) -> Tensor:
-        """Attend from every frame to every valid one; arguments and shapes are those of `Attention`."""
+        """Attend from every frame to every valid frame; arguments and shapes as in `Attention`."""
         return self.extend(x, None, positions, padding_mask[:, None])[0]
 
     def extend(
         self, x: Tensor, before: Callable[[Tensor], Tensor] | None, positions: Tensor, hidden: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Attend from frames to themselves, and to those before them.
+        """Attend from x to its own Q frames and to the M frames before it.
 
         Args:
             x: (B, Q, D).
-            before: given keys and values of these frames, (B, Q, 2D), tells those of the M before, (B, M, 2D); None:
-                there are none.
+            before: maps the keys and values of x, (B, Q, 2D), to keys and values of the earlier frames, (B, M, 2D);
+                None: there are no earlier frames.
             positions: encodings of the distances Q+M-1 .. -(Q-1), (2Q + M - 1, D).
-            hidden: True where a key must not be seen, (B, Q or 1, M + Q).
+            hidden: True where a key is masked, (B, Q or 1, M + Q).
 
         Returns:
-            (B, Q, D), finite at padded frames; and keys and values of all frames, (B, M + Q, 2D).
+            (B, Q, D), finite at padded frames; and the keys and values of all frames, (B, M + Q, 2D).
         """
         dim = x.shape[2]
         query, keys_values = self.qkv(x).split([dim, 2 * dim], dim=-1)

@@ -1,4 +1,4 @@
-"""Multi-head self-attention whose queries and keys are turned by where they stand."""
+"""Multi-head self-attention with rotary positions."""
 
 import torch
 from torch import Tensor, nn
@@ -10,12 +10,12 @@ from asr.kernels.dropout import Dropout
 
 
 class RotaryAttention(nn.Module):
-    """Self-attention whose scores know how far apart query and key are, without a term for it.
+    """Self-attention whose queries and keys are rotated by an angle proportional to their frame index.
 
-    Channels 2i and 2i + 1 of a head's query and key at frame t are turned by t / 10000^(2i / (D / H)): the product of
-    a query and a key depends on their distance alone.
+    Channels 2i and 2i + 1 of a head's query and key at frame t are rotated by t / 10000^(2i / (D / H)). The score of a
+    query and a key therefore depends only on their distance, without an additional term for positions.
 
-    *Source*: Su et al. 2021 (RoFormer), arXiv:2104.09864, section 3.2.2; in a Conformer Li et al. 2021,
+    *Source*: Su et al. 2021 (RoFormer), arXiv:2104.09864, section 3.2.2; in a Conformer: Li et al. 2021,
     arXiv:2107.05907.
 
     Args:
@@ -37,16 +37,16 @@ class RotaryAttention(nn.Module):
         self.output = nn.Linear(dim, dim)
 
     def positions(self, x: Tensor) -> Tensor:
-        """Compute the cosines and sines of the angles of x (B, T, D), (2, T, D / H / 2), in float32 at least."""
+        """Compute cosines and sines of the angles for x (B, T, D): (2, T, D / H / 2), at least float32."""
         size = x.shape[2] // self.num_heads
-        dtype = exact(x.device)  # float32 is off by 0.003 in an hour
+        dtype = exact(x.device)  # in float32 the angles are off by 0.003 after an hour
         frame = torch.arange(x.shape[1], device=x.device, dtype=dtype)
         channel = torch.arange(0, size, 2, device=x.device, dtype=dtype)
         angles = frame[:, None] * 10000.0 ** (-channel / size)  # (T, D / H / 2)
         return torch.stack([angles.cos(), angles.sin()]).to(torch.promote_types(x.dtype, torch.float32))
 
     def forward(self, x: Tensor, positions: Tensor, padding_mask: Tensor) -> Tensor:
-        """Attend from every frame to every valid one; arguments and shapes are those of `Attention`."""
+        """Attend from every frame to every valid frame; arguments and shapes as in `Attention`."""
         query, key, value = self.qkv(x).unflatten(-1, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
         query, key = (turn(part, positions).to(value.dtype) for part in (query, key))  # (B, H, T, D / H)
         out = attend(query, key, value, padding_mask[:, None], self.dropout)
@@ -54,6 +54,6 @@ class RotaryAttention(nn.Module):
 
 
 def turn(x: Tensor, positions: Tensor) -> Tensor:
-    """Turn each pair of channels by its angle, (..., T, D / H), (2, T, D / H / 2) to (..., T, D / H)."""
+    """Rotate each pair of channels by its angle, (..., T, D / H), (2, T, D / H / 2) to (..., T, D / H)."""
     (cos, sin), (even, odd) = positions, x.unflatten(-1, (-1, 2)).unbind(-1)
     return torch.stack([even * cos - odd * sin, odd * cos + even * sin], dim=-1).flatten(-2)

@@ -6,9 +6,9 @@ from asr.kernels.recurrent import recur
 
 
 class GRU(nn.Module):
-    """One layer, from the first frame to the last.
+    """A GRU layer that runs from the first frame to the last.
 
-    *Source*: Cho et al. 2014, arXiv:1406.1078; torch's own, whose reset gate acts behind the product.
+    *Source*: Cho et al. 2014, arXiv:1406.1078. It is torch's GRU, whose reset gate is applied after the matrix product.
 
     Args:
         input_dim: of each frame.
@@ -20,5 +20,5 @@ class GRU(nn.Module):
         self.rnn = nn.GRU(input_dim, output_dim, batch_first=True)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, T', input_dim) to (B, T', output_dim)."""
+        """Map (B, T', input_dim) to (B, T', output_dim)."""
         return recur(self.rnn, x)

@@ -6,9 +6,9 @@ from asr.kernels.recurrent import recur
 
 
 class LSTM(nn.Module):
-    """One layer, from the first frame to the last.
+    """An LSTM layer that runs from the first frame to the last.
 
-    *Source*: Hochreiter and Schmidhuber 1997, with the forget gate of Gers et al. 2000; torch's own.
+    *Source*: Hochreiter and Schmidhuber 1997, with the forget gate of Gers et al. 2000. It is torch's LSTM.
 
     Args:
         input_dim: of each frame.
@@ -20,5 +20,5 @@ class LSTM(nn.Module):
         self.rnn = nn.LSTM(input_dim, output_dim, batch_first=True)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, T', input_dim) to (B, T', output_dim)."""
+        """Map (B, T', input_dim) to (B, T', output_dim)."""
         return recur(self.rnn, x)

@@ -15,15 +15,15 @@ from asr.settings.rule import Bias, KernelSize
 class DepthwiseConvolution(nn.Module):
     """Pointwise, GLU, depthwise, norm, activation (the paper's is Swish), pointwise.
 
-    *Source*: Gulati et al. 2020, arXiv:2005.08100, figure 2; its LayerNorm and dropout stand in the block.
+    *Source*: Gulati et al. 2020, arXiv:2005.08100, figure 2. LayerNorm and dropout of the figure are in the block.
 
     *Differs from the paper*: odd kernels, so that the convolution is centred.
 
     Args:
         dim: D.
-        norm: makes the norm behind the depthwise convolution, given D.
-        activation: makes the one behind the norm.
-        kernel_size: of the depthwise convolution, in frames of T'; odd.
+        norm: makes the norm after the depthwise convolution, given D.
+        activation: makes the activation after the norm.
+        kernel_size: of the depthwise convolution, in encoder frames; odd.
         bias: of all three convolutions.
     """
 
@@ -31,7 +31,7 @@ class DepthwiseConvolution(nn.Module):
         self, dim: int, norm: NormMaker, activation: ActivationMaker, *, kernel_size: KernelSize, bias: Bias
     ) -> None:
         super().__init__()
-        self.num_kept = kernel_size // 2  # frames that those behind them see
+        self.num_kept = kernel_size // 2  # frames before an output frame that its kernel covers
         self.pointwise1 = nn.Linear(dim, 2 * dim, bias)
         self.depthwise = nn.Conv1d(dim, dim, kernel_size, padding=kernel_size // 2, groups=dim, bias=bias)
         self.norm = norm(dim)
@@ -44,23 +44,23 @@ class DepthwiseConvolution(nn.Module):
         return self
 
     def forward(self, x: Tensor, padding_mask: Tensor) -> Tensor:
-        """(B, T, D), padding_mask (B, T) to (B, T, D)."""
+        """Map x (B, T, D) with padding_mask (B, T) to (B, T, D)."""
         x = gated(self.pointwise1(x), padding_mask)
         x = depthwise(x, self.depthwise.weight, self.depthwise.bias)
         x = self.activation(self.norm(x, padding_mask))
         return self.pointwise2(x)
 
     def extend(self, x: Tensor, before: Callable[[Tensor], Tensor], padding_mask: Tensor) -> tuple[Tensor, Tensor]:
-        """Convolve frames, and see those before them.
+        """Convolve x together with the frames before it.
 
         Args:
             x: (B, Q, D).
-            before: given what the depthwise convolution is given of these frames, (B, Q, D), tells the same of those
-                before them, (B, kernel // 2, D).
+            before: maps the depthwise convolution's input at x, (B, Q, D), to its input at the earlier frames,
+                (B, kernel // 2, D).
             padding_mask: (B, Q).
 
         Returns:
-            (B, Q, D), and what the depthwise convolution was given of all frames, (B, kernel // 2 + Q, D).
+            (B, Q, D), and the depthwise convolution's input at all frames, (B, kernel // 2 + Q, D).
         """
         x = gated(self.pointwise1(x), padding_mask)
         x = torch.cat([before(x), x], dim=1)

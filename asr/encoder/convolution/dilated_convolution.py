@@ -11,18 +11,18 @@ from asr.settings.rule import KernelSize, whole
 
 
 class DilatedConvolution(nn.Module):
-    """Pointwise, GLU, depthwise convolution that leaves frames out, norm, activation, pointwise.
+    """Pointwise, GLU, dilated depthwise convolution, norm, activation, pointwise.
 
-    It reaches `dilation` times as far as a `DepthwiseConvolution` with the same weights.
+    Its kernel spans `dilation` times the frames of a `DepthwiseConvolution` with equal kernel size.
 
     *Source*: Yu and Koltun 2015, arXiv:1511.07122, in the module of arXiv:2005.08100, figure 2.
 
     Args:
         dim: D.
-        norm: makes the norm behind the depthwise convolution, given D.
-        activation: makes the one behind the norm.
-        kernel_size: frames of T' that each output sees; odd.
-        dilation: frames from one of them to the next.
+        norm: makes the norm after the depthwise convolution, given D.
+        activation: makes the activation after the norm.
+        kernel_size: number of frames that each output combines; odd.
+        dilation: distance from one of these frames to the next, in encoder frames.
     """
 
     streaming = None
@@ -45,7 +45,7 @@ class DilatedConvolution(nn.Module):
         self.pointwise2 = nn.Linear(dim, dim)
 
     def forward(self, x: Tensor, padding_mask: Tensor) -> Tensor:
-        """(B, T, D), padding_mask (B, T) to (B, T, D)."""
+        """Map x (B, T, D) with padding_mask (B, T) to (B, T, D)."""
         x = gated(self.pointwise1(x), padding_mask)
         x = depthwise(x, self.depthwise.weight, self.depthwise.bias, self.dilation)
         x = self.activation(self.norm(x, padding_mask))

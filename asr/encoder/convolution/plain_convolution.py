@@ -12,13 +12,13 @@ class PlainConvolution(nn.Module):
 
     *Source*: Gulati et al. 2020, arXiv:2005.08100, figure 2.
 
-    *Differs from the paper*: the convolution mixes channels, so that it has D times as many weights.
+    *Differs from the paper*: the convolution mixes channels, and therefore has D times the weights.
 
     Args:
         dim: D.
-        norm: makes the norm behind the convolution, given D.
-        activation: makes the one behind the norm.
-        kernel_size: in frames of T'; odd.
+        norm: makes the norm after the convolution, given D.
+        activation: makes the activation after the norm.
+        kernel_size: in encoder frames; odd.
     """
 
     streaming = None
@@ -32,7 +32,7 @@ class PlainConvolution(nn.Module):
         self.pointwise2 = nn.Linear(dim, dim)
 
     def forward(self, x: Tensor, padding_mask: Tensor) -> Tensor:
-        """(B, T, D), padding_mask (B, T) to (B, T, D)."""
+        """Map x (B, T, D) with padding_mask (B, T) to (B, T, D)."""
         x = gated(self.pointwise1(x), padding_mask).transpose(1, 2)
         x = self.convolution(x).transpose(1, 2)
         x = self.activation(self.norm(x, padding_mask))

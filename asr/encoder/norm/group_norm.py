@@ -1,4 +1,4 @@
-"""Group normalisation: of groups of an utterance's channels."""
+"""Group normalisation: statistics over groups of channels of an utterance."""
 
 from typing import Annotated
 
@@ -11,13 +11,13 @@ from asr.settings.rule import Eps, whole
 
 
 class GroupNorm(nn.Module):
-    """Normalise each group of channels over the valid frames of its utterance; nothing depends on the batch.
+    """Normalise each group of channels over the valid frames of its utterance; the result is independent of the batch.
 
-    *Source*: Wu and He 2018, arXiv:1803.08494. Statistics are taken in float32.
+    *Source*: Wu and He 2018, arXiv:1803.08494. Statistics are computed in float32.
 
     Args:
         dim: channels.
-        num_groups: of neighbouring channels, equally many in each; must divide dim.
+        num_groups: number of groups of adjacent channels, of equal size; must divide dim.
         eps: added to the variance.
     """
 
@@ -26,15 +26,15 @@ class GroupNorm(nn.Module):
     def __init__(self, dim: int, *, num_groups: Annotated[int, whole(1, 65_536)], eps: Eps) -> None:
         super().__init__()
         if dim % num_groups:
-            must = "encoder.norm.num_groups must divide the channels that are normalised"
-            raise InputError(f"{must}; got num_groups={num_groups}, and {dim} channels.")
+            must = "encoder.norm.num_groups must divide the number of channels"
+            raise InputError(f"{must}; got num_groups={num_groups} and {dim} channels.")
         self.num_groups = num_groups
         self.eps = eps
         self.weight = nn.Parameter(torch.ones(dim))
         self.bias = nn.Parameter(torch.zeros(dim))
 
     def forward(self, x: Tensor, padding_mask: Tensor) -> Tensor:
-        """(B, T, D), padding_mask (B, T) to (B, T, D) in the dtype of x; finite at padded frames."""
+        """Normalise x (B, T, D) with padding_mask (B, T), to (B, T, D) in the dtype of x; finite at padded frames."""
         frames = x.to(self.weight.dtype)
         grouped = (part.unflatten(-1, (self.num_groups, -1)) for part in utterance_moments(frames, padding_mask))
         mean, var = (part.expand(-1, -1, -1, x.shape[2] // self.num_groups) for part in channel_moments(*grouped))

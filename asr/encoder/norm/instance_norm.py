@@ -1,4 +1,4 @@
-"""Instance normalisation: of each channel of each utterance by itself."""
+"""Instance normalisation: statistics of each channel of each utterance."""
 
 import torch
 from torch import Tensor, nn
@@ -8,9 +8,9 @@ from asr.settings.rule import Eps
 
 
 class InstanceNorm(nn.Module):
-    """Normalise each channel over the valid frames of its utterance; nothing depends on the batch.
+    """Normalise each channel over the valid frames of its utterance; the result is independent of the batch.
 
-    *Source*: Ulyanov et al. 2016, arXiv:1607.08022. Statistics are taken in float32.
+    *Source*: Ulyanov et al. 2016, arXiv:1607.08022. Statistics are computed in float32.
 
     Args:
         dim: channels.
@@ -26,7 +26,7 @@ class InstanceNorm(nn.Module):
         self.bias = nn.Parameter(torch.zeros(dim))
 
     def forward(self, x: Tensor, padding_mask: Tensor) -> Tensor:
-        """(B, T, D), padding_mask (B, T) to (B, T, D) in the dtype of x; finite at padded frames."""
+        """Normalise x (B, T, D) with padding_mask (B, T), to (B, T, D) in the dtype of x; finite at padded frames."""
         frames = x.to(self.weight.dtype)
         mean, var = utterance_moments(frames, padding_mask)  # (B, 1, D)
         centered = (frames - mean).masked_fill(padding_mask[:, :, None], 0.0)

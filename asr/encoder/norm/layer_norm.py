@@ -1,4 +1,4 @@
-"""Layer normalisation in the place of batch normalisation: no statistics, so nothing depends on the batch."""
+"""Layer normalisation in place of batch normalisation; the result is independent of the batch."""
 
 from torch import Tensor, nn
 
@@ -6,7 +6,7 @@ from asr.settings.rule import Eps
 
 
 class LayerNorm(nn.Module):
-    """Normalise each frame over its channels; padding plays no part.
+    """Normalise each frame over its channels; the result is independent of padding.
 
     Args:
         dim: channels.
@@ -20,5 +20,5 @@ class LayerNorm(nn.Module):
         self.norm = nn.LayerNorm(dim, eps=eps)
 
     def forward(self, x: Tensor, padding_mask: Tensor) -> Tensor:
-        """(B, T, D) to (B, T, D)."""
+        """Normalise (B, T, D) to (B, T, D)."""
         return self.norm(x)

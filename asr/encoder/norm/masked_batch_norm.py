@@ -1,4 +1,4 @@
-"""Batch normalisation that knows which frames are real."""
+"""Batch normalisation that ignores padding."""
 
 import torch
 from torch import Tensor, nn
@@ -8,11 +8,11 @@ from asr.settings.rule import Eps, Fraction
 
 
 class MaskedBatchNorm(nn.Module):
-    """Batch normalisation whose statistics are over valid frames only, and over all ranks.
+    """Batch normalisation with statistics over the valid frames of all ranks.
 
-    *Source*: Ioffe and Szegedy 2015, arXiv:1502.03167. Statistics are taken in float32, in two passes (mean, then
-    deviations from it), as one pass loses digits where the mean is large. Where no rank has a valid frame, nothing is
-    learnt: the running statistics stay as they are.
+    *Source*: Ioffe and Szegedy 2015, arXiv:1502.03167. Statistics are computed in float32, in two passes (mean, then
+    deviations from the mean), because a single pass is inaccurate if the mean is large. If no rank has a valid frame,
+    the running statistics do not change.
 
     Args:
         dim: channels.
@@ -34,7 +34,7 @@ class MaskedBatchNorm(nn.Module):
         self.register_buffer("running_var", torch.ones(dim))
 
     def forward(self, x: Tensor, padding_mask: Tensor) -> Tensor:
-        """(B, T, D), padding_mask (B, T) to (B, T, D) in the dtype of x; padded frames come out as anything finite."""
+        """Normalise x (B, T, D) with padding_mask (B, T), to (B, T, D) in the dtype of x; finite at padded frames."""
         frames = x.to(self.weight.dtype)
         if not self.training:
             scale = self.weight * (self.running_var + self.eps).rsqrt()

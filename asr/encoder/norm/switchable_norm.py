@@ -1,4 +1,4 @@
-"""Switchable normalisation: a learnt mixture of instance, layer and batch normalisation."""
+"""Switchable normalisation: a trained mixture of instance, layer and batch normalisation."""
 
 import torch
 from torch import Tensor, nn
@@ -8,15 +8,15 @@ from asr.settings.rule import Eps, Fraction
 
 
 class SwitchableNorm(nn.Module):
-    """Normalise by weighted means of three means and of three variances, the weights of both learnt.
+    """Normalise by a weighted mean of three means and a weighted mean of three variances, with trained weights.
 
-    The statistics are of a channel of an utterance, of all channels of an utterance, and of a channel of the batch; all
-    over valid frames only, the batch's over all ranks.
+    The three are the statistics of a channel of an utterance, of all channels of an utterance, and of a channel of the
+    batch. All are over valid frames, those of the batch over all ranks.
 
-    *Source*: Luo et al. 2018, arXiv:1806.10779, equations 3 to 5. Statistics are taken in float32.
+    *Source*: Luo et al. 2018, arXiv:1806.10779, equations 3 to 5. Statistics are computed in float32.
 
-    *Differs from the paper*: in evaluation the batch's statistics are running ones, as in batch normalisation, and not
-    the mean of some batches that are computed once more.
+    *Differs from the paper*: evaluation uses running statistics of the batches, as batch normalisation does; the paper
+    computes the statistics of some training batches again and averages them.
 
     Args:
         dim: channels.
@@ -40,7 +40,7 @@ class SwitchableNorm(nn.Module):
         self.register_buffer("running_var", torch.ones(dim))
 
     def forward(self, x: Tensor, padding_mask: Tensor) -> Tensor:
-        """(B, T, D), padding_mask (B, T) to (B, T, D) in the dtype of x; finite at padded frames."""
+        """Normalise x (B, T, D) with padding_mask (B, T), to (B, T, D) in the dtype of x; finite at padded frames."""
         frames = x.to(self.weight.dtype)
         instance = utterance_moments(frames, padding_mask)  # (B, 1, D)
         layer = channel_moments(*instance)  # (B, 1, 1)
@@ -53,7 +53,7 @@ class SwitchableNorm(nn.Module):
         return (centered * (self.weight * (var + self.eps).rsqrt()) + self.bias).to(x.dtype)
 
     def _batch_moments(self, mean: Tensor, var: Tensor, padding_mask: Tensor) -> tuple[Tensor, Tensor]:
-        """Those of all valid frames of all ranks, (D,), of the utterances', (B, 1, D); the running ones follow."""
+        """Compute the batch's moments, (D,), from the utterances' moments, (B, 1, D), and update the running ones."""
         count = (~padding_mask).sum(dim=1)[:, None, None].to(mean.dtype)
         valid_frames = sum_over_ranks(count.sum())
         share = count / valid_frames.clamp(min=1)

@@ -1,27 +1,27 @@
-"""LayerNorm behind a sub-layer."""
+"""Post-norm residual connections: LayerNorm after the sum."""
 
 from torch import Tensor, nn
 
 
 class PostNorm:
-    """A residual branch whose sum is normalised: norm(x + sublayer(x)). It needs a long warm-up.
+    """Residual connection norm(x + sublayer(x)). Training needs a long warm-up.
 
-    It holds no norm itself: those of a block keep the names that they have in older models.
+    The norms are attributes of the block, so that their weights keep their names in older checkpoints.
 
     *Source*: Vaswani et al. 2017, arXiv:1706.03762, section 3.1.
     """
 
     @staticmethod
     def enter(x: Tensor, norm: nn.Module) -> Tensor:
-        """What the sub-layer gets of x."""
+        """Return the input of the sub-layer."""
         return x
 
     @staticmethod
     def leave(x: Tensor, branch: Tensor, norm: nn.Module) -> Tensor:
-        """Join x and what the sub-layer gave."""
+        """Add the output of the sub-layer to x and normalise the sum."""
         return norm(x + branch)
 
     @staticmethod
     def last(dim: int) -> nn.Module:
-        """Make what stands behind the last block: its output is normalised."""
+        """Make the layer after the last block: the identity, because the block's output is already normalised."""
         return nn.Identity()

@@ -1,27 +1,27 @@
-"""LayerNorm before a sub-layer."""
+"""Pre-norm residual connections: LayerNorm before the sub-layer."""
 
 from torch import Tensor, nn
 
 
 class PreNorm:
-    """A residual branch whose input is normalised: x + sublayer(norm(x)). It trains without care.
+    """Residual connection x + sublayer(norm(x)). Training is stable without a long warm-up.
 
-    It holds no norm itself: those of a block keep the names that they have in older models.
+    The norms are attributes of the block, so that their weights keep their names in older checkpoints.
 
     *Source*: Xiong et al. 2020, arXiv:2002.04745, figure 1 (b).
     """
 
     @staticmethod
     def enter(x: Tensor, norm: nn.Module) -> Tensor:
-        """What the sub-layer gets of x."""
+        """Return the input of the sub-layer."""
         return norm(x)
 
     @staticmethod
     def leave(x: Tensor, branch: Tensor, norm: nn.Module) -> Tensor:
-        """Join x and what the sub-layer gave."""
+        """Add the output of the sub-layer to x."""
         return x + branch
 
     @staticmethod
     def last(dim: int) -> nn.Module:
-        """Make what stands behind the last block: nothing there is normalised yet."""
+        """Make the layer after the last block: a LayerNorm, because the block's output is not normalised."""
         return nn.LayerNorm(dim)

@@ -1,4 +1,4 @@
-"""The front-end of the Fast Conformer: eight feature frames to one encoder frame, with depthwise convolutions."""
+"""The front-end of the Fast Conformer: depthwise convolutions that subsample by a factor of eight."""
 
 from collections.abc import Iterable
 from typing import cast
@@ -15,21 +15,22 @@ from asr.lengths import Lengths, padding_mask
 from asr.settings.rule import Dim, Probability
 
 NUM_STAGES = 3
-BLOCK_FRAMES = 1_000  # of the output that are computed at once: 80 s of audio
+BLOCK_FRAMES = 1_000  # output frames computed at once without gradients: 80 s of audio
 
 
 class DepthwiseConv(nn.Module):
     """Three 3x3 convolutions of stride 2 over (time, frequency), each with ReLU, then a linear layer.
 
-    All but the first are separable: a depthwise convolution, and a pointwise one over the channels.
+    The second and third convolutions are separable: a depthwise convolution, then a pointwise one over the channels.
 
-    *Source*: Rekesh et al. 2023 (Fast Conformer), arXiv:2305.05084, section 2. Ends are padded with one zero frame,
-    so that each convolution gives half of its frames, rounded up; what lies behind an utterance's end is zero for each.
+    *Source*: Rekesh et al. 2023 (Fast Conformer), arXiv:2305.05084, section 2. Both ends are padded with one zero
+    frame, so that each convolution halves the number of frames, rounded up. Each convolution reads zeros after the end
+    of an utterance.
 
     Args:
         input_dim: F.
         output_dim: D.
-        num_channels: C, of all convolutions.
+        num_channels: C, of each convolution.
         dropout: after the linear layer.
     """
 
@@ -46,22 +47,23 @@ class DepthwiseConv(nn.Module):
         self.dropout = Dropout(dropout)
 
     def forward(self, features: Tensor, feature_lengths: Tensor) -> tuple[Tensor, Tensor]:
-        """(B, T, F), (B,) to (B, T', D), (B,). Frames behind an utterance's end come out finite, whatever went in.
+        """Map (B, T, F), (B,) to (B, T', D), (B,); padded frames become finite, whatever the padding contains.
 
-        Without gradients, long recordings are convolved in blocks: an hour has 7 GB of the first convolution's output.
+        Without gradients, long recordings are convolved in blocks: the first convolution's output for an hour of audio
+        has 7 GB.
         """
         if torch.is_grad_enabled() or wants_plain() or features.shape[1] <= BLOCK_FRAMES * self.stride:
             return self._convolve(features, feature_lengths)
         outs = []
         for begin in range(0, features.shape[1], BLOCK_FRAMES * self.stride):
-            first = max(0, begin - self.stride)  # seven frames are seen to the left: one frame of the output
+            first = max(0, begin - self.stride)  # the left context is seven feature frames: one output frame
             block, lengths = features[:, first : begin + BLOCK_FRAMES * self.stride], feature_lengths - first
             out, _ = self._convolve(block, lengths.clamp(min=0))
             outs.append(out[:, (begin - first) // self.stride :])
         return torch.cat(outs, dim=1), self.output_lengths(feature_lengths)
 
     def _convolve(self, features: Tensor, feature_lengths: Tensor) -> tuple[Tensor, Tensor]:
-        """Compute all frames at once."""
+        """Compute all frames in one pass."""
         x, lengths = features[:, None], feature_lengths  # (B, 1, T, F)
         for stage in self.stages:
             x = x.masked_fill(padding_mask(lengths, x.shape[2])[:, None, :, None], 0.0)
@@ -69,7 +71,7 @@ class DepthwiseConv(nn.Module):
         return self.dropout(self.linear(x.transpose(1, 2).flatten(2))), lengths
 
     def initial_state(self, batch: int) -> State:
-        """Begin streams: the frame before the first is zero for each convolution."""
+        """Return the state of new streams: for each convolution, a zero frame before the first."""
         state: State = {}
         channels, dim = 1, self.input_dim
         for number in range(NUM_STAGES):
@@ -80,21 +82,21 @@ class DepthwiseConv(nn.Module):
     def step(
         self, features: Tensor, feature_lengths: Tensor, state: State, ahead: int = 0
     ) -> tuple[Tensor, Tensor, State]:
-        """Go on with streams, as in `StridedConv`."""
+        """Continue streams; arguments and results as in `StridedConv`."""
         x, lengths = F.pad(features, (0, 0, 0, -features.shape[1] % self.stride))[:, None], feature_lengths
-        behind: State = {}
+        next_state: State = {}
         for number, stage in enumerate(self.stages):
             name = f"stages.{number}"
             first, *pointwise = cast(Iterable[nn.Conv2d], stage if isinstance(stage, nn.Sequential) else [stage])
             x = x.masked_fill(padding_mask(lengths, x.shape[2])[:, None, :, None], 0.0)
-            behind[name] = x.narrow(2, x.shape[2] - ahead - 1, 1)
+            next_state[name] = x.narrow(2, x.shape[2] - ahead - 1, 1)
             x = convolve_on(x, state[name], first.weight, first.bias, first.groups)
             for conv in pointwise:
                 x = conv(x)
             x, lengths, ahead = F.relu(x), halved(lengths), ahead // STRIDE
-        return self.dropout(self.linear(x.transpose(1, 2).flatten(2))), lengths, behind
+        return self.dropout(self.linear(x.transpose(1, 2).flatten(2))), lengths, next_state
 
     @staticmethod
     def output_lengths(feature_lengths: Lengths) -> Lengths:
-        """Frames T' that T feature frames give."""
+        """Return the number of encoder frames T' for T feature frames."""
         return halved(halved(halved(feature_lengths)))

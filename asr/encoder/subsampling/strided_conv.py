@@ -1,4 +1,4 @@
-"""The convolutional front-end: four feature frames to one encoder frame."""
+"""The convolutional front-end, which subsamples by a factor of four."""
 
 from typing import cast
 
@@ -15,18 +15,18 @@ from asr.settings.rule import Dim, Probability
 class StridedConv(nn.Module):
     """Two 3x3 convolutions of stride 2 over (time, frequency), each with ReLU, then a linear layer.
 
-    *Source*: Gulati et al. 2020, arXiv:2005.08100, section 2.1. Ends are padded with one zero frame, so that
-    T' = ceil(ceil(T / 2) / 2); what lies behind an utterance's end is zero for each convolution.
+    *Source*: Gulati et al. 2020, arXiv:2005.08100, section 2.1. Both ends are padded with one zero frame, so that
+    T' = ceil(ceil(T / 2) / 2). Each convolution reads zeros after the end of an utterance.
 
     Args:
         input_dim: F.
         output_dim: D.
-        num_channels: C, of both convolutions.
+        num_channels: C, of each convolution.
         dropout: after the linear layer.
     """
 
     stride = STRIDE * STRIDE
-    reads_weights_of = ("linear",)  # which an adapter of that layer would not be part of
+    reads_weights_of = ("linear",)  # its weights are read directly, so an adapter of this layer would be bypassed
 
     def __init__(self, input_dim: int, output_dim: int, *, num_channels: Dim, dropout: Probability) -> None:
         super().__init__()
@@ -37,14 +37,14 @@ class StridedConv(nn.Module):
         self.dropout = Dropout(dropout)
 
     def forward(self, features: Tensor, feature_lengths: Tensor) -> tuple[Tensor, Tensor]:
-        """(B, T, F), (B,) to (B, T', D), (B,). Frames behind an utterance's end come out finite, whatever went in."""
+        """Map (B, T, F), (B,) to (B, T', D), (B,); padded frames become finite, whatever the padding contains."""
         bias1, bias2 = (cast(Tensor, conv.bias) for conv in (self.conv1, self.conv2))
         x = convolve_twice(features, feature_lengths, self.conv1.weight, bias1, self.conv2.weight, bias2)
-        weight = self.linear.weight.unflatten(1, (len(bias2), -1)).transpose(1, 2).flatten(1)  # of (F/4, C)
+        weight = self.linear.weight.unflatten(1, (len(bias2), -1)).transpose(1, 2).flatten(1)  # input order (F / 4, C)
         return self.dropout(F.linear(x.flatten(2), weight, self.linear.bias)), self.output_lengths(feature_lengths)
 
     def initial_state(self, batch: int) -> State:
-        """Begin streams: the frame before the first is zero for each convolution."""
+        """Return the state of new streams: for each convolution, a zero frame before the first."""
         zeros = self.conv1.weight.new_zeros
         dim, channels = self.input_dim, self.conv1.out_channels
         return {"conv1": zeros(batch, 1, 1, dim), "conv2": zeros(batch, channels, 1, halved(dim))}
@@ -52,27 +52,27 @@ class StridedConv(nn.Module):
     def step(
         self, features: Tensor, feature_lengths: Tensor, state: State, ahead: int = 0
     ) -> tuple[Tensor, Tensor, State]:
-        """Go on with streams: no frame needs any behind the `stride` that it stands for.
+        """Continue streams; an encoder frame depends on no feature frame after its own `stride` frames.
 
         Args:
             features: (B, T, F).
-            feature_lengths: (B,); a multiple of `stride`, but at a stream's end.
+            feature_lengths: (B,); a multiple of `stride`, except at the end of a stream.
             state: of the streams.
-            ahead: frames at the end of T that begin the next step, too; a multiple of `stride`.
+            ahead: number of last feature frames that also begin the next step; a multiple of `stride`.
 
         Returns:
-            (B, T', D), (B,), and the state in front of what is ahead.
+            (B, T', D), (B,), and the state before the `ahead` frames.
         """
         x, lengths = F.pad(features, (0, 0, 0, -features.shape[1] % self.stride))[:, None], feature_lengths
-        behind: State = {}
+        next_state: State = {}
         for name, conv in (("conv1", self.conv1), ("conv2", self.conv2)):
             x = x.masked_fill(padding_mask(lengths, x.shape[2])[:, None, :, None], 0.0)
-            behind[name] = x.narrow(2, x.shape[2] - ahead - 1, 1)
+            next_state[name] = x.narrow(2, x.shape[2] - ahead - 1, 1)
             x = F.relu(convolve_on(x, state[name], conv.weight, conv.bias))
             lengths, ahead = halved(lengths), ahead // STRIDE
-        return self.dropout(self.linear(x.transpose(1, 2).flatten(2))), lengths, behind
+        return self.dropout(self.linear(x.transpose(1, 2).flatten(2))), lengths, next_state
 
     @staticmethod
     def output_lengths(feature_lengths: Lengths) -> Lengths:
-        """Frames T' that T feature frames give."""
+        """Return the number of encoder frames T' for T feature frames."""
         return halved(halved(feature_lengths))
