@@ -317,7 +317,9 @@ def test_a_damaged_program_and_one_of_another_kind_are_refused_in_a_line(exporte
     characters = json.loads((other / "characters.json").read_text())
     (other / "model.onnx").write_bytes((exported / "model.onnx").read_bytes())
     (other / "characters.json").write_text(json.dumps([*characters, "x"]))
-    with pytest.raises(InputError, match=r"must give as many log_probs as the model has tokens, 6; got \["):
+    with pytest.raises(
+        InputError, match=r"must give log_probs of shape \(batch, \.\.\., 6\), one for each token; got \["
+    ):
         load_recognizer(other)
 
 

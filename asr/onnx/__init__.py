@@ -1,1 +1,1 @@
-"""Exported programs as a model: opened and run by ONNX Runtime."""
+"""Models exported to ONNX, run by ONNX Runtime."""

@@ -1,4 +1,4 @@
-"""The model that the programs of a folder are."""
+"""Make a model of exported ONNX programs."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,14 +14,14 @@ from asr.recognition.model import Model
 
 
 def exported(model: Model, programs: Mapping[str, Path | bytes]) -> Model:
-    """Make the model whose encoder and head are programs.
+    """Make a model whose encoder and head are ONNX programs.
 
     Args:
-        model: as it was exported; its net needs no weights.
-        programs: ONNX files, or what they hold, by their names.
+        model: the model that was exported; its net needs no weights.
+        programs: ONNX files, or their contents, by file name.
 
     Raises:
-        InputError: a program is damaged, or not of such a model.
+        InputError: a program is damaged, or does not belong to such a model.
     """
     vocab_size = model.tokenizer.vocab_size
     if ENCODER in programs:

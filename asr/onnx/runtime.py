@@ -1,4 +1,4 @@
-"""A program run by ONNX Runtime, as an encoder whose encoder_out are log_probs."""
+"""An ONNX program as an encoder whose encoder_out are log_probs."""
 
 from typing import TYPE_CHECKING
 
@@ -14,18 +14,18 @@ if TYPE_CHECKING:
 
 
 class OnnxEncoder:
-    """Features (B, T, F), feature_lengths (B,) to what the head's parts take, as encoder_out; on the processor.
+    """An encoder that runs an ONNX program on the CPU; encoder_out contains the inputs of the head's parts.
 
-    For CTC these are log_probs (B, T', V); for a transducer the joiner's input, followed by log_probs if there is a CTC
-    head.
+    For CTC, encoder_out contains log_probs (B, T', V). For a transducer, it contains the joiner's input, followed by
+    log_probs if there is a CTC head.
 
     Args:
         session: runs the program.
-        made_of: the encoder that was exported, which needs no weights.
-        output_dim: numbers of a frame.
+        made_of: the encoder that was exported; it needs no weights.
+        output_dim: size of encoder_out per frame.
     """
 
-    blocks = nn.ModuleList()  # none can be tapped
+    blocks = nn.ModuleList()  # no block can be tapped
     streaming = None
 
     def __init__(self, session: "InferenceSession", made_of: Encoder, output_dim: int) -> None:
@@ -35,13 +35,13 @@ class OnnxEncoder:
         self.output_lengths = made_of.output_lengths
 
     def __call__(self, features: Tensor, feature_lengths: Tensor, taps: Taps = NO_TAPS) -> Encoded:
-        """As above."""
+        """Encode features (B, T, F) with feature_lengths (B,)."""
         out, lengths = run_net(self._session, features, feature_lengths)
         return Encoded(out, lengths, {})
 
 
 class LogProbs:
-    """The head of such an encoder, a frame head that has nothing to compute.
+    """The frame head of an `OnnxEncoder`, whose output already contains log_probs.
 
     Args:
         vocab_size: V.
@@ -61,7 +61,7 @@ class LogProbs:
         return self
 
     def log_probs(self, encoder_out: Tensor) -> Tensor:
-        """encoder_out (B, T', ...) to its last V numbers, (B, T', V)."""
+        """Return the last V values of encoder_out (B, T', ...): (B, T', V)."""
         return encoder_out[..., -self.vocab_size :]
 
     def losses(self, encoded: Encoded, tokens: Tensor, token_lengths: Tensor) -> dict[str, Tensor]:
@@ -69,5 +69,5 @@ class LogProbs:
         return {"loss": ctc_loss(self.log_probs(encoded.out), tokens, encoded.lengths, token_lengths)}
 
     def cells(self, frames: Lengths, tokens: Lengths) -> Lengths:
-        """Numbers in log_probs."""
+        """Number of elements of log_probs."""
         return frames * self.vocab_size

@@ -1,4 +1,4 @@
-"""A program opened by ONNX Runtime."""
+"""Open and run programs with ONNX Runtime."""
 
 import importlib.util
 import re
@@ -19,10 +19,10 @@ from asr.onnx.names import LOG_PROBS
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession, RunOptions
 
-LEAST_SECONDS = 60.0  # that a program may run
-SECONDS_A_NUMBER = 10 / 8_000  # of what it is given, beside: ten seconds for a second of features
+MIN_TIMEOUT_SECONDS = 60.0  # for a program with empty inputs
+TIMEOUT_SECONDS_PER_VALUE = 10 / 8_000  # added for each input value: ten seconds for a second of features
 CHECK_SECONDS = 0.5
-FATAL = 4  # what ONNX Runtime logs at least; its errors are raised
+FATAL = 4  # minimum level that ONNX Runtime logs; errors are raised instead
 
 
 def session(
@@ -31,13 +31,13 @@ def session(
     """Open a program.
 
     Args:
-        program: an ONNX file, or what one holds.
-        inputs: names that it must have.
-        outputs: names that it must have.
-        num_threads: None: as many as torch has.
+        program: an ONNX file, or its contents.
+        inputs: names of the inputs that the program must have.
+        outputs: names of the outputs that it must have.
+        num_threads: None: torch's number of threads.
 
     Raises:
-        InputError: ONNX Runtime is not installed, or cannot open it, or its inputs and outputs are others.
+        InputError: ONNX Runtime is not installed or cannot open the program, or its inputs or outputs differ.
     """
     check_installed(("onnxruntime",), "a model in ONNX")
     import onnxruntime
@@ -45,66 +45,66 @@ def session(
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = num_threads or torch.get_num_threads()
     options.log_severity_level = FATAL
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # other work may have the cores
-    named = _named(program)
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # leave idle cores to other work
+    name = _name(program)
     try:
         opened = onnxruntime.InferenceSession(
             program if isinstance(program, bytes) else str(program), options, providers=["CPUExecutionProvider"]
         )
-    except Exception as error:  # one of many kinds, all of them ONNX Runtime's own
+    except Exception as error:  # ONNX Runtime has many exception classes without a common base
         reason = one_line(error)
-        raise InputError(f"{named}: must be a program that ONNX Runtime can open; {reason}") from None
-    there = ([value.name for value in opened.get_inputs()], [value.name for value in opened.get_outputs()])
-    if there != ([*inputs], [*outputs]):
-        must = f"{named}: must have the inputs {', '.join(inputs)} and the outputs {', '.join(outputs)}"
-        raise InputError(f"{must}; got {', '.join(there[0])} and {', '.join(there[1])}.")
+        raise InputError(f"{name}: must be a program that ONNX Runtime can open; {reason}") from None
+    names = ([value.name for value in opened.get_inputs()], [value.name for value in opened.get_outputs()])
+    if names != ([*inputs], [*outputs]):
+        must = f"{name}: must have the inputs {', '.join(inputs)} and the outputs {', '.join(outputs)}"
+        raise InputError(f"{must}; got {', '.join(names[0])} and {', '.join(names[1])}.")
     return opened
 
 
 def check_tokens(program: Path | bytes, opened: "InferenceSession", vocab_size: int) -> None:
-    """Check that a program gives log_probs of `vocab_size` tokens (with durations, of both), for any batch.
+    """Check that a program outputs log_probs of `vocab_size` tokens for any batch size.
 
     Args:
-        program: as `session` got it, for the error.
-        opened: what that gave.
-        vocab_size: V.
+        program: argument of `session`, for the error message.
+        opened: result of `session`.
+        vocab_size: V, plus the number of durations if they are predicted.
 
     Raises:
-        InputError: it does not.
+        InputError: the shape of log_probs differs.
     """
     [shape] = [value.shape for value in opened.get_outputs() if value.name == LOG_PROBS]
     if [shape[0], shape[-1]] != ["batch", vocab_size]:
-        must = f"{_named(program)}: must give as many log_probs as the model has tokens, {vocab_size}"
+        must = f"{_name(program)}: must give log_probs of shape (batch, ..., {vocab_size}), one for each token"
         raise InputError(f"{must}; got {shape}.")
 
 
 def run(opened: "InferenceSession", *given: Tensor) -> list[Tensor]:
-    """Run a program of what it takes, in its order."""
+    """Run a program; `given` are its inputs in order."""
     names = [value.name for value in opened.get_inputs()]
     inputs = {name: tensor.contiguous().numpy() for name, tensor in zip(names, given, strict=True)}
-    seconds = LEAST_SECONDS + SECONDS_A_NUMBER * sum(tensor.numel() for tensor in given)
+    seconds = MIN_TIMEOUT_SECONDS + TIMEOUT_SECONDS_PER_VALUE * sum(tensor.numel() for tensor in given)
     with _watchdog().ending_after(seconds) as options:
         try:
             outs = opened.run(None, inputs, options)
-        except Exception as error:  # one of many kinds, all of them ONNX Runtime's own
-            must = "the exported program must run on what it was exported for"
+        except Exception as error:  # ONNX Runtime has many exception classes without a common base
+            must = "the exported program must run to completion"
             if options.terminate:
-                raise InputError(f"{must}; it had not ended after {seconds:.0f} s.") from None
+                raise InputError(f"{must}; it was stopped after {seconds:.0f} s.") from None
             reason = " ".join(str(error).rpartition("Status Message: ")[2].split())
-            reason = re.sub(r"^/\S+:\d+ .*?\) ", "", reason)  # the place in its code
+            reason = re.sub(r"^/\S+:\d+ .*?\) ", "", reason)  # file and line of ONNX Runtime's source
             raise InputError(f"{must}; {reason[:300]}") from None
     return [torch.from_numpy(out) for out in outs]
 
 
 class _Watchdog(threading.Thread):
-    """Ends runs that last too long: a stranger's program may go on for ever."""
+    """Terminates runs after a timeout, because an untrusted program may run forever."""
 
     def __init__(self) -> None:
         super().__init__(daemon=True, name="onnx-watchdog")
         self._deadlines: dict[int, tuple[float, RunOptions]] = {}
 
     def run(self) -> None:
-        """Look at the runs every so often."""
+        """Check the deadlines of all runs every CHECK_SECONDS."""
         while True:
             time.sleep(CHECK_SECONDS)
             for deadline, options in [*self._deadlines.values()]:
@@ -113,7 +113,7 @@ class _Watchdog(threading.Thread):
 
     @contextmanager
     def ending_after(self, seconds: float) -> "Iterator[RunOptions]":
-        """Give the options of a run that is ended after these seconds."""
+        """Yield options for a run that is terminated after a timeout in seconds."""
         import onnxruntime
 
         options = onnxruntime.RunOptions()
@@ -133,21 +133,21 @@ def _watchdog() -> _Watchdog:
 
 
 def run_net(opened: "InferenceSession", batch: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-    """Run a program of a batch and its lengths; all that it gives of each frame, (B, T', ...), and (B,)."""
+    """Run a program on a batch and its lengths; return the concatenated outputs (B, T', ...) and their lengths (B,)."""
     *outs, out_lengths = run(opened, batch.float(), lengths)
     return torch.cat(outs, dim=-1), out_lengths
 
 
 def check_installed(packages: Sequence[str], what: str) -> None:
-    """Check that optional packages are there.
+    """Check that optional packages are installed.
 
     Raises:
-        InputError: one is not.
+        InputError: a package is missing.
     """
     missing = [name for name in packages if importlib.util.find_spec(name) is None]
     if missing:
         raise InputError(f"{what} must have {', '.join(missing)}; not installed. {how_to_install('onnx')}")
 
 
-def _named(program: Path | bytes) -> str:
+def _name(program: Path | bytes) -> str:
     return str(program) if isinstance(program, Path) else "the program"

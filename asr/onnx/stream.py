@@ -1,4 +1,4 @@
-"""A streaming encoder whose step is a program: features and a state in, log_probs and the next state out."""
+"""A streaming encoder whose step is an ONNX program: it maps features and a state to log_probs and the next state."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 
 
 class OnnxStreamingEncoder:
-    """An encoder whose `step` is a program.
+    """An encoder whose `step` is an ONNX program.
 
     Args:
-        whole: runs the program of whole recordings.
-        opened: runs that of a step.
-        made_of: the encoder that was exported, which needs no weights.
+        whole: encodes whole recordings.
+        opened: runs the program of a step.
+        made_of: the encoder that was exported; it needs no weights.
     """
 
-    blocks = nn.ModuleList()  # none can be tapped
+    blocks = nn.ModuleList()  # no block can be tapped
 
     def __init__(self, whole: OnnxEncoder, opened: "InferenceSession", made_of: StreamingEncoder) -> None:
         self._whole, self._session = whole, opened
@@ -38,38 +38,38 @@ class OnnxStreamingEncoder:
         self._state = {name: torch.zeros(rows.shape[1:], dtype=rows.dtype) for name, rows in meta.items()}
 
     def __call__(self, features: Tensor, feature_lengths: Tensor, taps: Taps = NO_TAPS) -> Encoded:
-        """As `OnnxEncoder`."""
+        """Encode whole utterances with the `OnnxEncoder`."""
         return self._whole(features, feature_lengths)
 
     @property
     def streaming(self) -> Self:
-        """Itself: it processes an utterance chunk by chunk."""
+        """Itself: it can encode an utterance chunk by chunk."""
         return self
 
     def initial_state(self, batch: int, left_frames: int | None = None) -> State:
-        """Begin so many streams: with zeros. What is seen around a chunk is what the program was made for."""
+        """Return the state of `batch` new streams, all zeros; `left_frames` is ignored, as the program fixes it."""
         return {name: rows.expand(batch, *rows.shape).clone() for name, rows in self._state.items()}
 
     def step(
         self, features: Tensor, feature_lengths: Tensor, state: State, taps: Taps = NO_TAPS, ahead: int | None = None
     ) -> tuple[Encoded, State]:
-        """Go on with streams by a chunk of each, behind which stand as many frames as the program was made for."""
-        out, lengths, *behind = run(
+        """Encode the next chunk of each stream; the right context must have the length fixed by the program."""
+        out, lengths, *next_state = run(
             self._session, features.float(), feature_lengths, *(state[name] for name in self._state)
         )
-        return Encoded(out, lengths, {}), dict(zip(self._state, behind, strict=True))
+        return Encoded(out, lengths, {}), dict(zip(self._state, next_state, strict=True))
 
 
 def open_step(program: Path | bytes, made_of: StreamingEncoder, vocab_size: int) -> "InferenceSession":
     """Open the program of a step.
 
     Args:
-        program: an ONNX file, or what one holds.
-        made_of: the encoder that was exported, which needs no weights.
+        program: an ONNX file, or its contents.
+        made_of: the encoder that was exported; it needs no weights.
         vocab_size: V.
 
     Raises:
-        InputError: it is damaged, or not of such a model.
+        InputError: the program is damaged, or does not belong to such a model.
     """
     opened = session(program, *step_names(made_of.initial_state(1)))
     check_tokens(program, opened, vocab_size)

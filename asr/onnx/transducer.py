@@ -1,4 +1,4 @@
-"""A transducer's head whose prediction network and joiner are programs."""
+"""A transducer head whose prediction network and joiner are ONNX programs."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class OnnxPredictor:
-    """The prediction network; what comes out is as the joiner takes it.
+    """The prediction network; its output is already projected to the joiner's dimension J.
 
     Args:
         opened: runs the program.
@@ -43,16 +43,16 @@ class OnnxPredictor:
         self.output_dim: int = opened.get_outputs()[0].shape[1]
 
     def initial_state(self, batch: int) -> Tensor:
-        """Begin: zeros."""
+        """Return the state before the first token: zeros."""
         return torch.zeros(batch, *self._shape, dtype=self._dtype)
 
     def step(self, tokens: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        """A token of each, (B,), and the state before it to (B, J) and the state behind it."""
+        """Take one token per hypothesis, (B,), and the state before it; return (B, J) and the state after it."""
         out, state = run(self._session, tokens, state)
         return out, state
 
     def __call__(self, tokens: Tensor) -> Tensor:
-        """Tokens (B, U) to what comes of none of them, of the first, and so on, (B, U + 1, J)."""
+        """Map tokens (B, U) to (B, U + 1, J): an output before the first token and after each token."""
         outs, state = [], self.initial_state(len(tokens))
         for column in nn.functional.pad(tokens, (1, 0)).unbind(dim=1):
             out, state = self.step(column, state)
@@ -61,7 +61,7 @@ class OnnxPredictor:
 
 
 class OnnxJoiner:
-    """The joiner; what it takes of an encoder frame are its first J numbers.
+    """The joiner; it reads the first J values of an encoder frame.
 
     Args:
         opened: runs the program.
@@ -72,30 +72,31 @@ class OnnxJoiner:
         self.dim: int = opened.get_inputs()[0].shape[1]
 
     def of_frames(self, encoder_out: Tensor) -> Tensor:
-        """(B, T', ...) to (B, T', J)."""
+        """Return the first J values of encoder_out (B, T', ...): (B, T', J)."""
         return encoder_out[..., : self.dim]
 
     def of_tokens(self, predictor_out: Tensor) -> Tensor:
-        """The same: the prediction network's program has done it."""
+        """Return the argument unchanged, because the prediction network's program includes the projection."""
         return predictor_out
 
     def __call__(self, frames: Tensor, tokens: Tensor) -> Tensor:
-        """(..., J) and (..., J) to log_probs (..., V), or (..., V + number of durations)."""
+        """Map (..., J) and (..., J) to log_probs (..., V), or (..., V + number of durations)."""
         frames, tokens = torch.broadcast_tensors(frames, tokens)
         [log_probs] = run(self._session, frames.flatten(0, -2), tokens.flatten(0, -2))
         return log_probs.unflatten(0, frames.shape[:-1])
 
 
 class OnnxTransducer:
-    """A transducer's head of programs, and beside it the log_probs of its CTC head, if it has one.
+    """A transducer head of ONNX programs, with the log_probs of a CTC head if the model has one.
 
-    As in torch, a joint network that predicts durations too is called `duration_joiner`: the other name is None.
+    As in the torch heads, the joint network is `duration_joiner` if it predicts durations, otherwise `joiner`. The
+    other attribute is None.
 
     Args:
-        predictor: the prediction network.
-        joiner: of its output and a frame.
-        durations: in encoder frames, of a TDT; () of an RNNT.
-        frame_head: of the CTC head's log_probs.
+        predictor: prediction network.
+        joiner: joint network.
+        durations: of a TDT, in encoder frames; () for an RNNT.
+        frame_head: returns the CTC head's log_probs; None: the model has no CTC head.
     """
 
     loss_names: tuple[str, ...] = ()
@@ -116,15 +117,15 @@ class OnnxTransducer:
         self.frame_head = frame_head
 
     def losses(self, encoded: Encoded, tokens: Tensor, token_lengths: Tensor) -> dict[str, Tensor]:
-        """Raise InputError: a program is not trained."""
+        """Raise InputError, because a program cannot be trained."""
         raise InputError("a model exported to ONNX can be run, not trained. Give the bundle that it was exported from.")
 
     def min_frames(self, tokens: list[int]) -> int:
-        """Fewest frames that can spell `tokens`: those of the CTC head; without it, one."""
+        """Minimum number of frames for `tokens`: that of the CTC head; without a CTC head, 1."""
         return 1 if self.frame_head is None else self.frame_head.min_frames(tokens)
 
     def cells(self, frames: Lengths, tokens: Lengths) -> Lengths:
-        """Number of elements in the joint network's input of all frames."""
+        """Number of elements of the joint network's input over all frames."""
         return frames * self.predictor.output_dim
 
 
@@ -134,12 +135,12 @@ def open_transducer(
     """Open the programs of a transducer: its encoder and its head.
 
     Args:
-        programs: by the names of their files.
-        model: as it was exported; it needs no weights.
+        programs: by file name.
+        model: the model that was exported; it needs no weights.
         vocab_size: V.
 
     Raises:
-        InputError: one is damaged, or not of such a model.
+        InputError: a program is damaged, or does not belong to such a model.
     """
     _, _, durations = parts_of(model.head)
     frame_head = None if model.head.frame_head is None else LogProbs(vocab_size)
@@ -155,12 +156,12 @@ def open_transducer(
 
 
 class TransducerParts(NamedTuple):
-    """The parts of a transducer's head, whichever its joint network is called.
+    """Parts of a transducer head, RNNT or TDT.
 
     Args:
         predictor: prediction network.
         joiner: joint network, of tokens or of tokens and durations.
-        durations: in encoder frames, of a TDT; () of an RNNT.
+        durations: of a TDT, in encoder frames; () for an RNNT.
     """
 
     predictor: Predictor
@@ -169,8 +170,8 @@ class TransducerParts(NamedTuple):
 
 
 def parts_of(head: Head) -> TransducerParts:
-    """Return the parts of a transducer's head, RNNT or TDT."""
-    if getattr(head, "duration_joiner", None) is not None:  # as asr.build asks a head for what a decoder needs
+    """Return the parts of a transducer head, RNNT or TDT."""
+    if getattr(head, "duration_joiner", None) is not None:  # looked up by name, as in asr.build.check_needs
         tdt = cast(DurationHead, head)
         return TransducerParts(tdt.predictor, tdt.duration_joiner, tdt.durations)
     rnnt = cast(TransducerHead, head)
