@@ -182,7 +182,7 @@ def test_what_cannot_be_aligned_is_a_line_each_and_the_rest_is_aligned(
     ("options", "message"),
     [
         (["--worst", "-1"], r"^--worst must not be negative; got -1\.$"),
-        (["--format", "textgrid"], r"^--format textgrid must have --output-dir for several recordings"),
+        (["--format", "textgrid"], r"^--format textgrid needs --output-dir for several recordings"),
         (["--chunk", "0"], r"^--chunk must be positive; got 0\.0\.$"),
     ],
 )

@@ -408,7 +408,7 @@ def test_a_full_disk_leaves_the_old_bundle_and_is_one_clear_error(
     if killed:
         old_bundle.rename(old_bundle.with_name(".out.replaced"))
     monkeypatch.setattr(bundle, "save_file", full)
-    with pytest.raises(InputError, match=r"out: a bundle must be written there; .* No space left on device"):
+    with pytest.raises(InputError, match=r"out: the folder of a bundle must be writable; .* No space left on device"):
         write_bundle(old_bundle, checkpoints(run_dir, 20), "new")
     assert is_whole(old_bundle, "old")
     assert sorted(path.name for path in old_bundle.parent.iterdir()) == ["out", "run"]

@@ -400,7 +400,7 @@ def test_errors_that_are_not_the_fault_of_an_utterance_end_a_job(error: Exceptio
         (["--part-hours", "0"], "--part-hours must be positive; got 0"),
         (["--part", "3"], "--part must be K/N"),
         (["--nbest", "3"], "--nbest must be 1 with a decoder that finds one hypothesis"),
-        (["--address", "auto"], "--address must go with --engine ray"),
+        (["--address", "auto"], "--address needs --engine ray"),
         (["--stream"], "leave out"),
     ],
 )
@@ -411,13 +411,13 @@ def test_options_that_do_not_fit_are_refused(more: list[str], message: str, sour
 
 def test_options_of_bulk_jobs_need_parts(source: Path, tmp_path: Path) -> None:
     for more in (["--segments"], ["--part", "1/2"], ["--dry-run"], ["--engine", "ray"]):
-        with pytest.raises(InputError, match=f"{more[0]} must go with --parts"):
+        with pytest.raises(InputError, match=f"{more[0]} needs --parts"):
             transcribe([str(BUNDLE), str(source), *more])
-    with pytest.raises(InputError, match="--parts must have one PATH; got 2"):
+    with pytest.raises(InputError, match="--parts needs exactly one PATH; got 2"):
         transcribe([str(BUNDLE), str(source), "another.wav", "--parts"])
-    with pytest.raises(InputError, match="--parts must have --output-dir"):
+    with pytest.raises(InputError, match="--parts needs --output-dir"):
         transcribe([str(BUNDLE), str(source), "--parts"])
-    with pytest.raises(InputError, match="--output-dir must be a folder of this machine"):
+    with pytest.raises(InputError, match="--output-dir must be a local folder"):
         transcribe([str(BUNDLE), str(source), "--output-dir", "s3://bucket/out"])
 
 

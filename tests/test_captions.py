@@ -96,7 +96,7 @@ def test_on_a_terminal_partial_words_stand_behind_the_final_ones_and_fit(
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "standard input must hold audio; got none."),
+        (b"", "standard input must contain audio; got none."),
         (b"RIFF....WAVE", "got a file that begins with RIFF. Give its path instead of -."),
     ],
 )
@@ -111,11 +111,11 @@ def test_what_is_no_audio_is_one_line(content: bytes, message: str, monkeypatch:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["-"], "-, standard input, must go with --stream; got none."),
-        (["a.wav", "--chunk-seconds", "1"], "--chunk-seconds must go with --stream; got none."),
-        (["a.wav", "b.wav", "--stream"], "--stream must have one recording, or - for standard input; got 2 paths."),
+        (["-"], "- (standard input) needs --stream; got none."),
+        (["a.wav", "--chunk-seconds", "1"], "--chunk-seconds needs --stream; got none."),
+        (["a.wav", "b.wav", "--stream"], "--stream needs one recording, or - for standard input; got 2 paths."),
         (["a.wav", "--stream", "--format", "srt"], "--stream writes lines of text to standard output; leave out"),
-        (["a.wav", "--stream", "--rate", "8000"], "--rate must go with -, standard input; a.wav says its own."),
+        (["a.wav", "--stream", "--rate", "8000"], "--rate needs - (standard input); the file a.wav has its own rate."),
         (["-", "--stream", "--rate", "3"], "--rate must be a whole number from 1,000 to 192,000; got 3."),
         (["-", "--stream", "--chunk-seconds", "0"], "--chunk-seconds must be a number greater than 0, and at most"),
         (["-", "--stream", "--right-seconds", "-1"], "--right-seconds must be a number from 0 to 30; got -1.0."),

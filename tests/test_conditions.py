@@ -116,8 +116,8 @@ def test_words_where_nothing_is_said_are_counted_by_the_hour(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--snr", "10"], r"--snr must go with --noise; add --noise PATH, a folder of noise\."),
-        (["--noise-seed", "1"], r"--noise-seed must go with --noise or --reverb; add one of them\."),
+        (["--snr", "10"], r"--snr needs --noise; add --noise PATH, a folder of noise\."),
+        (["--noise-seed", "1"], r"--noise-seed needs --noise or --reverb; add one of them\."),
         (["--noise", "nowhere"], r"--noise must be a folder of audio, or a manifest; nowhere: "),
         (["--noise", ".", "--snr", "200"], r"--snr must be a number from -50 to 100; got 200\.0\."),
         (["--reverb", "60"], r"--reverb must be a number from 0\.05 to 1\.5; got 60\.0\."),

@@ -425,7 +425,7 @@ def test_a_dev_text_that_is_one_of_the_texts_is_named_in_one_line(
     if link:
         Path("link.txt").symlink_to("a.txt")
     ngram(["a.txt", "b.txt", "-o", "lm.arpa", "--dev", "link.txt" if link else "a.txt"])
-    assert re.fullmatch(r"error: --dev should be of .*; (a|link)\.txt is a text, too.*\n", capsys.readouterr().err)
+    assert re.fullmatch(r"error: --dev should have .*; (a|link)\.txt is one of them.*\n", capsys.readouterr().err)
 
 
 # What goes wrong.
@@ -434,10 +434,10 @@ def test_a_dev_text_that_is_one_of_the_texts_is_named_in_one_line(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["a.txt", "b.txt", "--interpolate"], r"--interpolate must go with --dev, .*; got none\. Give"),
+        (["a.txt", "b.txt", "--interpolate"], r"--interpolate needs --dev, .*; got none\. Give"),
         (
             ["a.txt", "--interpolate", "--dev", "dev.txt"],
-            r"--interpolate must have two texts .*; got a\.txt alone",
+            r"--interpolate needs at least two texts; got only a\.txt",
         ),
         (
             ["a.txt", "empty.txt", "--interpolate", "--dev", "dev.txt"],
@@ -447,12 +447,18 @@ def test_a_dev_text_that_is_one_of_the_texts_is_named_in_one_line(
         (["a.txt", "--words", "empty.txt"], r"--words must have words; empty\.txt has none\."),
         (["a.txt", "--dev", "none.txt"], r"none\.txt: a text must be a file that can be read; No such file"),
         (["a.txt", "--words", "none.txt"], r"none\.txt: a text must be a file that can be read; No such file"),
-        (["a.txt", "--words-probability", "0.1"], r"--words-probability must go with --words; got 0\.1 without"),
-        (["a.txt", "--words", "names.txt", "--words-probability", "0"], r"must be above 0 and below 1; got 0\."),
-        (["a.txt", "--words", "names.txt", "--words-probability", "1"], r"must be above 0 and below 1; got 1\."),
+        (["a.txt", "--words-probability", "0.1"], r"--words-probability needs --words; got 0\.1 without"),
+        (
+            ["a.txt", "--words", "names.txt", "--words-probability", "0"],
+            r"must be greater than 0 and less than 1; got 0\.",
+        ),
+        (
+            ["a.txt", "--words", "names.txt", "--words-probability", "1"],
+            r"must be greater than 0 and less than 1; got 1\.",
+        ),
         (
             ["a.txt", "--words", "names.txt", "--tokens", "model"],
-            r"--words must go with a model of words; got --t",
+            r"--words must be given for a model of words; got --t",
         ),
         (["a.txt", "--dev", "dev.txt", "-o", "dev.txt"], r"--output must be another file .*; dev\.txt is the input"),
         (["a.txt", "--words", "names.txt", "-o", "names.txt"], r"--output must be another file .*; names\.txt is"),

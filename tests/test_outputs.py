@@ -315,6 +315,6 @@ def test_no_transcript_replaces_the_manifest_or_the_audio(command: Command, flue
         write_manifest(tmp_path / manifest, [utterance])
         before = {path: path.read_bytes() for path in tmp_path.iterdir()}
         arguments = [str(fluent / "run"), str(tmp_path / manifest), "--format", "jsonl"]
-        with pytest.raises(InputError, match=r"no input would be replaced; .* would be written to .*\.jsonl\."):
+        with pytest.raises(InputError, match=r"no output replaces an input; .* would be written to .*\.jsonl\."):
             command([*arguments, "--output-dir", str(tmp_path)])
         assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before

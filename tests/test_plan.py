@@ -224,7 +224,7 @@ def test_the_report_tells_requests_their_cost_memory_and_time(
     [batches] = figures(printed, "batches of all")[:1]
     assert float(each) == pytest.approx(int(requests) / int(batches), abs=0.05)
     assert f"cost: {int(requests) * 0.0004 / 1000:.4g} US$, at 0.0004 US$" in printed
-    one, all_ = re.findall(r"a second and process: (\S+) requests .* each process, (\S+) and", printed)[0]
+    one, all_ = re.findall(r"per second and process: (\S+) requests .* each process, (\S+) and", printed)[0]
     assert float(all_) == pytest.approx(8 * float(one), abs=1)
     assert re.search(r"^  columns and plan of an epoch: .* MB$", printed, re.MULTILINE)
     assert "data.cache_gigabytes=100 holds 100.0 % of it" in printed

@@ -516,7 +516,7 @@ def test_a_recording_that_cannot_be_made_is_told_at_its_utterance(browser: Any, 
         (["--report", ""], "--report must be a file"),
         (["--report", "r.html", "--report-audio", "-1"], "at least 0; got -1.0"),
         (["--report", "r.html", "--report-audio", "nan"], "at least 0; got nan"),
-        (["--report-audio", "3"], "--report-audio must go with --report"),
+        (["--report-audio", "3"], "--report-audio needs --report"),
     ],
 )
 def test_a_report_that_cannot_be_is_refused_before_any_work(

@@ -18,57 +18,59 @@ if TYPE_CHECKING:
     from asr.recognition.inference import Inference
     from asr.recognition.recognizer import Recognizer
 
-LINE_SECONDS = 10.0  # between two lines of progress, where no one sees a bar
-SAMPLE_SECONDS, MAX_SAMPLED = 60.0, 20  # of audio and utterances that a dry run times
-NEEDS_PARTS = ("part", "segments", "dry_run", "engine", "address")  # options that go with --parts
+LINE_SECONDS = 10.0  # between two lines of progress, without a bar
+SAMPLE_SECONDS, MAX_SAMPLED = 60.0, 20  # seconds of audio and number of utterances of a dry run's measurement
+NEEDS_PARTS = ("part", "segments", "dry_run", "engine", "address")  # options that need --parts
 
 
 def add_bulk(parser: argparse.ArgumentParser) -> None:
     """Add the options of bulk jobs."""
     bulk = parser.add_argument_group(
-        "bulk jobs (one PATH; --output-dir may be a URL; started again they resume)",
+        "bulk jobs (one PATH; --output-dir may be a URL; the same command resumes a job)",
     )
+    bulk.add_argument("--parts", action="store_true", help="write one file for each part of the input, atomically")
+    bulk.add_argument("--part-hours", type=finite, default=1.0, metavar="H", help="hours of audio per part (default 1)")
     bulk.add_argument(
-        "--parts", action="store_true", help="write a file for each part of the input, whole or not at all"
+        "--part", metavar="K/N", help="transcribe only the K-th of N shares of the parts, for SLURM arrays"
     )
-    bulk.add_argument("--part-hours", type=finite, default=1.0, metavar="H", help="audio of a part (default 1)")
-    bulk.add_argument("--part", metavar="K/N", help="only the K-th of N shares of the parts, for SLURM arrays")
-    bulk.add_argument("--segments", action="store_true", help="also write segments cut at silences, to train on")
-    bulk.add_argument("--dry-run", action="store_true", help="print parts, hours, expected time, requests; no texts")
-    bulk.add_argument("--engine", choices=("local", "ray"), help="this process (default), or a Ray cluster")
-    bulk.add_argument("--address", metavar="HOST:PORT", help="of the Ray cluster, or auto; default: a new one, here")
+    bulk.add_argument("--segments", action="store_true", help="also write training segments, cut at silences")
+    bulk.add_argument("--dry-run", action="store_true", help="print parts, hours, expected time and requests, and exit")
+    bulk.add_argument("--engine", choices=("local", "ray"), help="this process (default) or a Ray cluster")
+    bulk.add_argument(
+        "--address", metavar="HOST:PORT", help="address of the Ray cluster, or auto (default: start one here)"
+    )
 
 
 def check_bulk(options: argparse.Namespace) -> None:
-    """Check that the options of a bulk job fit together."""
+    """Check the combination of a bulk job's options."""
     if not options.parts:
         for key in NEEDS_PARTS:
             if getattr(options, key):
-                raise InputError(f"--{key.replace('_', '-')} must go with --parts; it is not there.")
+                raise InputError(f"--{key.replace('_', '-')} needs --parts; got none.")
         return
     if len(options.paths) != 1:
-        raise InputError(f"--parts must have one PATH; got {len(options.paths)}. Write a manifest of all.")
+        raise InputError(f"--parts needs exactly one PATH; got {len(options.paths)}. Join them in one manifest.")
     if options.output_dir is None:
-        raise InputError("--parts must have --output-dir, a folder or a URL; it is not there.")
-    if options.format not in ("txt", "jsonl"):  # txt: not given
+        raise InputError("--parts needs --output-dir, a folder or a URL; got none.")
+    if options.format not in ("txt", "jsonl"):  # txt is the default
         raise InputError(f"--format must be jsonl with --parts; got {options.format}.")
     if options.stream:
-        raise InputError("--stream must go without --parts, which recognise recordings as a whole.")
+        raise InputError("--stream must not be given with --parts. Leave one of them out.")
     if not options.part_hours > 0:
         raise InputError(f"--part-hours must be positive; got {options.part_hours:g}.")
     if options.address and options.engine != "ray":
-        raise InputError("--address must go with --engine ray; it is not there.")
+        raise InputError("--address needs --engine ray; got another engine.")
 
 
 def run_bulk(
     options: argparse.Namespace, inference: "Inference", check: "Callable[[Recognizer], None]"
 ) -> "BulkJob | None":
-    """Run a bulk job, or show what it would do; return the job if all of its parts are done.
+    """Run a bulk job, or print its dry run; return the job if all of its parts are done.
 
     Args:
         options: of the command.
-        inference: bounds of memory.
-        check: that the recogniser suits the options.
+        inference: options of inference.
+        check: raises InputError if the recogniser does not suit the options.
     """
     from asr.bulk.job import JobSettings, open_job
     from asr.bulk.parts import share_of
@@ -98,7 +100,7 @@ def _engine(
     progress: "_Progress",
     model: str,
 ) -> "Engine":
-    """Return the engine that the options name; `model` is the fingerprint of the model."""
+    """Return the engine of the options; `model` is the fingerprint of the model."""
     if options.engine == "ray":
         from asr.bulk.ray_engine import Worker, transcribe_on_ray
 
@@ -120,15 +122,15 @@ def _engine(
 
 
 def _load_same(options: argparse.Namespace, check: "Callable[[Recognizer], None]", expected: str) -> "Recognizer":
-    """Load the model in a worker, on whatever machine.
+    """Load the model in a worker, on any machine.
 
     Raises:
-        InputError: the model there is not that of the job.
+        InputError: the machine has another model under this path.
     """
     from asr.bulk.fingerprints import model_fingerprint
 
     if model_fingerprint(options.model, decoder(options)) != expected:
-        raise InputError(f"MODEL must be the same on all machines of the cluster; {options.model} here is another.")
+        raise InputError(f"MODEL must be identical on all machines of the cluster; {options.model} differs here.")
     recognizer = load_model(options)
     check(recognizer)
     return recognizer
@@ -149,7 +151,7 @@ def _summary(job: "BulkJob", missing: Sequence[int], num_share: int) -> str:
 def _show(
     job: "BulkJob", missing: Sequence[int], num_share: int, recognizer: "Recognizer", inference: "Inference"
 ) -> None:
-    """Print what a job would do."""
+    """Print the dry run of a job."""
     seconds = float(job.seconds[list(missing)].sum()) if missing else 0.0
     print(_summary(job, missing, num_share))
     for name in ("input", "model"):
@@ -158,8 +160,8 @@ def _show(
     if rate is None:
         print(f"expected time: unknown, none of {counted(sampled, 'utterance')} could be recognised")
     else:
-        how = f"{rate:.1f} times real time on {counted(sampled, 'utterance')}"
-        print(f"expected time: {duration(seconds / rate)} for one worker such as this one ({how}), start-up apart")
+        measured = f"{rate:.1f} times real time on {counted(sampled, 'utterance')}"
+        print(f"expected time: {duration(seconds / rate)} for one worker such as this one ({measured}), start-up apart")
     reads = sum(job.plan.rows(number).stop - job.plan.rows(number).start for number in missing)
     files = 3 if job.identity["settings"]["segments"] else 2
     print(
@@ -169,24 +171,24 @@ def _show(
 
 
 def _measured_rate(job: "BulkJob", recognizer: "Recognizer", inference: "Inference") -> tuple[int, float | None]:
-    """Recognise a few utterances, evenly spread; return their number, and seconds of audio in a second."""
+    """Recognise a few evenly spaced utterances; return their number, and seconds of audio per second (None: none)."""
     import numpy as np
 
     from asr.bulk.parts import PartTask
     from asr.bulk.transcription import transcribe_part
 
     number = len(job.source.utterances)
-    places = np.unique(np.linspace(0, number - 1, MAX_SAMPLED).round().astype(int))
+    positions = np.unique(np.linspace(0, number - 1, MAX_SAMPLED).round().astype(int))
     sample: list[Utterance] = []
     total = 0.0
-    for place in places.tolist():
-        utterance = job.source.utterances[place]
+    for position in positions.tolist():
+        utterance = job.source.utterances[position]
         if sample and total + utterance.duration > SAMPLE_SECONDS:
             continue
         sample.append(utterance)
         total += utterance.duration
     task = PartTask(0, sample, job.source.is_measured, {})
-    transcribe_part(recognizer, PartTask(0, sample[:1], job.source.is_measured, {}), inference, False)  # warms up
+    transcribe_part(recognizer, PartTask(0, sample[:1], job.source.is_measured, {}), inference, False)  # warm-up
     record = transcribe_part(recognizer, task, inference, False).record
     return len(sample), record["audio_seconds"] / record["seconds"] if record["audio_seconds"] else None
 
@@ -198,12 +200,12 @@ def _progress(job: "BulkJob", missing: Sequence[int]) -> "Iterator[_Progress]":
 
 
 class _Progress:
-    """Hours done, rate, failures and time left: a bar on a terminal, else a line now and then.
+    """Progress of a job (hours, rate, failures, time left): a bar on a terminal, otherwise lines.
 
     Args:
-        job: that is run.
-        missing: parts that are to be done.
-        bar: that shows it.
+        job: of the progress.
+        missing: parts to do.
+        bar: to update.
     """
 
     def __init__(self, job: "BulkJob", missing: Sequence[int], bar: Any) -> None:
@@ -215,11 +217,11 @@ class _Progress:
         self._task = bar.add_task("transcribing", total=self._total)
 
     def on_audio(self, seconds: float) -> None:
-        """Move the bar."""
+        """Advance the bar by seconds of audio."""
         self._bar.advance(self._task, seconds)
 
     def on_part(self, record: Mapping[str, Any]) -> None:
-        """Count a part."""
+        """Count a finished part."""
         self._left -= 1
         self._done += float(self._job.seconds[record["part"]])
         self._failures += len(record["failures"])

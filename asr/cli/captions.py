@@ -1,4 +1,4 @@
-"""Captions of a file, or of what comes through standard input, while it comes."""
+"""Live captions of a file or of standard input."""
 
 import argparse
 import os
@@ -19,42 +19,49 @@ if TYPE_CHECKING:
 STDIN = "-"
 RATE = 16_000  # Hz
 SAMPLE_BYTES = 2
-PIECE_SECONDS = 0.1  # that are resampled at once
-LINE = 100  # characters, after which a line ends without a pause, too
+PIECE_SECONDS = 0.1  # resampled at once
+LINE = 100  # characters after which a line ends even without a pause
 ERASE, FAINT, PLAIN = "\r\x1b[K", "\x1b[2m", "\x1b[0m"
 
 
 def add_captions(parser: argparse.ArgumentParser) -> None:
     """Add the options of a stream."""
-    stream = parser.add_argument_group("speech as it is spoken")
-    stream.add_argument("--stream", action="store_true", help="caption one file, or - while it comes, line by line")
-    stream.add_argument("--chunk-seconds", type=float, metavar="S", help="recognised at once (default: the model's)")
-    stream.add_argument("--left-seconds", type=float, metavar="S", help="seen before a chunk (default: the model's)")
+    stream = parser.add_argument_group("live captions")
+    stream.add_argument("--stream", action="store_true", help="caption one file, or standard input (-), line by line")
+    stream.add_argument("--chunk-seconds", type=float, metavar="S", help="length of a chunk (default: the model's)")
     stream.add_argument(
-        "--right-seconds", type=float, metavar="S", help="seen behind a chunk, and waited for (default: the model's)"
+        "--left-seconds", type=float, metavar="S", help="left context of a chunk (default: the model's)"
     )
-    stream.add_argument("--rate", type=int, metavar="HZ", help=f"of -, raw 16-bit PCM, mono (default {RATE})")
+    stream.add_argument(
+        "--right-seconds",
+        type=float,
+        metavar="S",
+        help="right context of a chunk, which adds delay (default: the model's)",
+    )
+    stream.add_argument(
+        "--rate", type=int, metavar="HZ", help=f"sample rate of -, raw mono 16-bit PCM (default {RATE})"
+    )
 
 
 def check_captions(options: argparse.Namespace) -> None:
-    """Check that the options of a stream go together.
+    """Check the combination of a stream's options.
 
     Raises:
-        InputError: they do not.
+        InputError: options exclude each other.
     """
     given = [name for name in (*STREAM_SECONDS, "rate") if getattr(options, name) is not None]
     if not options.stream:
         if given or STDIN in options.paths:
-            what = "--" + given[0].replace("_", "-") if given else "-, standard input,"
-            raise InputError(f"{what} must go with --stream; got none.")
+            option = "--" + given[0].replace("_", "-") if given else "- (standard input)"
+            raise InputError(f"{option} needs --stream; got none.")
         return
     if len(options.paths) != 1:
-        raise InputError(f"--stream must have one recording, or - for standard input; got {len(options.paths)} paths.")
+        raise InputError(f"--stream needs one recording, or - for standard input; got {len(options.paths)} paths.")
     if options.output_dir or options.format != "txt" or options.nbest != 1:
         raise InputError("--stream writes lines of text to standard output; leave out --format, --output-dir, --nbest.")
     if options.rate is not None:
         if options.paths != [STDIN]:
-            raise InputError(f"--rate must go with -, standard input; {options.paths[0]} says its own.")
+            raise InputError(f"--rate needs - (standard input); the file {options.paths[0]} has its own rate.")
         SAMPLE_RATES.check("--rate", options.rate)
     for name, rule in STREAM_SECONDS.items():
         if getattr(options, name) is not None:
@@ -62,7 +69,7 @@ def check_captions(options: argparse.Namespace) -> None:
 
 
 def caption(recognizer: "Recognizer", options: argparse.Namespace) -> int:
-    """Write final words as lines while they are heard; on a terminal partial words stand behind them, in place."""
+    """Print final words in lines as they are recognised; on a terminal, also the provisional words after them."""
     from asr.audio.load import stream_waveform
     from asr.audio.resampling import resampled
     from asr.recognition.streaming import Stream
@@ -77,12 +84,12 @@ def caption(recognizer: "Recognizer", options: argparse.Namespace) -> int:
     if stream.note:
         print(printable(f"stream: {stream.note}"), file=sys.stderr)
     lines = Lines()
-    heard = False
+    has_audio = False
     for block in blocks:
-        heard = heard or len(block) > 0
+        has_audio = has_audio or len(block) > 0
         lines.show(stream.feed(block))
-    if not heard:
-        raise InputError(f"{'standard input' if path == STDIN else path} must hold audio; got none.")
+    if not has_audio:
+        raise InputError(f"{'standard input' if path == STDIN else path} must contain audio; got none.")
     lines.show(stream.finish())
     return 0
 
@@ -91,11 +98,11 @@ class Lines:
     """Lines of captions on standard output."""
 
     def __init__(self) -> None:
-        self._line: list[str] = []  # final words of a line that has not ended
+        self._line: list[str] = []  # final words of the unfinished line
         self._is_terminal = sys.stdout.isatty()
 
     def show(self, captions: "Captions") -> None:
-        """Show what was added."""
+        """Print the new words."""
         for word in captions.final:
             self._line.append(printable(word.text))
             if sum(map(len, self._line)) + len(self._line) > LINE:
@@ -111,7 +118,7 @@ class Lines:
         self._line = []
 
     def _refresh(self, partial: str) -> None:
-        """Write the last line once more, as much of its end as fits the terminal."""
+        """Print the last line again: as much of its end as fits the terminal."""
         width = os.get_terminal_size(sys.stdout.fileno()).columns - 1
         final = " ".join(self._line)
         final += " " if final and partial else ""
@@ -121,18 +128,18 @@ class Lines:
 
 
 def raw_samples(file: BinaryIO) -> "Iterator[Tensor]":
-    """Yield the samples of raw 16-bit PCM as they come, (S,) in [-1, 1].
+    """Yield the samples of raw 16-bit PCM as they arrive, (S,) in [-1, 1].
 
     Raises:
-        InputError: it is a terminal, or a file with a header.
+        InputError: standard input is a terminal, or a file with a header.
     """
     import torch
 
-    must = "standard input must be raw 16-bit PCM, mono, such as arecord -t raw -f S16_LE -r 16000 gives"
+    must = "standard input must be raw mono 16-bit PCM, such as from arecord -t raw -f S16_LE -r 16000"
     if file.isatty():
         raise InputError(f"{must}; got a terminal.")
     rest, is_first = b"", True
-    while read := file.read1(2**16):  # type: ignore[attr-defined]  # what is there, without waiting for more
+    while read := file.read1(2**16):  # type: ignore[attr-defined]  # the available bytes, without blocking for more
         rest += read
         if is_first and len(rest) < 4:
             continue

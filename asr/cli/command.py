@@ -1,4 +1,4 @@
-"""What the commands that use a model share: their options, and how they end."""
+"""Common parts of the commands that use a model: options, loading, errors and exit status."""
 
 import argparse
 import gc
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
 PRECISIONS = ("float32", "bfloat16", "float16")
 MODELS = "a run folder, a bundle, a .ckpt, or a folder of asr.export"
-PRECISION_HELP = "of its products (default float32); in others a text may hang on the recordings beside it in a batch"
-SHORTEST_CHUNK = 1.0  # seconds; in less there is no word to be heard
+PRECISION_HELP = "of matrix products (default float32); with others, a text may depend on the rest of its batch"
+SHORTEST_CHUNK = 1.0  # seconds; shorter chunks contain no complete words
 DECODERS = sorted(file.stem for file in (CONF / "decode").glob("*.yaml"))
-FUSION_OPTIONS = (  # that stand for settings of decode.fusion
+FUSION_OPTIONS = (  # options for settings of decode.fusion
     *("lm", "lm_unit", "lm_weight", "word_insertion_bonus", "unknown_score", "spelling"),
     *("lexicon", "hotwords", "hotword_score"),
 )
-RESCORING_OPTIONS = ("language_model", "rescoring_weight")  # of decode=lm_rescoring
+RESCORING_OPTIONS = ("language_model", "rescoring_weight")  # options for settings of decode=lm_rescoring
 
 
 def model_parser(
@@ -41,68 +41,83 @@ def model_parser(
     model: str = MODELS,
     workers: bool = True,
 ) -> argparse.ArgumentParser:
-    """Make a parser that knows MODEL, and what bounds its memory; with `workers` other processes may read audio."""
+    """Make a parser with MODEL and the options of inference; `workers` adds --num-workers."""
     parser = argparse.ArgumentParser(prog=f"python -m asr.{command}", description=description)
     parser.add_argument("model", metavar="MODEL", help=model)
     add_base(parser)
-    net = parser.add_argument_group("running the net")
+    net = parser.add_argument_group("inference")
     net.add_argument("--device", default="auto", help="cpu, cuda, cuda:1, mps, …; auto: cuda if there is one (default)")
     net.add_argument("--precision", choices=PRECISIONS, default="float32", help=PRECISION_HELP)
     if workers:
         net.add_argument("--num-workers", type=int, default=0, metavar="N", help="processes to read audio (default 0)")
     else:
         parser.set_defaults(num_workers=0)
-    net.add_argument("--batch-seconds", type=float, metavar="S", help="audio at once, padded: what bounds memory (200)")
-    net.add_argument("--chunk", type=float, metavar="S", help="longer recordings are recognised in chunks of it (30)")
-    net.add_argument("--context", type=float, metavar="S", help="heard at each end of a chunk, but not taken (4)")
+    net.add_argument("--batch-seconds", type=float, metavar="S", help="padded audio in a batch; bounds memory (200)")
+    net.add_argument("--chunk", type=float, metavar="S", help="recognise longer recordings in chunks of S seconds (30)")
     net.add_argument(
-        "--segment", choices=("chunks", "silence"), default="chunks", help="or cut long recordings at silences"
+        "--context", type=float, metavar="S", help="context at each end of a chunk, whose words are discarded (4)"
     )
+    net.add_argument("--segment", choices=("chunks", "silence"), default="chunks", help="how long recordings are cut")
     return parser
 
 
 def add_base(parser: argparse.ArgumentParser, required: bool = False) -> None:
-    """Add the option that names the base of an adapter."""
+    """Add the option for the base of an adapter."""
     parser.add_argument(
-        "--base", metavar="MODEL", required=required, help="of an adapter (adapter=lora): the model it was trained from"
+        "--base",
+        metavar="MODEL",
+        required=required,
+        help="base of an adapter (adapter=lora): the model in its init.from",
     )
 
 
 def add_decoding(parser: argparse.ArgumentParser) -> None:
-    """Add the options that choose a decoder other than the model's own."""
-    search = parser.add_argument_group("decoding (the model's own settings, unless given)")
+    """Add the options that choose another decoder or change its settings."""
+    search = parser.add_argument_group("decoding (default: the model's own settings)")
     names = ", ".join(DECODERS)
-    lexicon = "allow its words only: the first of each line (what follows, such as a pronunciation, is not read), or "
-    lexicon += "those of an ARPA file"
-    implied = "the following imply the beam search beside a greedy one"
+    lexicon = "allow only these words: the first word of each line (the rest, such as a pronunciation, is ignored), or "
+    lexicon += "the words of an ARPA file"
+    implied = "with a greedy decoder, the following options imply beam search"
     search.add_argument("--decode", choices=DECODERS, metavar="NAME", help=f"{names}; {implied}")
-    search.add_argument("--beam", type=int, metavar="N", help="hypotheses kept from step to step")
-    search.add_argument("--lm", metavar="FILE", help="language model: ARPA, KenLM's binary, or of asr.train_lm")
-    search.add_argument("--lm-unit", choices=("word", "token"), help="token: made by asr.ngram --tokens")
-    search.add_argument("--lm-weight", type=finite, metavar="W", help="factor of its log-probabilities")
+    search.add_argument("--beam", type=int, metavar="N", help="number of hypotheses in the beam")
+    search.add_argument("--lm", metavar="FILE", help="language model: ARPA, KenLM's binary, or a model of asr.train_lm")
+    search.add_argument(
+        "--lm-unit", choices=("word", "token"), help="unit of the language model; token: from asr.ngram --tokens"
+    )
+    search.add_argument(
+        "--lm-weight", type=finite, metavar="W", help="factor of the language model's log-probabilities"
+    )
     search.add_argument("--word-insertion-bonus", type=finite, metavar="S", help="added for each word")
-    search.add_argument("--unknown-score", type=finite, metavar="S", help="added for each word that it does not know")
-    search.add_argument("--spelling", metavar="FILE", help="how unknown words are spelled, by asr.ngram --spelling")
-    search.add_argument("--language-model", metavar="MODEL", help="neural, of asr.train_lm: rescores the hypotheses")
-    search.add_argument("--rescoring-weight", type=finite, metavar="W", help="factor of its log-probabilities")
+    search.add_argument(
+        "--unknown-score", type=finite, metavar="S", help="added for each word unknown to the language model"
+    )
+    search.add_argument(
+        "--spelling", metavar="FILE", help="spelling model for unknown words, from asr.ngram --spelling"
+    )
+    search.add_argument(
+        "--language-model", metavar="MODEL", help="neural model of asr.train_lm that rescores hypotheses"
+    )
+    search.add_argument(
+        "--rescoring-weight", type=finite, metavar="W", help="factor of the rescoring log-probabilities"
+    )
     search.add_argument("--lexicon", metavar="FILE", help=lexicon)
-    search.add_argument("--hotwords", metavar="FILE", help="names and terms to be heard more easily, one a line")
-    search.add_argument("--hotword-score", type=finite, metavar="S", help="bonus for each of their words")
+    search.add_argument("--hotwords", metavar="FILE", help="names and terms to recognise more easily, one per line")
+    search.add_argument("--hotword-score", type=finite, metavar="S", help="bonus for each word of a hotword")
 
 
 def finite(text: str) -> float:
-    """Read an option's number; infinity and NaN are none."""
+    """Parse a finite number of an option."""
     number = float(text)
     if not math.isfinite(number):
         raise ValueError
     return number
 
 
-finite.__name__ = "number"  # as argparse calls it: invalid number value
+finite.__name__ = "number"  # for argparse's message: invalid number value
 
 
 def load_model(options: argparse.Namespace) -> "Recognizer":
-    """Load the model that the options name, with the decoder and on the device they name."""
+    """Load the model of the options, with their decoder and on their device."""
     from asr.interchange.models import load_recognizer
 
     recognizer = load_recognizer(options.model, decode=decoder(options), base=options.base)
@@ -111,7 +126,7 @@ def load_model(options: argparse.Namespace) -> "Recognizer":
 
 
 def check_used(recognizer: "Recognizer", options: argparse.Namespace) -> None:
-    """Check that no option is for a language model, or for hotwords, that are not there."""
+    """Check that no option needs an absent language model or absent hotwords."""
     decode = recognizer.decode
     has_lm, has_hotwords = "lm_weight" in decode.tunable, any(decode.hotwords)
     for key, needed, is_there in (
@@ -124,16 +139,16 @@ def check_used(recognizer: "Recognizer", options: argparse.Namespace) -> None:
         ("rescoring_weight", "language_model", "rescoring_weight" in decode.tunable),
     ):
         if not is_there and getattr(options, key, None) is not None:
-            raise InputError(f"{_named(key)} must go with {_named(needed)}; the model has none of its own.")
+            raise InputError(f"{_named(key)} needs {_named(needed)}; the model has none of its own.")
 
 
 def _named(key: str) -> str:
-    """An option as it is written."""
+    """Return an option in the form --some-name."""
     return "--" + key.replace("_", "-")
 
 
 def place(recognizer: "Recognizer", options: argparse.Namespace) -> "Recognizer":
-    """Put a recogniser on the device that the options name, and have it compute in their precision."""
+    """Move a recogniser to the device of the options, and set its precision."""
     import torch
 
     is_program = recognizer.model.is_program
@@ -147,7 +162,7 @@ def place(recognizer: "Recognizer", options: argparse.Namespace) -> "Recognizer"
 
 
 def decoder(options: argparse.Namespace) -> dict[str, Any]:
-    """Collect the decoder's settings that were given."""
+    """Collect the decoder's settings from the options."""
     fusion = {key: getattr(options, key) for key in FUSION_OPTIONS if getattr(options, key, None) is not None}
     beam = getattr(options, "beam", None)
     rescoring = {key: getattr(options, key) for key in RESCORING_OPTIONS if getattr(options, key, None) is not None}
@@ -155,7 +170,7 @@ def decoder(options: argparse.Namespace) -> dict[str, Any]:
     name = getattr(options, "decode", None)
     if name and name.endswith("greedy") and given:
         raise InputError(
-            f"--decode {name} has no settings; leave out {', '.join(map(_named, given))}, or --decode {name}."
+            f"--decode {name} has no settings; leave out {', '.join(map(_named, given))} or --decode {name}."
         )
     for key, value in given.items():
         if value == "":
@@ -175,7 +190,7 @@ def decoder(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def inference(options: argparse.Namespace) -> "Inference":
-    """Collect what bounds memory, and how long recordings are cut."""
+    """Collect the options of inference: batches, and how long recordings are cut."""
     from asr.data.batch_plan import BatchBounds
     from asr.recognition.chunks import ChunkBounds
     from asr.recognition.inference import INFERENCE, Inference
@@ -192,7 +207,7 @@ def inference(options: argparse.Namespace) -> "Inference":
     chunk = standard.chunk_seconds if options.chunk is None else options.chunk
     context = min(standard.context_seconds, chunk / 4) if options.context is None else options.context
     if not 0 <= context < chunk / 2:
-        raise InputError(f"--context must be at least 0, and less than half of --chunk; got {context} and {chunk}.")
+        raise InputError(f"--context must be at least 0 and less than half of --chunk; got {context} and {chunk}.")
     batch_seconds = options.batch_seconds or INFERENCE.batches.batch_seconds
     return Inference(
         BatchBounds(batch_seconds=batch_seconds, max_utterances=INFERENCE.batches.max_utterances),
@@ -204,7 +219,7 @@ def inference(options: argparse.Namespace) -> "Inference":
 
 
 def progress_bar() -> "Progress":
-    """Make a bar on stderr; none where no one would see it, or where it would get between lines on stdout."""
+    """Make a bar on stderr; hidden if stderr is not a terminal, or if stdout is one, whose lines it would disturb."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
@@ -215,7 +230,7 @@ def progress_bar() -> "Progress":
 
 @contextmanager
 def audio_progress(description: str, utterances: "Iterable[Utterance]") -> "Iterator[Callable[[float], None]]":
-    """Show a bar over the seconds of these utterances; yield what is told of each second that is done."""
+    """Show a bar over the seconds of utterances; yield a function to call with the seconds done."""
     with progress_bar() as progress:
         task = progress.add_task(description, total=sum(utterance.duration for utterance in utterances))
         yield lambda seconds: progress.advance(task, seconds)
@@ -225,25 +240,25 @@ def check_language(language: str | None) -> None:
     """Check a code of ISO 639.
 
     Raises:
-        InputError: it is not two or three lower-case letters.
+        InputError: the code is not two or three lower-case letters.
     """
     if language is not None and not re.fullmatch("[a-z]{2,3}", language):
-        raise InputError(f"--language must be two or three letters in lower case, such as en; got {language!r}.")
+        raise InputError(f"--language must be two or three lower-case letters, such as en; got {language!r}.")
 
 
 def complain(message: str) -> None:
-    """Name a problem, which need not end the command, on one line."""
+    """Print an error in one line, without ending the command."""
     print(f"error: {printable(message)}", file=sys.stderr)
 
 
 def complain_of(name: str, reason: str) -> None:
-    """Name a problem of a recording, and the recording, if the problem's own text does not."""
-    said = reason.startswith(f"{name}: ") or f"(id {name!r})" in reason
-    complain(reason if said else f"{name}: {reason}")
+    """Print an error of a recording, with the recording's name unless the reason contains it."""
+    is_named = reason.startswith(f"{name}: ") or f"(id {name!r})" in reason
+    complain(reason if is_named else f"{name}: {reason}")
 
 
 def run_command(command: Callable[[Sequence[str] | None], int]) -> None:
-    """Run a command and end the process: an InputError or StoreError is one line and status 1, Ctrl-C is status 130."""
+    """Run a command and exit: an InputError or StoreError is one line and status 1, Ctrl-C status 130."""
     spin_briefly()
     try:
         status = command(None)
@@ -255,18 +270,18 @@ def run_command(command: Callable[[Sequence[str] | None], int]) -> None:
         if not is_out_of_memory(error):
             raise
         reason = (str(error) or type(error).__name__).splitlines()[0]
-        complain(f"memory must suffice for a batch; lower --batch-seconds or --chunk. {reason}")
+        complain(f"a batch must fit into memory; lower --batch-seconds or --chunk. {reason}")
         status = 1
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         status = INTERRUPTED
-    except BrokenPipeError:  # the reader, `head` say, has seen enough
+    except BrokenPipeError:  # the reader, such as `head`, has ended
         status = 1
     except OSError as error:
         if error.errno not in NO_ROOM:
             raise
-        complain(f"{error.filename or 'the output'} must be written; {error.strerror}.")
+        complain(f"the disk must have room for {error.filename or 'the output'}; got: {error.strerror}.")
         status = 1
     reader_has_gone()
-    gc.freeze()  # Python would look through all of torch for garbage before it ends, for a quarter of a second
+    gc.freeze()  # saves the garbage collection at exit, a quarter of a second with torch imported
     sys.exit(status)

@@ -1,4 +1,4 @@
-"""The options --noise, --snr, --noise-seed and --reverb, and the table of what they measure."""
+"""The options --noise, --snr, --noise-seed and --reverb, and the table of their results."""
 
 import argparse
 from collections.abc import Mapping, Sequence
@@ -26,22 +26,22 @@ TITLES = ("manifest", "condition", "WER %", "95 % interval", "subst.", "ins.", "
 
 def add_conditions(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
-    harder = parser.add_argument_group("how the model stands noise and rooms")
-    harder.add_argument("--noise", metavar="PATH", help="a folder of noise, or a manifest of it, to mix in")
+    harder = parser.add_argument_group("robustness to noise and reverberation")
+    harder.add_argument("--noise", metavar="PATH", help="folder or manifest of noise to mix in")
+    harder.add_argument("--snr", metavar="DB", type=finite, nargs="+", help="signal-to-noise ratios (20 10 5 0)")
     harder.add_argument(
-        "--snr", metavar="DB", type=finite, nargs="+", help="at each of these ratios of speech to it (20 10 5 0)"
+        "--reverb",
+        metavar="SECONDS|PATH",
+        help="reverberation time of simulated rooms, or a folder of impulse responses",
     )
-    harder.add_argument(
-        "--reverb", metavar="SECONDS|PATH", help="rooms in which sound fades so long, or a folder of impulse responses"
-    )
-    harder.add_argument("--noise-seed", metavar="N", type=int, help="that noise and rooms are drawn by (0)")
+    harder.add_argument("--noise-seed", metavar="N", type=int, help="seed of noise and rooms (0)")
 
 
 def conditions(options: argparse.Namespace, sample_rate: int) -> "list[Condition]":
-    """Make the conditions that the options ask for; none without them.
+    """Make the conditions of the options; [] without options.
 
     Raises:
-        InputError: an option does not hold, or what it names cannot be read.
+        InputError: an option is invalid, or its files cannot be read.
     """
     from asr.data.recordings import RecordingList
     from asr.evaluation.conditions import in_noise, in_rooms, in_simulated_rooms
@@ -49,7 +49,7 @@ def conditions(options: argparse.Namespace, sample_rate: int) -> "list[Condition
     made: list[Condition] = []
     if options.noise is not None:
         recordings = RecordingList(options.noise, "--noise")
-        len(recordings)  # they are looked for now
+        len(recordings)  # lists the files now
         made += in_noise(recordings, options.snr or SNRS_DB, sample_rate)
     if options.reverb is not None:
         try:
@@ -68,15 +68,15 @@ def check_conditions(options: argparse.Namespace) -> None:
     """Check the options before the model is loaded.
 
     Raises:
-        InputError: one of them is not what it must be, or is of no use without another.
+        InputError: an option is invalid or needs another one.
     """
     if options.snr is not None and options.noise is None:
-        raise InputError("--snr must go with --noise; add --noise PATH, a folder of noise.")
+        raise InputError("--snr needs --noise; add --noise PATH, a folder of noise.")
     for snr_db in options.snr or ():
         number(-50, 100).check("--snr", snr_db)
     if options.noise_seed is not None:
         if options.noise is None and options.reverb is None:
-            raise InputError("--noise-seed must go with --noise or --reverb; add one of them.")
+            raise InputError("--noise-seed needs --noise or --reverb; add one of them.")
         whole(0).check("--noise-seed", options.noise_seed)
 
 
@@ -100,7 +100,7 @@ def evaluate_harder(
 
 
 def conditions_table(clean: "Mapping[str, Evaluation]", harder: "Mapping[str, Sequence[Harder]]") -> str:
-    """Lay the results out, a line a manifest and condition, the clean ones first."""
+    """Format the results as a table, a row per manifest and condition; clean results come first."""
     rows: list[tuple[str, ...]] = [TITLES]
     for name, evaluation in clean.items():
         every = [(CLEAN, evaluation), *((each.condition.name, each.evaluation) for each in harder[name])]

@@ -17,7 +17,7 @@ TITLES = (
 
 
 def table(summaries: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
-    """Lay the results out, a line a manifest, and say below what the columns mean."""
+    """Format the results as a table, a row per manifest, with notes on the columns."""
     rows: list[tuple[str, ...]] = [TITLES]
     for name, row in summaries:
         edits = (str(row[kind]) for kind in ("substitutions", "insertions", "deletions"))
@@ -33,36 +33,36 @@ def table(summaries: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
 
 
 def notes(summaries: Sequence[tuple[str, Mapping[str, Any]]]) -> list[str]:
-    """Say how texts were normalised, what the intervals are of, and how long it took."""
-    _, last = summaries[-1]  # of all
+    """Return the notes on normalisation, intervals and speed."""
+    _, last = summaries[-1]  # the total
     has_gaps = any(row["utterances"] and row["raw_wer"] is None for _, row in summaries)
     missing = " (-: the references have neither)" if has_gaps else ""
-    said = [
+    lines = [
         f"Texts are normalised by {last['normalizer']!r}; raw: the WER of texts as written, with case and punctuation"
         f"{missing}."
     ]
-    said.append("95 % interval: bootstrap over utterances.")
+    lines.append("95 % interval: bootstrap over utterances.")
     if any(row["utterances"] and row["wer_interval"] is None for _, row in summaries):
-        said[-1] = f"{said[-1][:-1]} (-: too few of them, or no errors)."
+        lines[-1] = f"{lines[-1][:-1]} (-: too few of them, or no errors)."
     overs = [
         f"{short_name(printable(name))} {interval(row['wer_speaker_interval'])} ({row['speakers']} speakers)"
         for name, row in summaries
         if row["wer_speaker_interval"]
     ]
     if overs:
-        said[-1] = f"{said[-1][:-1]}; over speakers: {', '.join(overs)}."
+        lines[-1] = f"{lines[-1][:-1]}; over speakers: {', '.join(overs)}."
     wordless = [_wordless(name, row["wordless"]) for name, row in summaries if row["wordless"]]
     if wordless:
-        said.append(f"Written where nothing is said: {'; '.join(wordless)}.")
+        lines.append(f"Written where nothing is said: {'; '.join(wordless)}.")
     if last["real_time_factor"] is not None:
         each = [f"{short_name(printable(name))} {_hours(row)}" for name, row in summaries[:-1]]
         parts = f" ({', '.join(each)})" if each else ""
-        said.append(f"{_hours(last)} of audio{parts}, in {last['real_time_factor']:.4f} of the time it lasts.")
-    return [_filled(note) for note in said]
+        lines.append(f"{_hours(last)} of audio{parts}, in {last['real_time_factor']:.4f} of the time it lasts.")
+    return [_filled(note) for note in lines]
 
 
 def _filled(text: str) -> str:
-    """Break a text into lines of a terminal's width; unlike textwrap it knows characters that are two columns wide."""
+    """Wrap a text to a terminal's width; unlike textwrap, wide characters count as two columns."""
     lines = [""]
     for word in text.split(" "):
         if lines[-1].strip() and cell_len(lines[-1]) + 1 + cell_len(word) > WIDTH:

@@ -1,4 +1,4 @@
-"""Where transcripts go: to standard output, or to a file each, in any of the formats."""
+"""Output of transcripts: to standard output or to a file each, in any format."""
 
 import argparse
 import hashlib
@@ -19,19 +19,19 @@ if TYPE_CHECKING:
     from asr.data.manifest import Utterance
     from asr.recognition.transcript import Transcript
 
-CHUNK = 256  # recordings that are sorted by length and run together; they are written in the order given
+CHUNK = 256  # recordings that are sorted by length and recognised together; output is in the given order
 MAX_NAME_BYTES = 255  # of a file's name, on nearly every file system
-KEPT_NAME_BYTES = 200  # of a longer one
+KEPT_NAME_BYTES = 200  # of a longer name
 
 
 @dataclass(frozen=True, slots=True)
 class NamedRecording:
-    """What is to be transcribed.
+    """A recording to transcribe.
 
     Args:
         name: a file's path, or an utterance's id.
-        utterance: where its audio is.
-        place: of its file below --output-dir, without suffix.
+        utterance: its audio.
+        place: path of its output file below --output-dir, without suffix.
     """
 
     name: str
@@ -44,17 +44,17 @@ Outcomes = Iterator[tuple["Utterance", "Transcript | str"]]
 
 
 def in_order(recordings: Sequence[NamedRecording], outcomes: "Callable[[list[Utterance]], Outcomes]") -> Transcripts:
-    """Yield the transcripts in the order of the recordings; report those that have none.
+    """Yield the transcripts in the order of the recordings; print an error for recordings without one.
 
     Args:
-        recordings: whose names may repeat, in several manifests.
-        outcomes: maps utterances to their outcomes, in any order: a transcript, or the reason why there is none.
+        recordings: to transcribe; names may occur several times, in different manifests.
+        outcomes: maps utterances to outcomes in any order: a transcript, or the reason of a failure.
     """
     for start in range(0, len(recordings), CHUNK):
         chunk: dict[str, NamedRecording] = {}
         for recording in recordings[start : start + CHUNK]:
             name = recording.name
-            while name in chunk:  # of another manifest, or the same file again
+            while name in chunk:  # in another manifest, or a repeated file
                 name += "'"
             chunk[name] = recording
         transcripts: dict[str, Transcript] = {}
@@ -71,26 +71,28 @@ def in_order(recordings: Sequence[NamedRecording], outcomes: "Callable[[list[Utt
 
 
 def add_output(parser: argparse.ArgumentParser, default: str) -> None:
-    """Add --format and --output-dir, which `arrange` and `write` take up."""
+    """Add --format and --output-dir, used by `arrange` and `write`."""
     parser.add_argument("--format", choices=FORMATS, default=default, help=f"of the output (default {default})")
-    parser.add_argument("--output-dir", metavar="DIR", type=_place, help="gets a file for each recording")
+    parser.add_argument(
+        "--output-dir", metavar="DIR", type=_place, help="write a file for each recording to this folder"
+    )
 
 
 def _place(text: str) -> Path | str:
-    """Return a folder as a path; a URL as it is."""
+    """Convert a folder to a path; a URL stays a string."""
     return text if is_url(text) else Path(text)
 
 
 def plain_name(utterance_id: str) -> str:
-    """Make an id a file name: an id may hold anything, even a path."""
+    """Convert an id, which may contain any characters, to a file name."""
     return re.sub(r"[/\\\x00-\x1f\x7f]|^\.+", "_", utterance_id) or "_"
 
 
 def make_output_dir(output_dir: Path | str) -> None:
-    """Make the folder for results, before the work begins."""
+    """Create the folder for results before the work begins."""
     if isinstance(output_dir, str):
-        raise InputError(f"--output-dir must be a folder of this machine, but with --parts; got {output_dir}.")
-    must = f"--output-dir must be a folder that can be written to; {output_dir}"
+        raise InputError(f"--output-dir must be a local folder, except with --parts; got {output_dir}.")
+    must = f"--output-dir must be a writable folder; {output_dir}"
     try:
         output_dir.mkdir(parents=True, exist_ok=True)
     except (OSError, ValueError) as error:
@@ -103,12 +105,12 @@ def make_output_dir(output_dir: Path | str) -> None:
 def arrange(
     recordings: list[NamedRecording], options: argparse.Namespace, inputs: Sequence[str]
 ) -> list[NamedRecording]:
-    """Put recordings into the order that the format needs, and check that each can have its place in the output.
+    """Sort recordings as the format requires, and check that their output does not collide.
 
     Args:
-        recordings: to be written.
+        recordings: to transcribe.
         options: of the command: format and output_dir.
-        inputs: paths that the command was given; neither they nor the audio may be replaced.
+        inputs: the command's input paths; neither they nor the audio may be replaced.
     """
     form = FORMATS[options.format]
     if options.output_dir:
@@ -117,38 +119,36 @@ def arrange(
         _check_unlike(
             recordings,
             lambda recording: str(recording.place),
-            f"would be written to the same file in {options.output_dir}, so each needs its own --output-dir",
+            f"have the same output file in {options.output_dir}, so each needs its own --output-dir",
         )
         read = {os.path.realpath(path) for path in inputs}
         read |= {os.path.realpath(recording.utterance.audio_filepath) for recording in recordings}
         for recording in recordings:
             path = _file_of(options.output_dir / recording.place, form)
             if os.path.realpath(path) in read:
-                must = "--output-dir must be a folder in which no input would be replaced"
+                must = "--output-dir must be a folder where no output replaces an input"
                 raise InputError(f"{must}; {recording.name} would be written to {path}. Give another folder.")
         return recordings
     if form.single and len(recordings) > 1:
-        must = f"--format {options.format} must have --output-dir for several recordings, since each needs its own file"
-        raise InputError(f"{must}; got {len(recordings)} of them.")
+        must = f"--format {options.format} needs --output-dir for several recordings, because each needs its own file"
+        raise InputError(f"{must}; got {len(recordings)} recordings.")
     if form.key is not None:
         key = form.key
-        _check_unlike(
-            recordings, lambda recording: key(recording.name), f"would bear the same name in {options.format}"
-        )
+        _check_unlike(recordings, lambda recording: key(recording.name), f"have the same name in {options.format}")
         return sorted(recordings, key=lambda recording: key(recording.name))
     return recordings
 
 
 def _fitting(place: Path, suffix: str) -> Path:
-    """Shorten a file name that is too long for file systems; a digest keeps it unique.
+    """Shorten a file name that is too long for file systems, and add a digest that keeps it unique.
 
-    It is cut between characters, where it is UTF-8.
+    A UTF-8 name is cut between characters.
     """
     name = os.fsencode(place.name)
     if len(name) + len(f".{suffix}{UNFINISHED}") <= MAX_NAME_BYTES:
         return place
-    kept = name[:KEPT_NAME_BYTES].decode("utf-8", "ignore")
-    return place.with_name(f"{kept}-{hashlib.sha256(name).hexdigest()[:8]}")
+    prefix = name[:KEPT_NAME_BYTES].decode("utf-8", "ignore")
+    return place.with_name(f"{prefix}-{hashlib.sha256(name).hexdigest()[:8]}")
 
 
 def _check_unlike(recordings: Sequence[NamedRecording], key: Callable[[NamedRecording], str], what: str) -> None:
@@ -162,7 +162,7 @@ def _check_unlike(recordings: Sequence[NamedRecording], key: Callable[[NamedReco
 
 
 def write(transcripts: Transcripts, options: argparse.Namespace) -> Transcripts:
-    """Write transcripts to files, or to stdout; pass them on when they are written."""
+    """Write transcripts to files or to stdout; yield each after it is written."""
     form = FORMATS[options.format]
     if options.output_dir:
         for recording, transcript in transcripts:
@@ -192,4 +192,4 @@ def _write_file(place: Path, form: Format, name: str, transcript: "Transcript") 
     try:
         write_whole(path, lambda file: file.write(content))
     except OSError as error:
-        raise InputError(f"{path}: a transcript must be written there; {error.strerror}.") from None
+        raise InputError(f"{path}: the file of a transcript must be writable; got: {error.strerror}.") from None

@@ -1,4 +1,4 @@
-"""The perplexity of a dev text under language models as a table."""
+"""A table of the perplexity of a dev text under language models."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -28,13 +28,13 @@ def dev_lines(
     spelled: "Array | None" = None,
     unit: str = "word",
 ) -> list[str]:
-    """Say how much of a dev text is unknown, and lay the models' perplexities out, a line a model.
+    """Return lines with the number of unknown words of a dev text, and a table of perplexities, a row per model.
 
     Args:
         path: of the text.
         dev: the text.
-        models: in the order of the lines; name, weight if it is part of a mixture, n-grams.
-        of_texts: number of ids that words of the models' texts have; words added from a list follow. None: no list.
+        models: name, weight (None: not part of a mixture) and n-grams of each model.
+        of_texts: number of ids of words in the models' texts; larger ids are words added from a list. None: no list.
         spelled: (number of unknown words,) log10 of the probability of their spelling. None: no spelling model.
         unit: of the models.
     """
@@ -60,6 +60,6 @@ def dev_lines(
 
 
 def words_line(path: str, listed: int, new: int, probability: float) -> str:
-    """Say how many words of a list the texts lack, which the model now has."""
+    """Return a line with the number of listed words that were added because the texts lack them."""
     share = f"; they share {probability:g} of the unigrams' probability" if new else ""
     return f"{path}: {counted(listed, 'word')}, {new:,} of them not in the texts{share}"

@@ -1,4 +1,4 @@
-"""What asr.plan prints about reading an epoch, memory, and the time to the first step."""
+"""Output of asr.plan about reads of an epoch, memory, and the time to the first step."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -11,22 +11,22 @@ from asr.storage.store import MERGE_GAP
 from asr.text.numbers import counted, duration, percent
 
 PRICE = 0.0004  # US$ for 1,000 GET requests: the list price of S3 Standard in us-east-1, 2026
-SPEED = 100  # seconds of audio a second, of which figures are given: others are proportional
-PREFETCHED = 2  # batches of a loading process: torch's prefetch_factor
+SPEED = 100  # seconds of audio per second, for which rates are printed; other speeds are proportional
+PREFETCHED = 2  # batches per worker: torch's prefetch_factor
 
 
 @dataclass(frozen=True)
 class Load:
-    """What an epoch asks of stores and of each process.
+    """Load of an epoch on stores and on the memory of processes.
 
     Args:
-        reading: None: all audio is in files of this machine.
+        reading: requests to stores; None: all audio is in local files.
         plan: of the epoch.
         ranks: number of training processes.
         held_bytes: of columns and plan, in each process.
-        index_bytes: of indexes, mapped into memory.
-        peak_bytes: of memory of the process that has planned.
-        workers_bytes: of the batches that wait in the loading processes of a rank, at most.
+        index_bytes: of memory-mapped indexes.
+        peak_bytes: peak memory of the planning process.
+        workers_bytes: maximum size of the prefetched batches in a rank's workers.
     """
 
     reading: EpochReading | None
@@ -39,11 +39,11 @@ class Load:
 
 
 def load_of(reading: EpochReading | None, training_set: TrainingSet, plan: EpochPlan, ranks: int, workers: int) -> Load:
-    """Measure what an epoch asks of stores and of each process.
+    """Compute the load of an epoch.
 
     Args:
         reading: of the epoch.
-        training_set: that was planned.
+        training_set: of the plan.
         plan: of the epoch.
         ranks: number of training processes.
         workers: data.num_workers.
@@ -59,15 +59,15 @@ def load_of(reading: EpochReading | None, training_set: TrainingSet, plan: Epoch
 
 
 def costs(load: Load, storage: StorageSettings) -> Iterator[str]:
-    """Write bytes, requests, their cost, and memory, a line each."""
+    """Yield lines with bytes, requests, their cost, and memory."""
     if load.reading is not None:
         yield from _reading(load, load.reading, storage)
     yield "memory of each training process"
     yield f"  columns and plan of an epoch: {megabytes(load.held_bytes)}"
-    shared = "mapped from a file: the processes of a machine share it"
+    shared = "memory-mapped, shared by the processes of a machine"
     yield f"  index: {megabytes(load.index_bytes)}, {shared}"
-    yield f"  batches that wait in its loading processes: {megabytes(load.workers_bytes)} at most"
-    yield f"  this process took {megabytes(load.peak_bytes)} at most, libraries, model and mapped pages included"
+    yield f"  prefetched batches in its workers: at most {megabytes(load.workers_bytes)}"
+    yield f"  peak of this process: {megabytes(load.peak_bytes)}, with libraries, model and mapped pages"
 
 
 def _reading(load: Load, reading: EpochReading, storage: StorageSettings) -> Iterator[str]:
@@ -77,37 +77,37 @@ def _reading(load: Load, reading: EpochReading, storage: StorageSettings) -> Ite
         fetched = f"{megabytes(reading.fetched_bytes)} fetched, read amplification {reading.amplification:.3f}: {gaps}"
         yield f"  bytes: {megabytes(reading.wanted_bytes)} of audio, {fetched}"
     if reading.num_unsized:
-        yield f"  files of their own, whose bytes no index tells: {counted(reading.num_unsized, 'utterance')}"
-    part = f"as {reading.num_planned:,} of {reading.num_batches:,} batches have them"
-    batch = f"{reading.requests / reading.num_batches:.1f} a batch"
-    how = f"{batch}, {part}" if reading.num_planned < reading.num_batches else batch
-    yield f"  requests to an object store: {reading.requests:,.0f}, {how}"
-    price = f"at {PRICE:g} US$ for 1,000 GET requests, the list price of S3 Standard; traffic is not included"
+        yield f"  separate files of unknown size: {counted(reading.num_unsized, 'utterance')}"
+    part = f"estimated from {reading.num_planned:,} of {reading.num_batches:,} batches"
+    rate = f"{reading.requests / reading.num_batches:.1f} per batch"
+    rate = f"{rate}, {part}" if reading.num_planned < reading.num_batches else rate
+    yield f"  requests to an object store: {reading.requests:,.0f}, {rate}"
+    price = f"at {PRICE:g} US$ for 1,000 GET requests, the list price of S3 Standard, without traffic"
     yield f"  cost: {reading.requests * PRICE / 1000:,.4g} US$, {price}"
     seconds = float(load.plan.durations[load.plan.plan.order].sum())
     requests, fetched_bytes = (SPEED * value / seconds for value in (reading.requests, reading.fetched_bytes))
-    rate = f"{requests:,.1f} requests and {megabytes(fetched_bytes)} a second"
+    rate = f"{requests:,.1f} requests and {megabytes(fetched_bytes)} per second"
     rates = f"{rate} for each process, {requests * load.ranks:,.0f} and {megabytes(fetched_bytes * load.ranks)} for all"
-    yield f"  at {SPEED} s of audio a second and process: {rates}"
+    yield f"  at {SPEED} s of audio per second and process: {rates}"
     if storage.cache_dir is not None and reading.fetched_bytes:
         share = min(1.0, storage.cache_gigabytes * 1e9 / reading.fetched_bytes)
-        yield f"  data.cache_gigabytes={storage.cache_gigabytes:g} holds {percent(share)} of it, on a disk for all"
+        yield f"  data.cache_gigabytes={storage.cache_gigabytes:g} stores {percent(share)} of it, on a shared disk"
 
 
 def first_step(seconds: Mapping[str, float]) -> Iterator[str]:
-    """Write when the first step may begin.
+    """Yield lines with the expected time until the first step.
 
     Args:
-        seconds: that each part of a start took here.
+        seconds: measured for each part of the start.
     """
-    parts = ", ".join(f"{name} {took:.2f} s" for name, took in seconds.items())
-    beside = "libraries, processes and the trial of the largest batch come on top"
-    yield f"time to the first step: {duration(sum(seconds.values()))} here; {beside}"
+    parts = ", ".join(f"{name} {elapsed:.2f} s" for name, elapsed in seconds.items())
+    more = "plus libraries, processes and the trial of the largest batch"
+    yield f"time to the first step: {duration(sum(seconds.values()))} here, {more}"
     yield f"  {parts}"
 
 
 def megabytes(number: float) -> str:
-    """Write bytes in a unit that leaves few digits."""
+    """Format bytes in MB, GB or TB."""
     for unit, size in (("TB", 1e12), ("GB", 1e9)):
         if number >= size:
             return f"{number / size:,.2f} {unit}"

@@ -8,37 +8,37 @@ from pathlib import Path
 from asr.errors import InputError
 from asr.system.files import check_output
 
-MEGABYTES = 20.0  # of recordings: half an hour of speech, and a page that opens at once
+MEGABYTES = 20.0  # of recordings: half an hour of speech; larger pages open slowly
 MEGABYTE = 1_000_000
 
 
 def add_report(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
-    parser.add_argument("--report", metavar="FILE", type=Path, help="gets an HTML page with charts and recordings")
+    parser.add_argument("--report", metavar="FILE", type=Path, help="write an HTML page with charts and recordings")
     parser.add_argument(
         "--report-audio",
         metavar="MB",
         type=float,
-        help=f"of recordings in it and their features, the most telling ones first (default {MEGABYTES:g})",
+        help=f"limit of recordings and features in it, those with the most errors first (default {MEGABYTES:g})",
     )
 
 
 def audio_budget(options: argparse.Namespace, inputs: Iterable[str | Path]) -> float:
-    """Check the options before the work that comes first, and say how many bytes of recordings there may be.
+    """Check the options before the work begins; return the maximum bytes of recordings in the report.
 
     Args:
         options: of the command.
-        inputs: files that the command reads, and other files that it writes.
+        inputs: the command's inputs and its other outputs.
 
     Raises:
-        InputError: the report could not be written, or the budget is not a number of megabytes.
+        InputError: the report's path is not writable, or the limit is not a number of megabytes.
     """
     megabytes = MEGABYTES if options.report_audio is None else options.report_audio
     if not (math.isfinite(megabytes) and megabytes >= 0):
         raise InputError(f"--report-audio must be a number of megabytes, at least 0; got {megabytes}.")
     if options.report is None:
         if options.report_audio is not None:
-            raise InputError("--report-audio must go with --report; add --report FILE.")
+            raise InputError("--report-audio needs --report; add --report FILE.")
         return 0.0
     check_output("--report", options.report, "report.html", inputs)
     return megabytes * MEGABYTE

@@ -1,4 +1,4 @@
-"""A reference and what two models made of it, word below word, readable without colour."""
+"""A reference and two hypotheses, aligned word by word in plain text."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LEGEND = "*word*: recognised as this; +word+: too much; ---: missing."
 
 
 def side_by_side(reference: str, a: str, b: str) -> list[str]:
-    """Write a reference and two hypotheses below each other, in as many rows as it takes, the errors marked."""
+    """Return the lines of a reference and two hypotheses below each other, wrapped, with marked errors."""
     lines: list[str] = []
     row = list(LABELS)
     for column in _columns(_slots(align_words(reference, a)), _slots(align_words(reference, b))):
@@ -30,7 +30,7 @@ def side_by_side(reference: str, a: str, b: str) -> list[str]:
 
 
 def _columns(a: Sequence[list[str]], b: Sequence[list[str]]) -> Iterator[tuple[str, str, str]]:
-    """Yield each word of the reference with what was recognised for it, and before it the insertions."""
+    """Yield insertions and, after them, the next word of the reference with the recognised words."""
     for slot_a, slot_b in zip(a, b, strict=True):
         word, mark_a, *extra_a = slot_a
         _, mark_b, *extra_b = slot_b
@@ -40,7 +40,7 @@ def _columns(a: Sequence[list[str]], b: Sequence[list[str]]) -> Iterator[tuple[s
 
 
 def _slots(edits: Sequence[Edit]) -> list[list[str]]:
-    """For each word of the reference, and for its end: the word, its mark, and the words inserted before it."""
+    """Return, for each word of the reference and for its end: the word, its mark, and words inserted before it."""
     slots: list[list[str]] = []
     inserted: list[str] = []
     for edit in edits:

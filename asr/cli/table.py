@@ -8,13 +8,13 @@ WIDEST_NAME = 20
 
 
 def lay_out(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Make lines of rows: the first column to the left, the others, which are numbers, to the right."""
+    """Format rows as lines: the first column is left-aligned, the others, numbers, right-aligned."""
     first, *others = [max(cell_len(row[column]) for row in rows) for column in range(len(rows[0]))]
     return ["  ".join([set_cell_size(row[0], first), *map(str.rjust, row[1:], others)]) for row in rows]
 
 
 def short_name(name: str, width: int = WIDEST_NAME) -> str:
-    """Leave out the middle of a name that is too wide for a column; both ends are what tells names apart."""
+    """Shorten a wide name in the middle, because names differ at their ends."""
     if cell_len(name) <= width:
         return name
     end = name
