@@ -1,4 +1,4 @@
-"""python -m asr.align MODEL MANIFEST: find when each word of the reference texts is said, and which texts are wrong."""
+"""python -m asr.align MODEL MANIFEST: compute times of the words in reference texts, and find wrong texts."""
 
 import argparse
 import sys
@@ -22,20 +22,23 @@ if TYPE_CHECKING:
     from asr.recognition.recognizer import Recognizer
 
 OnAligned = Callable[["Utterance", "Aligned"], None]
-WORST = 10  # texts that are listed
+WORST = 10  # number of listed texts
 MIN_SCORE, MIN_SECONDS, MAX_SECONDS = -1.0, 1.0, 20.0  # of segments
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Align; the status is 1 if an utterance could not be, and the others are aligned all the same."""
+    """Align; the status is 1 if utterances cannot be aligned, and the others are aligned nevertheless."""
     parser = model_parser(
         "align",
-        "Find when each word of the reference texts is said, and which texts are wrong. Each text gets a score: 0 "
-        "where the model hears the same, and the lower, the less its worst word fits what is heard.",
+        "Compute the times of the words in reference texts, and find wrong texts. Each text gets a score, that of its "
+        "worst word: 0 if the model recognises the text itself; the lower, the worse the word fits the audio.",
     )
-    parser.add_argument("manifest", metavar="MANIFEST", help="JSONL, one utterance a line")
+    parser.add_argument("manifest", metavar="MANIFEST", help="JSONL, one utterance per line")
     parser.add_argument(
-        "--worst", type=int, metavar="N", help="texts of lowest score, listed on stderr (default 10; 0 with --segments)"
+        "--worst",
+        type=int,
+        metavar="N",
+        help="list the N texts with the lowest scores on stderr (default 10; 0 with --segments)",
     )
     add_output(parser, default="jsonl")
     _add_segments(parser)
@@ -64,7 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     with audio_progress("aligning", utterances) as advance:
         outcomes = in_order(recordings, partial(_outcomes, recognizer, how, advance, on_aligned))
-        # Who asks for segments of hours of audio has no use for all the words of them on the screen.
+        # With --segments, hours of audio would fill the screen with words.
         for recording, transcript in outcomes if rules and not options.output_dir else write(outcomes, options):
             scores.append((transcript.alternatives[0].score, recording.name, transcript.text))
     _list_worst(sorted(scores)[: options.worst])
@@ -72,44 +75,48 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _write_segments(options.segments, [one for line in utterances for one in segments.get(line.id, [])])
     problems = len(errors) + len(recordings) - len(scores)
     if problems:
-        complain(f"{problems} of {problems + len(scores)} could not be aligned: see above.")
+        complain(f"{problems} of {problems + len(scores)} utterances were not aligned; see the errors above.")
     return 1 if problems else 0
 
 
 def _list_worst(scores: Sequence[tuple[float, str, str]]) -> None:
-    """List texts on stderr, with their scores."""
+    """Print texts with their scores to stderr."""
     if scores:
-        print("texts that fit their audio worst (score; 0: the net recognises the same):", file=sys.stderr)
+        print("texts that fit their audio worst (score; 0: the model recognises the text itself):", file=sys.stderr)
     for score, name, text in scores:
         print(printable(f"{score:8.2f}  {name}  {text}"), file=sys.stderr)
 
 
 def _add_segments(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("cutting long recordings into segments to train on")
-    group.add_argument("--segments", metavar="OUT", type=Path, help="gets a manifest of segments, cut at silences")
-    score = "of a segment: 0 where the model hears just its text, -1 and less where it hears another"
+    group = parser.add_argument_group("cutting long recordings into training segments")
+    group.add_argument("--segments", metavar="OUT", type=Path, help="write a manifest of segments, cut at silences")
+    score = "minimum score of a segment: 0 if the model recognises its text, -1 and less if it recognises another"
     group.add_argument("--min-score", metavar="X", type=finite, help=f"{score} (default {MIN_SCORE})")
-    group.add_argument("--min-seconds", metavar="S", type=finite, help=f"of a segment (default {MIN_SECONDS:g})")
-    group.add_argument("--max-seconds", metavar="S", type=finite, help=f"of a segment (default {MAX_SECONDS:g})")
+    group.add_argument(
+        "--min-seconds", metavar="S", type=finite, help=f"minimum length of a segment (default {MIN_SECONDS:g})"
+    )
+    group.add_argument(
+        "--max-seconds", metavar="S", type=finite, help=f"maximum length of a segment (default {MAX_SECONDS:g})"
+    )
 
 
 def _segment_rules(options: argparse.Namespace) -> "SegmentRules | None":
-    """Collect which segments are good; None if there are to be none."""
+    """Collect the rules for good segments; None without --segments."""
     from asr.recognition.aligned_segments import SegmentRules
 
     given = {"min_score": options.min_score, "min_seconds": options.min_seconds, "max_seconds": options.max_seconds}
     if options.segments is None:
         for key, value in given.items():
             if value is not None:
-                raise InputError(f"--{key.replace('_', '-')} must go with --segments; it is not there.")
+                raise InputError(f"--{key.replace('_', '-')} needs --segments; got none.")
         return None
     check_output("--segments", options.segments, "segments.jsonl", inputs=[options.manifest])
     defaults = {"min_score": MIN_SCORE, "min_seconds": MIN_SECONDS, "max_seconds": MAX_SECONDS}
     rules = SegmentRules(**defaults | {key: value for key, value in given.items() if value is not None})
     if rules.min_score > 0:
-        raise InputError(f"--min-score must be at most 0, the best score there is; got {rules.min_score:g}.")
+        raise InputError(f"--min-score must be at most 0, the best possible score; got {rules.min_score:g}.")
     if not 0 <= rules.min_seconds < rules.max_seconds or rules.max_seconds < 1:
-        must = "--min-seconds must be at least 0, and less than --max-seconds, which must be at least 1"
+        must = "--min-seconds must be at least 0 and less than --max-seconds, which must be at least 1"
         raise InputError(f"{must}; got {rules.min_seconds:g} and {rules.max_seconds:g}.")
     return rules
 
@@ -133,7 +140,7 @@ def _segments(
 
 
 def _write_segments(path: Path, segments: "Sequence[AlignedSegment]") -> None:
-    """Write the good segments; name the others, with the reason, and count both."""
+    """Write the good segments; print the others with the reason, and count both."""
     from asr.data.manifest import write_manifest
 
     good = [segment for segment in segments if segment.problem is None]
@@ -141,15 +148,15 @@ def _write_segments(path: Path, segments: "Sequence[AlignedSegment]") -> None:
     for utterance, score, problem in segments:
         if problem is not None:
             begin = utterance.offset or 0.0
-            place = f"{utterance.id} ({begin:.2f} to {begin + utterance.duration:.2f} s)"
-            print(printable(f"{problem}: {score:.2f}  {place}  {utterance.text}"), file=sys.stderr)
+            position = f"{utterance.id} ({begin:.2f} to {begin + utterance.duration:.2f} s)"
+            print(printable(f"{problem}: {score:.2f}  {position}  {utterance.text}"), file=sys.stderr)
     hours = sum(segment.utterance.duration for segment in good) / 3600
-    said = f"{path}: {counted(len(good), 'segment')}, {hours:.2f} h"
+    message = f"{path}: {counted(len(good), 'segment')}, {hours:.2f} h"
     left_out = Counter(segment.problem for segment in segments if segment.problem is not None)
     if left_out:
         reasons = ", ".join(f"{count} {problem}" for problem, count in left_out.items())
-        said += f"; {left_out.total()} left out, as named above: {reasons}"
-    print(said, file=message_stream(path))
+        message += f"; {left_out.total()} left out, listed above: {reasons}"
+    print(message, file=message_stream(path))
 
 
 def _outcomes(
@@ -159,7 +166,7 @@ def _outcomes(
     on_aligned: OnAligned,
     utterances: "list[Utterance]",
 ) -> Outcomes:
-    """Yield each utterance's aligned reference text, or why it cannot be aligned."""
+    """Yield each utterance's aligned reference text, or the reason of a failure."""
     from asr.recognition.aligned_segments import align_utterances
 
     for utterance, aligned in align_utterances(recognizer, utterances, how, advance):

@@ -1,4 +1,4 @@
-"""python -m asr.average RUN_DIR|CHECKPOINT... --output-dir DIR: write a bundle of the mean of several checkpoints."""
+"""python -m asr.average RUN_DIR|CHECKPOINT... --output-dir DIR: average checkpoints and write a bundle."""
 
 import argparse
 import hashlib
@@ -15,40 +15,48 @@ from asr.text.printable import printable
 if TYPE_CHECKING:
     from asr.checkpoint.load import Start
 
-NUM_BEST = 5  # where neither --best nor --last is given
-SHARE = 0.3  # of --start
+NUM_BEST = 5  # default without --best and --last
+SHARE = 0.3  # default share of --start
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Average; print what was averaged and where it is."""
+    """Average checkpoints; print their names and the bundle's path."""
     parser = argparse.ArgumentParser(
         prog="python -m asr.average",
-        description="Write a bundle whose weights are the mean of several checkpoints of one run.",
+        description="Write a bundle whose weights are the average of several checkpoints of a run.",
     )
     parser.add_argument("sources", metavar="RUN_DIR|CHECKPOINT", nargs="+", help="a run folder, or .ckpt files")
     parser.add_argument(
-        "--output-dir", metavar="DIR", type=Path, required=True, help="the bundle; an older one there is replaced"
+        "--output-dir",
+        metavar="DIR",
+        type=Path,
+        required=True,
+        help="folder of the bundle; an older bundle is replaced",
     )
     choice = parser.add_mutually_exclusive_group()
-    best = f"of a run folder: the N of best validation WER, without any far from it (default {NUM_BEST})"
+    best = f"of a run folder: the N checkpoints with the lowest WER, without much worse ones (default {NUM_BEST})"
     choice.add_argument("--best", type=int, metavar="N", help=best)
-    choice.add_argument("--last", type=int, metavar="N", help="of a run folder: the N newest that were validated")
+    choice.add_argument("--last", type=int, metavar="N", help="of a run folder: the N newest validated checkpoints")
+    parser.add_argument("--start", metavar="MODEL", help="model of init.from to average with, to reduce forgetting")
     parser.add_argument(
-        "--start", metavar="MODEL", help="what init.from was: mixed in, so that less of it is forgotten"
-    )
-    parser.add_argument(
-        "--share", type=float, metavar="S", help=f"of it in the weights, more than 0, less than 1 (default {SHARE})"
+        "--share",
+        type=float,
+        metavar="S",
+        help=f"its share of the weights, greater than 0 and less than 1 (default {SHARE})",
     )
     options = parser.parse_args(arguments)
     if options.share is not None and options.start is None:
-        raise InputError(f"--share must go with --start, of which it is; got --share {options.share:g} alone.")
+        raise InputError(f"--share needs --start, to whose weights it applies; got only --share {options.share:g}.")
     share = SHARE if options.share is None else options.share
     if not 0 < share < 1:
-        raise InputError(f"--share must be more than 0 and less than 1; got {share:g}.")
+        raise InputError(f"--share must be greater than 0 and less than 1; got {share:g}.")
     checkpoints = find_checkpoints([Path(source) for source in options.sources], options.best, options.last)
     check_one_run(checkpoints)
     if (wanted := options.best or options.last) and len(checkpoints) < wanted:
-        print(f"{wanted} were asked for, the run stored {len(checkpoints)} (checkpoint.keep)", file=sys.stderr)
+        print(
+            f"{wanted} checkpoints were requested, but the run stored only {len(checkpoints)} (checkpoint.keep)",
+            file=sys.stderr,
+        )
     from asr.checkpoint.load import Start, write_bundle
     from asr.interchange.hub import path_of
 
@@ -60,7 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def find_checkpoints(sources: Sequence[Path], best: int | None, last: int | None) -> list[Path]:
-    """Find the checkpoints that the command line means.
+    """Find the checkpoints of the command line.
 
     Args:
         sources: a run folder, or files.
@@ -68,7 +76,7 @@ def find_checkpoints(sources: Sequence[Path], best: int | None, last: int | None
         last: `--last`.
 
     Raises:
-        InputError: the sources are of both kinds, or there is nothing to choose from, or no such number to choose.
+        InputError: the sources mix folders and files, there are no validated checkpoints, or a number is invalid.
     """
     for option, number in (("--best", best), ("--last", last)):
         if number is not None and number < 1:
@@ -79,12 +87,10 @@ def find_checkpoints(sources: Sequence[Path], best: int | None, last: int | None
     if folders:
         if len(sources) > 1:
             given = ", ".join(map(str, sources))
-            raise InputError(f"one run folder must be given, or checkpoints; got {given}.")
+            raise InputError(f"sources must be one run folder, or checkpoint files; got {given}.")
         return _choose(folders[0], best, last)
     if best is not None or last is not None:
-        raise InputError(
-            "--best and --last choose among a run folder's checkpoints; got files, which are all averaged."
-        )
+        raise InputError("--best and --last need a run folder; got checkpoint files, which are all averaged.")
     if len({real(source) for source in sources}) < len(sources):
         raise InputError(f"each checkpoint must be given once; got {', '.join(map(str, sources))}.")
     return list(sources)
@@ -95,13 +101,13 @@ def _choose(run_dir: Path, best: int | None, last: int | None) -> list[Path]:
     from asr.checkpoint.saved import kept_checkpoints, select
 
     folder = run_dir / CHECKPOINTS
-    validated = [kept for kept in kept_checkpoints(folder) if kept.score is not None]
+    validated = [checkpoint for checkpoint in kept_checkpoints(folder) if checkpoint.score is not None]
     if not validated:
-        must = f"{run_dir}: a run folder must hold validated checkpoints, {CHECKPOINTS}/step=…-wer=….ckpt"
-        raise InputError(f"{must}; it holds none. Give checkpoints by their own names.")
+        must = f"{run_dir}: a run folder must have validated checkpoints, {CHECKPOINTS}/step=…-wer=….ckpt"
+        raise InputError(f"{must}; it has none. Give the paths of checkpoints.")
     if last is not None:
-        return [kept.path for kept in select("average_last", validated, last)]
-    return [kept.path for kept in select("average_best", validated, best or NUM_BEST)]
+        return [checkpoint.path for checkpoint in select("average_last", validated, last)]
+    return [checkpoint.path for checkpoint in select("average_best", validated, best or NUM_BEST)]
 
 
 def check_one_run(checkpoints: Sequence[Path]) -> None:
@@ -117,17 +123,17 @@ def check_one_run(checkpoints: Sequence[Path]) -> None:
         if not path.is_file():
             raise InputError(f"{path}: no such checkpoint.")
         if (reason := damage(path)) is not None:
-            raise InputError(f"{path}: a checkpoint must be whole; {reason}.")
+            raise InputError(f"{path}: a checkpoint must be intact; {reason}.")
     first, *others = checkpoints
     expected = _origin(first)
     for path in others:
         if changes := differences(expected, _origin(path)):
-            must = f"{path}: checkpoints must be of one run to be averaged"
-            raise InputError(f"{must}; this one is not of that of {first}. Different: {'; '.join(changes.values())}.")
+            must = f"{path}: checkpoints to average must belong to one run"
+            raise InputError(f"{must}; {first} belongs to another. Different: {'; '.join(changes.values())}.")
 
 
 def _origin(checkpoint: Path) -> dict[str, Any]:
-    """Collect what the checkpoints of a run have in common: model, learnt files, and the run itself."""
+    """Return values that are equal in all checkpoints of a run: config, hashes of fitted files, and the run's id."""
     from asr.checkpoint.load import checkpoint_bundle, read_checkpoint
     from asr.run.resume import RUN_KEY
 
@@ -137,7 +143,7 @@ def _origin(checkpoint: Path) -> dict[str, Any]:
 
 
 def model_card(output_dir: Path, checkpoints: Sequence[Path], start: "Start | None" = None) -> str:
-    """Write the model card: which checkpoints the weights are the mean of, and what is mixed in."""
+    """Write the model card, which names the averaged checkpoints and the initial model."""
     lines = "\n".join(f"* {path.stem}" for path in checkpoints)
     counted = f"{_count(checkpoints)}{_and_start(start)}"
     return _CARD.format(name=real(output_dir).name, count=counted, lines=lines)

@@ -1,4 +1,4 @@
-"""python -m asr.compare A.utterances.jsonl B.utterances.jsonl: tell whether one model is better than another."""
+"""python -m asr.compare A.utterances.jsonl B.utterances.jsonl: test whether one model is better than another."""
 
 import argparse
 import json
@@ -41,18 +41,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """Read the command line."""
+    """Parse and check the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m asr.compare",
-        description="Tell whether one model has fewer errors than another.",
-        epilog="Several manifests at once: <(cat A/*.utterances.jsonl) <(cat B/*.utterances.jsonl)",
+        description="Test whether one model has fewer errors than another.",
+        epilog="Several manifests together: <(cat A/*.utterances.jsonl) <(cat B/*.utterances.jsonl)",
     )
     written = "NAME.utterances.jsonl, written by asr.evaluate --output-dir"
-    parser.add_argument("a", metavar="A", help=f"of the first model: {written}")
-    parser.add_argument("b", metavar="B", help="of the second model, on the same utterances")
-    parser.add_argument("--names", nargs=2, metavar=("A", "B"), help="of the models, to be shown instead of the paths")
-    parser.add_argument("--top", type=int, default=TOP, metavar="N", help=f"utterances to show (default {TOP})")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="gets all figures")
+    parser.add_argument("a", metavar="A", help=f"results of the first model: {written}")
+    parser.add_argument("b", metavar="B", help="results of the second model on the same utterances")
+    parser.add_argument("--names", nargs=2, metavar=("A", "B"), help="names of the models, shown instead of the paths")
+    parser.add_argument(
+        "--top", type=int, default=TOP, metavar="N", help=f"number of utterances to show (default {TOP})"
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures to this file")
     add_report(parser)
     options = parser.parse_args(arguments)
     if options.top < 0:
@@ -71,7 +73,7 @@ def report(
     names: Sequence[str],
     budget: float,
 ) -> str:
-    """Make the page, with recordings of the utterances that changed most as far as the budget (bytes) goes."""
+    """Make the page, with up to `budget` bytes of recordings of the utterances that changed most."""
     from asr.evaluation.comparison import match
     from asr.report.clips import record
     from asr.report.comparison import comparison_report
@@ -87,12 +89,12 @@ def report(
 
 
 def name_of(path: str) -> str:
-    """Name a model by the file of its utterances; a pipe has no name."""
+    """Return the name of a model: the path of its utterances; a pipe has no name."""
     return "(from a pipe)" if os.path.exists(path) and is_stream(Path(path)) else path
 
 
 def headline(comparison: Mapping[str, Any], a: str, b: str) -> list[str]:
-    """Give the verdict, both rates, their difference with its interval, and how often each model is the better one."""
+    """Return lines with the verdict, both rates, their difference with its interval, and each model's wins."""
     from asr.evaluation.comparison import change, verdict
 
     rows: list[tuple[str, ...]] = [("", "WER %", "95 % interval", "errors", "subst.", "ins.", "del.")]
@@ -107,7 +109,7 @@ def headline(comparison: Mapping[str, Any], a: str, b: str) -> list[str]:
 
 
 def chances(comparison: Mapping[str, Any]) -> list[tuple[str, ...]]:
-    """Say for each unit to draw from whether the difference could be chance, and how often each model is better."""
+    """Return a row per sampling unit: interval and p-value of the difference, and each model's wins."""
     rows: list[tuple[str, ...]] = [("over", "95 % interval, points", "p", "A better", "B better", "as good")]
     for unit, prefix in (("utterances", ""), ("speakers", "speaker_")):
         wins, ends = comparison[f"{unit[:-1]}_wins"], comparison["difference"][f"{prefix}interval"]
@@ -121,7 +123,7 @@ def chances(comparison: Mapping[str, Any]) -> list[tuple[str, ...]]:
 
 
 def changes(comparison: Mapping[str, Any], a: "Sequence[Scored]", b: "Sequence[Scored]", top: int) -> list[str]:
-    """Show the utterances that changed most: the reference, and both hypotheses aligned with it."""
+    """Return lines with the utterances that changed most: the reference, and both hypotheses aligned with it."""
     rows = comparison["changed"][:top]
     if not rows:
         return []

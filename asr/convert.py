@@ -18,7 +18,7 @@ PAD_MODES = ("zeros", "reflect")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Convert; print what was made of what."""
+    """Convert; print the output and the account of tensors."""
     parser = argparse.ArgumentParser(
         prog="python -m asr.convert",
         description="Convert a Conformer or Fast Conformer of NVIDIA NeMo, or a Parakeet of transformers, with CTC, "
@@ -26,27 +26,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "transformers (--to huggingface).",
     )
     model = (
-        "a .nemo archive, its files or transformers' in a folder, or hf://OWNER/NAME[@REVISION]; with --to: a bundle"
+        "a .nemo archive, a folder of its files or of transformers' files, or hf://OWNER/NAME[@REVISION]; with --to: "
+        "a bundle"
     )
     parser.add_argument("model", metavar="MODEL", help=model)
-    output = "the folder, or the archive; an older one is replaced"
+    output = "folder or archive to write; an older one is replaced"
     parser.add_argument("-o", "--output", metavar="PATH", type=Path, required=True, help=output)
     parser.add_argument(
-        "--to", choices=(BUNDLE, NEMO, HUGGING_FACE), default=BUNDLE, help="what is made (default bundle)"
+        "--to", choices=(BUNDLE, NEMO, HUGGING_FACE), default=BUNDLE, help="output format (default bundle)"
     )
-    pad_mode = "around a waveform: zeros (default, as in NeMo 3), or reflect (as in NeMo 1)"
+    pad_mode = "padding around a waveform: zeros (default, as in NeMo 3) or reflect (as in NeMo 1)"
     parser.add_argument("--pad-mode", choices=PAD_MODES, help=pad_mode)
-    source = "who made the model, and its licence: a sentence for the model card"
+    source = "authors and licence of the model: a sentence for the model card"
     parser.add_argument("--source", metavar="TEXT", help=source)
-    local = "attend to this many encoder frames to each side, not to all: for long recordings; MODEL may be a bundle"
+    local = "limit attention to this number of encoder frames on each side, for long recordings; MODEL may be a bundle"
     parser.add_argument("--local-attention", metavar="FRAMES", type=int, help=local)
     options = parser.parse_args(arguments)
     if options.to != BUNDLE:
         for option in ("pad_mode", "source", "local_attention"):
             if getattr(options, option) is not None:
-                raise InputError(
-                    f"--{option.replace('_', '-')} must go with --to bundle; what others read has no such thing."
-                )
+                raise InputError(f"--{option.replace('_', '-')} needs --to bundle; other formats have no such setting.")
         (to_archive if options.to == NEMO else to_folder)(options.model, options.output)
     else:
         pad_mode = options.pad_mode or PAD_MODES[0]
@@ -55,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def to_bundle(model: str, output: Path, pad_mode: str, source: str | None, local_attention: int | None) -> None:
-    """Make a bundle of another toolkit's model."""
+    """Convert another toolkit's model to a bundle."""
     from dataclasses import replace
 
     from asr.checkpoint.address import hub_hint, is_address
@@ -73,15 +72,15 @@ def to_bundle(model: str, output: Path, pad_mode: str, source: str | None, local
         path, origin = downloaded.path, str(downloaded.address)
         source = source or _of_hub(downloaded.address.owner, downloaded.card)
     if not path.exists():
-        must = f"{path}: there must be a .nemo archive, or a folder of its files or of transformers' files"
-        raise InputError(f"{must}; there is nothing.{hub_hint(path)}")
+        must = f"{path}: MODEL must be a .nemo archive, or a folder of its files or of transformers' files"
+        raise InputError(f"{must}; it does not exist.{hub_hint(path)}")
     if local_attention is not None and is_bundle(path):
         bundle = read_bundle(bundle_folder(path))
         replace_bundle(output, with_local_attention(bundle, local_attention, path))
         print(f"{output}: {path}, with local attention to {local_attention} frames on each side")
         return
     if path.is_dir() and all((path / name).is_file() for name in OF_A_BUNDLE):
-        raise InputError(f"{path}: it is a bundle of asr already. To convert it, add --to nemo or --to huggingface.")
+        raise InputError(f"{path}: this is a bundle of asr already. To convert it, add --to nemo or --to huggingface.")
     converted = (from_huggingface if is_huggingface(path) else from_nemo)(path, pad_mode)
     if local_attention is not None:
         converted = converted._replace(bundle=with_local_attention(converted.bundle, local_attention, path))
@@ -91,7 +90,7 @@ def to_bundle(model: str, output: Path, pad_mode: str, source: str | None, local
 
 
 def to_archive(model: str, output: Path) -> None:
-    """Make a `.nemo` archive of a bundle."""
+    """Convert a bundle to a `.nemo` archive."""
     from asr.checkpoint.bundle import read_bundle
     from asr.checkpoint.load import bundle_folder
     from asr.interchange.hub import path_of
@@ -106,7 +105,7 @@ def to_archive(model: str, output: Path) -> None:
 
 
 def to_folder(model: str, output: Path) -> None:
-    """Make transformers' folder of a bundle."""
+    """Convert a bundle to a folder for transformers."""
     from asr.checkpoint.bundle import read_bundle
     from asr.checkpoint.load import bundle_folder
     from asr.interchange.hub import path_of
@@ -119,11 +118,11 @@ def to_folder(model: str, output: Path) -> None:
     replace_huggingface(output, files)
     print(f"{output}: {', '.join(files)}")
     if left_out := names_left_out(bundle):
-        print(f"Left out: {', '.join(left_out)}. Parakeet has no CTC head beside a transducer.")
+        print(f"Left out: {', '.join(left_out)}. Parakeet has no CTC head in addition to a transducer.")
 
 
 def model_card(output: Path, origin: str, source: str | None, converted: "Converted") -> str:
-    """Write the model card: what the weights were converted from."""
+    """Write the model card, with the origin of the weights."""
     version = f", written by {converted.writer}" if converted.writer else ""
     return _CARD.format(
         name=real(output).name,
@@ -135,7 +134,7 @@ def model_card(output: Path, origin: str, source: str | None, converted: "Conver
 
 
 def _account(converted: "Converted") -> str:
-    """What became of the tensors."""
+    """Return the account of tensors: how many were taken, folded, compared or not needed."""
     names = {
         "taken": converted.account.taken,
         "folded (a scale into the subsampling, a bias into another)": converted.account.folded,
@@ -147,7 +146,7 @@ def _account(converted: "Converted") -> str:
 
 
 def _of_hub(owner: str, card: str) -> str:
-    """What a model card on a hub says of its licence, for ours."""
+    """Return a sentence for the model card with the author and licence from the card on the hub."""
     licence = re.search(r"^license:\s*[\"']?([\w.+-]{1,40})", card, re.MULTILINE | re.ASCII)
     named = f"its model card says {licence[1]}" if licence else "its model card names none"
     maker = "NVIDIA" if owner == "nvidia" else owner

@@ -1,8 +1,8 @@
-"""python -m asr.doctor [overrides]: look over a corpus, and a plan to train on it, before any training.
+"""python -m asr.doctor [overrides]: check a corpus, and the plan of a training on it, before the training.
 
-Hydra's overrides are those of asr.train. What is found is printed, each finding with the utterances concerned and what
-to do; it lies on a page, too, doctor.html in run_dir, where the worst can be listened to. The exit status is 0 where
-training may start, with warnings or without, and 1 where it should not.
+The overrides are those of asr.train. Each finding is printed with the utterances concerned and what to do. The page
+doctor.html in run_dir has the findings too, with audio of the worst utterances. The exit status is 0 if training may
+start, also with warnings, and 1 if it should not.
 """
 
 from pathlib import Path
@@ -36,7 +36,9 @@ def doctor(settings: "RunSettings") -> None:
 
     configure(settings.data.storage)
     source = settings.doctor.model
-    recognizer = load_recognizer(source) if source is not None else None  # first: examining a corpus may take an hour
+    recognizer = (
+        load_recognizer(source) if source is not None else None
+    )  # loaded first, because the examination may take an hour
     run_dir = Path(settings.run_dir)
     diagnosis = Diagnosis(settings.corpus.name, Path(settings.doctor.report or run_dir / DOCTOR))
     prepare_if_absent(settings.corpus)
@@ -60,7 +62,7 @@ def doctor(settings: "RunSettings") -> None:
 def _examine(
     settings: "RunSettings", corpus: "Corpus", diagnosis: "Diagnosis", recognizer: "Recognizer | None"
 ) -> None:
-    """Examine the corpus, and with a model its texts, under a bar."""
+    """Examine the corpus and, with a model, the alignment of its texts, with a progress bar."""
     from asr.cli.command import progress_bar
     from asr.diagnosis.alignment import alignment_findings
     from asr.diagnosis.examination import bounds_of, examine
@@ -83,13 +85,13 @@ def _task(bar: "Progress", what: str, total: float) -> "Advance":
 
 
 def _forecast(settings: "RunSettings", corpus: "Corpus", sample: "Corpus", diagnosis: "Diagnosis") -> None:
-    """Make the model, try it, and say what a training will need.
+    """Make the model, try it, and estimate time and memory of a training.
 
     Args:
         settings: of the training.
-        corpus: whole, which is planned.
-        sample: whose texts are spelled.
-        diagnosis: gets findings and facts.
+        corpus: the whole corpus, for the plan.
+        sample: of the corpus, for the check of the tokenizer.
+        diagnosis: receives findings and facts.
     """
     import torch
 

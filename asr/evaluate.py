@@ -36,14 +36,16 @@ ALL = "all manifests"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Evaluate; the status is 1 if an utterance could not be read, and the others are scored all the same."""
+    """Evaluate; the status is 1 if utterances are unreadable, and the others are scored nevertheless."""
     parser = model_parser("evaluate", "Report the word error rate of a model on manifests.")
     parser.add_argument(
         "manifests", metavar="MANIFEST", nargs="+", help="manifest (JSON lines) or index (.arrow): file or URL"
     )
-    parser.add_argument("--output-dir", metavar="DIR", type=Path, help="gets NAME.wer.json and NAME.utterances.jsonl")
     parser.add_argument(
-        "--normalizer", metavar="NAME", help=f"of the texts to be scored: {', '.join(NORMALIZERS)} (the model's own)"
+        "--output-dir", metavar="DIR", type=Path, help="write NAME.wer.json and NAME.utterances.jsonl here"
+    )
+    parser.add_argument(
+        "--normalizer", metavar="NAME", help=f"normaliser for scoring: {', '.join(NORMALIZERS)} (the model's own)"
     )
     add_report(parser)
     add_conditions(parser)
@@ -57,7 +59,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     names = [manifest_name(path) for path in options.manifests]
     if len(set(names)) < len(names):
-        raise InputError(f"manifests must have different file names, since results are called after them; got {names}.")
+        raise InputError(
+            f"manifests must have different file names, because results are named after them; got {names}."
+        )
     manifests = {}
     for name, path in zip(names, options.manifests, strict=True):
         manifests[name], problems = listed_utterances(path)
@@ -107,7 +111,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def summary(evaluation: "Evaluation") -> dict[str, Any]:
-    """Return what NAME.wer.json holds."""
+    """Return the contents of NAME.wer.json."""
     seconds, factor = evaluation.audio_seconds, evaluation.real_time_factor
     return evaluation.as_dict() | {
         "audio_seconds": seconds,
@@ -123,7 +127,7 @@ def write(output_dir: Path, evaluation: "Evaluation", name: str, summary: Mappin
         write_whole_text(output_dir / f"{name}.wer.json", json.dumps(summary, indent=2) + "\n")
         write_whole(output_dir / f"{name}.utterances.jsonl", lambda file: file.write(content))
     except OSError as error:
-        raise InputError(f"--output-dir must be a folder that can be written to; {error}.") from None
+        raise InputError(f"--output-dir must be a writable folder; got: {error}.") from None
 
 
 def report(
@@ -134,7 +138,7 @@ def report(
     how: "Inference",
     harder: "Mapping[str, Sequence[Harder]]",
 ) -> str:
-    """Make the page, with recordings of the utterances with the most errors as far as the budget (bytes) goes."""
+    """Make the page, with up to `budget` bytes of recordings of the utterances with the most errors."""
     from asr.evaluation.result import together
     from asr.report.clips import record_with_features
     from asr.report.evaluation import About, evaluation_report

@@ -1,4 +1,4 @@
-"""python -m asr.export MODEL -o FOLDER: write a model as others run it: ONNX, or Hugging Face's transformers."""
+"""python -m asr.export MODEL -o FOLDER: export a model to ONNX or to Hugging Face's transformers."""
 
 import argparse
 import re
@@ -30,16 +30,16 @@ ONNX, HUGGING_FACE = "onnx", "huggingface"
 OPTIONS = {
     ONNX: ("decode", "quantize", "manifest", "audio", "web", "example"),
     HUGGING_FACE: ("language", "license"),
-}  # of one alone
+}  # options of only one format
 LICENCE = re.compile(r"[a-z0-9][a-z0-9.+-]{0,39}")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Export; print what was written, and how it compares with the model."""
+    """Export; print the files and the comparison with the model."""
     options = _parser().parse_args(arguments)
     _check_options(options)
     if options.example and not options.web:
-        raise InputError("--example must go with --web: it is for the page.")
+        raise InputError("--example needs --web; it is for the page.")
     if options.to == HUGGING_FACE:
         return _publish(options)
     from asr.checkpoint.load import bundle_recognizer, read_model
@@ -51,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     path, base = path_of(options.model), None if options.base is None else path_of(options.base)
     bundle = _with_decoder(read_model(path, base), options.decode)
     if bundle.programs:
-        raise InputError(f"{path}: a model to be exported must have its weights; this one is exported already.")
+        raise InputError(f"{path}: a model to export must have weights; this one is exported already.")
     recognizer = bundle_recognizer(bundle, path)
     check_exportable(recognizer, bundle.config)
     if not options.web:
@@ -67,8 +67,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         runtime = _runtime(options, bundle, on_step)
         parts = written_down(recognizer, on_step)
         programs = all_programs(parts, recognizer, bundle.config)
-        found = differences(recognizer, bundle.config, programs, audio, on_step)
-        compared = _compared(len(audio) - len(options.audio), len(options.audio), found, options.quantize)
+        comparison = differences(recognizer, bundle.config, programs, audio, on_step)
+        compared = _compared(len(audio) - len(options.audio), len(options.audio), comparison, options.quantize)
     figures = ""
     if options.quantize is not None:
         made = {"float32": parts, options.quantize: smaller(parts, options.quantize)}
@@ -91,51 +91,51 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     description = (
-        "Write a model as ONNX: for runtimes without torch, and for asr.evaluate and asr.transcribe. Or, with "
-        "--to huggingface, as the folder that transformers loads as ParakeetForCTC, RNNT or TDT, with a model card."
+        "Export a model to ONNX, for runtimes without torch and for asr.evaluate and asr.transcribe. Or, with "
+        "--to huggingface, to a folder that transformers loads as ParakeetForCTC, RNNT or TDT, with a model card."
     )
     parser = argparse.ArgumentParser(prog="python -m asr.export", description=description)
     parser.add_argument("model", metavar="MODEL", help="a run folder, a bundle, or a .ckpt")
     add_base(parser)
-    output = "gets the programs, tokens.txt and README.md; it must not exist, be empty, or hold nothing but an earlier "
+    output = "folder for the programs, tokens.txt and README.md; it must not exist, be empty, or contain only an older "
     output += "export, which is replaced"
     parser.add_argument("-o", "--output", metavar="FOLDER", type=Path, required=True, help=output)
-    parser.add_argument("--to", choices=(ONNX, HUGGING_FACE), default=ONNX, help="what is written (default onnx)")
-    decode = "of the exported model, for asr's own commands, instead of the model's own"
+    parser.add_argument("--to", choices=(ONNX, HUGGING_FACE), default=ONNX, help="format of the export (default onnx)")
+    decode = "decoder of the exported model for asr's commands, instead of the model's own"
     parser.add_argument("--decode", choices=DECODERS, metavar="NAME", help=f"{decode}: {', '.join(DECODERS)}")
-    audio = "recordings on which the programs are compared with the model, beside made audio (the first 30 s of each)"
+    audio = "recordings to compare programs and model on, besides made-up audio (the first 30 s of each)"
     quantize = ", ".join(f"{name}: {about}" for name, about in SMALLER.items())
-    parser.add_argument("--quantize", choices=SMALLER, help=f"make the programs smaller; {quantize}")
-    manifest = "JSONL: on it the WER is measured before and after --quantize"
+    parser.add_argument("--quantize", choices=SMALLER, help=f"quantise the programs; {quantize}")
+    manifest = "JSONL manifest to measure the WER before and after --quantize"
     parser.add_argument("--manifest", metavar="FILE", help=manifest)
     parser.add_argument("--audio", metavar="FILE", nargs="+", default=[], help=audio)
-    parser.add_argument("--language", metavar="CODE", help="for the model card: en, de; with --to huggingface")
-    licence = "for the model card, as the hub calls it: cc-by-4.0, apache-2.0; with --to huggingface"
+    parser.add_argument("--language", metavar="CODE", help="for the model card, such as en; with --to huggingface")
+    licence = "for the model card, by the hub's name, such as cc-by-4.0; with --to huggingface"
     parser.add_argument("--license", metavar="NAME", help=licence)
-    web = "write a page instead, which recognises in the browser: a folder of files, for any server of such"
-    parser.add_argument("--web", action="store_true", help=f"{web}; what runs the model is downloaded once, from npm")
-    example = "recordings that the page of --web offers"
+    web = "write a page that recognises in the browser instead: a folder for any static file server"
+    parser.add_argument("--web", action="store_true", help=f"{web}; the runtime is downloaded once, from npm")
+    example = "recordings for the page of --web"
     parser.add_argument("--example", metavar="FILE", type=Path, nargs="+", default=[], help=example)
     return parser
 
 
 def _check_options(options: argparse.Namespace) -> None:
-    """Check that no option is given which the form that is written has no use for.
+    """Check that all options apply to the chosen format.
 
     Raises:
-        InputError: one is, or is not what it must be.
+        InputError: an option does not apply or is invalid.
     """
     for form, names in OPTIONS.items():
         for name in names:
             if form != options.to and getattr(options, name):
-                raise InputError(f"--{name} must go with --to {form}; --to {options.to} has no use for it.")
+                raise InputError(f"--{name} needs --to {form}; it has no effect with --to {options.to}.")
     check_language(options.language)
     if options.license is not None and not LICENCE.fullmatch(options.license):
-        raise InputError(f"--license must be a short name in lower case, such as cc-by-4.0; got {options.license!r}.")
+        raise InputError(f"--license must be a short lower-case name, such as cc-by-4.0; got {options.license!r}.")
 
 
 def _publish(options: argparse.Namespace) -> int:
-    """Write the folder that transformers loads, with a model card; print how it is uploaded."""
+    """Write a folder for transformers, with a model card; print the command to upload it."""
     from asr.interchange.hub import path_of
     from asr.publishing.publication import publish
 
@@ -143,16 +143,16 @@ def _publish(options: argparse.Namespace) -> int:
     files, left_out = publish(path_of(options.model), options.output, **about)
     print(f"{options.output}: {', '.join(files)}")
     if left_out:
-        print(f"Left out: {', '.join(left_out)}. Parakeet has no CTC head beside a transducer.")
+        print(f"Left out: {', '.join(left_out)}. Parakeet has no CTC head in addition to a transducer.")
     unknown = [name for name, value in about.items() if value is None]
     if unknown:
-        print(f"README.md names no {' and no '.join(unknown)}: give --{' and --'.join(unknown)}, if you know.")
+        print(f"README.md has no {' and no '.join(unknown)}: give --{' and --'.join(unknown)} if you know.")
     print(f"hf upload OWNER/{real(options.output).name} {options.output}")
     return 0
 
 
 def _with_decoder(bundle: "Bundle", name: str | None) -> "Bundle":
-    """Take another decoder than the model's own, if one is named."""
+    """Return the bundle with another decoder, if a name is given."""
     from asr.checkpoint.load import decoder_settings
 
     instead = {} if name is None else {"name": name}
@@ -160,25 +160,25 @@ def _with_decoder(bundle: "Bundle", name: str | None) -> "Bundle":
 
 
 def _utterances(options: argparse.Namespace) -> "list[Utterance]":
-    """What the WER is measured on.
+    """Read the manifest for the WER.
 
     Raises:
-        InputError: there is nothing to compare, or the manifest is damaged.
+        InputError: --quantize is missing, or the manifest is invalid.
     """
     from asr.data.manifest import read_manifest
 
     if options.manifest is None:
         return []
     if options.quantize is None:
-        raise InputError("--manifest must go with --quantize; without it the model's WER is that of its programs.")
+        raise InputError("--manifest needs --quantize; without it, programs and model have the same WER.")
     return read_manifest(options.manifest)
 
 
 def _runtime(options: argparse.Namespace, bundle: "Bundle", on_step: Callable[[str], None]) -> "Runtime | None":
-    """What the page of --web runs by; None without.
+    """Prepare the browser runtime for the page of --web; None without --web.
 
     Raises:
-        InputError: there can be no page of that model.
+        InputError: the model cannot run in a browser.
     """
     from asr.publishing.site_folder import prepare_site
 
@@ -192,15 +192,13 @@ def _write_site(
     programs: Mapping[str, bytes],
     runtime: "Runtime",
 ) -> None:
-    """Write the page, and say how to look at it."""
+    """Write the page, and print the command to open it."""
     from asr.publishing.site_folder import write_site
 
     folder = options.output
     size = write_site(folder, _source(options), bundle, recognizer, programs, runtime, options.example)
-    print(f"{folder}: a page, for which a browser downloads {size} MB before it first recognises.")
-    print(
-        f"To look at it: python -m http.server --directory {shlex.quote(str(folder))}; then open http://localhost:8000"
-    )
+    print(f"{folder}: a page; a browser downloads {size} MB before the first recognition.")
+    print(f"To open it: python -m http.server --directory {shlex.quote(str(folder))}; then open http://localhost:8000")
 
 
 def _figures(
@@ -210,7 +208,7 @@ def _figures(
     made: "Mapping[str, Parts]",
     utterances: "Sequence[Utterance]",
 ) -> str:
-    """Measure programs before and after, and write what was measured."""
+    """Measure size, speed and WER before and after quantisation; return a table."""
     from asr.publishing.figures import measured, speeds, table
     from asr.publishing.programs import net_of, running, size
 
@@ -230,7 +228,7 @@ def _figures(
 def _compared(
     num_made: int, num_recordings: int, differences: "Mapping[str, ProgramDifference]", quantize: str | None
 ) -> str:
-    """Say how the programs were compared with the model, and with what outcome."""
+    """Return a sentence on the comparison of programs and model, and its result."""
     worst = max(differences.values(), key=lambda difference: difference.largest)
     what = "Compared" if quantize is None else f"Before they were made {quantize}, compared"
     audio = f"{num_made} made-up signals"
@@ -242,7 +240,7 @@ def _compared(
 
 
 def _source(options: argparse.Namespace) -> str:
-    """Name the model that is exported."""
+    """Return the name of the exported model."""
     from asr.checkpoint.load import BUNDLE
     from asr.interchange.hub import is_address
 

@@ -1,4 +1,4 @@
-"""python -m asr.merge ADAPTER --base MODEL -o FOLDER: write a whole model of an adapter and its base."""
+"""python -m asr.merge ADAPTER --base MODEL -o FOLDER: merge an adapter into its base."""
 
 import argparse
 from collections.abc import Sequence
@@ -11,15 +11,20 @@ from asr.text.printable import printable
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Merge; print what was made of what."""
+    """Merge; print the names of the output, adapter and base."""
     parser = argparse.ArgumentParser(
         prog="python -m asr.merge",
-        description="Write a bundle whose weights are those of a base with what an adapter (adapter=lora) has learnt.",
+        description="Merge an adapter (adapter=lora) into its base, and write a bundle of the whole model.",
     )
-    parser.add_argument("model", metavar="ADAPTER", help="the run folder, the bundle or a .ckpt of an adapter")
+    parser.add_argument("model", metavar="ADAPTER", help="run folder, bundle or .ckpt of an adapter")
     add_base(parser, required=True)
     parser.add_argument(
-        "-o", "--output", metavar="FOLDER", type=Path, required=True, help="the bundle; an older one is replaced"
+        "-o",
+        "--output",
+        metavar="FOLDER",
+        type=Path,
+        required=True,
+        help="folder of the bundle; an older bundle is replaced",
     )
     options = parser.parse_args(arguments)
     from asr.checkpoint.bundle import check_replaceable, replace_bundle
@@ -31,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     names = {"name": real(options.output).name, "adapter": _named(options.model), "base": _named(options.base)}
     bundle = replace(bundle, card=_CARD.format(**names, card=_quoted(bundle.card)))
     check_replaceable(options.output, bundle)
-    bundle_recognizer(bundle, path)  # it must load
+    bundle_recognizer(bundle, path)  # checks that it loads
     replace_bundle(options.output, bundle)
     print(f"{options.output}: {printable(str(options.model))} merged into {printable(str(options.base))}")
     return 0

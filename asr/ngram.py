@@ -27,16 +27,16 @@ if TYPE_CHECKING:
     from asr.language_model.kneser_ney import Array, NGrams
 
 ORDER = 3
-ORDERS = (2, 6)  # shortest and longest that KenLM reads
+ORDERS = (2, 6)  # range supported by KenLM
 UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 MIN_MEMORY = 1 << 20
-_NAMED = 5  # unspellable lines that are named; the others are only counted
+_NAMED = 5  # skipped lines that are named; others are only counted
 
 Speller = Callable[[str], list[str]]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Build the model; the status is 0 also where lines that cannot be spelled were left out."""
+    """Build the model; lines that the tokenizer cannot encode are left out, with status 0."""
     options = _parser().parse_args(arguments)
     thresholds = check_options(options)
     began = time.monotonic()
@@ -66,10 +66,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         write(options.spelling, lambda file: write_arpa(letters, characters, file))
         spelled = spelling_log_probs(letters, characters, dev_text.unknown) if dev_text else None
     written = f"{options.output.stat().st_size / 1e6:.1f} MB in " if options.output.is_file() else ""
-    took = f"{options.output}: {written}{time.monotonic() - began:.1f} s"
-    unknown = f", and {options.spelling}: how unknown words are spelled" if options.spelling else ""
+    summary = f"{options.output}: {written}{time.monotonic() - began:.1f} s"
+    unknown = f", and {options.spelling}: spelling of unknown words" if options.spelling else ""
     unit = "token" if options.tokens else "word"
-    lines = [report(text, unit, len(words), model), f"{took}{unknown}"]
+    lines = [report(text, unit, len(words), model), f"{summary}{unknown}"]
     if options.words:
         lines.append(words_line(options.words, len(listed), len(words) - of_texts, options.words_probability))
     if dev_text:
@@ -108,32 +108,34 @@ def _parser() -> argparse.ArgumentParser:
         "texts",
         metavar="TEXT",
         nargs="+",
-        help="a sentence a line, UTF-8; also .gz; a manifest (.jsonl), for its texts; -: standard input",
+        help="UTF-8 text, one sentence per line, also .gz; a manifest (.jsonl), for its texts; -: standard input",
     )
-    parser.add_argument("-o", "--output", metavar="ARPA", type=Path, required=True, help="an older one is replaced")
-    parser.add_argument("--order", type=int, default=ORDER, metavar="N", help=f"longest n-grams (default {ORDER})")
-    prune = "n-grams of order 1, 2, … that occur N times or less are left out; the first N must be 0, no N may be "
-    prune += "smaller than the one before, and the last is for all longer n-grams, too: 0 1 1"
+    parser.add_argument(
+        "-o", "--output", metavar="ARPA", type=Path, required=True, help="ARPA file to write; an older one is replaced"
+    )
+    parser.add_argument("--order", type=int, default=ORDER, metavar="N", help=f"order of the model (default {ORDER})")
+    prune = "prune n-grams of order 1, 2, … that occur at most N times; the first N must be 0, no N may be smaller "
+    prune += "than the one before, and the last also applies to all longer n-grams: 0 1 1"
     parser.add_argument("--prune", type=int, nargs="+", default=[0], metavar="N", help=f"{prune} (default 0)")
     spelling = parser.add_mutually_exclusive_group()
-    normalizer = f"what hypotheses look like: {', '.join(NORMALIZERS)} (default basic)"
+    normalizer = f"normaliser of the recogniser: {', '.join(NORMALIZERS)} (default basic)"
     spelling.add_argument("--normalizer", default="basic", metavar="NAME", help=normalizer)
-    spelling.add_argument("--tokens", metavar="MODEL", help="not of words: of the tokens of this model, as it spells")
-    unknown = "write here how words are spelled that the text does not hold; <unk> then stands for all of them"
+    spelling.add_argument("--tokens", metavar="MODEL", help="build a model of tokens, with this recogniser's tokenizer")
+    unknown = "write a spelling model of unknown words to this file; <unk> then represents all unknown words"
     parser.add_argument("--spelling", metavar="ARPA", type=Path, help=unknown)
-    memory = "that counting takes (default 1G); the distinct n-grams come on top"
+    memory = "memory for counting (default 1G), in addition to the distinct n-grams"
     parser.add_argument("--memory", default="1G", metavar="SIZE", help=memory)
     add_mixture(parser)
     return parser
 
 
 def check_options(options: argparse.Namespace) -> list[int]:
-    """Check what can be checked before the work; make `memory` bytes and return the thresholds of all orders."""
+    """Check the options before the work; convert `memory` to bytes, and return the thresholds of all orders."""
     order, prune = options.order, options.prune
     if not ORDERS[0] <= order <= ORDERS[1]:
-        raise InputError(f"--order must be between {ORDERS[0]} and {ORDERS[1]}, as KenLM reads; got {order}.")
+        raise InputError(f"--order must be from {ORDERS[0]} to {ORDERS[1]}, as KenLM requires; got {order}.")
     if prune[0] != 0 or prune != sorted(prune) or len(prune) > order:
-        must = "--prune must begin with 0 (all words are kept), and no number may be smaller than the one before"
+        must = "--prune must begin with 0 (no words are pruned), and no number may be smaller than the one before"
         given = " ".join(map(str, prune))
         raise InputError(f"{must}; at most {order} numbers; got {given}. Try {' '.join(['0', *['1'] * (order - 1)])}.")
     options.memory = parse_size(options.memory)
@@ -144,21 +146,23 @@ def check_options(options: argparse.Namespace) -> list[int]:
         if options.spelling.resolve() == options.output.resolve():
             raise InputError(f"--spelling must be another file than --output; both are {options.output}.")
         if options.tokens is not None:
-            raise InputError("--spelling must go with a model of words; --tokens spells all words. Leave one out.")
+            raise InputError(
+                "--spelling must be given for a model of words, because tokens spell all words. Leave one of them out."
+            )
     check_mixture(options)
     return [*prune, *[prune[-1]] * (order - len(prune))]
 
 
 def parse_size(text: str) -> int:
-    """Read a number of bytes: 512M is 512 * 2**20."""
+    """Parse a number of bytes: 512M is 512 * 2**20."""
     number, unit = (text[:-1], text[-1:].upper()) if text[-1:].upper() in UNITS else (text, "")
     if not number.isdecimal() or (size := int(number) * UNITS.get(unit, 1)) < MIN_MEMORY:
-        raise InputError(f"--memory must be a number of bytes, at least 1M, with K, M or G if any; got {text!r}.")
+        raise InputError(f"--memory must be a number of bytes of at least 1M, optionally with K, M or G; got {text!r}.")
     return size
 
 
 def _read_all(options: argparse.Namespace, text: "Text", extra: "Text", dev: "Text", progress: "Progress") -> list[int]:
-    """Take up all files; return where the ids of each of the model's texts end among those of all."""
+    """Read all files; return, for each of the model's texts, the end of its ids among all ids."""
     named = "each text of a mixture" if options.interpolate else None
     ends = [_read(text, path, progress, named) for path in options.texts]
     if not text.sentences:
@@ -170,10 +174,10 @@ def _read_all(options: argparse.Namespace, text: "Text", extra: "Text", dev: "Te
 
 
 def _read(text: "Text", path: str, progress: "Progress", needs_words: str | None) -> int:
-    """Take a file up; return the number of ids, <s> and </s> included, of all files so far.
+    """Read a file; return the number of ids of all files so far, with <s> and </s>.
 
     Raises:
-        InputError: it has no words, and `needs_words` names what it is given as.
+        InputError: the file has no words, and `needs_words`, its name for the message, is given.
     """
     before = text.sentences
     size = 0 if path == "-" or not Path(path).is_file() else Path(path).stat().st_size
@@ -185,10 +189,10 @@ def _read(text: "Text", path: str, progress: "Progress", needs_words: str | None
 
 
 class Text:
-    """The text, read and counted; its words are ids on the disk.
+    """Texts, stored on the disk as ids of words.
 
     Args:
-        spell: a line to the words, or tokens, of the model; raises InputError where it cannot, or a word is too long.
+        spell: splits a line into words or tokens of the model; raises InputError if it cannot or if a word is too long.
     """
 
     def __init__(self, spell: Speller) -> None:
@@ -198,13 +202,13 @@ class Text:
         self._spell = spell
         self._ids: defaultdict[str, int] = defaultdict(count(len(SPECIAL)).__next__)
         self._around = array("i", [EOS, BOS])
-        self._file = tempfile.TemporaryFile(prefix="asr-ngram-")  # noqa: SIM115  nameless: never left behind
+        self._file = tempfile.TemporaryFile(prefix="asr-ngram-")  # noqa: SIM115  unlinked: deleted even after a crash
 
     def read(self, path: str, advance: Callable[[int], object]) -> None:
-        """Take up the lines of a file; `advance` is told how many bytes of it have been read.
+        """Read the lines of a file; `advance` is called with the number of bytes read so far.
 
         Raises:
-            InputError: naming the file and the line.
+            InputError: a line is invalid; it names file and line.
         """
         from asr.language_model.kneser_ney import SPECIAL
 
@@ -220,7 +224,7 @@ class Text:
                 self.empty += 1
                 continue
             if not set(SPECIAL).isdisjoint(words):
-                raise InputError(f"{path}:{number}: a text must not hold {', '.join(SPECIAL)}, which are the model's.")
+                raise InputError(f"{path}:{number}: a text must not contain {', '.join(SPECIAL)}, which are reserved.")
             ids.append(begin)
             ids.extend(map(known, words))
             ids.append(end)
@@ -242,7 +246,7 @@ class Text:
             complain(f"{problem.rstrip('.')}; this line is left out.")
 
     def finish(self) -> "tuple[list[str], Array]":
-        """Return the words by id, sorted, so that the order of the lines does not matter; and the ids of the text."""
+        """Return the words by id, sorted so that the order of lines does not matter, and the ids of the texts."""
         import numpy as np
 
         from asr.language_model.kneser_ney import SPECIAL
@@ -257,9 +261,9 @@ class Text:
         return [*SPECIAL, *words], ids
 
     def left_out(self) -> str:
-        """Say which lines are not in the model, and why."""
+        """Describe the lines that are not in the model."""
         empty = f"{self.empty} lines without a word" if self.empty else ""
-        unspellable = f"{self.unspellable} lines with what cannot be spelled" if self.unspellable else ""
+        unspellable = f"{self.unspellable} lines that the tokenizer cannot encode" if self.unspellable else ""
         return ", ".join(filter(None, [empty, unspellable]))
 
 
@@ -284,25 +288,25 @@ def _on_disk(must: str) -> Iterator[None]:
 
 
 def write(output: Path, content: Callable[[BinaryIO], object]) -> None:
-    """Write the model, whole or not at all."""
-    with _on_disk(f"{output}: the model must be written there"):
+    """Write the model atomically."""
+    with _on_disk(f"{output}: the model's file must be writable"):
         write_whole(output, content)
 
 
 def report(text: Text, unit: str, vocab_size: int, model: "Sequence[NGrams]") -> str:
-    """Lay out what the model was made of, a line an order; `unit` is what its entries are, word or token."""
+    """Return a table of the model's n-grams, a line per order; `unit` is word or token."""
     left_out = f" (left out: {text.left_out()})" if text.left_out() else ""
     size = f"{counted(text.words, unit)}, {vocab_size:,} in the vocabulary"
     lines = [f"{counted(text.sentences, 'sentence')}{left_out}, {size}"]
     has_counts = any(grams.discounts for grams in model)  # a mixture has none
     rows: list[tuple[str, ...]] = [("order", "n-grams", *(("pruned", "D1", "D2", "D3+") if has_counts else ()))]
     for order, grams in enumerate(model, start=1):
-        number, kept = len(grams.kept), int(grams.kept.sum())
-        of_counts = [str(number - kept), *(f"{discount:.4f}" for discount in grams.discounts)]
-        rows.append((str(order), str(kept), *((of_counts if grams.discounts else ["-"] * 4) if has_counts else ())))
+        number, num_kept = len(grams.kept), int(grams.kept.sum())
+        of_counts = [str(number - num_kept), *(f"{discount:.4f}" for discount in grams.discounts)]
+        rows.append((str(order), str(num_kept), *((of_counts if grams.discounts else ["-"] * 4) if has_counts else ())))
     lines += lay_out(rows)
     if orders := [str(order) for order, grams in enumerate(model, start=1) if grams.fallback]:
-        lines.append(f"Too little text to estimate discounts of order {', '.join(orders)}: fixed ones were taken.")
+        lines.append(f"Too little text to estimate discounts of order {', '.join(orders)}: fixed ones are used.")
     return "\n".join(lines)
 
 

@@ -1,6 +1,6 @@
-"""python -m asr.plan [overrides]: print the batches that asr.train would train on, before any training.
+"""python -m asr.plan [overrides]: print the batches of a training, before it starts.
 
-Hydra's overrides are those of asr.train. Nothing is written, but for a corpus that is not there yet and can be made.
+The overrides are those of asr.train. Nothing is written, except a corpus that is absent and can be prepared.
 """
 
 import math
@@ -58,7 +58,7 @@ def plan(settings: "RunSettings") -> None:
     augmentation = build.build_augmentation(settings.components, features.sample_rate)
     of_plan = augmentation.speed, settings.seed, settings.data.plan, augmentation.max_added_seconds
     training_set = TrainingSet(corpus.train, features, model.reference, *of_plan, counts)
-    timed.note("choice of utterances")
+    timed.note("selection of utterances")
     if settings.debug.same_utterances:
         corpus = corpus.only(training_set.utterances)
     processes, why = settings.trainer.num_processes()
@@ -84,20 +84,20 @@ def plan(settings: "RunSettings") -> None:
 
 
 class _Timer:
-    """Measures the parts of a start."""
+    """Measures the time of each part of the start."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
         self._begun = time.perf_counter()
 
     def note(self, part: str) -> None:
-        """Take the seconds since the part before as those of this one."""
+        """Record the seconds since the previous part."""
         now = time.perf_counter()
         self.seconds[part], self._begun = now - self._begun, now
 
 
 def _selection(training_set: "TrainingSet") -> str:
-    """Say how many utterances there are to train on, and which were dropped, why."""
+    """Return lines with the number of training utterances, and the dropped ones with reasons."""
     hours = training_set.utterances.hours
     lines = [f"{len(training_set)} of {training_set.num_given} training utterances, {hours:.2f} h"]
     for reason, dropped in training_set.dropped.items():
@@ -108,7 +108,7 @@ def _selection(training_set: "TrainingSet") -> str:
 
 
 def _table(plans: "Sequence[EpochPlan]", accumulate: int, each_once: bool) -> list[list[str]]:
-    """Put the plans side by side, a row for each of their figures, the name of which comes first."""
+    """Return a table of plans: a row per figure with its name first, a column per plan."""
     from asr.data.batch_plan import changed_mates
 
     columns = [_figures(plan, accumulate) for plan in plans]
@@ -116,7 +116,7 @@ def _table(plans: "Sequence[EpochPlan]", accumulate: int, each_once: bool) -> li
     if not each_once:  # epochs of a mixture do not have the same utterances
         return rows
     changes = [changed_mates(before.plan, after.plan) for before, after in pairwise(plans)]
-    return [*rows, ["batch-mates that are others than before", "", *map(percent, changes)]]
+    return [*rows, ["batch-mates changed since the epoch before", "", *map(percent, changes)]]
 
 
 def _figures(plan: "EpochPlan", accumulate: int) -> dict[str, str]:
@@ -125,16 +125,16 @@ def _figures(plan: "EpochPlan", accumulate: int) -> dict[str, str]:
     return {
         "": f"epoch {plan.epoch + 1}",
         "optimizer steps": f"{updates}",
-        "batches of each process": f"{summary.steps}",
-        "batches of all": f"{summary.batches}",
+        "batches per process": f"{summary.steps}",
+        "batches of all processes": f"{summary.batches}",
         "utterances": f"{summary.utterances}",
-        "  that keep speed 1.0, as they must": f"{plan.kept_speed}",
-        "hours, as played": f"{summary.hours:.2f}",
-        "audio in an optimizer step, mean": f"{summary.hours * 3600 / updates:.1f} s",
+        "  kept at speed 1.0": f"{plan.kept_speed}",
+        "hours, after speed perturbation": f"{summary.hours:.2f}",
+        "audio per optimizer step, mean": f"{summary.hours * 3600 / updates:.1f} s",
         "padding": percent(summary.padding, 2),
         "shortest batch, with padding": _size(summary.shortest),
         "longest batch, with padding": _size(summary.longest),
-        "utterances in a batch": f"{sizes.min()} to {sizes.max()}, median {sizes.median()}",
+        "utterances per batch": f"{sizes.min()} to {sizes.max()}, median {sizes.median()}",
     }
 
 
@@ -143,7 +143,7 @@ def _size(batch: "BatchSize") -> str:
 
 
 def _validation(utterances: "Utterances", bounds: "BatchBounds", processes: int) -> str:
-    """Say in how many batches the validation set is seen."""
+    """Return a line with the number of validation batches."""
     from asr.data.batch_plan import plan_evaluation
 
     seconds = utterances.durations.tolist()
@@ -152,7 +152,7 @@ def _validation(utterances: "Utterances", bounds: "BatchBounds", processes: int)
     padded = sum(len(batch) * max(seconds[index] for index in batch) for batch in batches if batch)
     hours, padding = sum(seconds) / 3600, 1 - sum(seconds) / padded
     counts = f"{len(seconds)} utterances, {hours:.2f} h, in {len(batches)} batches"
-    return f"{counts}, at most {most} of each process; padding {percent(padding, 2)}"
+    return f"{counts}, at most {most} per process; padding {percent(padding, 2)}"
 
 
 main = experiment_command(plan)

@@ -1,4 +1,4 @@
-"""python -m asr.serve MODEL: a page, HTTP endpoints (one is OpenAI's) and a WebSocket, which turn speech into text."""
+"""python -m asr.serve MODEL: speech recognition by a page, HTTP endpoints (one is OpenAI's) and a WebSocket."""
 
 import argparse
 import errno
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
 
 # The extra `serve`:
 PACKAGES = ("fastapi", "fastapi_offline", "uvicorn", "websockets", "python_multipart", "prometheus_client")
-MOST_AT_ONCE = 8  # recordings; more of them make each wait longer, and hardly more of them a second
+MOST_AT_ONCE = 8  # recordings per batch; more increase the delay and hardly the throughput
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Serve until SIGINT or SIGTERM; what has been taken is finished."""
+    """Serve until SIGINT or SIGTERM; accepted recordings are finished."""
     options = _parser().parse_args(arguments)
     missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
     if missing:
-        raise InputError(f"asr.serve must have {', '.join(missing)}; not installed. {how_to_install('serve')}")
+        raise InputError(f"asr.serve needs {', '.join(missing)}; not installed. {how_to_install('serve')}")
     from asr.server.hosts import known_hosts
     from asr.server.pages import read_examples
 
@@ -52,55 +52,73 @@ def _parser() -> argparse.ArgumentParser:
     about = "Serve a page, an HTTP endpoint and a WebSocket for speech recognition."
     parser = model_parser("serve", about, workers=False)
     server = parser.add_argument_group("the server")
-    server.add_argument("--host", default="127.0.0.1", help="address to listen at (default 127.0.0.1: this machine)")
+    server.add_argument(
+        "--host", default="127.0.0.1", help="address to listen on (default 127.0.0.1: this machine only)"
+    )
     server.add_argument(
         "--allowed-host",
         action="append",
         default=[],
         metavar="NAME",
-        help="another host that requests may be for, as of a proxy; may be repeated; *: any (default: --host and "
-        "localhost; unless it is a loopback address, also the name of this machine, and any address)",
+        help="another accepted Host header, such as a proxy's name; may be repeated; *: any (default: --host and "
+        "localhost; unless --host is a loopback address, also this machine's name and any address)",
     )
     server.add_argument(
         "--forwarded-allow-ips",
         metavar="ADDRESSES",
-        help="of proxies whose X-Forwarded-For the log believes, with commas; *: anybody's (default: none)",
+        help="proxies whose X-Forwarded-For is trusted in the log, separated by commas; *: all (default: none)",
     )
-    server.add_argument("--port", type=int, default=8000, help="0: any that is free (default 8000)")
-    name = "of the model, as clients call it, such as whisper-1 (default: that of its folder)"
+    server.add_argument("--port", type=int, default=8000, help="port; 0: any free port (default 8000)")
+    name = "the model's name for clients, such as whisper-1 (default: the name of its folder)"
     server.add_argument("--model-name", metavar="NAME", help=name)
-    language = "that the model recognises, such as en, for /v1/audio/transcriptions (default: unknown)"
+    language = "language of the model, such as en, for /v1/audio/transcriptions (default: unknown)"
     server.add_argument("--language", metavar="CODE", help=language)
-    server.add_argument("--example", action="append", default=[], metavar="FILE", help="for the page; may be repeated")
-    server.add_argument("--max-megabytes", type=float, default=100, metavar="N", help="of an upload (default 100)")
-    server.add_argument("--max-seconds", type=float, default=600, metavar="S", help="of a recording (default 600)")
-    server.add_argument("--upload-seconds", type=float, default=60, metavar="S", help="for an upload (default 60)")
-    server.add_argument("--queue", type=int, default=64, metavar="N", help="recordings that may wait (default 64)")
+    server.add_argument(
+        "--example", action="append", default=[], metavar="FILE", help="recording for the page; may be repeated"
+    )
+    server.add_argument(
+        "--max-megabytes", type=float, default=100, metavar="N", help="limit of an upload (default 100)"
+    )
+    server.add_argument(
+        "--max-seconds", type=float, default=600, metavar="S", help="limit of a recording (default 600)"
+    )
+    server.add_argument(
+        "--upload-seconds", type=float, default=60, metavar="S", help="timeout of an upload (default 60)"
+    )
+    server.add_argument(
+        "--queue", type=int, default=64, metavar="N", help="maximum number of queued recordings (default 64)"
+    )
     server.add_argument(
         "--max-batch",
         type=int,
         default=MOST_AT_ONCE,
         metavar="N",
-        help=f"recordings recognised together; 1: each alone (default {MOST_AT_ONCE})",
+        help=f"maximum number of recordings in a batch (default {MOST_AT_ONCE})",
     )
     server.add_argument(
-        "--streams", type=int, default=16, metavar="N", help="heard at a time while they are spoken (default 16)"
-    )
-    server.add_argument("--stream-seconds", type=float, default=3600, metavar="S", help="of a stream (default 3600)")
-    server.add_argument(
-        "--idle-seconds", type=float, default=30, metavar="S", help="for which a stream may say nothing (default 30)"
+        "--streams", type=int, default=16, metavar="N", help="maximum number of concurrent streams (default 16)"
     )
     server.add_argument(
-        "--chunk-seconds", type=float, metavar="S", help="of a stream, heard at once (default: the model's)"
+        "--stream-seconds", type=float, default=3600, metavar="S", help="maximum length of a stream (default 3600)"
     )
     server.add_argument(
-        "--left-seconds", type=float, metavar="S", help="of a stream, seen before a chunk (default: the model's)"
+        "--idle-seconds", type=float, default=30, metavar="S", help="timeout of a stream without messages (default 30)"
     )
     server.add_argument(
-        "--right-seconds", type=float, metavar="S", help="of a stream, seen behind a chunk (default: the model's)"
+        "--chunk-seconds", type=float, metavar="S", help="length of a stream's chunk (default: the model's)"
     )
-    server.add_argument("--num-threads", type=int, metavar="N", help="of the net, on a CPU (default: torch's choice)")
-    server.add_argument("--stop-seconds", type=float, default=30, metavar="S", help="to finish in (default 30)")
+    server.add_argument(
+        "--left-seconds", type=float, metavar="S", help="left context of a chunk (default: the model's)"
+    )
+    server.add_argument(
+        "--right-seconds", type=float, metavar="S", help="right context of a chunk (default: the model's)"
+    )
+    server.add_argument(
+        "--num-threads", type=int, metavar="N", help="threads of the model on a CPU (default: torch's choice)"
+    )
+    server.add_argument(
+        "--stop-seconds", type=float, default=30, metavar="S", help="time limit of a shutdown (default 30)"
+    )
     add_decoding(parser)
     return parser
 
@@ -110,13 +128,13 @@ def _check(options: argparse.Namespace) -> None:
     for key in (*bounds, "streams", "stream_seconds", "idle_seconds"):
         value = getattr(options, key)
         if value is not None and not 0 < value < math.inf:
-            raise InputError(f"--{key.replace('_', '-')} must be positive, and finite; got {value}.")
+            raise InputError(f"--{key.replace('_', '-')} must be positive and finite; got {value}.")
     for key, rule in ({"num_threads": THREADS} | STREAM_SECONDS).items():
         if getattr(options, key) is not None:
             rule.check("--" + key.replace("_", "-"), getattr(options, key))
     check_language(options.language)
     if options.model_name is not None and not (options.model_name.strip() and options.model_name.isprintable()):
-        raise InputError(f"--model-name must be a name that can be printed; got {options.model_name!r}.")
+        raise InputError(f"--model-name must be a printable name; got {options.model_name!r}.")
     if not 0 <= options.port < 1 << 16:
         raise InputError(f"--port must be between 0 and 65535; got {options.port}.")
     if options.forwarded_allow_ips not in (None, "*"):
@@ -128,12 +146,12 @@ def _check_addresses(addresses: str) -> None:
         try:
             ipaddress.ip_network(address.strip())
         except ValueError as error:
-            must = "--forwarded-allow-ips must be addresses or networks, with commas, or *"
+            must = "--forwarded-allow-ips must be addresses or networks, separated by commas, or *"
             raise InputError(f"{must}; got {addresses}: {error}.") from None
 
 
 def _bounds(options: argparse.Namespace) -> "Inference":
-    """As of the other commands, but for the number of recordings in a batch."""
+    """Return the options of inference, with the server's number of recordings in a batch."""
     from dataclasses import replace
 
     how = inference(options)
@@ -141,8 +159,8 @@ def _bounds(options: argparse.Namespace) -> "Inference":
 
 
 def _bound_socket(host: str, port: int) -> socket.socket:
-    """Take the address before the model is loaded; who connects meanwhile is answered after that."""
-    must = "--host and --port must be an address of this machine that is free"
+    """Bind the address before the model is loaded; earlier connections are answered afterwards."""
+    must = "--host and --port must be a free address of this machine"
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -151,7 +169,7 @@ def _bound_socket(host: str, port: int) -> socket.socket:
         try:
             bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             bound.bind(address)
-            bound.listen()  # another server could be bound to it, too, until one of them listens
+            bound.listen()  # without listen(), another server could bind the same address
         except OSError:
             bound.close()
             raise
@@ -163,11 +181,11 @@ def _bound_socket(host: str, port: int) -> socket.socket:
 
 
 def _tell(recognizer: "Recognizer", hosts: "Hosts") -> None:
-    """Say what may not be as it was meant."""
+    """Print notes on hotwords that cannot be recognised, and on access to the server."""
     for phrase, reason in recognizer.decode.hotwords.impossible.items():
         print(printable(f"hotwords: {phrase!r} cannot be recognised: {reason}"), file=sys.stderr)
     if hosts.any_address:
-        print("note: whoever can reach --host can use the server; it asks for no password", file=sys.stderr)
+        print("note: everybody who can reach --host can use the server; it has no password", file=sys.stderr)
 
 
 def _serve(
@@ -199,7 +217,7 @@ def _serve(
         on_turn=metrics.turn,
     )
     if streams.note:
-        print(printable(f"note: captions take this model longer: {streams.note}"), file=sys.stderr)
+        print(printable(f"note: live captions are slower with this model: {streams.note}"), file=sys.stderr)
     stream_limits = StreamLimits(options.streams, options.stream_seconds, options.idle_seconds)
     sockets = StreamSockets(streams, stream_limits, metrics.stream, metrics.stream_ended)
     name = options.model_name or _name(options.model)
@@ -208,7 +226,7 @@ def _serve(
 
 
 def _name(model: str) -> str:
-    """What a model is called: its folder, without those it lies in."""
+    """Return the default name of a model: the name of its folder."""
     path = Path(os.path.abspath(model))
     return printable(path.parent.name if path.name == "bundle" else path.stem if path.suffix == ".ckpt" else path.name)
 

@@ -1,4 +1,4 @@
-"""python -m asr.shards MANIFEST -o DIR: write a corpus into tar files of a size, with an index that training reads."""
+"""python -m asr.shards MANIFEST -o DIR: write a corpus into tar files of fixed size, with an index for training."""
 
 import argparse
 from collections.abc import Callable, Iterator, Sequence
@@ -19,7 +19,7 @@ TEXT_COLUMN = "text"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Write shards, or index those that are there; writing, started again, continues after the last complete one."""
+    """Write shards, or index existing ones; a second start continues after the last complete shard."""
     options = _parser().parse_args(arguments)
     if options.index_only:
         return _index(options)
@@ -30,7 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     }
     for option, value in about_shards.items():
         if value is not None:
-            raise InputError(f"{option} must go with --index-only: it is about shards that are there.")
+            raise InputError(f"{option} needs --index-only; it describes existing shards.")
     return _write(options)
 
 
@@ -66,7 +66,7 @@ def _index(options: argparse.Namespace) -> int:
     from asr.storage.patterns import expanded
 
     if not options.output.endswith(INDEX_SUFFIX):
-        raise InputError(f"--output must be the index, a name that ends in {INDEX_SUFFIX}; got {options.output!r}.")
+        raise InputError(f"--output must be the path of the index, ending in {INDEX_SUFFIX}; got {options.output!r}.")
     shards = [shard for pattern in options.inputs for shard in expanded(pattern)]
     with progress_bar() as bar:
         task = bar.add_task("reading shards", total=len(shards))
@@ -80,7 +80,7 @@ def _index(options: argparse.Namespace) -> int:
 def _foreign_utterances(
     options: argparse.Namespace, shards: list[str], on_shard: Callable[[], object]
 ) -> "Iterator[Utterance]":
-    """Read the shards as what they are: the toolkits' formats."""
+    """Read the shards with the reader of their format."""
     from asr.data.foreign_shards import index_nemo, index_webdataset
     from asr.data.lhotse_shards import index_shar
     from asr.data.parquet_shards import PARQUET_SUFFIX, index_parquet
@@ -89,8 +89,8 @@ def _foreign_utterances(
 
     given = [options.nemo_manifest, options.lhotse_cuts, options.text_column]
     if sum(value is not None for value in given) > 1:
-        must = "--nemo-manifest, --lhotse-cuts and --text-column must not be given together"
-        raise InputError(f"{must}: shards are of one toolkit.")
+        must = "--nemo-manifest, --lhotse-cuts and --text-column must not be combined"
+        raise InputError(f"{must}, because all shards must have one format. Leave out the others.")
     if options.nemo_manifest is not None:
         return index_nemo(shards, options.nemo_manifest, on_shard)
     if options.lhotse_cuts is not None:
@@ -99,39 +99,39 @@ def _foreign_utterances(
     if not others:
         return index_parquet(shards, options.text_column or TEXT_COLUMN, on_shard)
     if options.text_column is not None:
-        raise InputError(f"--text-column must go with {PARQUET_SUFFIX} files; got {printable_url(others[0])}.")
+        raise InputError(f"--text-column needs {PARQUET_SUFFIX} files; got {printable_url(others[0])}.")
     if len(others) < len(shards):
-        must = "--index-only must be given shards of one format"
-        raise InputError(f"{must}; got {PARQUET_SUFFIX} files and {printable_url(others[0])}. Write an index of each.")
+        must = "--index-only needs shards of one format"
+        raise InputError(f"{must}; got {PARQUET_SUFFIX} files and {printable_url(others[0])}. Index each separately.")
     return index_webdataset(shards, on_shard)
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m asr.shards",
-        description="Write the audio of manifests into tar files (WebDataset's naming), and an index of their byte "
-        "ranges, which asr.train and the other commands take in the place of a manifest. Files stay as they are; "
-        "segments of longer recordings are cut without loss. Started again it continues after the last whole shard.",
+        description="Write the audio of manifests into tar files (WebDataset's naming), and an index of byte ranges "
+        "that asr.train and other commands accept instead of a manifest. Audio files are copied unchanged; segments of "
+        "longer recordings are cut losslessly. The same command continues after the last complete shard.",
     )
-    inputs = "JSONL, one utterance a line, as path or URL; with --index-only shards, also with {000..012} and *"
+    inputs = "path or URL of JSONL, one utterance per line; with --index-only: of shards, also with {000..012} and *"
     parser.add_argument("inputs", nargs="+", metavar="MANIFEST", help=inputs)
-    output = "a folder, or a URL: s3://BUCKET/FOLDER; with --index-only the index, beside the shards: index.arrow"
+    output = "folder, or URL such as s3://BUCKET/FOLDER; with --index-only: the index beside the shards, index.arrow"
     parser.add_argument("-o", "--output", required=True, metavar="DIR", help=output)
-    index_only = "index shards of WebDataset, NeMo, lhotse (tar) or Hugging Face (.parquet); copy nothing"
+    index_only = "only index existing shards of WebDataset, NeMo, lhotse (tar) or Hugging Face (.parquet)"
     parser.add_argument("--index-only", action="store_true", help=index_only)
-    nemo = "manifest of NeMo's tarred audio; the tar files are given in the order of its shard_id"
+    nemo = "manifest of NeMo's tarred audio; give the tar files in the order of its shard_id"
     parser.add_argument("--nemo-manifest", metavar="FILE", help=nemo)
-    cuts = "cuts.*.jsonl.gz of lhotse's Shar, as many as tar files (recording.*.tar) and in the same order"
+    cuts = "cuts.*.jsonl.gz of lhotse's Shar, one for each tar file (recording.*.tar) in the same order"
     parser.add_argument("--lhotse-cuts", nargs="+", metavar="FILE", help=cuts)
-    text = f"of .parquet files: the column of texts (default: {TEXT_COLUMN})"
+    text = f"name of the column of texts in .parquet files (default: {TEXT_COLUMN})"
     parser.add_argument("--text-column", metavar="NAME", help=text)
-    parser.add_argument("--prefix", metavar="NAME", help="of the shards' names (default: the first manifest's name)")
-    megabytes = "a shard is complete when it is this large (default 1000)"
-    parser.add_argument("--shard-megabytes", type=finite, default=1000.0, metavar="MB", help=megabytes)
     parser.add_argument(
-        "--opus", action="store_true", help="encode as Ogg Opus: smaller, and no longer the same samples"
+        "--prefix", metavar="NAME", help="prefix of the shards' names (default: the first manifest's name)"
     )
-    parser.add_argument("--index-dir", metavar="DIR", help="keeps indexes of manifests (default: ~/.cache/asr/index)")
+    megabytes = "minimum size of a complete shard (default 1000)"
+    parser.add_argument("--shard-megabytes", type=finite, default=1000.0, metavar="MB", help=megabytes)
+    parser.add_argument("--opus", action="store_true", help="encode as Ogg Opus: smaller, but lossy")
+    parser.add_argument("--index-dir", metavar="DIR", help="folder of manifests' indexes (default: ~/.cache/asr/index)")
     return parser
 
 

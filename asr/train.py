@@ -16,7 +16,7 @@ def train(settings: "RunSettings") -> float | None:
     """Run one training, from the corpus to results.json.
 
     Returns:
-        The lowest WER of its validations that were kept, which a sweep seeks; None where there is none.
+        The lowest WER of the stored checkpoints, which a sweep minimises; None without a validation.
     """
     import lightning.pytorch as pl
     import torch

@@ -1,4 +1,4 @@
-"""python -m asr.training_report RUN_DIR: a run as one page; training makes it at its end, this makes it at any time."""
+"""python -m asr.training_report RUN_DIR: write the report of a run, which training itself writes only at its end."""
 
 import argparse
 from collections.abc import Sequence
@@ -12,12 +12,12 @@ from asr.system.files import check_output, message_stream, write_output
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Make the page of a run, whether it has ended or not."""
+    """Write the report of a finished or unfinished run."""
     parser = argparse.ArgumentParser(
-        prog="python -m asr.training_report", description="Make the page of a training run, ended or not."
+        prog="python -m asr.training_report", description="Write the report of a training run, finished or not."
     )
-    parser.add_argument("run_dir", metavar="RUN_DIR", type=Path, help="of asr.train")
-    parser.add_argument("--output", metavar="FILE", type=Path, help=f"the page (default RUN_DIR/{REPORT})")
+    parser.add_argument("run_dir", metavar="RUN_DIR", type=Path, help="run folder of asr.train")
+    parser.add_argument("--output", metavar="FILE", type=Path, help=f"path of the report (default RUN_DIR/{REPORT})")
     options = parser.parse_args(arguments)
     if not (options.run_dir / METRICS).is_file() and not (options.run_dir / CONFIG).is_file():
         must = f"RUN_DIR must be a run folder, with {CONFIG} and {METRICS}"
@@ -27,7 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         record = read_record(options.run_dir)
     except OSError as error:
-        raise InputError(f"RUN_DIR must hold files that can be read; {error}.") from None
+        raise InputError(f"RUN_DIR must have readable files; got: {error}.") from None
     write_output("--output", path, training_page(record))
     print(path, file=message_stream(path))
     return 0

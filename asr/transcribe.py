@@ -28,23 +28,25 @@ if TYPE_CHECKING:
 MANIFEST = (".jsonl", ".json", ".arrow")
 
 
-WITH_ALTERNATIVES = ("json", "jsonl")  # formats that have room for several hypotheses
+WITH_ALTERNATIVES = ("json", "jsonl")  # formats for several hypotheses
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Transcribe; the status is 1 if a recording could not be read, and the others are transcribed all the same.
+    """Transcribe; the status is 1 if recordings are unreadable, and the others are transcribed nevertheless.
 
-    With --parts, such recordings are recorded in failures.jsonl, and the status is 0.
+    With --parts, unreadable recordings are listed in failures.jsonl, and the status is 0.
     """
-    parser = model_parser("transcribe", "Transcribe audio: to stdout, or to a file each; problems to stderr.")
+    parser = model_parser("transcribe", "Transcribe audio to stdout or to a file each; errors go to stderr.")
     parser.add_argument(
         "paths",
         metavar="PATH",
         nargs="+",
-        help="path or URL: audio, folder of it, manifest (.jsonl, .json), index (.arrow); - with --stream: stdin",
+        help="path or URL: audio, folder of audio, manifest (.jsonl, .json), index (.arrow); - with --stream: stdin",
     )
     add_output(parser, default="txt")
-    parser.add_argument("--nbest", type=int, default=1, metavar="N", help="alternatives, in json and jsonl (default 1)")
+    parser.add_argument(
+        "--nbest", type=int, default=1, metavar="N", help="number of hypotheses, in json and jsonl (default 1)"
+    )
     add_decoding(parser)
     add_captions(parser)
     add_bulk(parser)
@@ -72,7 +74,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     hotwords.report()
     problems += len(recordings) - num_written
     if problems:
-        complain(f"{problems} of {problems + num_written} could not be transcribed: see above.")
+        complain(f"{problems} of {problems + num_written} recordings were not transcribed; see the errors above.")
     return 1 if problems else 0
 
 
@@ -91,7 +93,7 @@ def _bulk(options: argparse.Namespace, how: "Inference") -> int:
 
 
 def _find(paths: Sequence[str]) -> tuple[list[NamedRecording], int]:
-    """Find the recordings that the paths mean; complain of what cannot be read, and count it."""
+    """List the recordings of the paths; print and count errors."""
     from asr.audio.load import find_audio, find_audio_objects
     from asr.data.index_cache import listed_utterances
     from asr.data.recordings import whole_file
@@ -125,7 +127,7 @@ def _find(paths: Sequence[str]) -> tuple[list[NamedRecording], int]:
 
 
 def _place(file: str, path: str) -> Path:
-    """Return where below --output-dir the transcript of a file goes, without suffix: as the file lies below `path`."""
+    """Return the output path of a file below --output-dir, without suffix: the file's path relative to `path`."""
     if is_url(file):
         inside = file.removeprefix(path).lstrip("/") if file != path else file_name(file)
         return Path(plain_name(inside) if ".." in inside.split("/") else inside).with_suffix("")
@@ -134,17 +136,17 @@ def _place(file: str, path: str) -> Path:
 
 def _check_nbest(recognizer: "Recognizer", nbest: int, form: str) -> None:
     if nbest > 1 and form not in WITH_ALTERNATIVES:
-        must = f"--nbest must go with --format {' or '.join(WITH_ALTERNATIVES)}"
-        raise InputError(f"{must}; {form} has one text for each recording.")
+        must = f"--nbest needs --format {' or '.join(WITH_ALTERNATIVES)}"
+        raise InputError(f"{must}; {form} has only one text per recording.")
     if nbest > 1 and recognizer.decode.max_hypotheses == 1:
-        must = "--nbest must be 1 with a decoder that finds one hypothesis"
+        must = "--nbest must be 1 with a decoder that finds only one hypothesis"
         raise InputError(f"{must} ({recognizer.decode.description}); got {nbest}. Add --beam 16.")
 
 
 def _outcomes(
     recognizer: "Recognizer", how: "Inference", advance: Callable[[float], None], utterances: "list[Utterance]"
 ) -> Outcomes:
-    """Yield each utterance's transcript, or why it has none."""
+    """Yield each utterance's transcript, or the reason of a failure."""
     from asr.data.batch import Rejected
 
     for result in recognizer.recognize(utterances, how, advance):
@@ -158,7 +160,7 @@ def _outcomes(
 
 
 class _Hotwords:
-    """Which hotwords are in use, and how often they were recognised."""
+    """The hotwords in use, and the number of times that each was recognised."""
 
     def __init__(self, recognizer: "Recognizer") -> None:
         self.phrases, impossible = recognizer.decode.hotwords
@@ -166,7 +168,7 @@ class _Hotwords:
         self.hits: Counter[str] = Counter()
         if self.phrases or impossible:
             of = len(self.phrases) + len(impossible)
-            print(f"hotwords: {len(self.phrases)} of {of} phrases are listened for", file=sys.stderr)
+            print(f"hotwords: {len(self.phrases)} of {of} phrases are in use", file=sys.stderr)
         for phrase, reason in impossible.items():
             print(printable(f"hotwords: {phrase!r} cannot be recognised: {reason}"), file=sys.stderr)
 
@@ -176,7 +178,7 @@ class _Hotwords:
             self.hits[phrase] += len(pattern.findall(text))
 
     def report(self) -> None:
-        """Say what was recognised, the most frequent first."""
+        """Print the recognised hotwords, the most frequent first."""
         if not self.phrases:
             return
         recognised = [f"{phrase} {count}" for phrase, count in self.hits.most_common() if count]

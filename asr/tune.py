@@ -1,4 +1,4 @@
-"""python -m asr.tune MODEL MANIFEST...: choose the weights of the search on dev sets, and calibrate confidence."""
+"""python -m asr.tune MODEL MANIFEST...: tune the decoder's weights on dev sets, and calibrate confidence."""
 
 import math
 from collections.abc import Sequence
@@ -29,32 +29,33 @@ if TYPE_CHECKING:
     from asr.recognition.inference import Inference
     from asr.recognition.recognizer import Recognizer
 
-UNCHANGED = "as it was"  # the search, on a model card
+UNCHANGED = "as it was"  # of the search, on a model card
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Tune; the status is 1 if an utterance could not be read, which then counts for nothing."""
+    """Tune; the status is 1 if utterances are unreadable, and the others are used nevertheless."""
     parser = model_parser(
         "tune",
-        "Find LM weight and word insertion bonus on dev sets that were not trained on, say what they will bring on "
-        "other speech, calibrate the words' confidence, and write both into the model's bundle, with the language "
-        "model and the other settings of the search.",
+        "Tune LM weight and word insertion bonus on dev sets that were not trained on, estimate the gain on other "
+        "speech, calibrate the words' confidence, and write both to the model's bundle, with the language model and "
+        "the other settings of the decoder.",
         model="a run folder, or a bundle",
     )
-    parser.add_argument("manifests", metavar="MANIFEST", nargs="+", help="JSONL, one utterance a line; tuned on as one")
+    parser.add_argument(
+        "manifests", metavar="MANIFEST", nargs="+", help="JSONL, one utterance per line; several are joined"
+    )
     parser.add_argument(
         "--attach",
         choices=("if-certain", "always"),
         default="if-certain",
-        help="keep language model and weights only where fewer errors are certain on held-out speech (default), or "
-        "always",
+        help="attach language model and weights only if the gain on held-out speech is certain (default), or always",
     )
     parser.add_argument(
         "--label-priors",
         metavar="MANIFEST",
         nargs="+",
-        help="recordings to estimate the prior of the model's labels from, without their texts; the beam subtracts it "
-        "with a weight that is tuned",
+        help="recordings, used without their texts, to estimate the prior of the model's labels; beam search subtracts "
+        "it with a tuned weight",
     )
     add_decoding(parser)
     options = parser.parse_args(arguments)
@@ -70,12 +71,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from asr.text.normalize import get_normalizer
 
     if Path(options.model).suffix == ".ckpt":
-        raise InputError(
-            f"{options.model}: what is tuned must be a bundle, or a run folder with one; it is a checkpoint."
-        )
+        raise InputError(f"{options.model}: MODEL must be a bundle or a run folder with one; it is a checkpoint.")
     how = inference(options)
     for folder in (Path(options.model), Path(options.model) / BUNDLE):
-        give_back(folder)  # if an earlier tuning was killed while it wrote
+        give_back(folder)  # after an earlier tuning that was killed while writing
     folder = bundle_folder(Path(options.model))
     bundle = read_bundle(folder)
     instead = decoder(options)
@@ -87,8 +86,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     settings = decoder_settings(bundle, instead)
     tuned = replace(bundle, config=bundle.config | {"decode": settings})
     if lost := bundle.attached.keys() - tuned.attached.keys():
-        kept = ", ".join(sorted(lost))
-        raise InputError(f"{folder}: tuning must keep the decoder's files ({kept}); leave out --decode greedy.")
+        files = ", ".join(sorted(lost))
+        raise InputError(f"{folder}: tuning must keep the decoder's files ({files}); leave out --decode greedy.")
     check_replaceable(folder, tuned, instead_of=bundle)  # before the search, which may take hours
     recognizer = bundle_recognizer(tuned, folder)
     check_used(recognizer, options)
@@ -98,36 +97,36 @@ def main(arguments: Sequence[str] | None = None) -> int:
     normalize = get_normalizer(bundle.config["normalizer"])
     if not any(normalize(encoded.utterance.text) for encoded in dev_set):
         names = ", ".join(options.manifests)
-        raise InputError(f"{names}: a dev set must hold texts, and audio that can be read; it holds none.")
+        raise InputError(f"{names}: a dev set must have texts and readable audio; it has none.")
     choice = _tune_search(recognizer, dev_sets, options.attach == "always")
-    if choice is None:  # the search stays as the bundle has it
+    if choice is None:  # the bundle keeps its decoder
         tuned, settings = bundle, bundle.config["decode"]
         recognizer = place(bundle_recognizer(bundle, folder), options)
     else:
         settings = with_values(settings, choice.values)
     values = choice.values if choice else {}
     confidence = _tune_confidence(recognizer, dev_set, values)
-    said = choice.said if choice else UNCHANGED
+    description = choice.said if choice else UNCHANGED
     replace_bundle(
         folder,
         replace(
             tuned,
             config=tuned.config | {"decode": settings},
             files=bundle.files | confidence.calibration.files(),
-            card=_card(bundle.card, options.manifests, f"{settings['name']} search, {said}", confidence),
+            card=_card(bundle.card, options.manifests, f"{settings['name']} search, {description}", confidence),
         ),
         instead_of=bundle,
     )
     print(f"{folder}: {_done(recognizer, choice)}")
     if num_problems:
-        complain(f"{num_problems} of {num_problems + len(dev_set)} could not be tuned on: see above.")
+        complain(f"{num_problems} of {num_problems + len(dev_set)} utterances were not used; see the errors above.")
     return 1 if num_problems else 0
 
 
 def _read(
     manifests: Sequence[str], recognizer: "Recognizer", how: "Inference"
 ) -> "tuple[dict[str, list[EncodedUtterance]], int]":
-    """Run the net over each dev set; return what it gave, and the number of utterances that could not be read."""
+    """Run the encoder over each dev set; return encoded utterances, and the number of unreadable ones."""
     from asr.data.index_cache import listed_utterances
     from asr.evaluation.tuning import encode
 
@@ -136,7 +135,7 @@ def _read(
         utterances, errors = listed_utterances(manifest)
         for error in errors:
             complain(str(error))
-        with audio_progress(f"running the net on {Path(manifest).name}", utterances) as advance:
+        with audio_progress(f"encoding {Path(manifest).name}", utterances) as advance:
             dev_sets[manifest], rejected = encode(recognizer, utterances, how, advance)
         for rejection in rejected:
             complain_of(rejection.utterance.id, rejection.reason)
@@ -148,12 +147,12 @@ def _label_priors(manifests: Sequence[str], recognizer: "Recognizer", how: "Infe
     """Estimate the prior of the model's labels.
 
     Raises:
-        InputError: its head gives no posteriors of frames, or the recordings cannot be read.
+        InputError: the model has no frame head, or the recordings are unreadable.
     """
     from asr.evaluation.label_priors import label_log_priors
 
     if recognizer.model.head.frame_head is None:
-        raise InputError("--label-priors must go with a model with a CTC head; this one has none. Leave it out.")
+        raise InputError("--label-priors needs a model with a CTC head; this one has none. Leave out --label-priors.")
     recordings, num_problems = _read(manifests, recognizer, how)
     encoded = [utterance for utterances in recordings.values() for utterance in utterances]
     log_priors = label_log_priors(recognizer, encoded)
@@ -163,7 +162,7 @@ def _label_priors(manifests: Sequence[str], recognizer: "Recognizer", how: "Infe
 
 
 class Choice(NamedTuple):
-    """Values of the search that are kept, and what the model card says of them."""
+    """Chosen values of the decoder's settings, and their description for the model card."""
 
     values: "Values"
     said: str
@@ -172,12 +171,12 @@ class Choice(NamedTuple):
 def _tune_search(
     recognizer: "Recognizer", dev_sets: "dict[str, list[EncodedUtterance]]", always: bool
 ) -> Choice | None:
-    """Search for the values that the decoder can tune, and say what they bring; None: the search stays as it is."""
+    """Tune the decoder's settings and print the expected gain; None: the decoder stays unchanged."""
     from asr.evaluation.selection import choose, expected_gain, fewest_errors
     from asr.evaluation.tuning import search_values
 
     if not recognizer.decode.tunable:
-        print("no language model (--lm): no weights to find")
+        print("no language model (--lm): no weights to tune")
         return Choice({}, UNCHANGED)
 
     def on_trial(values: "Values", counts: "ErrorCounts") -> None:
@@ -200,14 +199,14 @@ def _tune_search(
     if gain.is_certain or always:
         return Choice(search.values[chosen], f"{_named(search.values[chosen])}; expected on other speech: {expected}")
     print(
-        "The gain is within the noise, so the search is not changed. More utterances to tune on may make it certain; "
-        "--attach always keeps these values."
+        "The gain is within the noise, so the decoder is not changed. More dev utterances may make it certain; "
+        "--attach always stores these values anyway."
     )
     return None
 
 
 def _print_each(dev_sets: "dict[str, list[EncodedUtterance]]", before: "Array", after: "Array") -> None:
-    """Print the errors of each dev set, before and after, where there are several."""
+    """Print the errors of each dev set before and after tuning, if there are several."""
     end = 0
     for manifest, encoded in dev_sets.items() if len(dev_sets) > 1 else ():
         begin, end = end, end + len(encoded)
@@ -226,7 +225,7 @@ def _spelled_gain(gain: "HeldOut") -> str:
 
 
 def weight_name(values: "Values") -> str:
-    """Name the weight by which the language models take part."""
+    """Return the name of the language models' weight, or of the sum of several."""
     from asr.evaluation.tuning import LM_WEIGHTS
 
     weights = [_spelled(name) for name in LM_WEIGHTS if name in values]
@@ -234,11 +233,11 @@ def weight_name(values: "Values") -> str:
 
 
 def _done(recognizer: "Recognizer", choice: Choice | None) -> str:
-    """Say what the bundle has got.
+    """Return the final message about the bundle.
 
     Args:
-        recognizer: of the bundle as it is now.
-        choice: values that were kept; None: the search stays as it was.
+        recognizer: of the new bundle.
+        choice: chosen values; None: the decoder stays unchanged.
     """
     weights = {"language model": ("lm_weight", "rescoring_weight"), "label priors": ("prior_weight",)}
     tunable = recognizer.decode.tunable.keys()
@@ -262,19 +261,19 @@ def _tune_confidence(recognizer: "Recognizer", dev_set: "Sequence[EncodedUtteran
     from asr.evaluation.tuning import fit_confidence
 
     confidence = fit_confidence(recognizer, dev_set, values)
-    said = f"confidence: {100 * confidence.right:.1f} % of {confidence.num_words} words are right"
-    means = f"it said {100 * confidence.before:.1f} %, and says {100 * confidence.after:.1f} % when calibrated"
+    words = f"confidence: {100 * confidence.right:.1f} % of {confidence.num_words} words are correct"
+    means = f"mean confidence {100 * confidence.before:.1f} %, {100 * confidence.after:.1f} % after calibration"
     auc = "not defined" if math.isnan(confidence.auc) else f"{confidence.auc:.3f}"
-    print(f"{said}; {means}; AUC {auc}")
+    print(f"{words}; {means}; AUC {auc}")
     return confidence
 
 
 def _card(card: str, manifests: Sequence[str], search: str, confidence: "Confidence") -> str:
-    """Add what was tuned to a model card, in place of what an earlier tuning said."""
+    """Add a line about the tuning to a model card, in place of an earlier one."""
     names = ", ".join(Path(manifest).name for manifest in manifests)
-    told = f"Tuned on {names}: {search}; confidence calibrated on {confidence.num_words} words."
-    kept = [line for line in card.rstrip().splitlines() if not line.startswith("Tuned on ")]
-    return "\n".join([*kept, "", told, ""]).replace("\n\n\n", "\n\n")
+    line_of_tuning = f"Tuned on {names}: {search}; confidence calibrated on {confidence.num_words} words."
+    lines = [line for line in card.rstrip().splitlines() if not line.startswith("Tuned on ")]
+    return "\n".join([*lines, "", line_of_tuning, ""]).replace("\n\n\n", "\n\n")
 
 
 if __name__ == "__main__":

@@ -98,7 +98,7 @@ def test_planted_errors_are_ranked_first(fluent: Path, tmp_path: Path, capsys: p
     assert align([str(fluent / "run"), str(path), "--worst", "14"]) == 0
     captured = capsys.readouterr()
     heading, *lines = captured.err.splitlines()
-    assert heading == "texts that fit their audio worst (score; 0: the net recognises the same):"
+    assert heading == "texts that fit their audio worst (score; 0: the model recognises the text itself):"
     named = [line.split(maxsplit=2) for line in lines]
     assert {name for _, name, _ in named} == wrong.keys()
     scores = [float(score) for score, _, _ in named]
@@ -119,7 +119,7 @@ def test_beside_segments_the_worst_texts_are_listed_if_asked_for(
     assert "texts that fit" not in capsys.readouterr().err
     assert align([*command, "--worst", "2"]) == 0
     said = capsys.readouterr().err
-    assert said.startswith("texts that fit their audio worst (score; 0: the net recognises the same):\n")
+    assert said.startswith("texts that fit their audio worst (score; 0: the model recognises the text itself):\n")
     assert len(re.findall(r"^ +-?\d+\.\d\d  test-\d+  ", said, re.MULTILINE)) == 2
 
 
@@ -169,7 +169,7 @@ def test_what_cannot_be_aligned_is_a_line_each_and_the_rest_is_aligned(
     captured = capsys.readouterr()
     assert captured.out == "first\tabcd ef\nfine\tabcd ef\n"
     *errors, summary = captured.err.splitlines()
-    assert summary == "error: 17 of 19 could not be aligned: see above."
+    assert summary == "error: 17 of 19 utterances were not aligned; see the errors above."
     assert len(errors) == 17
     assert all(line.startswith("error: ") for line in errors)
     at = {"number for text": f"{path}:14", "line\nbreak": "line\\nbreak: "}

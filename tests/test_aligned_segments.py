@@ -103,7 +103,7 @@ def test_a_long_recording_comes_back_in_segments_with_their_texts_as_written(
     assert wrong in named
     lost = named.partition("  ")[2].partition("  ")[2]
     assert (
-        captured.out == f"{output}: {len(segments)} segments, {total_hours(segments):.2f} h; 1 left out, as named "
+        captured.out == f"{output}: {len(segments)} segments, {total_hours(segments):.2f} h; 1 left out, listed "
         "above: 1 low score\n"
     )
     texts = [segment.text for segment in segments]
@@ -137,19 +137,17 @@ def test_segments_that_are_too_short_or_torn_are_left_out_and_named(
     captured = capsys.readouterr()
     problems = [line.partition(":")[0] for line in captured.err.splitlines()]
     assert problems == ["too short", "no pause to cut at"]
-    assert captured.out.endswith(
-        ": 0 segments, 0.00 h; 2 left out, as named above: 1 too short, 1 no pause to cut at\n"
-    )
+    assert captured.out.endswith(": 0 segments, 0.00 h; 2 left out, listed above: 1 too short, 1 no pause to cut at\n")
     assert (tmp_path / "segments.jsonl").read_text() == ""
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--min-score", "-1"], r"^--min-score must go with --segments; it is not there\.$"),
+        (["--min-score", "-1"], r"^--min-score needs --segments; got none\.$"),
         (
             ["--segments", "x", "--min-score", "0.5"],
-            r"^--min-score must be at most 0, the best score there is; got 0\.5",
+            r"^--min-score must be at most 0, the best possible score; got 0\.5",
         ),
         (
             ["--segments", "x", "--min-seconds", "9", "--max-seconds", "9"],

@@ -100,9 +100,9 @@ def test_of_what_the_run_started_from_a_share_is_mixed_in(
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--share", "0.2"], "--share must go with --start, of which it is; got --share 0.2 alone."),
-        (["--start", "START", "--share", "1"], "--share must be more than 0 and less than 1; got 1."),
-        (["--start", "START", "--share", "nan"], "--share must be more than 0 and less than 1; got nan."),
+        (["--share", "0.2"], "--share needs --start, to whose weights it applies; got only --share 0.2."),
+        (["--start", "START", "--share", "1"], "--share must be greater than 0 and less than 1; got 1."),
+        (["--start", "START", "--share", "nan"], "--share must be greater than 0 and less than 1; got nan."),
         (["--start", "nowhere"], "nowhere"),
         (["--start", "WIDE"], "must have weights of the shapes of"),
         (["--start", "OTHER"], "must have the tokens of"),
@@ -144,7 +144,7 @@ def test_the_bundle_of_a_run_folder_is_the_float64_mean_of_those_chosen(
     names = ", ".join(path.stem for path in chosen)
     printed = capsys.readouterr()
     assert printed.out == f"{out}: the mean of {count}: {names}\n"
-    few = "99 were asked for, the run stored 5 (checkpoint.keep)\n"
+    few = "99 checkpoints were requested, but the run stored only 5 (checkpoint.keep)\n"
     assert printed.err == (few if "99" in options else "")
     assert_weights(out, mean_of(chosen))
     card = (out / "README.md").read_text()
@@ -189,7 +189,7 @@ def test_checkpoints_of_different_runs_are_refused_and_the_difference_is_named(
     files = [*checkpoints(run_dir, 10), other(tmp_path / "other.ckpt")]
     with pytest.raises(InputError, match=message) as refused:
         average([*map(str, files), "--output-dir", str(tmp_path / "out")])
-    assert str(refused.value).startswith(f"{files[1]}: checkpoints must be of one run to be averaged")
+    assert str(refused.value).startswith(f"{files[1]}: checkpoints to average must belong to one run")
     assert not (tmp_path / "out").exists()
 
 
@@ -262,9 +262,9 @@ def damaged(path: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (damaged, "a checkpoint must be whole; the checksum of .* is wrong"),
-        (lambda path: os.truncate(path, path.stat().st_size // 2), "a checkpoint must be whole; File is not a zip"),
-        (lambda path: path.write_text("text"), "a checkpoint must be whole; File is not a zip"),
+        (damaged, "a checkpoint must be intact; the checksum of .* is wrong"),
+        (lambda path: os.truncate(path, path.stat().st_size // 2), "a checkpoint must be intact; File is not a zip"),
+        (lambda path: path.write_text("text"), "a checkpoint must be intact; File is not a zip"),
         (lambda path: path.unlink(), r"step=10-wer=0\.9000\.ckpt: no such checkpoint"),
     ],
 )
@@ -280,11 +280,11 @@ def test_a_file_that_cannot_be_read_is_named(run_dir: Path, tmp_path: Path, dama
     [
         (["run", "--best", "0"], "--best must be positive; got 0"),
         (["run", "--last", "-2"], "--last must be positive; got -2"),
-        (["run", "run"], "one run folder must be given, or checkpoints; got"),
-        (["run", "run/checkpoints/step=25.ckpt"], "one run folder must be given, or checkpoints; got"),
-        (["run/checkpoints/step=25.ckpt", "--last", "2"], "choose among a run folder's checkpoints; got files"),
+        (["run", "run"], "sources must be one run folder, or checkpoint files; got"),
+        (["run", "run/checkpoints/step=25.ckpt"], "sources must be one run folder, or checkpoint files; got"),
+        (["run/checkpoints/step=25.ckpt", "--last", "2"], "need a run folder; got checkpoint files"),
         (["run/checkpoints/step=25.ckpt", "run/../run/checkpoints/step=25.ckpt"], "must be given once"),
-        (["run/bundle"], "must hold validated checkpoints, checkpoints/step=….*holds none"),
+        (["run/bundle"], "must have validated checkpoints, checkpoints/step=….*has none"),
         (["nowhere"], "nowhere: no such checkpoint"),
         (["nowhere", "--last", "2"], "nowhere: no such checkpoint or run folder"),
     ],
@@ -301,7 +301,7 @@ def test_what_was_asked_for_wrongly_is_one_clear_error(
 def test_a_run_that_was_never_validated_has_no_best(run_dir: Path, tmp_path: Path) -> None:
     for path in checkpoints(run_dir, *VALIDATED):
         path.unlink()
-    with pytest.raises(InputError, match="Give checkpoints by their own names"):
+    with pytest.raises(InputError, match="Give the paths of checkpoints"):
         average([str(run_dir), "--output-dir", str(tmp_path / "out")])
 
 

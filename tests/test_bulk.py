@@ -399,7 +399,7 @@ def test_errors_that_are_not_the_fault_of_an_utterance_end_a_job(error: Exceptio
         (["--format", "srt"], "--format must be jsonl with --parts"),
         (["--part-hours", "0"], "--part-hours must be positive; got 0"),
         (["--part", "3"], "--part must be K/N"),
-        (["--nbest", "3"], "--nbest must be 1 with a decoder that finds one hypothesis"),
+        (["--nbest", "3"], "--nbest must be 1 with a decoder that finds only one hypothesis"),
         (["--address", "auto"], "--address needs --engine ray"),
         (["--stream"], "leave out"),
     ],

@@ -118,7 +118,7 @@ def truncate(path: Path) -> None:
         (lambda bundle: (bundle / "weights.safetensors").unlink(), "the bundle is damaged"),
         (lambda bundle: (bundle / "characters.json").unlink(), r"a model must contain characters\.json"),
         (lambda bundle: (bundle / "config.json").write_text("[]"), "must have the keys"),
-        (lambda bundle: (bundle / "config.json").unlink(), "a model folder must hold config.json"),
+        (lambda bundle: (bundle / "config.json").unlink(), "a model folder must have config.json"),
         (lambda bundle: shutil.rmtree(bundle), "does not exist"),
         (
             lambda bundle: (bundle / "config.json").write_text(

@@ -704,7 +704,9 @@ def test_a_trained_model_makes_as_many_errors_as_it_is_known_to(
 
 
 def test_a_bundle_is_told_how_it_can_be_converted(fluent: Path, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"it is a bundle of asr already\. To convert it, add --to nemo or --to hugg"):
+    with pytest.raises(
+        InputError, match=r"this is a bundle of asr already\. To convert it, add --to nemo or --to hugg"
+    ):
         main([str(fluent / "run" / "bundle"), "-o", str(tmp_path / "out")])
     assert not (tmp_path / "out").exists()
 

@@ -131,5 +131,5 @@ def test_an_index_lies_where_its_shards_can_be_named_from_it(tones: Path, tmp_pa
     (tmp_path / "out").mkdir()
     with pytest.raises(InputError, match="must be in the folder of the shards or in a parent folder"):
         index(shard, "-o", tmp_path / "out" / "index.arrow")
-    with pytest.raises(InputError, match="--output must be the index"):
+    with pytest.raises(InputError, match="--output must be the path of the index"):
         index(shard, "-o", tmp_path / "in")

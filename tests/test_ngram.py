@@ -207,7 +207,7 @@ def test_two_sentences_by_hand(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert path.read_text() == "\n".join(expected)
     printed = capsys.readouterr().out
     assert "2 sentences, 3 words, 5 in the vocabulary" in printed
-    assert "Too little text to estimate discounts of order 1, 2: fixed ones were taken." in printed
+    assert "Too little text to estimate discounts of order 1, 2: fixed ones are used." in printed
 
 
 CORPORA = st.lists(st.lists(st.sampled_from("abcde"), min_size=1, max_size=8), min_size=1, max_size=25)
@@ -398,7 +398,7 @@ def test_a_line_with_a_word_that_no_model_may_have_is_named_and_left_out(
     assert ngram([str(text), "-o", str(tmp_path / "lm.arpa")]) == 0
     assert Arpa(tmp_path / "lm.arpa").vocabulary == {*SPECIAL, "one", "two", "x" * 1000, "three"}
     printed = capsys.readouterr()
-    assert "2 sentences (left out: 1 lines with what cannot be spelled)" in printed.out
+    assert "2 sentences (left out: 1 lines that the tokenizer cannot encode)" in printed.out
     assert f"{text}:3: a word must have at most 1,000 bytes; got 'éé" in printed.err
 
 
@@ -428,12 +428,15 @@ def test_a_model_of_tokens_names_and_leaves_out_what_the_tokenizer_cannot_spell(
     assert arpa.vocabulary == {*SPECIAL, "a", "b", "c", "\u2581"}
     assert {("a", "\u2581"), ("\u2581", "b"), ("a", "b")} <= arpa.log_probs.keys()
     printed = capsys.readouterr()
-    assert "2 sentences (left out: 1 lines with what cannot be spelled), 7 tokens, 7 in the vocabulary\n" in printed.out
+    assert (
+        "2 sentences (left out: 1 lines that the tokenizer cannot encode), 7 tokens, 7 in the vocabulary\n"
+        in printed.out
+    )
     assert printed.err.startswith(f"error: {text}:3: the tokenizer must cover every character; 'd'")
     assert printed.err.endswith("; this line is left out.\n")
 
     text.write_text("d\nd\n")
-    with pytest.raises(InputError, match=r"the text must have words; .*2 lines with what cannot be spelled"):
+    with pytest.raises(InputError, match=r"the text must have words; .*2 lines that the tokenizer cannot encode"):
         ngram([str(text), "--tokens", str(model), "-o", str(tmp_path / "lm.arpa")])
 
 
@@ -470,8 +473,8 @@ def test_a_damaged_gzip_file_is_one_clear_error(tmp_path: Path, damage: Any) -> 
     [
         (["none.txt"], r"none\.txt: a text must be a file that can be read; No such file"),
         (["."], r"\.: a text must be a file that can be read; Is a directory"),
-        (["text.txt", "--order", "0"], "--order must be between 2 and 6, as KenLM reads; got 0"),
-        (["text.txt", "--order", "7"], "as KenLM reads; got 7"),
+        (["text.txt", "--order", "0"], "--order must be from 2 to 6, as KenLM requires; got 0"),
+        (["text.txt", "--order", "7"], "as KenLM requires; got 7"),
         (
             ["text.txt", "--prune", "1"],
             r"--prune must begin with 0 .*; at most 3 numbers; got 1\. Try 0 1 1\.$",
@@ -479,13 +482,13 @@ def test_a_damaged_gzip_file_is_one_clear_error(tmp_path: Path, damage: Any) -> 
         (["text.txt", "--prune", "0", "2", "1"], "; got 0 2 1"),
         (["text.txt", "--prune", "0", "-1"], "; got 0 -1"),
         (["text.txt", "--prune", "0", "0", "0", "0"], "at most 3 numbers; got 0 0 0 0"),
-        (["text.txt", "--memory", "1T"], "--memory must be a number of bytes, at least 1M.*; got '1T'"),
+        (["text.txt", "--memory", "1T"], "--memory must be a number of bytes of at least 1M.*; got '1T'"),
         (["text.txt", "--memory", "1000"], "at least 1M"),
         (["text.txt", "--normalizer", "x"], "normalizer must be one of as_written, basic, whisper_english; got 'x'"),
         (["text.txt", "--tokens", "nowhere"], "nowhere"),
         (["text.txt", "-o", "text.txt/lm.arpa"], r"--output must be a file that can be written; .*Not a directory"),
         (["text.txt", "-o", "."], "--output must be a file; '.' is a folder"),
-        (["special.txt", "--normalizer", "as_written"], r"special\.txt:2: a text must not hold <unk>, <s>, </s>"),
+        (["special.txt", "--normalizer", "as_written"], r"special\.txt:2: a text must not contain <unk>, <s>, </s>"),
     ],
 )
 def test_what_was_asked_for_wrongly_is_one_clear_error(
@@ -509,7 +512,7 @@ def test_a_full_disk_leaves_the_old_model_and_is_one_clear_error(
     (tmp_path / "new.txt").write_text("new\n")
     new = [str(tmp_path / "new.txt"), "-o", str(tmp_path / "lm.arpa")]
     for module, function, message in (
-        (files.os, "fsync", r"lm\.arpa: the model must be written there; No space left"),
+        (files.os, "fsync", r"lm\.arpa: the model's file must be writable; No space left"),
         (kneser_ney, "_windows", r"the temporary folder \(see TMPDIR\) must have room for the counts; No space left"),
     ):
         with monkeypatch.context() as patched:

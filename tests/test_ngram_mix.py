@@ -464,7 +464,7 @@ def test_a_dev_text_that_is_one_of_the_texts_is_named_in_one_line(
         (["a.txt", "--words", "names.txt", "-o", "names.txt"], r"--output must be another file .*; names\.txt is"),
         (
             ["a.txt", "--dev", "special.txt", "--normalizer", "as_written"],
-            r"special\.txt:1: a text must not hold <",
+            r"special\.txt:1: a text must not contain <",
         ),
     ],
 )

@@ -233,14 +233,14 @@ def test_a_reader_that_has_gone_is_one_line(text: Path, stdout: Path) -> None:
     ended = run("asr.ngram", text, "-o", stdout, stdout=write_end, stderr=subprocess.PIPE)
     os.close(write_end)
     assert ended.returncode == 1
-    assert ended.stderr == f"error: {stdout}: the model must be written there; Broken pipe.\n"
+    assert ended.stderr == f"error: {stdout}: the model's file must be writable; Broken pipe.\n"
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full, a device without room")
 def test_a_device_without_room_is_one_line(text: Path, tmp_path: Path) -> None:
     (tmp_path / "full").symlink_to("/dev/full")
     ended = run("asr.ngram", text, "-o", tmp_path / "full", capture_output=True)
-    said = f"error: {tmp_path / 'full'}: the model must be written there; No space left on device.\n"
+    said = f"error: {tmp_path / 'full'}: the model's file must be writable; No space left on device.\n"
     assert (ended.returncode, ended.stderr) == (1, said)
     assert (tmp_path / "full").is_symlink()
     scored = write_scored(tmp_path / "a.jsonl", simulated(6, seed=1))

@@ -379,7 +379,7 @@ def test_a_card_names_only_what_is_known(tiny: Path, tmp_path: Path, capsys: pyt
     assert main([str(tmp_path / "ours"), "-o", str(tmp_path / "theirs"), "--to", "huggingface"]) == 0
     capsys.readouterr()
     assert export([str(tmp_path / "ours"), "-o", str(tmp_path / "theirs"), "--to", "huggingface"]) == 0
-    told = "README.md names no language and no license: give --language and --license, if you know."
+    told = "README.md has no language and no license: give --language and --license if you know."
     assert capsys.readouterr().out.splitlines()[1] == told
     card = ModelCard.load(tmp_path / "theirs" / "README.md")
     assert {"language", "license", "metrics", "model-index"}.isdisjoint(card.data.to_dict())
@@ -390,12 +390,12 @@ def test_a_card_names_only_what_is_known(tiny: Path, tmp_path: Path, capsys: pyt
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--language", "en"], "--language must go with --to huggingface; --to onnx has no use for it."),
+        (["--language", "en"], "--language needs --to huggingface; it has no effect with --to onnx."),
         (
             ["--to", "huggingface", "--quantize", "int8"],
-            "--quantize must go with --to onnx; --to huggingface has no use for it.",
+            "--quantize needs --to onnx; it has no effect with --to huggingface.",
         ),
-        (["--to", "huggingface", "--license", "Mine: all"], "--license must be a short name in lower case, such as cc"),
+        (["--to", "huggingface", "--license", "Mine: all"], "--license must be a short lower-case name, such as cc"),
         (["--to", "huggingface"], "encoder.subsampling must be depthwise_conv, to be written as Hugging Face's; got"),
     ],
 )

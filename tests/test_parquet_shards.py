@@ -145,11 +145,11 @@ def test_a_damaged_file_is_one_line_wherever_it_is_cut(files: list[Utterance], t
 
 def test_options_of_other_shards_are_refused(tmp_path: Path) -> None:
     for arguments, message in (
-        (["--index-only", "a.parquet", "b.tar"], "must be given shards of one format; got .parquet files and b.tar"),
-        (["--index-only", "b.tar", "--text-column", "x"], "--text-column must go with .parquet files; got b.tar"),
-        (["--index-only", "b.tar", "--text-column", "x", "--nemo-manifest", "m"], "must not be given together"),
-        (["a.jsonl", "--text-column", "x"], "--text-column must go with --index-only"),
-        (["a.jsonl", "--lhotse-cuts", "x"], "--lhotse-cuts must go with --index-only"),
+        (["--index-only", "a.parquet", "b.tar"], "needs shards of one format; got .parquet files and b.tar"),
+        (["--index-only", "b.tar", "--text-column", "x"], "--text-column needs .parquet files; got b.tar"),
+        (["--index-only", "b.tar", "--text-column", "x", "--nemo-manifest", "m"], "must not be combined"),
+        (["a.jsonl", "--text-column", "x"], "--text-column needs --index-only"),
+        (["a.jsonl", "--lhotse-cuts", "x"], "--lhotse-cuts needs --index-only"),
     ):
         with pytest.raises(InputError, match=message):
             shards.main([*arguments, "-o", str(tmp_path / "index.arrow")])

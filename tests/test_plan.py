@@ -49,7 +49,7 @@ def test_the_report_says_what_an_epoch_holds(tones: Path, capsys: pytest.Capture
     assert figures(printed, "utterances") == ["48", "48"]
     assert re.search(r"^ +epoch 1 +epoch 2$", printed, re.MULTILINE)
     for batches, of_all, updates in zip(
-        figures(printed, "batches of each process"),
+        figures(printed, "batches per process"),
         figures(printed, "batches of all"),
         figures(printed, "optimizer steps"),
         strict=True,
@@ -57,16 +57,14 @@ def test_the_report_says_what_an_epoch_holds(tones: Path, capsys: pytest.Capture
         assert int(of_all) == 2 * int(batches)
         assert int(updates) == -(-int(batches) // 3)
     assert all(re.fullmatch(r"\d+\.\d\d %", padding) for padding in figures(printed, "padding"))
-    assert len(figures(printed, "batch-mates that are others than before")) == 1
-    assert re.search(
-        r"^validation: 8 utterances, .* in \d+ batches, at most \d+ of each process", printed, re.MULTILINE
-    )
+    assert len(figures(printed, "batch-mates changed since the epoch before")) == 1
+    assert re.search(r"^validation: 8 utterances, .* in \d+ batches, at most \d+ per process", printed, re.MULTILINE)
 
 
 def test_the_report_is_of_the_plan_that_training_carries_out(
     tones: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    batches = figures(report(capsys, tones), "batches of each process")
+    batches = figures(report(capsys, tones), "batches per process")
     counted = []
     loader = SpeechData.train_dataloader
 

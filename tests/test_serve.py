@@ -318,11 +318,11 @@ def test_what_is_wrong_with_the_command_line_is_one_line(server: Server, fluent:
     (tmp_path / "text.wav").write_text("not audio")
     for arguments, said in (
         ((model, "--port", str(server.port)), "it is in use; choose another --port"),
-        ((model, "--host", "203.0.113.1"), "must be an address of this machine"),
+        ((model, "--host", "203.0.113.1"), "must be a free address of this machine"),
         ((model, "--port", "70000"), "--port must be between 0 and 65535; got 70000"),
         ((model, "--port", "0", "--allowed-host", "http://x"), "--allowed-host must be the name of a host, or *; got"),
         ((model, "--port", "0", "--forwarded-allow-ips", "10.0.0.1, x"), "--forwarded-allow-ips must be addresses"),
-        ((str(tmp_path), "--port", "0"), "a model folder must hold config.json"),
+        ((str(tmp_path), "--port", "0"), "a model folder must have config.json"),
         ((model, "--port", "0", "--max-seconds", "0"), "--max-seconds must be positive"),
         ((model, "--port", "0", "--max-megabytes", "nan"), "--max-megabytes must be positive"),
         ((model, "--port", "0", "--queue", "0"), "--queue must be positive"),
@@ -367,7 +367,7 @@ def test_without_its_packages_it_says_what_to_install() -> None:
     assert done.returncode == 1
     assert (
         done.stderr
-        == "error: asr.serve must have fastapi, uvicorn; not installed. In a clone of asr: pip install -e '.[serve]'\n"
+        == "error: asr.serve needs fastapi, uvicorn; not installed. In a clone of asr: pip install -e '.[serve]'\n"
     )
 
 

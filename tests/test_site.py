@@ -469,7 +469,7 @@ def test_real_speech_has_the_same_words_in_the_browser(
     assert export(command) == 0
     printed = capsys.readouterr().out
     size = round(sum((site / name).stat().st_size for name in LARGE) / 1e6)
-    assert f"{site}: a page, for which a browser downloads {size} MB before it first recognises." in printed
+    assert f"{site}: a page; a browser downloads {size} MB before the first recognition." in printed
     assert f"python -m http.server --directory '{site}'" in printed
     together = np.concatenate([soundfile.read(file, dtype="float32")[0] for file in files])
     soundfile.write(tmp_path / "long.flac", np.tile(together, 3), SAMPLE_RATE)
@@ -488,5 +488,5 @@ def test_real_speech_has_the_same_words_in_the_browser(
 
 
 def test_examples_are_for_the_page(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"^--example must go with --web: it is for the page\.$"):
+    with pytest.raises(InputError, match=r"^--example needs --web; it is for the page\.$"):
         export(["a model", "-o", str(tmp_path / "x"), "--example", "a.wav"])

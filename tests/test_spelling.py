@@ -188,7 +188,10 @@ def test_a_spelling_model_given_as_the_language_model_is_refused_by_its_name(tmp
     [
         (["--spelling", "TEXT"], r"^--spelling must be another file than the command's inputs"),
         (["--spelling", "OUTPUT"], r"^--spelling must be another file than --output"),
-        (["--spelling", "spelling.arpa", "--tokens", "model"], r"^--spelling must go with a model of words; --tokens"),
+        (
+            ["--spelling", "spelling.arpa", "--tokens", "model"],
+            r"^--spelling must be given for a model of words, because tokens",
+        ),
     ],
 )
 def test_options_that_do_not_go_together_are_refused_before_the_work(

@@ -325,7 +325,7 @@ def test_ten_kinds_of_bad_audio_and_of_bad_lines_are_a_line_each(
     *errors, summary = captured.err.splitlines()
     wrong = [line for line in lines if line != "9"]
     problems = len(wrong) + len(arguments)
-    assert summary == f"error: {problems} of {problems + 2} could not be transcribed: see above."
+    assert summary == f"error: {problems} of {problems + 2} recordings were not transcribed; see the errors above."
     assert len(errors) == problems
     assert all(line.startswith("error: ") for line in errors)
     read_later = {
@@ -364,7 +364,7 @@ def test_a_short_id_does_not_pass_for_the_name_of_a_file(
         (["--nbest", "0"], r"^--nbest must be positive; got 0\.$"),
         (
             ["--nbest", "3", "--beam", "8"],
-            r"^--nbest must go with --format json or jsonl; txt has one text for each recording\.$",
+            r"^--nbest needs --format json or jsonl; txt has only one text per recording\.$",
         ),
         (
             ["--nbest", "3", "--format", "json"],
@@ -455,7 +455,7 @@ def test_hotwords_say_which_can_be_and_how_often_they_were(
     captured = capsys.readouterr()
     assert captured.out == f"{said}\tabcd ef\n" * 2
     first, *impossible, last = captured.err.splitlines()
-    assert first == "hotwords: 3 of 5 phrases are listened for"
+    assert first == "hotwords: 3 of 5 phrases are in use"
     assert [line.split(": ")[1] for line in impossible] == ["'xyz' cannot be recognised", "'!!' cannot be recognised"]
     assert "'x' is not in the training text" in impossible[0]
     assert "nothing is left of it" in impossible[1]
@@ -481,7 +481,9 @@ def test_a_full_disk_is_one_line_and_leaves_whole_files(
         synced(descriptor)
 
     monkeypatch.setattr(files.os, "fsync", full)
-    with pytest.raises(InputError, match=r"\.txt: a transcript must be written there; No space left on device\.$"):
+    with pytest.raises(
+        InputError, match=r"\.txt: the file of a transcript must be writable; got: No space left on device\.$"
+    ):
         run(fluent / "run", recordings, "--output-dir", tmp_path / "out")
     written = [path for path in (tmp_path / "out").rglob("*") if path.is_file()]
     assert len(written) == 2

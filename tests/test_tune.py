@@ -225,7 +225,7 @@ def test_without_lm_confidence_alone_is_tuned(bundle: Path, dev: Path, capsys: p
     before = decode_of(bundle)
     assert tune([str(bundle), str(dev)]) == 0
     said = capsys.readouterr().out
-    assert "no language model (--lm): no weights to find" in said
+    assert "no language model (--lm): no weights to tune" in said
     assert said.endswith(f"{bundle}: confidence calibrated; no language model attached\n")
     assert sorted(contents(bundle)) == [name for name in TUNED if name != "lm.arpa"]
     assert decode_of(bundle) == before == {"name": "greedy"}
@@ -240,7 +240,7 @@ def test_a_gain_within_the_noise_attaches_nothing_and_says_so(
     assert tune([str(bundle), str(dev), "--lm", str(lm), "--beam", "4"]) == 0
     said = capsys.readouterr().out
     assert "expected on other such speech, by cross-validation: " in said
-    assert "The gain is within the noise, so the search is not changed." in said
+    assert "The gain is within the noise, so the decoder is not changed." in said
     assert said.endswith(f"{bundle}: confidence calibrated; no language model attached\n")
     assert sorted(contents(bundle)) == [name for name in TUNED if name != "lm.arpa"]
     assert decode_of(bundle) == before == {"name": "greedy"}
@@ -318,7 +318,7 @@ def test_what_is_bad_in_a_dev_set_is_named_and_the_rest_is_tuned_on(
     assert len(errors) == 3
     assert errors[0].startswith(f"error: {tmp_path / 'some.jsonl'}:8: each line must be one JSON object")
     assert errors[1] == f"error: g: {tmp_path / 'gone.wav'}: must be a readable audio file; there is no such file."
-    assert errors[2] == "error: 2 of 8 could not be tuned on: see above."
+    assert errors[2] == "error: 2 of 8 utterances were not used; see the errors above."
     assert (bundle / "confidence.json").is_file()
 
 
@@ -360,7 +360,7 @@ KENLM = b"mmap lm http://kheafield.com/code format version 5\n\0"
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (silent(""), r"m\.jsonl: a dev set must hold texts, and audio that can be read; it holds none\.$"),
+        (silent(""), r"m\.jsonl: a dev set must have texts and readable audio; it has none\.$"),
         (silent("ab cd"), r"confidence must be calibrated on words; none was recognised\.$"),
         (
             with_file("--lm", KENLM),
@@ -372,7 +372,7 @@ KENLM = b"mmap lm http://kheafield.com/code format version 5\n\0"
         (lambda folder, bundle: [str(bundle), "DEV", "--lm", "nowhere.arpa"], r"^nowhere\.arpa: .*No such file"),
         (lambda folder, bundle: [str(bundle), "DEV", "--lm-weight", "1"], r"^--lm-weight must go with --lm; the model"),
         (lambda folder, bundle: [str(bundle), "nowhere.jsonl"], r"^nowhere\.jsonl: no such manifest"),
-        (lambda folder, bundle: ["some.ckpt", "DEV"], r"^some\.ckpt: what is tuned must be a bundle, or a run folder"),
+        (lambda folder, bundle: ["some.ckpt", "DEV"], r"^some\.ckpt: MODEL must be a bundle or a run folder"),
         (lambda folder, bundle: [str(folder / "nowhere"), "DEV"], r"a model must be a run folder, a bundle or a"),
         (beside("notes"), r"bundle: a folder to replace must be empty .*; it contains notes\."),
     ],
