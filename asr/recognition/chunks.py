@@ -130,7 +130,7 @@ def cut_at_pauses(
 
 
 def pause_in_blanks(log_probs: Tensor) -> int:
-    """Return the middle of the longest run of blanks in (T', V); if there is none, the frame with the likeliest blank."""
+    """Return the middle of the longest run of blanks in (T', V), or the frame with the likeliest blank."""
     is_blank = log_probs.argmax(dim=-1) == BLANK_ID
     return longest_run(is_blank) if is_blank.any() else int(log_probs[:, BLANK_ID].argmax())
 
