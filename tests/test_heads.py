@@ -122,7 +122,7 @@ def test_intermediate_blocks_part_the_encoder_evenly(num_blocks: int, number: in
 
 
 def test_more_intermediate_blocks_than_there_are_is_one_line() -> None:
-    with pytest.raises(InputError, match=r"head\.num_intermediate must be less than .*; got 3, and 3 blocks\."):
+    with pytest.raises(InputError, match=r"head\.num_intermediate must be less than .*; got 3 and 3 blocks\."):
         evenly_spaced(3, 3)
 
 

@@ -207,7 +207,7 @@ def test_without_dropout_the_joint_networks_last_layer_has_another_number(tmp_pa
         ({"joint": {"num_extra_outputs": 5}}, "joint.num_extra_outputs must be the number of decoding.durations, 4;"),
         ({"joint__jointnet": {"activation": "sigmoid"}}, "joint.jointnet.activation must be 'relu', which asr has"),
         ({"decoding": {"big_blank_durations": [2, 4]}}, "decoding.big_blank_durations must be null: asr has one blank"),
-        ({"decoding": {"durations": [1, 2, 3, 4]}}, "head.durations must be a list, of frames in ascending order"),
+        ({"decoding": {"durations": [1, 2, 3, 4]}}, "head.durations must be a list of frame counts in ascending order"),
         ({"decoding": {"durations": "all"}}, "decoding.durations must be a list of frames; got 'all'."),
         ({"aux_ctc": {"ctc_loss_weight": 2}}, "head.ctc_weight must be a number from 0 to less than 1; got 2."),
     ],

@@ -204,7 +204,7 @@ def test_what_parakeet_does_not_have_is_not_written(overrides: list[str], messag
     ("changes", "message"),
     [
         ({"hidden_act": "gelu"}, "config.hidden_act must be 'relu', which asr has; got 'gelu'."),
-        ({"durations": [1, 2]}, "head.durations must be a list, of frames in ascending order, 0 and 1 first"),
+        ({"durations": [1, 2]}, "head.durations must be a list of frame counts in ascending order, 0 and 1 first"),
         ({"durations": [0, 1, 2]}, "joint.head.weight must be"),
         ({"blank_token_id": 99}, "blank_token_id must be the blank's number, from 0 to 40; got 99."),
         ({"decoder_hidden_size": "x"}, "decoder_hidden_size must be a whole number; got 'x'."),

@@ -214,7 +214,7 @@ def test_cells_are_the_numbers_of_the_largest_tensor() -> None:
 )
 def test_durations_that_do_not_hold_are_refused(durations: str) -> None:
     with pytest.raises(
-        InputError, match=r"^head\.durations must be a list, of frames in ascending order, 0 and 1 first"
+        InputError, match=r"^head\.durations must be a list of frame counts in ascending order, 0 and 1 first"
     ):
         component("head", resolved("head=tdt", f"head.durations={durations}")["head"])
 

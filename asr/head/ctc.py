@@ -1,4 +1,4 @@
-"""The CTC head: a distribution over tokens and blank for each encoder frame, and its loss."""
+"""The CTC head: for each encoder frame a distribution over tokens and blank, and the CTC loss."""
 
 from operator import eq
 
@@ -17,7 +17,7 @@ class CTC(nn.Module):
 
     Args:
         output_dim: D.
-        num_blocks: of the encoder.
+        num_blocks: of the encoder; not used.
         vocab_size: V, blank included.
     """
 
@@ -31,40 +31,40 @@ class CTC(nn.Module):
 
     @property
     def frame_head(self) -> "CTC":
-        """Itself."""
+        """Itself, because it gives each frame a distribution."""
         return self
 
     def log_probs(self, encoder_out: Tensor) -> Tensor:
-        """encoder_out (B, T', D) to log_probs (B, T', V), at least in float32 under autocast too."""
+        """Map encoder_out (B, T', D) to log_probs (B, T', V), at least float32 even under autocast."""
         logits = self.linear(encoder_out)
         return F.log_softmax(logits, dim=-1, dtype=None if logits.dtype.itemsize >= 4 else torch.float32)
 
     def losses(self, encoded: Encoded, tokens: Tensor, token_lengths: Tensor) -> dict[str, Tensor]:
         """Compute -log p(tokens) of each utterance.
 
-        Infinite where the tokens do not fit the frames (`min_frames`): nothing is hidden.
+        The loss is infinite if an utterance has fewer frames than `min_frames`.
 
         Args:
-            encoded: of the encoder.
+            encoded: output of the encoder.
             tokens: (B, U).
             token_lengths: (B,).
 
         Returns:
-            "loss", (B,), not divided by anything.
+            "loss", (B,), without normalisation by length.
         """
         return {"loss": ctc_loss(self.log_probs(encoded.out), tokens, encoded.lengths, token_lengths)}
 
     @staticmethod
     def min_frames(tokens: list[int]) -> int:
-        """Fewest frames that can spell `tokens`: one each, and a blank between two that are the same."""
+        """Minimum number of frames for `tokens`: one per token, and one for the blank between equal neighbours."""
         return len(tokens) + sum(map(eq, tokens, tokens[1:]))
 
     def cells(self, frames: Lengths, tokens: Lengths) -> Lengths:
-        """Numbers in log_probs."""
+        """Number of elements of log_probs."""
         return frames * self.linear.out_features
 
 
 def ctc_loss(log_probs: Tensor, tokens: Tensor, lengths: Tensor, token_lengths: Tensor) -> Tensor:
-    """-log p(tokens) of each utterance, (B,), by log_probs (B, T', V)."""
+    """Compute -log p(tokens) of each utterance, (B,), from log_probs (B, T', V)."""
     by_frame = log_probs.transpose(0, 1)  # (T', B, V)
     return F.ctc_loss(by_frame, tokens, lengths, token_lengths, blank=BLANK_ID, reduction="none")

@@ -1,4 +1,4 @@
-"""CTC and an attention decoder on the same encoder."""
+"""A CTC head and an attention decoder that share an encoder."""
 
 from collections.abc import Callable
 from typing import Annotated, Any
@@ -14,22 +14,22 @@ from asr.settings.rule import FeedForwardFactor, Heads, Layers, Probability, abo
 
 
 class CTCAttention(nn.Module):
-    """Joint CTC/attention: a Transformer decoder that CTC keeps to the order of the frames.
+    """Joint CTC/attention: a Transformer decoder, with a CTC loss that enforces monotonic alignment.
 
     *Source*: Kim et al. 2017, arXiv:1609.06773; the decoder: Vaswani et al. 2017, arXiv:1706.03762, with its label
-    smoothing (section 5.4) over all of the vocabulary.
+    smoothing (section 5.4) over the whole vocabulary.
 
     Args:
-        output_dim: D, the decoder's dimension, too.
-        num_blocks: of the encoder.
-        vocab_size: V, blank included, whose id begins and ends the decoder's sequences.
+        output_dim: D, also the decoder's dimension.
+        num_blocks: of the encoder; not used.
+        vocab_size: V, including the blank, whose id begins and ends the decoder's sequences.
         num_layers: blocks of the decoder.
-        num_heads: its attention heads; must divide D.
-        feed_forward_factor: inner dimension of its feed-forward sub-layers, as a multiple of D.
-        dropout: of its residual branches, feed-forward activations, attention weights, and input.
-        label_smoothing: part of a target's probability that all of the vocabulary shares.
-        ctc_weight: of the CTC loss; the decoder's has the rest.
-        residual: makes a residual branch of the decoder, given D and dropout.
+        num_heads: attention heads of the decoder; must divide D.
+        feed_forward_factor: inner dimension of the decoder's feed-forward sub-layers, as a multiple of D.
+        dropout: of the decoder's input, residual branches, feed-forward activations and attention weights.
+        label_smoothing: fraction of the target probability that is spread over the whole vocabulary.
+        ctc_weight: weight of the CTC loss; the attention loss has weight 1 - ctc_weight.
+        residual: makes a residual connection of the decoder, given D and dropout.
     """
 
     loss_names = ("ctc", "attention")
@@ -64,21 +64,21 @@ class CTCAttention(nn.Module):
 
     @property
     def frame_head(self) -> CTC:
-        """The CTC part."""
+        """The CTC head."""
         return self.ctc
 
     def losses(self, encoded: Encoded, tokens: Tensor, token_lengths: Tensor) -> dict[str, Tensor]:
-        """Compute the weighted loss of each utterance, and its parts, (B,) each; arguments are those of `CTC`."""
+        """Compute the weighted loss of each utterance and its two parts, (B,) each; arguments as in `CTC`."""
         ctc = self.ctc.losses(encoded, tokens, token_lengths)["loss"]
         memory = self.token_decoder.remember(encoded.out, encoded.lengths)
         log_probs, targets, padding = self.token_decoder.force(tokens, token_lengths, memory)
-        right = log_probs.gather(2, targets[:, :, None])[:, :, 0]  # (B, U + 1)
-        smoothed = (1 - self.label_smoothing) * right + self.label_smoothing * log_probs.mean(dim=2)
+        target = log_probs.gather(2, targets[:, :, None])[:, :, 0]  # (B, U + 1)
+        smoothed = (1 - self.label_smoothing) * target + self.label_smoothing * log_probs.mean(dim=2)
         attention = -smoothed.masked_fill(padding, 0.0).sum(dim=1)
         loss = self.ctc_weight * ctc + (1 - self.ctc_weight) * attention
         return {"loss": loss, "ctc": ctc, "attention": attention}
 
     def cells(self, frames: Lengths, tokens: Lengths) -> Lengths:
-        """Numbers in the log_probs of both parts, and in the weights of a block's attention to frames."""
+        """Number of elements of both log_probs and of one block's cross-attention weights."""
         vocab_size, num_heads = self.ctc.linear.out_features, self.token_decoder.num_heads
         return (frames + tokens + 1) * vocab_size + (tokens + 1) * frames * num_heads

@@ -1,4 +1,4 @@
-"""CTC with consistency regularisation: two views of an utterance, masked apart, learn to be read alike."""
+"""CTC with consistency regularisation between two differently masked views of an utterance."""
 
 from typing import Annotated
 
@@ -13,15 +13,16 @@ from asr.settings.rule import number
 
 
 class CTCConsistency(nn.Module):
-    """CR-CTC: each view has half of the CTC loss, and what the other one says of each frame as its target.
+    """CR-CTC: the mean CTC loss of two views, plus a loss on the differences between their frame distributions.
 
-    *Source*: Yao et al. 2024, arXiv:2410.05101, section 3.2. The views differ by their masks (`augment`), and by
-    dropout. Where there is one view, as in validation, it is CTC.
+    *Source*: Yao et al. 2024, arXiv:2410.05101, section 3.2. The distributions of one view are the targets, without
+    gradient, of the other. The views differ in their masks (`augment`) and in dropout. With a single view, as in
+    validation, the loss is that of CTC.
 
     Args:
         output_dim: D.
-        num_blocks: of the encoder.
-        vocab_size: V, blank included.
+        num_blocks: of the encoder; not used.
+        vocab_size: V, including the blank.
         weight: of the consistency loss (the paper's alpha).
     """
 
@@ -39,14 +40,14 @@ class CTCConsistency(nn.Module):
 
     @property
     def frame_head(self) -> CTC:
-        """The output layer."""
+        """The CTC head."""
         return self.ctc
 
     def losses(self, encoded: Encoded, tokens: Tensor, token_lengths: Tensor) -> dict[str, Tensor]:
-        """Compute the loss of each utterance, and its parts, (B,) each.
+        """Compute the loss of each utterance and its two parts, (B,) each.
 
         Args:
-            encoded: of all views, (views * B, T', D): the first of each utterance, then the second.
+            encoded: of all views, (views * B, T', D): the first view of all utterances, then the second.
             tokens: (B, U).
             token_lengths: (B,).
         """
@@ -57,7 +58,7 @@ class CTCConsistency(nn.Module):
         consistency = torch.zeros_like(ctc)
         if views > 1:
             other = log_probs.detach().roll(len(tokens), dims=0)
-            apart = F.kl_div(log_probs, other, reduction="none", log_target=True).sum(dim=-1)  # (views * B, T')
-            apart = apart.masked_fill(padding_mask(encoded.lengths, apart.shape[1]), 0.0).sum(dim=1)
-            consistency = apart.view(views, -1).mean(dim=0)
+            divergence = F.kl_div(log_probs, other, reduction="none", log_target=True).sum(dim=-1)  # (views * B, T')
+            divergence = divergence.masked_fill(padding_mask(encoded.lengths, divergence.shape[1]), 0.0).sum(dim=1)
+            consistency = divergence.view(views, -1).mean(dim=0)
         return {"loss": ctc + self.weight * consistency, "ctc": ctc, "consistency": consistency}

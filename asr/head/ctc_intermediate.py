@@ -1,4 +1,4 @@
-"""CTC with intermediate losses: blocks in the middle of the encoder learn to spell, too."""
+"""CTC with additional losses on intermediate blocks of the encoder."""
 
 from typing import Annotated
 
@@ -14,16 +14,16 @@ NumIntermediate = Annotated[int, whole(1, 100)]
 
 
 class CTCIntermediate(nn.Module):
-    """Intermediate CTC: the output layer is shared by the last block and by evenly spaced ones before it.
+    """Intermediate CTC: the last block and evenly spaced earlier blocks share one output layer.
 
-    *Source*: Lee and Watanabe 2021, arXiv:2102.03216. It costs the loss's time in training, and nothing afterwards.
+    *Source*: Lee and Watanabe 2021, arXiv:2102.03216. Training computes the additional losses; inference is unchanged.
 
     Args:
         output_dim: D.
         num_blocks: of the encoder.
-        vocab_size: V, blank included.
-        num_intermediate: blocks beside the last that have a loss.
-        weight: of the mean of their losses; the last block's has the rest.
+        vocab_size: V, including the blank.
+        num_intermediate: number of intermediate blocks with a loss.
+        weight: weight of the mean intermediate loss; the loss of the last block has weight 1 - weight.
     """
 
     loss_names = ("last_ctc", "intermediate_ctc")
@@ -40,16 +40,16 @@ class CTCIntermediate(nn.Module):
 
     @property
     def taps(self) -> dict[int, Tap]:
-        """The intermediate blocks, which are only looked at."""
+        """Taps of the intermediate blocks, which do not change their outputs."""
         return dict.fromkeys(self.tapped, unchanged)
 
     @property
     def frame_head(self) -> CTC:
-        """The output layer."""
+        """The CTC head."""
         return self.ctc
 
     def losses(self, encoded: Encoded, tokens: Tensor, token_lengths: Tensor) -> dict[str, Tensor]:
-        """Compute the weighted loss of each utterance, and its parts, (B,) each; arguments are those of `CTC`."""
+        """Compute the weighted loss of each utterance and its two parts, (B,) each; arguments as in `CTC`."""
         last = self.ctc.losses(encoded, tokens, token_lengths)["loss"]
         intermediate_encoded = [encoded._replace(out=block) for block in encoded.blocks.values()]
         losses = [self.ctc.losses(each, tokens, token_lengths)["loss"] for each in intermediate_encoded]
@@ -59,17 +59,17 @@ class CTCIntermediate(nn.Module):
 
 
 def evenly_spaced(num_blocks: int, number: int) -> list[int]:
-    """Choose blocks that part the encoder evenly (arXiv:2102.03216, section 3.2), counted from 0; never the last.
+    """Return the indices, from 0, of evenly spaced blocks without the last (arXiv:2102.03216, section 3.2).
 
     Raises:
-        InputError: the encoder has too few.
+        InputError: the encoder has too few blocks.
     """
     if number >= num_blocks:
-        must = "head.num_intermediate must be less than the blocks of the encoder (encoder.num_layers)"
-        raise InputError(f"{must}; got {number}, and {num_blocks} blocks.")
-    return [place * num_blocks // (number + 1) - 1 for place in range(1, number + 1)]
+        must = "head.num_intermediate must be less than the number of the encoder's blocks (encoder.num_layers)"
+        raise InputError(f"{must}; got {number} and {num_blocks} blocks.")
+    return [part * num_blocks // (number + 1) - 1 for part in range(1, number + 1)]
 
 
 def unchanged(x: Tensor, padding_mask: Tensor) -> Tensor:
-    """A tap that only looks."""
+    """Return x: the tap of a block whose output is only recorded."""
     return x

@@ -1,4 +1,4 @@
-"""Self-conditioned CTC: what blocks in the middle of the encoder spell is told to the blocks behind them."""
+"""Self-conditioned CTC: predictions of intermediate blocks are fed to the blocks after them."""
 
 from torch import Tensor, nn
 
@@ -9,14 +9,14 @@ from asr.settings.rule import Fraction
 
 
 class CTCSelfConditioned(nn.Module):
-    """Intermediate CTC whose predictions are projected and added to what the next block gets.
+    """Intermediate CTC whose predictions are projected and added to the input of the next block.
 
-    *Source*: Nozaki and Komatsu 2021, arXiv:2104.02724, equations 8 to 10; one projection for all blocks.
+    *Source*: Nozaki and Komatsu 2021, arXiv:2104.02724, equations 8 to 10; all blocks share one projection.
 
     Args:
         output_dim: D.
         num_blocks: of the encoder.
-        vocab_size: V, blank included.
+        vocab_size: V, including the blank.
         num_intermediate: as in `CTCIntermediate`.
         weight: as in `CTCIntermediate`.
     """
@@ -37,12 +37,12 @@ class CTCSelfConditioned(nn.Module):
 
     @property
     def taps(self) -> dict[int, Tap]:
-        """The intermediate blocks: what they spell is added to what the next ones get."""
+        """Taps of the intermediate blocks, which add the projected predictions to the next block's input."""
         return dict.fromkeys(self.intermediate.tapped, self._conditioned)
 
     @property
     def frame_head(self) -> CTC:
-        """The output layer."""
+        """The CTC head."""
         return self.intermediate.ctc
 
     def _conditioned(self, x: Tensor, padding_mask: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""The joint network of transducers, and the logits that it gives in training."""
+"""The joint network of transducers, and its logits in training."""
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
@@ -17,15 +17,15 @@ JointActivation = Annotated[str, one_of(*ACTIVATIONS)]
 
 
 class Joiner(nn.Module):
-    """Add up a frame and the tokens before it, and map the sum to logits of what follows.
+    """Add the projections of a frame and of the tokens before it, and map the sum to logits of the next token.
 
     Args:
         output_dim: D, of the encoder.
         predictor_dim: P, of the prediction network.
-        num_logits: V, and more where durations are predicted too.
+        num_logits: V, plus the number of durations if they are predicted.
         joint_dim: J.
-        activation: name of the function that the sum goes through.
-        dropout: of its result.
+        activation: name of the activation applied to the sum.
+        dropout: after the activation.
     """
 
     def __init__(
@@ -33,13 +33,13 @@ class Joiner(nn.Module):
     ) -> None:
         super().__init__()
         self.of_frames = nn.Linear(output_dim, joint_dim)
-        self.of_tokens = nn.Linear(predictor_dim, joint_dim, bias=False)  # the sum needs one bias
+        self.of_tokens = nn.Linear(predictor_dim, joint_dim, bias=False)  # `of_frames` has the bias of the sum
         self.activation = ACTIVATIONS[activation]
         self.dropout = Dropout(dropout)
         self.output = nn.Linear(joint_dim, num_logits)
 
     def forward(self, frames: Tensor, tokens: Tensor) -> Tensor:
-        """What `of_frames` and `of_tokens` gave, (..., J) each, to logits."""
+        """Map the outputs of `of_frames` and `of_tokens`, (..., J) each, to logits."""
         logits: Tensor = self.output(self.dropout(self.activation(frames + tokens)))
         return logits
 
@@ -47,7 +47,7 @@ class Joiner(nn.Module):
 def joint_logits(
     joiner: JointNetwork, predictor: Predictor, encoded: Encoded, tokens: Tensor, token_lengths: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Join all frames with all beginnings of the reference tokens, as the loss needs them.
+    """Compute the logits of all frames combined with all prefixes of the reference tokens, as the loss requires.
 
     Args:
         joiner: joint network.
@@ -57,9 +57,9 @@ def joint_logits(
         token_lengths: (B,).
 
     Returns:
-        Logits (B, T', U + 1, ...) and tokens (B, U), both cut to the longest utterance; the tokens' padding is 0.
+        Logits (B, T', U + 1, ...) and tokens (B, U), both cut to the longest utterance; padding tokens are 0.
     """
-    num_frames, num_tokens = int(encoded.lengths.max()), int(token_lengths.max())  # no cell of padding alone
+    num_frames, num_tokens = int(encoded.lengths.max()), int(token_lengths.max())  # drop common padding
     tokens = tokens[:, :num_tokens].masked_fill(padding_mask(token_lengths, num_tokens), 0)
     frames = joiner.of_frames(encoded.out[:, :num_frames])[:, :, None]  # (B, T', 1, J)
     return joiner(frames, joiner.of_tokens(predictor(tokens))[:, None]), tokens

@@ -1,4 +1,4 @@
-"""The token-and-duration transducer: each token comes with the number of frames until the next one."""
+"""The token-and-duration transducer: it predicts with each token the number of frames until the next token."""
 
 from collections.abc import Callable
 from typing import Annotated
@@ -15,9 +15,9 @@ from asr.kernels.transducer_loss import transducer_loss
 from asr.lengths import Lengths
 from asr.settings.rule import FRACTION, Dim, Probability, Rule, is_whole, number
 
-MAX_DURATION = 100  # frames: seconds of audio, whatever the encoder's stride
+MAX_DURATION = 100  # encoder frames: several seconds of audio with any encoder's stride
 DURATIONS = Rule(
-    f"a list, of frames in ascending order, 0 and 1 first, at most {MAX_DURATION}",
+    f"a list of frame counts in ascending order, 0 and 1 first, at most {MAX_DURATION}",
     lambda value: (
         isinstance(value, list)
         and all(map(is_whole, value))
@@ -29,22 +29,22 @@ DURATIONS = Rule(
 
 
 class TDT(nn.Module):
-    """Prediction network, a joiner of tokens and durations, and a CTC head, unless its loss has no weight.
+    """Prediction network, joiner of tokens and durations, and a CTC head if `ctc_weight` is not 0.
 
     *Source*: Xu et al. 2023, arXiv:2304.06795; omega as in NVIDIA NeMo.
 
     Args:
         output_dim: D.
-        num_blocks: of the encoder.
-        vocab_size: V, blank included.
+        num_blocks: of the encoder; not used by the transducer.
+        vocab_size: V, including the blank.
         joint_dim: J, of the joiner.
         joint_activation: of the joiner.
-        dropout: of what the joiner adds up.
-        durations: encoder frames that a token or a blank may take; a blank takes at least one.
+        dropout: in the joiner, after the activation.
+        durations: possible durations of a token or a blank in encoder frames; a blank lasts at least 1.
         sigma: subtracted from the log-probabilities of tokens and blank in training, which favours long durations
             (section 3.3 of the paper).
-        omega: probability that a training batch has the loss of a transducer without durations in place of this one's.
-        ctc_weight: of the CTC loss, the transducer's has the rest; 0: there is no CTC head.
+        omega: probability that a training batch uses the loss of a transducer without durations instead.
+        ctc_weight: weight of the CTC loss, the transducer loss has weight 1 - ctc_weight; 0: there is no CTC head.
         predictor: makes the prediction network, given V.
     """
 
@@ -79,18 +79,18 @@ class TDT(nn.Module):
 
     @property
     def loss_names(self) -> tuple[str, ...]:
-        """Both parts of the loss, if there are two."""
+        """Names of the two parts of the loss; empty without a CTC head."""
         return ("tdt", "ctc") if self.ctc is not None else ()
 
     @property
     def frame_head(self) -> CTC | None:
-        """The CTC head beside it."""
+        """The CTC head; None if `ctc_weight` is 0."""
         return self.ctc
 
     def losses(self, encoded: Encoded, tokens: Tensor, token_lengths: Tensor) -> dict[str, Tensor]:
-        """Compute the weighted loss of each utterance, and its parts, (B,) each; arguments are those of `CTC`.
+        """Compute the weighted loss of each utterance and its two parts, (B,) each; arguments as in `CTC`.
 
-        In training, omega is drawn from torch's CPU generator, which each batch seeds by its place in the run.
+        In training, the choice for `omega` is drawn from torch's CPU generator, which is seeded for each batch.
         """
         logits, cut = joint_logits(self.duration_joiner, self.predictor, encoded, tokens, token_lengths)
         if self.training and self.omega > 0 and float(torch.rand(())) < self.omega:
@@ -105,9 +105,9 @@ class TDT(nn.Module):
         return {"loss": loss, "tdt": tdt, "ctc": ctc}
 
     def min_frames(self, tokens: list[int]) -> int:
-        """Fewest frames that can spell `tokens`: those of the CTC head; without it, one."""
+        """Minimum number of frames for `tokens`: that of the CTC head; without a CTC head, 1."""
         return 1 if self.ctc is None else self.ctc.min_frames(tokens)
 
     def cells(self, frames: Lengths, tokens: Lengths) -> Lengths:
-        """Numbers in what the joiner makes of each frame with each number of tokens."""
+        """Number of elements of the joiner's largest tensor, over all frames and prefixes of the tokens."""
         return frames * (tokens + 1) * max(self.duration_joiner.output.weight.shape)

@@ -1,4 +1,4 @@
-"""The decoder of the Transformer: tokens one by one, each from those before it and from all encoder frames."""
+"""The Transformer decoder, which predicts each token from the tokens before it and all encoder frames."""
 
 import math
 from collections.abc import Callable
@@ -14,20 +14,20 @@ from asr.kernels.fused_attention import fused_attention
 from asr.kernels.positions import sinusoids
 from asr.lengths import padding_mask
 
-Residual = Callable[[int, float], Any]  # made with D and dropout
+Residual = Callable[[int, float], Any]  # makes a residual connection, given D and dropout
 
 
 class TransformerDecoder(nn.Module):
-    """Masked self-attention over tokens, attention to encoder frames, and feed-forward, block by block.
+    """Blocks of masked self-attention over tokens, cross-attention to encoder frames, and feed-forward.
 
-    It keeps nothing between calls: what the encoder gave is a `Memory`, the tokens before are a `Cache`, and a call
-    returns the cache with its own tokens added. An empty cache and all tokens at once is the pass of training. Tokens
-    need no padding mask: padding stands behind them, where they do not look.
+    It stores no state between calls. The encoder's output is passed as a `Memory`, the earlier tokens as a `Cache`, and
+    a call returns the cache extended by its own tokens. Training passes an empty cache and all tokens at once. Tokens
+    need no padding mask, because padding comes after them and self-attention is causal.
 
-    *Source*: Vaswani et al. 2017, arXiv:1706.03762, section 3. *Differs from the paper*: the output layer has weights
-    of its own.
+    *Source*: Vaswani et al. 2017, arXiv:1706.03762, section 3. *Differs from the paper*: the output layer does not
+    share the weights of the embedding.
 
-    Shapes: N sequences of U tokens, as many of each of the B utterances, one utterance's behind another's.
+    Shapes: N sequences of U tokens; the N / B sequences of an utterance are consecutive.
 
     Args:
         dim: D.
@@ -35,8 +35,8 @@ class TransformerDecoder(nn.Module):
         num_layers: blocks.
         num_heads: H; must divide D.
         feed_forward_dim: inner dimension of the feed-forward sub-layer.
-        dropout: of each residual branch, of the feed-forward activation, of the attention weights, of the input.
-        residual: makes a residual branch.
+        dropout: of the input, each residual branch, the feed-forward activations and the attention weights.
+        residual: makes a residual connection.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class TransformerDecoder(nn.Module):
         super().__init__()
         self.num_heads = num_heads
         self.embedding = nn.Embedding(vocab_size, dim)
-        nn.init.normal_(self.embedding.weight, std=dim**-0.5)  # so that, times sqrt(D), it is as large as the sinusoids
+        nn.init.normal_(self.embedding.weight, std=dim**-0.5)  # times sqrt(D), its scale is that of the sinusoids
         self.dropout = Dropout(dropout)
         self.blocks = nn.ModuleList(
             DecoderBlock(dim, num_heads, feed_forward_dim, dropout, residual) for _ in range(num_layers)
@@ -61,21 +61,27 @@ class TransformerDecoder(nn.Module):
         self.linear = nn.Linear(dim, vocab_size)
 
     def remember(self, encoder_out: Tensor, lengths: Tensor) -> Memory:
-        """Compute keys and values of encoder frames, (B, T', D), (B,); an utterance without any has one of zeros."""
+        """Compute keys and values of encoder frames (B, T', D), (B,); an empty utterance gets one frame of zeros."""
         encoder_out = encoder_out.masked_fill(padding_mask(lengths, encoder_out.shape[1])[:, :, None], 0.0)
         padding = padding_mask(lengths.clamp(min=1), encoder_out.shape[1])
         return Memory([cast(Any, block).cross_attention.remember(encoder_out) for block in self.blocks], padding)
 
     def start(self, number: int) -> Cache:
-        """Make the cache of so many sequences before their first token."""
+        """Make the cache of `number` sequences before their first token."""
         _, dim = self.embedding.weight.shape
         empty = self.embedding.weight.new_zeros(number, 2, self.num_heads, 0, dim // self.num_heads)
         return [empty] * len(self.blocks)
 
     def forward(self, tokens: Tensor, memory: Memory, cache: Cache) -> tuple[Tensor, Cache]:
-        """Tokens (N, U), behind those of the cache, to log_probs (N, U, V) of each one's next, and the cache with them.
+        """Predict the token after each of the given tokens.
 
-        The first token of a sequence is `BOUNDARY_ID`.
+        Args:
+            tokens: (N, U), which follow the tokens of the cache; the first token of a sequence is `BOUNDARY_ID`.
+            memory: of the B utterances.
+            cache: of the N sequences.
+
+        Returns:
+            log_probs (N, U, V), and the cache extended by `tokens`.
         """
         past, dim = cache[0].shape[3], self.embedding.embedding_dim
         positions = torch.arange(past, past + tokens.shape[1], device=tokens.device)
@@ -90,7 +96,7 @@ class TransformerDecoder(nn.Module):
         return F.log_softmax(logits, dim=-1, dtype=None if logits.dtype.itemsize >= 4 else torch.float32), grown
 
     def force(self, tokens: Tensor, token_lengths: Tensor, memory: Memory) -> Forced:
-        """Predict each token from those before it, all at once, and the end behind the last one; (N, U), (N,)."""
+        """Predict tokens (N, U), (N,) and the end of each sequence in one pass, from the correct tokens before each."""
         padding = padding_mask(token_lengths, tokens.shape[1])
         padded = F.pad(tokens.masked_fill(padding, BOUNDARY_ID), (1, 1), value=BOUNDARY_ID)  # (N, U + 2)
         log_probs, _ = self(padded[:, :-1], memory, self.start(len(tokens)))
@@ -98,7 +104,7 @@ class TransformerDecoder(nn.Module):
 
 
 class DecoderBlock(nn.Module):
-    """Self-attention, attention to encoder frames and feed-forward, each in a residual branch."""
+    """Self-attention, cross-attention to encoder frames and feed-forward, each with a residual connection."""
 
     def __init__(self, dim: int, num_heads: int, feed_forward_dim: int, dropout: float, residual: Residual) -> None:
         super().__init__()
@@ -112,16 +118,23 @@ class DecoderBlock(nn.Module):
     def forward(
         self, x: Tensor, seen: Tensor, cached: Tensor, keys_values: Tensor, padding: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """(N, U, D), what each token sees (U, P + U), keys and values of P tokens before, those of frames and padding.
+        """Run the block over U tokens after P cached tokens.
 
-        Returns x and keys and values of P + U tokens.
+        Args:
+            x: (N, U, D).
+            seen: True where a token attends to another, (U, P + U).
+            cached: keys and values of the P tokens, (N, 2, H, P, D / H).
+            keys_values: of the encoder frames, (B, 2, H, T', D / H).
+            padding: of the encoder frames, (B, T').
+
+        Returns:
+            (N, U, D), and keys and values of P + U tokens.
         """
         inner = self.residual1.enter(x)
         cached = torch.cat([cached, self.self_attention.remember(inner)], dim=3)  # (N, 2, H, P + U, D / H)
         x = self.residual1.leave(x, self.self_attention(inner, cached, seen))
-        inner = self.residual2.enter(x).reshape(
-            len(padding), -1, x.shape[2]
-        )  # (B, N / B * U, D): the frames are theirs
+        # (B, N / B * U, D): all sequences of an utterance attend to its frames
+        inner = self.residual2.enter(x).reshape(len(padding), -1, x.shape[2])
         branch = self.cross_attention(inner, keys_values, ~padding[:, None, None, :])
         x = self.residual2.leave(x, branch.reshape(x.shape))
         hidden = self.dropout(F.relu(self.linear1(self.residual3.enter(x))))
@@ -129,7 +142,7 @@ class DecoderBlock(nn.Module):
 
 
 class MultiHeadAttention(nn.Module):
-    """Attention (arXiv:1706.03762, section 3.2.2) whose keys and values may have been computed before."""
+    """Attention (arXiv:1706.03762, section 3.2.2) with separately computed keys and values, which can be cached."""
 
     def __init__(self, dim: int, num_heads: int, dropout: float) -> None:
         super().__init__()
@@ -140,11 +153,11 @@ class MultiHeadAttention(nn.Module):
         self.output = nn.Linear(dim, dim)
 
     def remember(self, x: Tensor) -> Tensor:
-        """(B, T, D) to its keys and values, (B, 2, H, T, D / H)."""
+        """Compute the keys and values of x (B, T, D): (B, 2, H, T, D / H)."""
         return self.key_value(x).unflatten(-1, (2, self.num_heads, -1)).permute(0, 2, 3, 1, 4)
 
     def forward(self, x: Tensor, keys_values: Tensor, seen: Tensor) -> Tensor:
-        """(B, U, D), keys and values of T, whether each of U sees them (broadcast to (B, H, U, T)) to (B, U, D)."""
+        """Attend from x (B, U, D) to the keys and values of T positions; `seen` is broadcast to (B, H, U, T)."""
         query = self.query(x).unflatten(-1, (self.num_heads, -1)).transpose(1, 2)  # (B, H, U, D / H)
         key, value = keys_values.unbind(dim=1)
         out = fused_attention(query, key, value, seen, dropout=self.dropout if self.training else 0.0)

@@ -1,4 +1,4 @@
-"""The transducer (RNN-T): a frame and the tokens before it, which a prediction network reads, give the next token."""
+"""The transducer (RNN-T), which predicts the next token from a frame and the output of a prediction network."""
 
 from collections.abc import Callable
 from typing import Annotated
@@ -16,18 +16,18 @@ CTCWeight = Annotated[float, PROBABILITY]
 
 
 class Transducer(nn.Module):
-    """Prediction network and joiner, and beside them a CTC head, unless its loss has no weight.
+    """Prediction network, joiner, and a CTC head if `ctc_weight` is not 0.
 
     *Source*: Graves 2012, arXiv:1211.3711; the joiner: Graves et al. 2013, arXiv:1303.5778, section 2.3.
 
     Args:
         output_dim: D.
-        num_blocks: of the encoder.
-        vocab_size: V, blank included.
+        num_blocks: of the encoder; not used by the transducer.
+        vocab_size: V, including the blank.
         joint_dim: J, of the joiner.
         joint_activation: of the joiner.
-        dropout: of what the joiner adds up.
-        ctc_weight: of the CTC loss, the transducer's has the rest; 0: there is no CTC head.
+        dropout: in the joiner, after the activation.
+        ctc_weight: weight of the CTC loss, the transducer loss has weight 1 - ctc_weight; 0: there is no CTC head.
         predictor: makes the prediction network, given V.
     """
 
@@ -55,16 +55,16 @@ class Transducer(nn.Module):
 
     @property
     def loss_names(self) -> tuple[str, ...]:
-        """Both parts of the loss, if there are two."""
+        """Names of the two parts of the loss; empty without a CTC head."""
         return ("transducer", "ctc") if self.ctc is not None else ()
 
     @property
     def frame_head(self) -> CTC | None:
-        """The CTC head beside it."""
+        """The CTC head; None if `ctc_weight` is 0."""
         return self.ctc
 
     def losses(self, encoded: Encoded, tokens: Tensor, token_lengths: Tensor) -> dict[str, Tensor]:
-        """Compute the weighted loss of each utterance, and its parts, (B,) each; arguments are those of `CTC`."""
+        """Compute the weighted loss of each utterance and its two parts, (B,) each; arguments as in `CTC`."""
         logits, cut = joint_logits(self.joiner, self.predictor, encoded, tokens, token_lengths)
         transducer = transducer_loss(logits, cut, encoded.lengths, token_lengths)
         if self.ctc is None:
@@ -74,9 +74,9 @@ class Transducer(nn.Module):
         return {"loss": loss, "transducer": transducer, "ctc": ctc}
 
     def min_frames(self, tokens: list[int]) -> int:
-        """Fewest frames that can spell `tokens`: those of the CTC head; without it, one."""
+        """Minimum number of frames for `tokens`: that of the CTC head; without a CTC head, 1."""
         return 1 if self.ctc is None else self.ctc.min_frames(tokens)
 
     def cells(self, frames: Lengths, tokens: Lengths) -> Lengths:
-        """Numbers in what the joiner makes of each frame with each number of tokens."""
+        """Number of elements of the joiner's largest tensor, over all frames and prefixes of the tokens."""
         return frames * (tokens + 1) * max(self.joiner.output.weight.shape)

@@ -1,4 +1,4 @@
-"""The prediction network of gated recurrent units."""
+"""A prediction network of gated recurrent units."""
 
 from torch import Tensor, nn
 
@@ -7,15 +7,15 @@ from asr.settings.rule import Dim, Layers, Probability
 
 
 class GRUPredictor(nn.Module):
-    """Layers of gated recurrent units over embedded tokens: three quarters of an LSTM's weights.
+    """GRU layers over embedded tokens, with three quarters of the weights of an LSTM.
 
-    *Source*: the units: Cho et al. 2014, arXiv:1406.1078; their place: Graves 2012, arXiv:1211.3711, section 2.2.
+    *Source*: GRU: Cho et al. 2014, arXiv:1406.1078; prediction network: Graves 2012, arXiv:1211.3711, section 2.2.
 
     Args:
-        vocab_size: V; id 0 stands before the first token.
+        vocab_size: V; id 0 precedes the first token.
         dim: of the embedding and of each layer.
-        num_layers: of units.
-        dropout: between the layers, and of what comes out.
+        num_layers: number of GRU layers.
+        dropout: of the output of each layer.
     """
 
     def __init__(self, vocab_size: int, *, dim: Dim, num_layers: Layers, dropout: Probability) -> None:
@@ -26,16 +26,16 @@ class GRUPredictor(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def initial_state(self, batch: int) -> Tensor:
-        """Outputs of each layer, (B, L, P)."""
+        """Return the initial state, (B, L, P): zeros for the output of each layer."""
         return self.embedding.weight.new_zeros(batch, self.units.num_layers, self.output_dim)
 
     def step(self, tokens: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        """Read a token, (B,); return what comes of it, (B, P), and the next state."""
+        """Take the next tokens, (B,), and the state; return the output, (B, P), and the next state."""
         out, units = self.units(self.embedding(tokens[:, None]), state.transpose(0, 1).contiguous())
         return self.dropout(out[:, 0]), units.transpose(0, 1)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Tokens (B, U) to what comes of none of them, of the first, and so on, (B, U + 1, P)."""
+        """Map tokens (B, U) to (B, U + 1, P): an output before the first token and after each token."""
         begun = nn.functional.pad(tokens, (1, 0), value=BLANK_ID)
         out, _ = self.units(self.embedding(begun))
         return self.dropout(out)

@@ -1,4 +1,4 @@
-"""The prediction network of long short-term memory."""
+"""A prediction network of LSTM layers."""
 
 from typing import Annotated
 
@@ -11,16 +11,16 @@ from asr.settings.rule import SWITCH, Dim, Layers, Probability
 
 
 class LSTMPredictor(nn.Module):
-    """Layers of LSTM cells over embedded tokens.
+    """LSTM layers over embedded tokens.
 
     *Source*: Graves 2012, arXiv:1211.3711, section 2.2. *Differs from the paper*: tokens are embedded.
 
     Args:
-        vocab_size: V; id 0 stands before the first token.
+        vocab_size: V; id 0 precedes the first token.
         dim: of the embedding and of each layer.
-        num_layers: of cells.
-        dropout: between the layers, and of what comes out.
-        trains_blank: whether the embedding of id 0 is trained; if not, it stays what it is: zero, as in NVIDIA NeMo.
+        num_layers: number of LSTM layers.
+        dropout: of the output of each layer.
+        trains_blank: whether the embedding of id 0 is trained; if not, it remains zero, as in NVIDIA NeMo.
     """
 
     def __init__(
@@ -39,17 +39,17 @@ class LSTMPredictor(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def initial_state(self, batch: int) -> Tensor:
-        """Outputs and cells of each layer, (B, 2, L, P)."""
+        """Return the initial state, (B, 2, L, P): zeros for the output and the cell of each layer."""
         return self.embedding.weight.new_zeros(batch, 2, self.cells.num_layers, self.output_dim)
 
     def step(self, tokens: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        """Read a token, (B,); return what comes of it, (B, P), and the next state."""
-        outputs, cells = state.permute(1, 2, 0, 3).contiguous()  # as torch has them, (L, B, P) each
+        """Take the next tokens, (B,), and the state; return the output, (B, P), and the next state."""
+        outputs, cells = state.permute(1, 2, 0, 3).contiguous()  # in torch's layout, (L, B, P) each
         outputs, cells = step_lstm(self.cells, self.embedding(tokens), outputs, cells)
         return self.dropout(outputs[-1]), torch.stack((outputs, cells)).permute(2, 0, 1, 3)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Tokens (B, U) to what comes of none of them, of the first, and so on, (B, U + 1, P)."""
+        """Map tokens (B, U) to (B, U + 1, P): an output before the first token and after each token."""
         begun = nn.functional.pad(tokens, (1, 0), value=BLANK_ID)
         out, _ = self.cells(self.embedding(begun))
         return self.dropout(out)

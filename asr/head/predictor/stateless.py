@@ -1,4 +1,4 @@
-"""The prediction network that remembers a few tokens and nothing else."""
+"""A prediction network that only depends on the last few tokens."""
 
 from typing import Annotated
 
@@ -11,16 +11,16 @@ from asr.settings.rule import Dim, Heads, whole
 
 
 class Stateless(nn.Module):
-    """Average the embeddings of the last tokens, each weighed by how it goes with its position.
+    """Average the embeddings of the last tokens, each weighted by its product with position vectors.
 
     *Source*: Botros et al. 2021, arXiv:2109.07513, section 3. *Differs from the paper*: the embedding is not shared
     with the joiner.
 
     Args:
-        vocab_size: V; id 0 stands before the first token.
-        dim: of the embedding, and of what comes out.
-        num_heads: position vectors of each place.
-        num_tokens: that are remembered.
+        vocab_size: V; id 0 precedes the first token.
+        dim: of the embedding and of the output.
+        num_heads: number of position vectors for each position.
+        num_tokens: N, number of last tokens.
     """
 
     def __init__(
@@ -34,21 +34,21 @@ class Stateless(nn.Module):
         self.norm = nn.LayerNorm(dim)
 
     def initial_state(self, batch: int) -> Tensor:
-        """The tokens before the first, (B, N)."""
+        """Return the initial state, (B, N): the last N tokens, all BLANK_ID."""
         return torch.full((batch, self.positions.shape[1]), BLANK_ID, device=self.positions.device)
 
     def step(self, tokens: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        """Read a token, (B,); return what comes of it, (B, P), and the next state."""
+        """Take the next tokens, (B,), and the state; return the output, (B, P), and the next state."""
         state = torch.cat([state[:, 1:], tokens[:, None]], dim=1)
         return self._average(state), state
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Tokens (B, U) to what comes of none of them, of the first, and so on, (B, U + 1, P)."""
+        """Map tokens (B, U) to (B, U + 1, P): an output before the first token and after each token."""
         before = self.initial_state(len(tokens))
         return self._average(torch.cat([before, tokens], dim=1).unfold(1, before.shape[1], 1))
 
     def _average(self, tokens: Tensor) -> Tensor:
-        """(..., N) to (..., P)."""
+        """Map the last tokens (..., N) to the output (..., P)."""
         embedded = self.embedding(tokens)  # (..., N, P)
         weights = torch.einsum("...np,hnp->...n", embedded, self.positions) / self.positions[..., 0].numel()
         averaged = torch.einsum("...n,...np->...p", weights, embedded)

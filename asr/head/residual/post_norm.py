@@ -1,4 +1,4 @@
-"""LayerNorm behind a sub-layer."""
+"""Post-norm residual connections: LayerNorm after the sum."""
 
 from torch import Tensor, nn
 
@@ -6,7 +6,7 @@ from asr.kernels.dropout import Dropout
 
 
 class PostNormResidual(nn.Module):
-    """A residual branch whose sum is normalised: norm(x + sublayer(x)). It needs a long warm-up.
+    """Residual connection norm(x + sublayer(x)). Training needs a long warm-up.
 
     *Source*: Vaswani et al. 2017, arXiv:1706.03762, section 3.1.
 
@@ -21,14 +21,14 @@ class PostNormResidual(nn.Module):
         self.dropout = Dropout(dropout)
 
     def enter(self, x: Tensor) -> Tensor:
-        """What the sub-layer gets of x."""
+        """Return the input of the sub-layer."""
         return x
 
     def leave(self, x: Tensor, branch: Tensor) -> Tensor:
-        """Join x and what the sub-layer gave."""
+        """Add the output of the sub-layer to x and normalise the sum."""
         return self.norm(x + self.dropout(branch))
 
     @staticmethod
     def last(dim: int) -> nn.Module:
-        """Make what stands behind the last block: its output is normalised."""
+        """Make the layer after the last block: the identity, because the block's output is already normalised."""
         return nn.Identity()
