@@ -34,7 +34,7 @@ class StoreError(Exception):
     """
 
     def __init__(self, message: str) -> None:
-        # When torch raises an exception of a data worker again, the message is a traceback that ends with our message.
+        # torch re-raises an exception of a data worker with a traceback as its message; our message is its last line.
         super().__init__(message.rstrip().rpartition("StoreError: ")[2])
 
 
