@@ -232,9 +232,9 @@ def test_the_report_tells_requests_their_cost_memory_and_time(
 
 def test_bytes_of_columns_and_plan_are_those_of_their_tensors(in_s3: list[str]) -> None:
     plan, utterances = epoch_of(in_s3)
-    columns = [plan.plan.order, plan.durations, plan.factors]  # 8 bytes each; padded is durations, positions have 4
-    fixed = plan.plan.edges.nbytes + plan.plan.steps.nbytes + plan.occurrences.positions.nbytes + 4
-    assert plan.num_bytes == sum(8 * len(utterances) for _ in columns) + fixed
+    per_utterance = 4 + 8 + 1 + 4  # order, durations (padded is the same), speeds, positions
+    fixed = plan.plan.edges.nbytes + plan.plan.steps.nbytes + 4
+    assert plan.num_bytes == per_utterance * len(utterances) + fixed
     assert utterances.parts[0].index.num_bytes > 8 * 4 * len(utterances)  # four columns of numbers, and texts
 
 

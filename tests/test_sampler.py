@@ -194,8 +194,8 @@ def test_the_fullest_batches_are_halved_until_each_rank_has_as_many(durations: l
 
 def test_bounds_hold_for_the_durations_at_the_epochs_speeds() -> None:
     durations = random_durations(300)
-    factors, _ = draw_factors([0.5, 1.0, 2.0], torch.ones(300, 3, dtype=torch.bool), seed=0, epoch=3)
-    played = durations / factors
+    speeds, _ = draw_factors([0.5, 1.0, 2.0], torch.ones(300, 3, dtype=torch.bool), seed=0, epoch=3)
+    played = speeds.played(durations)
     batches = all_batches(plan(played, epoch=3))
     assert all(holds(batch, played.tolist(), BOUNDS) for batch in batches)
     assert not all(holds(batch, durations.tolist(), BOUNDS) for batch in batches)
@@ -345,30 +345,32 @@ def test_a_speed_at_which_the_tokens_do_not_fit_becomes_1_and_is_counted() -> No
     everything = torch.ones(3000, 3, dtype=torch.bool)
     feasible = torch.rand(3000, 3) < 0.7
     drawn, kept_everything = draw_factors(FACTORS, everything, seed=0, epoch=4)
-    factors, kept = draw_factors(FACTORS, feasible, seed=0, epoch=4)
+    speeds, kept = draw_factors(FACTORS, feasible, seed=0, epoch=4)
     expected, not_fitting = [], 0
-    for fits, factor in zip(feasible.tolist(), drawn.tolist(), strict=True):
+    for fits, factor in zip(feasible.tolist(), drawn.of(slice(None)).tolist(), strict=True):
         if fits[FACTORS.index(factor)]:
             expected.append(factor)
         else:
             expected.append(1.0)
             not_fitting += 1
-    assert factors.tolist() == expected
+    assert speeds.of(slice(None)).tolist() == expected
     assert kept == not_fitting
     assert kept_everything == 0
 
 
 def test_each_speed_is_drawn_equally_often_and_anew_in_each_epoch() -> None:
     everything = torch.ones(3000, 3, dtype=torch.bool)
-    first, _ = draw_factors(FACTORS, everything, seed=0, epoch=0)
+
+    def drawn(seed: int, epoch: int) -> torch.Tensor:
+        speeds, _ = draw_factors(FACTORS, everything, seed=seed, epoch=epoch)
+        return speeds.of(slice(None))
+
+    first = drawn(0, 0)
     for factor in FACTORS:
         assert abs(first.tolist().count(factor) - 1000) < 100  # four standard deviations
-    assert torch.equal(draw_factors(FACTORS, everything, seed=0, epoch=0)[0], first)
-    for other in (
-        draw_factors(FACTORS, everything, seed=0, epoch=1),
-        draw_factors(FACTORS, everything, seed=1, epoch=0),
-    ):
-        assert 0.2 < float((other[0] == first).double().mean()) < 0.5  # a third by chance
+    assert torch.equal(drawn(0, 0), first)
+    for other in (drawn(0, 1), drawn(1, 0)):
+        assert 0.2 < float((other == first).double().mean()) < 0.5  # a third by chance
 
 
 def test_an_evaluation_hands_out_each_utterance_at_its_own_speed() -> None:

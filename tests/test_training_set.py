@@ -196,7 +196,7 @@ def test_after_each_change_of_processes_the_rest_of_the_epoch_is_seen_and_nothin
         assert all(all(step) for step in planned), "each process has an utterance in each step"
         everything += planned[: shares[part][1]] if part < len(shares) - 1 else planned
     assert seen(everything) == list(range(300))
-    factors = data.epoch(start_of_epoch(0, 1)).factors
+    factors = data.epoch(start_of_epoch(0, 1)).speeds.of(slice(None))
     assert all(item.factor == factors[item.position] for item in chain(*chain(*everything)))
 
 
@@ -223,9 +223,9 @@ def test_a_position_beyond_the_plan_is_an_error_since_the_data_must_have_changed
 def test_utterances_that_are_too_long_when_slowed_keep_their_speed_and_are_counted() -> None:
     given = [Utterance(f"{number}.wav", 11.5, "hello", f"u{number}") for number in range(60)]
     plan = training_set(given, batch_seconds=12.0).epoch(start_of_epoch(0, 1))
-    assert 0.9 not in plan.factors.tolist()
+    assert 0.9 not in plan.speeds.of(slice(None)).tolist()
     unbound = training_set(given).epoch(start_of_epoch(0, 1))
-    assert plan.kept_speed == unbound.factors.tolist().count(0.9) > 0
+    assert plan.kept_speed == unbound.speeds.of(slice(None)).tolist().count(0.9) > 0
 
 
 def test_frames_of_an_item_are_those_of_its_audio_at_its_speed() -> None:

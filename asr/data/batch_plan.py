@@ -137,7 +137,7 @@ class Plan:
     """The batches of all ranks; `len()` is the number of steps, equal to the number of batches per rank.
 
     Args:
-        order: indices of the utterances, batch by batch, (N,).
+        order: indices of the utterances, batch by batch, (N,) int32.
         edges: start of each batch in `order`, and the end of the last, (steps * world_size + 1,).
         steps: for each step, the number of its group of `world_size` neighbouring batches: a permutation, (steps,).
         world_size: number of ranks.
@@ -176,7 +176,7 @@ class Plan:
 
     def labels(self) -> Tensor:
         """Return the number of each utterance's batch, by the utterance's index, (N,)."""
-        labels = torch.empty_like(self.order)
+        labels = torch.empty(len(self.order), dtype=torch.int64)
         labels[self.order] = torch.arange(len(self.edges) - 1).repeat_interleave(self.edges.diff())
         return labels
 
@@ -194,13 +194,13 @@ def cut_batches(durations: Tensor, bounds: BatchBounds, texts: Texts | None = No
     Returns:
         Start of each batch, then N, (batches + 1,).
     """
-    edges = [0]
-    reach = 2 * min(bounds.max_utterances, len(durations))  # utterances after a block that its batches may contain
-    while (first := edges[-1]) < len(durations):
+    edges, number = [0], len(durations)
+    reach = 2 * min(bounds.max_utterances, number)  # utterances after a block that its batches may contain
+    while (first := edges[-1]) < number:
         block = slice(first, first + BLOCK + reach)
-        ends = _batch_ends(durations[block], bounds, texts and texts.of(block))[:BLOCK].tolist()
-        while edges[-1] < min(first + BLOCK, len(durations)):
-            edges.append(first + ends[edges[-1] - first])
+        ends = _batch_ends(durations[block], bounds, texts and texts.of(block))[:BLOCK].numpy()
+        while edges[-1] < min(first + BLOCK, number):
+            edges.append(first + int(ends[edges[-1] - first]))
     return torch.tensor(edges)
 
 
@@ -277,7 +277,7 @@ def plan_training(
     moves = torch.rand(len(durations), generator=generator, dtype=torch.float64)
     places += moves.mul_(2).sub_(1).mul_(reach)
     del moves
-    indices = by_duration[_stable_argsort(places)]
+    indices = by_duration[_stable_argsort(places)].int()
     del places, by_duration
     edges = _split_until_divisible(cut_batches(padded[indices], bounds, texts and texts.of(indices)), world_size)
     number = (len(edges) - 1) // world_size
@@ -321,7 +321,33 @@ def changed_mates(before: Plan, after: Plan) -> float:
     return float((1 - num_kept[has_mates].double() / mates[has_mates]).mean()) if bool(has_mates.any()) else 0.0
 
 
-def draw_factors(factors: Sequence[float], feasible: Tensor, *, seed: int, epoch: int) -> tuple[Tensor, int]:
+@dataclass(frozen=True)
+class Speeds:
+    """Speed factors of utterances, in a byte each.
+
+    Args:
+        values: the factors that there are, (K,) float64.
+        numbers: which of them each utterance has, (N,) uint8.
+    """
+
+    values: Tensor
+    numbers: Tensor
+
+    @classmethod
+    def normal(cls, number: int) -> "Speeds":
+        """Return 1.0 for each of so many utterances."""
+        return cls(torch.ones(1, dtype=torch.float64), torch.zeros(1, dtype=torch.uint8).expand(number))
+
+    def of(self, indices: Sequence[int] | slice) -> Tensor:
+        """Return the factors of some utterances, float64."""
+        return self.values[self.numbers[indices].int()]
+
+    def played(self, durations: Tensor) -> Tensor:
+        """Return the seconds, (N,), that utterances of these durations have at their factors."""
+        return in_blocks(lambda seconds, numbers: seconds / self.values[numbers.int()], durations, self.numbers)
+
+
+def draw_factors(factors: Sequence[float], feasible: Tensor, *, seed: int, epoch: int) -> tuple[Speeds, int]:
     """Draw each utterance's speed factor for one epoch.
 
     Args:
@@ -331,12 +357,16 @@ def draw_factors(factors: Sequence[float], feasible: Tensor, *, seed: int, epoch
         epoch: from 0.
 
     Returns:
-        Factors (N,) float64, and the number of utterances at 1.0 because their drawn factor was not feasible.
+        Speed factors of the N utterances, and the number of utterances at 1.0 because their drawn factor was not
+        feasible.
     """
+    values = list(factors) if 1.0 in factors else [*factors, 1.0]
     generator = torch.Generator().manual_seed(derive_seed(seed, epoch, "speed"))
     drawn = torch.randint(len(factors), (len(feasible), 1), generator=generator)
     fits = feasible.gather(1, drawn)[:, 0]
-    return torch.tensor(factors, dtype=torch.float64)[drawn[:, 0]].where(fits, torch.ones(())), int((~fits).sum())
+    numbers = drawn[:, 0].byte()
+    numbers[~fits] = values.index(1.0)
+    return Speeds(torch.tensor(values, dtype=torch.float64), numbers), int((~fits).sum())
 
 
 class BatchSampler(Sampler[list[Item]]):

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Sampler
 
-from asr.data.batch_plan import Plan, Texts
+from asr.data.batch_plan import Plan, Speeds, Texts
 from asr.data.dataset import Item
 from asr.data.mixture import Occurrences
 from asr.data.position import Position
@@ -55,7 +55,7 @@ class EpochPlan:
         occurrences: M occurrences of utterances.
         durations: maximum seconds of every occurrence at its speed factor, (M,) float64.
         padded: seconds to which an occurrence is padded if it is the longest of its batch, (M,) float64.
-        factors: of speed, (M,) float64.
+        speeds: speed factor of every occurrence.
         kept_speed: number of utterances that keep speed 1.0, because with the drawn factor they would have too few
             frames or their batch would be too long.
         texts: of every occurrence; None: texts do not influence the size of a batch.
@@ -66,7 +66,7 @@ class EpochPlan:
     occurrences: Occurrences
     durations: Tensor
     padded: Tensor
-    factors: Tensor
+    speeds: Speeds
     kept_speed: int
     texts: Texts | None = None
 
@@ -77,14 +77,15 @@ class EpochPlan:
     def num_bytes(self) -> int:
         """Size of the columns in bytes."""
         columns = [self.plan.order, self.plan.edges, self.plan.steps, *self.occurrences]
-        columns += [self.durations, self.padded, self.factors, *([self.texts.num_tokens] if self.texts else [])]
+        columns += [self.durations, self.padded, self.speeds.numbers, *([self.texts.num_tokens] if self.texts else [])]
         return sum({column.data_ptr(): column.untyped_storage().nbytes() for column in columns}.values())
 
     def items(self, step: int, rank: int) -> list[Item]:
         """Return the utterances of one batch."""
         indices = self.plan.batch(step, rank)
-        columns = self.occurrences.positions, self.factors, self.occurrences.repeats
-        return [Item(self.epoch, *values) for values in zip(*(each[indices].tolist() for each in columns), strict=True)]
+        positions, repeats = (column[indices].tolist() for column in self.occurrences)
+        columns = positions, self.speeds.of(indices).tolist(), repeats
+        return [Item(self.epoch, *values) for values in zip(*columns, strict=True)]
 
     def largest(self) -> list[int]:
         """Return the steps of the batches with the most padded seconds, most seconds squared and most cells."""
@@ -112,7 +113,7 @@ class EpochPlan:
         )
 
 
-def plan_stretch(number: int, position: Position, plan: Callable[[Tensor, int, int], Plan]) -> Plan:
+def plan_stretch(number: int, position: Position, plan: Callable[[Tensor | slice, int, int], Plan]) -> Plan:
     """Plan the part of an epoch that contains `position`, from the first batch of that part.
 
     An epoch has several parts if the number of ranks changed within it. Each part contains the utterances that earlier
@@ -121,28 +122,29 @@ def plan_stretch(number: int, position: Position, plan: Callable[[Tensor, int, i
     Args:
         number: of occurrences of utterances in the epoch.
         position: in the epoch.
-        plan: makes the plan of a part, from the indices of the unused occurrences, the number of ranks and the number
-            of the part; the plan's order contains indices of the first argument.
+        plan: makes the plan of a part, from the indices of the unused occurrences (a slice: all), the number of ranks
+            and the number of the part; the plan's order contains indices of the first argument.
 
     Raises:
         InputError: the position does not fit this training set, or there are fewer unused utterances than ranks.
     """
-    left = torch.arange(number)
+    left: Tensor | None = None  # all
     for part, share in enumerate(position.shares):
-        if part > 0 and len(left) < share.world_size:
+        if left is not None and len(left) < share.world_size:
             given = f"epoch {position.epoch + 1} has {len(left)} utterances left for {share.world_size} processes"
             must = "each process must have at least one utterance"
             raise InputError(f"{must}; {given}. Resume with at most {max(1, len(left))} processes.")
-        planned = plan(left, share.world_size, part)
-        planned = replace(planned, order=left[planned.order])
+        planned = plan(slice(None) if left is None else left, share.world_size, part)
+        if left is not None:
+            planned = replace(planned, order=left[planned.order])
         if share.batches > len(planned):
             done = f"got {share.batches} completed batches of {len(planned)} in epoch {position.epoch + 1}"
             must = "a run must be resumed with its original data"
             raise InputError(f"{must}; {done}. Use the original manifests.")
         if part < len(position.shares) - 1:
-            seen = torch.zeros(number, dtype=torch.bool)
-            seen[planned.first_steps(share.batches)] = True
-            left = left[~seen[left]]
+            is_left = torch.ones(number, dtype=torch.bool)
+            is_left[planned.first_steps(share.batches)] = False
+            left = is_left.nonzero()[:, 0].int() if left is None else left[is_left[left]]
     return planned
 
 

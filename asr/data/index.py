@@ -90,8 +90,17 @@ class Index:
 
     def column(self, name: str) -> np.ndarray:
         """Return a column of numbers, (num_rows,)."""
-        parts = [batch.column(name).to_numpy(zero_copy_only=False) for batch in self.batches]
+        parts = [_numbers(batch, name) for batch in self.batches]
         return np.concatenate(parts) if parts else np.zeros(0)
+
+
+def _numbers(batch: pa.RecordBatch, name: str) -> np.ndarray:
+    """Return a column of numbers, NaN where it is null, (num_rows,)."""
+    column = batch.column(name)
+    if column.null_count == len(column):
+        return np.full(len(column), np.nan)
+    numbers: np.ndarray = column.to_numpy(zero_copy_only=False)
+    return numbers
 
 
 def record_batches(utterances: Iterable[Utterance]) -> Iterator[pa.RecordBatch]:
@@ -164,22 +173,22 @@ def open_index(path: Path) -> Index:
     sizes = [batch.num_rows for batch in batches]
     if any(size != BATCH_ROWS for size in sizes[:-1]) or (sizes and not 0 < sizes[-1] <= BATCH_ROWS):
         raise InputError(f"{path}: must be an index whose record batches have {BATCH_ROWS} rows; it is damaged.")
-    index = Index(batches, metadata.get(SOURCE, b"").decode("ascii", "replace") or None, shards)
-    _check_values(index, path)
-    return index
+    _check_values(batches, path)
+    return Index(batches, metadata.get(SOURCE, b"").decode("ascii", "replace") or None, shards)
 
 
-def _check_values(index: Index, path: Path) -> None:
+def _check_values(batches: Sequence[pa.RecordBatch], path: Path) -> None:
     """Check numbers like those of a manifest line, because an index may be untrusted.
 
     Raises:
         InputError: a duration, an offset or a byte range is invalid.
     """
-    durations, offsets = index.column("duration"), index.column("offset")
-    starts, num_bytes = index.column("start"), index.column("num_bytes")  # NaN where they are null
-    wrong = ~((durations > 0) & (durations < MAX_SECONDS)) | ((offsets < 0) | (offsets >= MAX_SECONDS))
-    wrong |= (np.isnan(starts) != np.isnan(num_bytes)) | (starts < 0) | (num_bytes <= 0)
-    if wrong.any():
-        row = int(wrong.argmax())
-        must = "duration, offset and byte range must be valid"
-        raise InputError(f"{path}: row {row}: {must}; the index is damaged.")
+    for number, batch in enumerate(batches):
+        durations, offsets = _numbers(batch, "duration"), _numbers(batch, "offset")
+        starts, num_bytes = _numbers(batch, "start"), _numbers(batch, "num_bytes")
+        wrong = ~((durations > 0) & (durations < MAX_SECONDS)) | ((offsets < 0) | (offsets >= MAX_SECONDS))
+        wrong |= (np.isnan(starts) != np.isnan(num_bytes)) | (starts < 0) | (num_bytes <= 0)
+        if wrong.any():
+            row = number * BATCH_ROWS + int(wrong.argmax())
+            must = "duration, offset and byte range must be valid"
+            raise InputError(f"{path}: row {row}: {must}; the index is damaged.")

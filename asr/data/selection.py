@@ -91,14 +91,16 @@ def select(
 
     def outcome(seconds: Tensor, num_tokens: Tensor, min_frames: Tensor) -> Tensor:
         """Return for each utterance the index of the first reason to drop it, or `kept`, (n,) uint8."""
+        frames = num_frames(seconds)
         fails = [
             num_tokens == 0,
             seconds > bounds.max_seconds,
             seconds < bounds.min_seconds,
-            num_frames(seconds) < min_frames,
+            frames < min_frames,
         ]
         if max_cells is not None:
-            fails.append(torch.as_tensor(reference.cells(num_frames(seconds + added_seconds), num_tokens) > max_cells))
+            frames = num_frames(seconds + added_seconds) if added_seconds else frames
+            fails.append(torch.as_tensor(reference.cells(frames, num_tokens) > max_cells))
         first = torch.full((len(seconds),), selected, dtype=torch.uint8)
         for index, fail in reversed(list(enumerate(fails))):
             first[fail.expand(len(seconds))] = index
@@ -144,12 +146,17 @@ def feasible_factors(
 ) -> Tensor:
     """Return whether each utterance's tokens fit its frames at each speed, (N, number of factors) bool."""
 
+    def fit_at(factor: float, num_samples: Tensor, min_frames: Tensor) -> Tensor:
+        frames = reference.output_lengths(features.num_frames(speed.num_samples(num_samples, factor)))
+        return torch.as_tensor(frames >= min_frames)
+
     def fit(seconds: Tensor, min_frames: Tensor) -> Tensor:
         num_samples = (seconds * features.sample_rate).round().long()
-        num_frames = [
-            reference.output_lengths(features.num_frames(speed.num_samples(num_samples, factor)))
-            for factor in speed.factors
-        ]
-        return torch.stack([frames >= min_frames for frames in num_frames], dim=1)
+        at_all = fit_at(max(speed.factors), num_samples, min_frames)  # what fits when it is shortest
+        fits = at_all[:, None].repeat(1, len(speed.factors))
+        others = ~at_all
+        for place, factor in enumerate(speed.factors):
+            fits[others, place] = fit_at(factor, num_samples[others], min_frames[others])
+        return fits
 
     return in_blocks(fit, selection.utterances.durations, selection.counts.min_frames)

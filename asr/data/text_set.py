@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from asr.data.batch import on_device
-from asr.data.batch_plan import BatchBounds, BatchOrder, Plan, plan_evaluation, plan_training
+from asr.data.batch_plan import BatchBounds, BatchOrder, Plan, Speeds, plan_evaluation, plan_training
 from asr.data.epoch_plan import EpochPlan, plan_stretch
 from asr.data.mixture import each_once
 from asr.data.position import Position
@@ -191,15 +191,15 @@ class TextSet:
             InputError: the position does not fit this set, or there are fewer unused sentences than ranks.
         """
 
-        def plan_part(left: Tensor, world_size: int, part: int) -> Plan:
+        def plan_part(left: Tensor | slice, world_size: int, part: int) -> Plan:
             lengths, epoch = self._lengths[left], position.epoch
             return plan_training(
                 lengths, self._bounds, self._order, seed=self._seed, epoch=epoch, world_size=world_size, part=part
             )
 
         plan = plan_stretch(len(self), position, plan_part)
-        lengths, factors = self._lengths, torch.ones_like(self._lengths)
-        return EpochPlan(position.epoch, plan, each_once(len(self)), lengths, lengths, factors, 0)
+        lengths, speeds = self._lengths, Speeds.normal(len(self))
+        return EpochPlan(position.epoch, plan, each_once(len(self)), lengths, lengths, speeds, 0)
 
     def total_steps(self, position: Position, step: int, bounds: RunBounds) -> int:
         """Return the optimizer steps of the whole run: `step`, and those of all epochs from `position` on."""

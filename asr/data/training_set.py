@@ -129,28 +129,28 @@ class TrainingSet:
             advice = f" {FEWER_TOKENS}." if TEXT_TOO_LONG in self.dropped else ""
             must = "at least one training utterance must remain"
             raise InputError(f"{must}; all were dropped: {why or 'the manifest is empty'}.{advice}")
-        self._durations = self.utterances.durations
         self.mixture = Mixture(
             *zip(*((len(part), part.parts[0].repeats) for part in self.utterances.split()), strict=True)
         )
-        num_tokens = selection.counts.num_tokens
+        durations, num_tokens = self.utterances.durations, selection.counts.num_tokens
         self._factors: tuple[float, ...] = (1.0,)
         self._feasible = torch.ones(len(self.utterances), 1, dtype=torch.bool)
         if speed is not None:
             self._factors = speed.factors
+        # Cells are asked for only where they may matter: planning with them takes twice as long.
+        longest_played = durations.max()[None] / torch.tensor(self._factors).min() + added_seconds
+        most = self._cells(self._padded(longest_played), num_tokens.max())
+        if speed is not None:
 
             def small_enough(seconds: Tensor, tokens: Tensor) -> Tensor:
                 played = seconds[:, None] / torch.tensor(self._factors)
                 small = played <= longest
-                if max_cells is not None:
+                if max_cells is not None and most > max_cells:
                     small &= self._cells(played + added_seconds, tokens[:, None]) <= max_cells
                 return small
 
-            self._feasible = in_blocks(small_enough, self._durations, num_tokens)
+            self._feasible = in_blocks(small_enough, durations, num_tokens)
             self._feasible &= feasible_factors(selection, features, reference, speed)
-        # Planning takes twice as long with texts, so they are left out if no batch can exceed max_cells.
-        longest_played = self._durations.max()[None] / min(self._factors) + added_seconds
-        most = self._cells(self._padded(longest_played), num_tokens.max())
         self._texts = None
         if max_cells is not None and most * self._bounds.max_utterances > max_cells:
             self._texts = Texts(num_tokens.double(), self._cells)
@@ -161,7 +161,7 @@ class TrainingSet:
     @property
     def num_bytes(self) -> int:
         """Size of the columns in bytes."""
-        columns = [self._durations, self._feasible, *([self._texts.num_tokens] if self._texts else [])]
+        columns = [self._feasible, *([self._texts.num_tokens] if self._texts else [])]
         return self.utterances.num_row_bytes + sum(column.untyped_storage().nbytes() for column in columns)
 
     @property
@@ -192,16 +192,16 @@ class TrainingSet:
             InputError: the position does not fit this training set, or there are fewer unused utterances than ranks.
         """
         occurrences = self.mixture.occurrences(self.seed, position.epoch)
-        durations, feasible, texts = self._durations, self._feasible, self._texts
+        durations, feasible, texts = self.utterances.durations, self._feasible, self._texts
         if not self.mixture.is_plain:
             positions = occurrences.positions
             durations, feasible = durations[positions], feasible[positions]
             texts = texts and texts.of(positions)
-        factors, kept_speed = draw_factors(self._factors, feasible, seed=self.seed, epoch=position.epoch)
-        durations = (durations / factors).add_(self._added_seconds)
+        speeds, kept_speed = draw_factors(self._factors, feasible, seed=self.seed, epoch=position.epoch)
+        durations = speeds.played(durations).add_(self._added_seconds)
         padded = self._padded(durations)
 
-        def plan_part(left: Tensor, world_size: int, part: int) -> Plan:
+        def plan_part(left: Tensor | slice, world_size: int, part: int) -> Plan:
             return plan_training(
                 durations[left],
                 self._bounds,
@@ -215,7 +215,7 @@ class TrainingSet:
             )
 
         plan = plan_stretch(len(occurrences), position, plan_part)
-        return EpochPlan(position.epoch, plan, occurrences, durations, padded, factors, kept_speed, texts)
+        return EpochPlan(position.epoch, plan, occurrences, durations, padded, speeds, kept_speed, texts)
 
     def total_steps(self, position: Position, step: int, bounds: RunBounds) -> int:
         """Return the optimizer steps of the whole run: `step`, and those of all epochs from `position` on.

@@ -20,6 +20,7 @@ from asr.data.seeds import derive_seed
 from asr.data.training_set import TrainingSet
 from asr.data.waveforms import WaveformBatch, WaveformFeatures, collate_waveforms, without_features
 from asr.features.batched.front_end import FrontEnd
+from asr.system.processes import shared_memory
 from asr.text.printable import listed
 from asr.training.signals import SIGNALS
 from asr.training.stopwatch import Stopwatch
@@ -175,7 +176,7 @@ class _Loader(DataLoader[Batch]):
     waiting: Stopwatch  # runs while the consumer waits for a batch
 
     def __iter__(self) -> Iterator[Batch]:  # type: ignore[override]
-        with self.waiting:
+        with self.waiting, shared_memory():
             batches = super().__iter__()
         while True:
             with self.waiting:
