@@ -1,11 +1,11 @@
-"""The benchmark of large corpora gives a row for each step, on a small one."""
+"""The benchmarks of large corpora give all rows, on small ones."""
 
 import json
 from pathlib import Path
 
 import pytest
 
-from benchmarks import large_corpus
+from benchmarks import large_corpus, planned_corpus
 
 
 @pytest.mark.slow
@@ -16,3 +16,14 @@ def test_a_small_corpus_gives_all_rows(tmp_path: Path) -> None:
     assert len(rows) == 4
     assert rows[-1]["anonymous MB"] > 50, "two processes that have loaded torch"
     assert not (tmp_path / "large_corpus").exists()
+
+
+def test_a_planned_corpus_gives_a_row_for_each_size(tmp_path: Path) -> None:
+    options = ["--lines", "3000", "6000", "--ranks", "4", "--batch-seconds", "60"]
+    assert planned_corpus.main([*options, "--output-dir", str(tmp_path)]) == 0
+    rows = json.loads((tmp_path / "planned_corpus.json").read_text())["rows"]
+    assert [row["utterances"] for row in rows] == ["3,000", "6,000"]
+    for row in rows:
+        assert row["of all"] == pytest.approx(4 * row["requests/s of a rank"])
+        assert row["GB/s of all"] == pytest.approx(4 * 300 * 17_000 / 1e9, rel=0.1)  # speeds change the seconds
+    assert not (tmp_path / "planned_corpus").exists()

@@ -38,6 +38,13 @@ def keep_memory() -> None:
         ctypes.CDLL(None).mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
 
 
+def return_memory() -> None:
+    """Ask glibc to give back what is freed, for a process of which there are many, and whose work comes in batches."""
+    if sys.platform == "linux" and hasattr(ctypes.CDLL(None), "mallopt"):  # not in musl
+        ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, 2**20)
+        ctypes.CDLL(None).mallopt(M_TRIM_THRESHOLD, 2**22)
+
+
 @contextmanager
 def shared_memory() -> Iterator[None]:
     """Have the processes that are forked within share as much memory as possible with this one.

@@ -20,7 +20,7 @@ from asr.data.seeds import derive_seed
 from asr.data.training_set import TrainingSet
 from asr.data.waveforms import WaveformBatch, WaveformFeatures, collate_waveforms, without_features
 from asr.features.batched.front_end import FrontEnd
-from asr.system.processes import shared_memory
+from asr.system.processes import return_memory, shared_memory
 from asr.text.printable import listed
 from asr.training.signals import SIGNALS
 from asr.training.stopwatch import Stopwatch
@@ -188,6 +188,7 @@ class _Loader(DataLoader[Batch]):
 
 def _start_worker(worker: int) -> None:
     logging.getLogger("asr.audio.load").setLevel(logging.ERROR)  # each worker would repeat notes on conversions
+    return_memory()
     # A signal may be sent to all processes of a group or a job. The training process first completes its step, for
     # which it needs its workers. Workers end by themselves when the training process has ended.
     for number in SIGNALS:
