@@ -148,7 +148,7 @@ def test_a_file_that_breaks_after_the_check_is_skipped_and_named(
             ["checkpoint.select=worst"],
             "checkpoint.select must be one of best, last, average_best, average_last; got 'worst'",
         ),
-        (["experiment=finetune"], r"init\.from must be given: .* Add init\.from=\.\.\. to the command\."),
+        (["experiment=finetune"], r"init\.from must be given; .* Add init\.from=\.\.\. to the command\."),
         (["init.from=nvidia/parakeet"], r"does not exist\. A model on a hub is named hf://nvidia/parakeet\."),
         (["decode.name=prefixes"], "decode.name must be a component; asr/decode/prefixes.py only defines parts"),
         (["+encoder.extra=1"], "encoder .conformer. must set exactly .*unknown: extra"),

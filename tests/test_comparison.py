@@ -281,7 +281,7 @@ def test_bad_input_is_one_clear_line_and_status_1(kind: str, tmp_path: Path) -> 
 
 def test_a_file_that_cannot_be_read_is_one_line() -> None:
     ended = run("/proc/self/mem", "/proc/self/mem")  # as a broken disk would, and whoever runs this
-    said = "error: /proc/self/mem: must be a file of scored utterances that can be read; Input/output error.\n"
+    said = "error: /proc/self/mem: must be a file of scored utterances that is readable; got: Input/output error.\n"
     assert (ended.returncode, ended.stderr) == (1, said)
 
 

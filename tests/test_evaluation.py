@@ -225,7 +225,7 @@ def test_a_manifest_that_cannot_be_read_a_model_that_is_none_and_an_output_that_
     path = tmp_path / "good.jsonl"
     path.write_text(json.dumps(LINE))
     unreadable = run("no-model", "/proc/self/mem")
-    assert unreadable.stderr == "error: /proc/self/mem: must be a manifest that can be read; Input/output error.\n"
+    assert unreadable.stderr == "error: /proc/self/mem: must be a manifest that is readable; got: Input/output error.\n"
     for arguments in (
         ("no-model", path),
         (path, path),

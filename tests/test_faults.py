@@ -155,7 +155,7 @@ def test_a_disk_that_fills_up_costs_nothing_that_was_there(whole: Path, tones: P
     contents = {path: path.read_bytes() for path in checkpoints}
     too_small = partial(limit_file_size, min(len(content) for content in contents.values()) // 2)
     assert finish(start(config(run_dir, tones), tmp_path / "second.log", before=too_small)) == 1
-    assert "the disk must have room for a checkpoint; [Errno 27] File too large" in error(tmp_path / "second.log")
+    assert "the disk must have room for a checkpoint; got: [Errno 27] File too large" in error(tmp_path / "second.log")
     assert {path: path.read_bytes() for path in sorted((run_dir / "checkpoints").iterdir())} == contents
     assert finish(start(config(run_dir, tones), tmp_path / "log")) == 0
     assert bundle(run_dir) == bundle(whole)

@@ -142,7 +142,7 @@ def test_a_run_goes_on_from_where_its_start_lies_and_not_from_another(
     name = min(weights)
     save_file(weights | {name: weights[name] + 1e-6}, model / "weights.safetensors")
     assert finish(start(config(tmp_path / "run", model, tones, "trainer.max_steps=5"), tmp_path / "other.log")) == 1
-    assert re.search(r"Different: fitted\.init\.from: '\w+' -> '\w+'\.", (tmp_path / "other.log").read_text())
+    assert re.search(r"Changed: fitted\.init\.from: '\w+' -> '\w+'\.", (tmp_path / "other.log").read_text())
     moved = config(tmp_path / "run", fluent / "run", tones, "trainer.max_steps=5")
     assert finish(start(moved, tmp_path / "moved.log")) == 0, (tmp_path / "moved.log").read_text()
     assert "resuming from step 3" in (tmp_path / "moved.log").read_text()

@@ -99,7 +99,7 @@ def test_hostile_and_damaged_tar_files_are_one_line(tones: Path, tmp_path: Path)
     header.size = 1 << 40
     huge[:512] = header.tobuf(tarfile.GNU_FORMAT)
     cases = {
-        "cut": (whole[:700], r"it is no|must be (a whole|an uncompressed) tar file"),
+        "cut": (whole[:700], r"it is no|must be (a complete|an uncompressed) tar file"),
         "huge": (bytes(huge), "must be a complete tar file; 'a.flac' extends beyond its end"),
         "noise": (b"no tar file at all" * 100, "must be an uncompressed tar file"),
         "empty": (b"", "must be an uncompressed tar file"),

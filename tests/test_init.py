@@ -85,7 +85,7 @@ def test_a_streaming_encoder_takes_every_tensor_of_a_conformer(fluent: Path, cap
     model = fresh(config.components, [line.text for line in read_manifest(fluent / "train.jsonl")])
     with caplog.at_level(logging.INFO, "asr"):
         start.load(model)
-    assert f"{len(start.bundle.weights)} tensors taken, 0 fresh, 0 not used" in caplog.text
+    assert f"{len(start.bundle.weights)} tensors loaded, 0 fresh, 0 unused" in caplog.text
 
 
 def test_a_new_tokenizer_keeps_the_rows_of_the_pieces_that_both_have(
@@ -146,7 +146,7 @@ def test_what_the_new_head_has_no_place_for_is_named(tmp_path: Path, caplog: pyt
     assert start is not None
     with caplog.at_level(logging.INFO, "asr"):
         start.load(fresh(config.components, ["abc"]))
-    assert "0 fresh, 2 not used (head.condition.bias, head.condition.weight)" in caplog.text
+    assert "0 fresh, 2 unused (head.condition.bias, head.condition.weight)" in caplog.text
 
 
 def test_another_size_is_an_error(fluent: Path) -> None:

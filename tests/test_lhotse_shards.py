@@ -116,7 +116,7 @@ def test_what_is_no_shar_is_one_line(files: list[Utterance], tmp_path: Path) -> 
         cuts.write_bytes(content)
         with pytest.raises(InputError, match=r"cuts\.000000\.jsonl\.gz: must be cuts of lhotse, \.jsonl\.gz"):
             index(*arguments)
-    with pytest.raises(InputError, match="a file of cuts for each of the 1 tar files, in the same order; got 2"):
+    with pytest.raises(InputError, match="one file of cuts for each of the 1 tar files, in the same order; got 2"):
         index(*arguments[:3], cuts, *arguments[3:])
     cuts.unlink()
     with pytest.raises(StoreError, match=r"cuts\.000000\.jsonl\.gz: must be a file that can be read"):

@@ -335,7 +335,7 @@ def test_a_run_resumes_from_its_own_base_alone(fluent: Path, tones: Path, tmp_pa
     weights = load_file(model / "weights.safetensors")
     save_file(weights | {min(weights): weights[min(weights)] + 1e-6}, model / "weights.safetensors")
     assert finish(start(as_mapping(config()), tmp_path / "other.log")) == 1
-    assert re.search(r"Different: fitted\.init\.from: '\w+' -> '\w+'\.", (tmp_path / "other.log").read_text())
+    assert re.search(r"Changed: fitted\.init\.from: '\w+' -> '\w+'\.", (tmp_path / "other.log").read_text())
     assert finish(start(as_mapping(config("adapter.rank=3")), tmp_path / "rank.log")) == 1
     assert "adapter.rank: 2 -> 3" in (tmp_path / "rank.log").read_text()
 

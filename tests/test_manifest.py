@@ -156,7 +156,7 @@ def test_a_line_without_end_is_refused_with_the_limit_and_its_number(
 
 def test_a_manifest_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "m.jsonl").symlink_to("/proc/self/mem")  # a file, which cannot be read from its beginning
-    with pytest.raises(InputError, match=r"m\.jsonl: must be a manifest that can be read; Input/output error"):
+    with pytest.raises(InputError, match=r"m\.jsonl: must be a manifest that is readable; got: Input/output error"):
         read_good_lines(tmp_path / "m.jsonl")
     for nowhere, problem in ((tmp_path / "gone.jsonl", "no such manifest"), (tmp_path, "it is a folder")):
         with pytest.raises(InputError, match=problem):

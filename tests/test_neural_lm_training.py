@@ -110,7 +110,7 @@ def test_a_line_that_cannot_be_spelled_is_left_out_counted_and_named(
     [
         (b"xyz\n", "text.train must have a sentence that the tokenizer can encode; got 0 empty lines."),
         (b"abc\n\xff\xfe\n", r"text.txt:2: a text must be UTF-8; got byte 0xff \(invalid start byte\)."),
-        (None, "text.txt: a text must be a file that can be read; No such file or directory."),
+        (None, "text.txt: a text must be a readable file; got: No such file or directory."),
     ],
 )
 def test_a_text_that_is_none_is_one_line(content: bytes | None, message: str, tmp_path: Path) -> None:
@@ -354,7 +354,7 @@ def test_a_run_does_not_go_on_with_another_text_or_other_settings(
     ):
         log = tmp_path / "log"
         assert finish(start(config(trained, *SMALL["lstm"], *texts, *two, override), log)) == 1
-        assert f"Different: {difference}" in log.read_text()
+        assert f"Changed: {difference}" in log.read_text()
 
 
 @pytest.mark.parametrize(

@@ -464,15 +464,15 @@ def test_a_file_without_text_is_one_clear_error(tmp_path: Path, content: bytes, 
 )
 def test_a_damaged_gzip_file_is_one_clear_error(tmp_path: Path, damage: Any) -> None:
     (tmp_path / "text.gz").write_bytes(damage(gzip.compress(b"one two three\n" * 99)))
-    with pytest.raises(InputError, match=r"text\.gz: a \.gz file must be whole; "):
+    with pytest.raises(InputError, match=r"text\.gz: a \.gz file must be complete; got: "):
         ngram([str(tmp_path / "text.gz"), "-o", str(tmp_path / "lm.arpa")])
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["none.txt"], r"none\.txt: a text must be a file that can be read; No such file"),
-        (["."], r"\.: a text must be a file that can be read; Is a directory"),
+        (["none.txt"], r"none\.txt: a text must be a readable file; got: No such file"),
+        (["."], r"\.: a text must be a readable file; got: Is a directory"),
         (["text.txt", "--order", "0"], "--order must be from 2 to 6, as KenLM requires; got 0"),
         (["text.txt", "--order", "7"], "as KenLM requires; got 7"),
         (
@@ -486,7 +486,7 @@ def test_a_damaged_gzip_file_is_one_clear_error(tmp_path: Path, damage: Any) -> 
         (["text.txt", "--memory", "1000"], "at least 1M"),
         (["text.txt", "--normalizer", "x"], "normalizer must be one of as_written, basic, whisper_english; got 'x'"),
         (["text.txt", "--tokens", "nowhere"], "nowhere"),
-        (["text.txt", "-o", "text.txt/lm.arpa"], r"--output must be a file that can be written; .*Not a directory"),
+        (["text.txt", "-o", "text.txt/lm.arpa"], r"--output must be a writable file; .*Not a directory"),
         (["text.txt", "-o", "."], "--output must be a file; '.' is a folder"),
         (["special.txt", "--normalizer", "as_written"], r"special\.txt:2: a text must not contain <unk>, <s>, </s>"),
     ],

@@ -445,8 +445,8 @@ def test_a_dev_text_that_is_one_of_the_texts_is_named_in_one_line(
         ),
         (["a.txt", "--dev", "empty.txt"], r"--dev must have words; empty\.txt has none\."),
         (["a.txt", "--words", "empty.txt"], r"--words must have words; empty\.txt has none\."),
-        (["a.txt", "--dev", "none.txt"], r"none\.txt: a text must be a file that can be read; No such file"),
-        (["a.txt", "--words", "none.txt"], r"none\.txt: a text must be a file that can be read; No such file"),
+        (["a.txt", "--dev", "none.txt"], r"none\.txt: a text must be a readable file; got: No such file"),
+        (["a.txt", "--words", "none.txt"], r"none\.txt: a text must be a readable file; got: No such file"),
         (["a.txt", "--words-probability", "0.1"], r"--words-probability needs --words; got 0\.1 without"),
         (
             ["a.txt", "--words", "names.txt", "--words-probability", "0"],

@@ -128,9 +128,9 @@ def another_text(run_dir: Path, corpus: Path) -> list[str]:
 @pytest.mark.parametrize(
     ("change", "difference"),
     [
-        (another_tokenizer, r"Different: fitted\.characters\.json: '\w+' -> '\w+'\."),
-        (another_text, r"Different: manifests\.train: '48 utterances, sha256 \w+' -> '48 utterances, sha256 \w+'\."),
-        (lambda *_: ["data.batch_seconds=7", "seed=1"], r"Different: seed: 0 -> 1; data\.batch_seconds: 5 -> 7\."),
+        (another_tokenizer, r"Changed: fitted\.characters\.json: '\w+' -> '\w+'\."),
+        (another_text, r"Changed: manifests\.train: '48 utterances, sha256 \w+' -> '48 utterances, sha256 \w+'\."),
+        (lambda *_: ["data.batch_seconds=7", "seed=1"], r"Changed: seed: 0 -> 1; data\.batch_seconds: 5 -> 7\."),
         (lambda *_: ["trainer.max_epochs=3"], r"or 'resume\.allow=\[trainer\.max_epochs\]' to accept them"),
         (
             lambda *_: ["tokenizer=sentencepiece", "tokenizer.vocab_size=16"],

@@ -118,7 +118,7 @@ def test_the_bound_of_cells_holds_at_the_speed_played_and_what_it_cannot_hold_is
         return FEATURES.num_frames(round(seconds * SAMPLE_RATE)) * (len(text) + 1)
 
     [reason] = data.dropped
-    assert "more than 60,000 numbers" in reason
+    assert "more than 60,000 elements" in reason
     too_large = [utterance for utterance in given if cells(utterance.duration, utterance.text) > 60_000]
     assert list(data.dropped[reason].ids) == [utterance.id for utterance in too_large]
     plan = data.epoch(start_of_epoch(1, 1))
