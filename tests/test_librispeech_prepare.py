@@ -223,7 +223,7 @@ def test_many_problems_are_counted_and_all_are_named_in_a_file_until_they_are_go
         ("19-198-0000 A\n19-198-0001\n", "19-198.trans.txt:2: must hold a text after the id; got '19-198-0001' alone"),
         ("19-198-0000 A\n\nHELLO\n", "19-198.trans.txt:3: must begin with an id like 19-198-0001; got 'HELLO'"),
         ("19-199-0000 A\n", "19-198.trans.txt:1: must begin with an id like 19-198-0001; got '19-199-0000'"),
-        ("19-198-0000 A\n19-198-0000 B\n", "19-198.trans.txt:2: ids must be unique; 19-198-0000 is already in"),
+        ("19-198-0000 A\n19-198-0000 B\n", "19-198.trans.txt:2: ids must be unique; 19-198-0000 stands already in"),
     ],
 )
 def test_a_malformed_line_is_an_error_that_names_it(corpus, capsys, content, reason):

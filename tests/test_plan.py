@@ -50,7 +50,7 @@ def test_the_report_says_what_an_epoch_holds(tones: Path, capsys: pytest.Capture
     assert re.search(r"^ +epoch 1 +epoch 2$", printed, re.MULTILINE)
     for batches, of_all, updates in zip(
         figures(printed, "batches per process"),
-        figures(printed, "batches of all"),
+        figures(printed, "batches of all processes"),
         figures(printed, "optimizer steps"),
         strict=True,
     ):
@@ -218,15 +218,15 @@ def test_the_report_tells_requests_their_cost_memory_and_time(
     overrides = ["trainer.devices=4", "trainer.num_nodes=2", "data.num_workers=3", f"data.cache_dir={tmp_path}"]
     plan(settings_with(*TINY, *in_s3, "run_dir=/nowhere/run", *overrides))
     printed = capsys.readouterr().out
-    requests, each = re.findall(r"requests to an object store: (\d+), (\d+\.\d) a batch$", printed, re.MULTILINE)[0]
-    [batches] = figures(printed, "batches of all")[:1]
+    requests, each = re.findall(r"requests to an object store: (\d+), (\d+\.\d) per batch$", printed, re.MULTILINE)[0]
+    [batches] = figures(printed, "batches of all processes")[:1]
     assert float(each) == pytest.approx(int(requests) / int(batches), abs=0.05)
     assert f"cost: {int(requests) * 0.0004 / 1000:.4g} US$, at 0.0004 US$" in printed
     one, all_ = re.findall(r"per second and process: (\S+) requests .* each process, (\S+) and", printed)[0]
     assert float(all_) == pytest.approx(8 * float(one), abs=1)
     assert re.search(r"^  columns and plan of an epoch: .* MB$", printed, re.MULTILINE)
-    assert "data.cache_gigabytes=100 holds 100.0 % of it" in printed
-    total, parts = re.findall(r"^time to the first step: (\S+) s here; .*\n  (.*)$", printed, re.MULTILINE)[0]
+    assert "data.cache_gigabytes=100 stores 100.0 % of it" in printed
+    total, parts = re.findall(r"^time to the first step: (\S+) s here, .*\n  (.*)$", printed, re.MULTILINE)[0]
     assert float(total) == pytest.approx(sum(map(float, re.findall(r"(\d+\.\d\d) s", parts))), abs=0.6)
 
 
