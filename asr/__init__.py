@@ -27,7 +27,7 @@ python -m asr.<command>. The subfolders, from the lowest layer up; each imports 
     kernels/         optimised operations, each beside a plain implementation
     web/             parts of HTML pages
     augment/ features/ tokenizer/ encoder/ head/ decode/ adapter/ optimizer/ schedule/
-                     the components: asr/<group>/<name>.py is configured by conf/<group>/<name>.yaml
+                     the components: files of conf/<group>/ with `name: <name>` configure asr/<group>/<name>.py
     token_model/     components too: neural language models over tokens, built of the encoder's layers
     data/            manifest lines to utterances, examples, batches (which add the padding), and each epoch's plan
     recognition/     the model (encoder and head), and the recogniser (model and decoder): audio to transcripts
