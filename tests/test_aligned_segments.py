@@ -154,7 +154,7 @@ def test_segments_that_are_too_short_or_torn_are_left_out_and_named(
             r"less than --max-seconds, .*; got 9 and 9\.$",
         ),
         (["--segments", "x", "--min-seconds", "0", "--max-seconds", "1e-300"], r"be at least 1; got 0 and 1e-300\.$"),
-        (["--segments", "x", "--min-seconds", "-1"], r"^--min-seconds must be at least 0, .* got -1 and 20\.$"),
+        (["--segments", "x", "--min-seconds", "-1"], r"^--min-seconds must be at least 0 and .* got -1 and 20\.$"),
         (["--segments", "."], r"^--segments must be a file; '\.' is a folder"),
     ],
 )

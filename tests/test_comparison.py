@@ -290,7 +290,7 @@ def test_options_that_do_not_hold_are_one_line(tmp_path: Path) -> None:
     path.write_text(GOOD)
     assert run(path, path, "--top", "-1").stderr == "error: --top must not be negative; got -1.\n"
     unwritable = run(path, path, "--json", path / "x.json")
-    assert unwritable.stderr.startswith("error: --json must be a file that can be written; ")
+    assert unwritable.stderr.startswith("error: --json must be a writable file; ")
     assert unwritable.stderr.count("\n") == 1
     assert run(path, path, "--json", tmp_path).returncode == 1
     full = run(path, path, "--json", "/dev/full/x")

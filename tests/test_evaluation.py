@@ -166,7 +166,7 @@ def test_what_could_not_be_scored_is_named_even_if_the_report_cannot_be_written(
     one = read_manifest(tones / "test.jsonl")[0]
     write_manifest(tmp_path / "some.jsonl", [one, replace(one, id="gone", audio_filepath=str(tmp_path / "gone.wav"))])
     arguments = [str(trained), str(tmp_path / "some.jsonl"), "--device", "cpu", "--report", str(tmp_path / "r.html")]
-    with pytest.raises(InputError, match="--report must be a file that can be written"):
+    with pytest.raises(InputError, match="--report must be a writable file"):
         evaluate(arguments)
     assert "error: some: not scored: " in capsys.readouterr().err
 

@@ -363,7 +363,7 @@ def test_a_run_does_not_go_on_with_another_text_or_other_settings(
         ("text.train=[]", r"text\.train must be a list, of files of text or manifests, .*, at least one; got \[\]\."),
         ("text.batch_tokens=0", r"text\.batch_tokens must be a whole number from 1 to 1,000,000,000; got 0\."),
         ("token_model.dim=0", r"token_model\.dim must be a whole number from 1 to 65,536; got 0\."),
-        ("recognizer=MUST_BE_GIVEN", r"recognizer must be given: it has no default here\. Add recognizer=\.\.\."),
+        ("recognizer=MUST_BE_GIVEN", r"recognizer must be given; it has no default here\. Add recognizer=\.\.\."),
         ("+encoder.dim=3", r"a config must have the sections of conf/train_lm\.yaml .* unknown: encoder\."),
     ],
 )

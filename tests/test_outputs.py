@@ -137,7 +137,7 @@ def test_a_folder_and_links_in_a_circle_are_refused_before_anything_is_written(t
     for name, number in (("folder", errno.EISDIR), ("circle", errno.ELOOP)):
         with pytest.raises(OSError, match=os.strerror(number)):
             write_whole_text(tmp_path / name, "content")
-        with pytest.raises(InputError, match=r"^--report must be a file") as refused:
+        with pytest.raises(InputError, match=r"^--report must be a (writable )?file") as refused:
             check_output("--report", tmp_path / name, "report.html")
         assert "\n" not in str(refused.value)
     assert (tmp_path / "circle").is_symlink()
@@ -146,7 +146,7 @@ def test_a_folder_and_links_in_a_circle_are_refused_before_anything_is_written(t
 
 def test_a_name_that_no_file_can_have_is_refused_beforehand(tmp_path: Path) -> None:
     for length in (250, 300):  # the first is too long with the ending of a file that is not finished
-        with pytest.raises(InputError, match=r"must be a file that can be written; .*: File name too long\.$"):
+        with pytest.raises(InputError, match=r"must be a writable file; .*: File name too long\.$"):
             check_output("--report", tmp_path / ("x" * length), "report.html")
 
 
@@ -245,7 +245,7 @@ def test_a_device_without_room_is_one_line(text: Path, tmp_path: Path) -> None:
     assert (tmp_path / "full").is_symlink()
     scored = write_scored(tmp_path / "a.jsonl", simulated(6, seed=1))
     ended = run("asr.compare", scored, scored, "--json", tmp_path / "full", capture_output=True)
-    said = f"error: --json must be a file that can be written; {tmp_path / 'full'}: No space left on device.\n"
+    said = f"error: --json must be a writable file; {tmp_path / 'full'}: No space left on device.\n"
     assert (ended.returncode, ended.stderr) == (1, said)
 
 

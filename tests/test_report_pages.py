@@ -535,7 +535,7 @@ def test_the_folder_of_a_report_is_made(tmp_path: Path) -> None:
     assert not path.parent.exists(), "a check makes nothing"
     files.write_output("--report", path, "text")
     assert path.read_text() == "text"
-    with pytest.raises(InputError, match=r"--report must be a file that can be written; .*: Not a directory"):
+    with pytest.raises(InputError, match=r"--report must be a writable file; .*: Not a directory"):
         files.check_output("--report", path / "report.html", "report.html")
 
 
@@ -552,9 +552,7 @@ def test_a_full_disk_is_one_clear_line(monkeypatch: pytest.MonkeyPatch, tmp_path
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(files, "write_whole_text", full)
-    with pytest.raises(
-        InputError, match=r"^--report must be a file that can be written; .*: No space left on device\.$"
-    ):
+    with pytest.raises(InputError, match=r"^--report must be a writable file; .*: No space left on device\.$"):
         files.write_output("--report", tmp_path / "r.html", "text")
 
 

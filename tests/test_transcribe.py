@@ -357,7 +357,7 @@ def test_a_short_id_does_not_pass_for_the_name_of_a_file(
         (["--chunk", "nan"], r"^--chunk must be positive; got nan\.$"),
         (
             ["--context", "20", "--chunk", "30"],
-            r"^--context must be at least 0, and less than half of --chunk; got 20",
+            r"^--context must be at least 0 and less than half of --chunk; got 20",
         ),
         (["--context", "-1"], r"^--context must be at least 0"),
         (["--batch-seconds", "0"], r"^--batch-seconds must be positive; got 0\.0\.$"),
@@ -368,7 +368,7 @@ def test_a_short_id_does_not_pass_for_the_name_of_a_file(
         ),
         (
             ["--nbest", "3", "--format", "json"],
-            r"^--nbest must be 1 with a decoder that finds one hypothesis \(greedy: .*\); got 3\. Add --beam 16\.$",
+            r"^--nbest must be 1 with a decoder that finds only one hypothesis \(greedy: .*\); got 3\. Add --beam 16\.$",
         ),
         (["--num-workers", "-1"], r"^--num-workers must be a whole number from 0 to 1,024; got -1\.$"),
         (
@@ -390,11 +390,11 @@ def test_a_short_id_does_not_pass_for_the_name_of_a_file(
         (["--lm", ""], r"^--lm must be a file; got an empty name\.$"),
         (
             ["--decode", "greedy", "--lm", "x"],
-            r"^--decode greedy has no settings; leave out --lm, or --decode greedy\.$",
+            r"^--decode greedy has no settings; leave out --lm or --decode greedy\.$",
         ),
-        (["--lm-weight", "1"], r"^--lm-weight must go with --lm; the model has none of its own\.$"),
-        (["--lm-unit", "token"], r"^--lm-unit must go with --lm; the model has none of its own\.$"),
-        (["--hotword-score", "1"], r"^--hotword-score must go with --hotwords; the model has none of its own\.$"),
+        (["--lm-weight", "1"], r"^--lm-weight needs --lm; the model has none of its own\.$"),
+        (["--lm-unit", "token"], r"^--lm-unit needs --lm; the model has none of its own\.$"),
+        (["--hotword-score", "1"], r"^--hotword-score needs --hotwords; the model has none of its own\.$"),
         (["--lexicon", "EMPTY"], r"empty: a lexicon must hold words; it holds none\.$"),
         (
             ["--lexicon", "GARBAGE"],
@@ -402,8 +402,8 @@ def test_a_short_id_does_not_pass_for_the_name_of_a_file(
         ),
         (["--hotwords", "EMPTY"], r"empty: hotwords must be phrases, one a line; the file holds none\.$"),
         (["--hotwords", "gone"], r"^gone: hotwords must be a text file, a phrase a line; No such file or directory\.$"),
-        (["--output-dir", "EMPTY"], r"^--output-dir must be a folder that can be written to; .*empty: File exists\.$"),
-        (["--output-dir", "EMPTY/x"], r"^--output-dir must be a folder that can be written to; .*: Not a directory\.$"),
+        (["--output-dir", "EMPTY"], r"^--output-dir must be a writable folder; .*empty: File exists\.$"),
+        (["--output-dir", "EMPTY/x"], r"^--output-dir must be a writable folder; .*: Not a directory\.$"),
     ],
 )
 def test_an_option_that_cannot_be_is_one_line(
@@ -494,9 +494,7 @@ def test_a_folder_that_cannot_be_written_to_is_one_line_before_the_work(
     fluent: Path, said: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "access", lambda path, mode: False)  # whoever runs this may be root
-    with pytest.raises(
-        InputError, match=r"^--output-dir must be a folder that can be written to; .*: Permission denied"
-    ):
+    with pytest.raises(InputError, match=r"^--output-dir must be a writable folder; .*: Permission denied"):
         run(fluent / "run", said, "--output-dir", tmp_path / "out")
 
 
@@ -539,7 +537,10 @@ def test_a_reader_that_has_seen_enough_is_no_error_and_a_full_disk_is_one_line(
     assert closed.stderr is not None
     assert closed.stderr.read() == ""
     assert closed.wait(60) == 1
-    assert full.communicate(timeout=60)[1] == "error: the output must be written; No space left on device.\n"
+    assert (
+        full.communicate(timeout=60)[1]
+        == "error: the disk must have room for the output; got: No space left on device.\n"
+    )
     assert full.returncode == 1
 
 
