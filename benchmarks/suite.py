@@ -30,6 +30,7 @@ SUITE = {  # benchmarks, and the options of each run of theirs
     "plan": [""],
     "corpus": [""],
     "large_corpus": [""],
+    "planned_corpus": [""],
     "remote": [""],
     "bulk": ["simulate", "listing"],
     "startup": [""],

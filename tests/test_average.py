@@ -209,11 +209,14 @@ BIAS = PREFIX + "head.ctc.linear.bias"
     [
         (
             lambda content: content["state_dict"].pop(BIAS),
-            r"head\.ctc\.linear\.bias is missing here and \(4,\) float32",
+            r"head\.ctc\.linear\.bias is missing, the other \(4,\) float32",
         ),
-        (lambda content: content["state_dict"].update({BIAS: torch.zeros(9)}), r"is \(9,\) float32 here and \(4,\)"),
-        (lambda content: content["state_dict"].update({BIAS: torch.zeros(4).half()}), r"is \(4,\) float16 here and"),
-        (lambda content: content["state_dict"].update({PREFIX + "x": torch.zeros(1)}), r"x is \(1,\) float32 here and"),
+        (lambda content: content["state_dict"].update({BIAS: torch.zeros(9)}), r"is \(9,\) float32, the other \(4,\)"),
+        (lambda content: content["state_dict"].update({BIAS: torch.zeros(4).half()}), r"is \(4,\) float16, the other"),
+        (
+            lambda content: content["state_dict"].update({PREFIX + "x": torch.zeros(1)}),
+            r"x is \(1,\) float32, the other",
+        ),
     ],
 )
 def test_other_weights_are_refused_by_name(run_dir: Path, tmp_path: Path, edit: Any, message: str) -> None:
@@ -362,10 +365,13 @@ def test_an_empty_folder_is_filled(run_dir: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("strange", "message"),
     [
-        (lambda out: (out / "notes.txt").write_text("mine"), r"it holds notes\.txt\. Give another folder"),
-        (lambda out: (out / "data").mkdir(), "it holds data"),
-        (lambda out: (out / "weights.safetensors").unlink(), "it holds README.md, characters.json, config.json"),
-        (lambda out: (shutil.rmtree(out), out.mkdir(), (out / "README.md").write_text("mine")), "it holds README.md"),
+        (lambda out: (out / "notes.txt").write_text("mine"), r"it contains notes\.txt\. Give another folder"),
+        (lambda out: (out / "data").mkdir(), "it contains data"),
+        (lambda out: (out / "weights.safetensors").unlink(), "it contains README.md, characters.json, config.json"),
+        (
+            lambda out: (shutil.rmtree(out), out.mkdir(), (out / "README.md").write_text("mine")),
+            "it contains README.md",
+        ),
         (lambda out: (shutil.rmtree(out), out.write_text("mine")), "this is a file"),
     ],
 )

@@ -544,7 +544,7 @@ def test_part_of_an_archive_is_one_line(mode: str, share: float, tmp_path: Path)
 
 
 def test_paths_that_lead_to_no_model_are_one_line(tmp_path: Path) -> None:
-    assert_refused(tmp_path / "absent", "there must be a .nemo archive, or a folder of its files", tmp_path)
+    assert_refused(tmp_path / "absent", "MODEL must be a .nemo archive, or a folder of its files", tmp_path)
     os.mkfifo(tmp_path / "pipe")
     assert_refused(tmp_path / "pipe", "an archive must be a file; this is a device or a pipe", tmp_path)
     (tmp_path / "empty").mkdir()
@@ -712,7 +712,7 @@ def test_a_bundle_is_told_how_it_can_be_converted(fluent: Path, tmp_path: Path) 
 
 
 def test_the_name_of_a_model_on_a_hub_needs_its_scheme(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"there is nothing\. A model on a hub is named hf://nvidia/parakeet\."):
+    with pytest.raises(InputError, match=r"it does not exist\. A model on a hub is named hf://nvidia/parakeet\."):
         main(["nvidia/parakeet", "-o", str(tmp_path / "out")])
     assert not (tmp_path / "out").exists()
 
@@ -720,5 +720,5 @@ def test_the_name_of_a_model_on_a_hub_needs_its_scheme(tmp_path: Path) -> None:
 def test_a_path_below_a_folder_that_exists_is_no_name_on_a_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "runs").mkdir()
-    with pytest.raises(InputError, match=r"there is nothing\.$"):
+    with pytest.raises(InputError, match=r"it does not exist\.$"):
         main(["runs/nope", "-o", str(tmp_path / "out")])

@@ -177,9 +177,9 @@ def test_without_its_base_or_with_another_it_is_refused_in_one_line(
 @pytest.mark.parametrize(
     ("base", "said"),
     [
-        ({"sha256": "0" * 64, "source": "../../secret"}, "called '../../secret' in training"),
-        ({"sha256": "0" * 64, "source": "hf://stranger/model"}, "called 'hf://stranger/model' in training"),
-        ({"sha256": "0" * 64, "source": "\x1b[2J" + "a" * 500}, r"called '\x1b[2Jaaa"),
+        ({"sha256": "0" * 64, "source": "../../secret"}, "in training the model '../../secret'"),
+        ({"sha256": "0" * 64, "source": "hf://stranger/model"}, "in training the model 'hf://stranger/model'"),
+        ({"sha256": "0" * 64, "source": "\x1b[2J" + "a" * 500}, r"in training the model '\x1b[2Jaaa"),
         ({"sha256": "../" * 20, "source": "x"}, "must have the keys adapter and base"),
         ({"sha256": "0" * 64}, "must have the keys adapter and base"),
         ({"sha256": "0" * 64, "source": "x", "path": "y"}, "must have the keys adapter and base"),

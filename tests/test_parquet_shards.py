@@ -116,7 +116,7 @@ def test_files_that_cannot_be_read_by_ranges_are_one_line(files: list[Utterance]
         "gaps": (table(few, text=["a", None, "b"]), {}, "row 1: text must be a string; got None"),
         "twice": (table(few, id=["a", "b", "a"]), {}, "ids must be unique; 'a'"),
         "silent": (table(few).drop_columns(["audio"]), {}, "exactly one column of audio.*got none: it has"),
-        "double": (table(few).append_column("b", table(few)["audio"]), {}, "one column of audio.*it has audio, b"),
+        "double": (table(few).append_column("b", table(few)["audio"]), {}, "one column of audio.*got audio, b"),
         "empty": (table([]), {}, "must contain an utterance|one column of audio"),
     }
     for name, (rows, options, message) in cases.items():

@@ -330,7 +330,7 @@ def test_what_is_wrong_with_the_command_line_is_one_line(server: Server, fluent:
         ((model, "--port", "0", "--chunk-seconds", "-1"), "--chunk-seconds must be a number greater than 0"),
         ((model, "--port", "0", "--example", str(tmp_path / "text.wav")), "must be audio that libsndfile reads"),
         ((model, "--port", "0", "--example", str(tmp_path / "none.wav")), "there is no such file"),
-        ((model, "--port", "0", "--lm-weight", "1"), "--lm-weight must go with --lm"),
+        ((model, "--port", "0", "--lm-weight", "1"), "--lm-weight needs --lm"),
     ):
         done = command(*arguments)
         assert done.returncode == 1, arguments

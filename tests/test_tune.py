@@ -370,7 +370,7 @@ KENLM = b"mmap lm http://kheafield.com/code format version 5\n\0"
         (with_file("--lexicon", b""), r"file: a lexicon must hold words; it holds none"),
         (with_file("--hotwords", b""), r"file: hotwords must be phrases, one a line; the file holds none"),
         (lambda folder, bundle: [str(bundle), "DEV", "--lm", "nowhere.arpa"], r"^nowhere\.arpa: .*No such file"),
-        (lambda folder, bundle: [str(bundle), "DEV", "--lm-weight", "1"], r"^--lm-weight must go with --lm; the model"),
+        (lambda folder, bundle: [str(bundle), "DEV", "--lm-weight", "1"], r"^--lm-weight needs --lm; the model"),
         (lambda folder, bundle: [str(bundle), "nowhere.jsonl"], r"^nowhere\.jsonl: no such manifest"),
         (lambda folder, bundle: ["some.ckpt", "DEV"], r"^some\.ckpt: MODEL must be a bundle or a run folder"),
         (lambda folder, bundle: [str(folder / "nowhere"), "DEV"], r"a model must be a run folder, a bundle or a"),
