@@ -182,7 +182,7 @@ def test_a_training_whose_loading_process_is_killed_is_resumed_with_another_numb
         os.kill(workers[-1], signal.SIGKILL)
         assert finish(running) == 1, log.read_text()
         [line] = errors(log)
-        assert "a process that reads audio has died" in line
+        assert "processes that read audio must not end during training; one ended" in line
         assert "Run the same command to resume" in line
         log.unlink()
     assert finish(begin(s3, run_dir, log, "data.num_workers=3")) == 0, log.read_text()
@@ -202,7 +202,7 @@ def test_a_training_of_two_ranks_of_which_one_is_killed_is_resumed(rank: int, s3
     finish(running)
     assert running[1 - rank].exitcode == 1
     [line] = errors(log)
-    assert re.search(r"all 2 processes must live to the end; .*\. Run the same command to resume\.$", line)
+    assert re.search(r"all 2 processes must run to the end; .*\. Run the same command to resume\.$", line)
     assert finish(begin(s3, run_dir, tmp_path / "second.log", *overrides, world_size=2)) == 0
     assert resumptions(run_dir)
     assert same(run_dir, whole)
