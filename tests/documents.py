@@ -9,7 +9,8 @@ from tests.conftest import ROOT
 README = ROOT / "README.md"
 GUIDE = sorted((ROOT / "docs" / "guide").glob("*.md"))
 WITH_COMMANDS = [README, ROOT / "benchmarks" / "README.md", *sorted((ROOT / "recipes").glob("*/README.md")), *GUIDE]
-DOCUMENTS = [*WITH_COMMANDS, *sorted((ROOT / "docs").glob("*.md")), ROOT / "CONTRIBUTING.md"]
+OTHERS = [*sorted((ROOT / "docs").glob("*.md")), *sorted(set(ROOT.glob("*.md")) - {README})]
+DOCUMENTS = [*WITH_COMMANDS, *OTHERS]
 
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
