@@ -22,7 +22,7 @@ import pytest
 from asr import shards
 from asr.checkpoint.saved import kept_checkpoints
 from tests.conftest import TINY, resolved
-from tests.processes import bundle, finish, kill, metrics, resumptions, start, steps_logged, wait_for
+from tests.processes import PATIENCE, bundle, finish, kill, metrics, resumptions, start, steps_logged, wait_for
 from tests.storing import MortalS3
 from tests.test_faults import children
 from tests.test_resume import write_ids
@@ -198,8 +198,14 @@ def test_a_training_of_two_ranks_of_which_one_is_killed_is_resumed(rank: int, s3
     assert finish(begin(s3, whole, tmp_path / "whole.log", *overrides, world_size=2)) == 0
     running = begin(s3, run_dir, log, *overrides, world_size=2)
     assert wait_for(lambda: steps_logged(run_dir) > 4, running)
+    workers = children(running[rank].pid)
+    assert workers
     running[rank].kill()
     finish(running)
+    end = time.monotonic() + PATIENCE
+    while any(Path("/proc", str(worker)).exists() for worker in workers):
+        assert time.monotonic() < end, "a loading process lives on"
+        time.sleep(0.1)
     assert running[1 - rank].exitcode == 1
     [line] = errors(log)
     assert re.search(r"all 2 processes must run to the end; .*\. Run the same command to resume\.$", line)

@@ -1,6 +1,7 @@
 """The Lightning data module of speech: loaders that follow each epoch's batch plan."""
 
 import logging
+import multiprocessing
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -20,7 +21,7 @@ from asr.data.seeds import derive_seed
 from asr.data.training_set import TrainingSet
 from asr.data.waveforms import WaveformBatch, WaveformFeatures, collate_waveforms, without_features
 from asr.features.batched.front_end import FrontEnd
-from asr.system.processes import return_memory, shared_memory
+from asr.system.processes import die_with_parent, return_memory, shared_memory
 from asr.text.printable import listed
 from asr.training.signals import SIGNALS
 from asr.training.stopwatch import Stopwatch
@@ -189,7 +190,11 @@ class _Loader(DataLoader[Batch]):
 def _start_worker(worker: int) -> None:
     logging.getLogger("asr.audio.load").setLevel(logging.ERROR)  # each worker would repeat notes on conversions
     return_memory()
+    # torch's loading processes that outlive a killed parent hang once the pipe to it is full: each holds its other end.
+    parent = multiprocessing.parent_process()
+    if parent is not None and parent.pid is not None:
+        die_with_parent(parent.pid)
     # A signal may be sent to all processes of a group or a job. The training process first completes its step, for
-    # which it needs its workers. Workers end by themselves when the training process has ended.
+    # which it needs its workers.
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
